@@ -1,0 +1,62 @@
+"""The environment's own solution, as an agent: no key, no network.
+
+It plays a copy of the environment in this process, in step with the real one: the same seed gives
+the same episode everywhere, so its next move there is the right one here, also over a wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ludus.client.session import as_action
+from ludus.data.tools import ToolCall
+from ludus.environment.contract import Contract
+from ludus.environment.host import Host
+from ludus.errors import BadEnvironment
+
+
+class Oracle:
+    """A perfect player, if the environment has one to offer."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._contract = contract
+        self._host: Host | None = None
+
+    @staticmethod
+    def known_to(contract: Contract) -> bool:
+        """Whether the environment has a solution of its own."""
+        oracle = getattr(contract.cls, "oracle", None)
+        return oracle is not None and oracle.__module__ != "ludus.environment.base"
+
+    async def reset(self, task: Mapping[str, Any]) -> None:
+        """Begin the same episode as the real one; the task must hold a seed."""
+        if self._host is None:
+            self._host = Host(self._contract)
+            await self._host.start()
+        await self._host.reset(task)
+
+    async def act(self) -> ToolCall | None:
+        """The next call, or None when nothing is left to do."""
+        if self._host is None or not self._host.playing:
+            return None
+        action = await self._host.ask("oracle")
+        if action is None:
+            return None
+        call = await self._as_call(action)
+        await self._host.call(call.name, call.arguments)
+        return call
+
+    async def close(self) -> None:
+        if self._host is not None:
+            await self._host.close()
+            self._host = None
+
+    async def _as_call(self, action: Any) -> ToolCall:
+        if isinstance(action, ToolCall):
+            return action
+        assert self._host is not None
+        tools = await self._host.tools()
+        if len(tools) != 1:
+            raise BadEnvironment(f"{self._contract.spec}: oracle() must name a tool: ToolCall(…).")
+        return ToolCall(name=tools[0].name, arguments=as_action(action))

@@ -1,0 +1,260 @@
+"""The checks, one after the other: each is a promise that training will rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Literal
+
+from jsonschema import Draft202012Validator
+from pydantic_core import to_json
+
+from ludus.agents.arbitrary import arbitrary_call
+from ludus.check.player import MAX_STEPS, Player, Transcript
+from ludus.check.report import Finding, Report
+from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
+from ludus.client.remote import fetch_json
+from ludus.client.session import Session
+from ludus.client.socket import Socket
+from ludus.environment.contract import Contract
+from ludus.environment.registry import find, is_url
+from ludus.errors import LudusError, SessionError
+
+TIME_LIMIT = 120.0
+"""Seconds for one check: what hangs must not hang the doctor."""
+
+
+class Failed(Exception):
+    """A promise that is not kept."""
+
+
+class Skipped(Exception):
+    """A promise that was not made, or cannot be put to the test here."""
+
+
+async def examine(
+    spec: str, *, seeds: int = 5, sessions: int = 2, token: str | None = None
+) -> Report:
+    """Put an environment, or a server, through every check."""
+    began = time.monotonic()
+    patient = await _Patient.admit(spec, seeds=seeds, sessions=sessions, token=token)
+    findings = []
+    for name, test in patient.checks():
+        findings.append(await _run(name, test))
+        if name == "starts" and findings[-1].verdict == "fail":
+            break
+    return Report(spec=spec, findings=tuple(findings), seconds=time.monotonic() - began)
+
+
+async def _run(name: str, test: Callable[[], Awaitable[str]]) -> Finding:
+    verdict: Literal["pass", "fail", "skip"] = "fail"
+    try:
+        async with asyncio.timeout(TIME_LIMIT):
+            detail, verdict = await test(), "pass"
+    except Skipped as reason:
+        detail, verdict = str(reason), "skip"
+    except Failed as reason:
+        detail = str(reason)
+    except TimeoutError:
+        detail = f"not finished after {TIME_LIMIT:g} s"
+    except LudusError as error:
+        detail = f"{type(error).__name__}: {error}"
+    return Finding(check=name, verdict=verdict, detail=detail)
+
+
+class _Patient:
+    """One environment under examination."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        contract: Contract | None,
+        schemas: dict[str, Any],
+        *,
+        seeds: int,
+        sessions: int,
+    ) -> None:
+        self._endpoint = endpoint
+        self._contract = contract
+        self._schemas = schemas
+        self._seeds = range(seeds)
+        self._sessions = sessions
+        self._episodes: dict[int, Transcript] = {}
+
+    @classmethod
+    async def admit(cls, spec: str, *, seeds: int, sessions: int, token: str | None) -> _Patient:
+        endpoint = connect(spec, token=token)
+        if isinstance(endpoint, LocalEndpoint):
+            contract: Contract | None = endpoint.contract
+            assert contract is not None
+            schemas = {
+                "observation": contract.observation.model_json_schema(),
+                "reset_observation": contract.reset_observation.model_json_schema(),
+            }
+        else:
+            server = Socket(spec, token=token)
+            schemas = await fetch_json(server, "/schema")
+            contract = _same_here((await fetch_json(server, "/metadata")).get("name"))
+        return cls(endpoint, contract, schemas, seeds=seeds, sessions=sessions)
+
+    def checks(self) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
+        return [
+            ("starts", self.starts),
+            ("resets", self.resets),
+            ("observations fit the schema", self.fits_schema),
+            ("same seed, same episode", self.same_seed),
+            ("different seeds differ", self.seeds_differ),
+            ("rewards are finite numbers", self.finite_rewards),
+            ("step before reset is an error", self.step_before_reset),
+            ("step after the end is an error", self.step_after_end),
+            ("enough sessions at once", self.capacity),
+            ("sessions do not see each other", self.isolation),
+            ("the oracle reaches the top reward", self.oracle),
+        ]
+
+    async def starts(self) -> str:
+        async with self._endpoint.session() as session:
+            if not session.tools:
+                raise Failed("it offers no tool, so a model could do nothing")
+            return "tools: " + ", ".join(tool.name for tool in session.tools)
+
+    async def resets(self) -> str:
+        async with self._endpoint.session() as session:
+            result = await session.reset(seed=0)
+            if result.done:
+                raise Failed("the episode is over as soon as it begins")
+            return f"first observation: {len(str(result.content))} characters"
+
+    async def fits_schema(self) -> str:
+        episode = await self._episode(self._seeds[0])
+        first = self._schemas.get("reset_observation") or self._schemas.get("observation", {})
+        _validate(episode.results[0].observation, first)
+        checked = 1
+        for result in episode.results[1:]:
+            if result.observation and "tool_name" not in result.observation:
+                _validate(result.observation, self._schemas.get("observation", {}))
+                checked += 1
+        return f"{checked} observations"
+
+    async def same_seed(self) -> str:
+        for seed in self._seeds:
+            async with self._playing() as (player, session):
+                again = await player.play(session, seed)
+            first = await self._episode(seed)
+            if _frozen(first) != _frozen(again):
+                raise Failed(f"seed {seed} gave two different episodes")
+        return f"{len(self._seeds)} seeds, played twice"
+
+    async def seeds_differ(self) -> str:
+        kinds = set()
+        for seed in self._seeds:
+            async with self._playing() as (player, session):
+                kinds.add(_frozen(await player.play(session, seed, chance=0)))
+        if len(kinds) < 2:
+            raise Failed(f"{len(self._seeds)} seeds gave the same episode: is the seed ignored?")
+        return f"{len(kinds)} different episodes from {len(self._seeds)} seeds"
+
+    async def finite_rewards(self) -> str:
+        rewards = [r for seed in self._seeds for r in (await self._episode(seed)).rewards]
+        if not all(math.isfinite(reward) for reward in rewards):
+            raise Failed(f"a reward was {next(r for r in rewards if not math.isfinite(r))}")
+        if not rewards:
+            raise Failed("no step of any episode was scored")
+        return f"{len(rewards)} rewards from {min(rewards):g} to {max(rewards):g}"
+
+    async def step_before_reset(self) -> str:
+        async with self._endpoint.session() as session:
+            return await _expect_error(session, "a step before the first reset was taken")
+
+    async def step_after_end(self) -> str:
+        async with self._playing() as (player, session):
+            episode = await player.play(session, self._seeds[0])
+            if not episode.done:
+                raise Skipped(f"the episode did not end within {len(episode.calls)} steps")
+            return await _expect_error(session, "a step after the end was taken")
+
+    async def capacity(self) -> str:
+        async with AsyncExitStack() as stack:
+            for _ in range(self._sessions):
+                session = await stack.enter_async_context(self._endpoint.session())
+                await session.reset(seed=0)
+        return f"{self._sessions} at once"
+
+    async def isolation(self) -> str:
+        """Two episodes, move by move in turn, must be what they are when played alone."""
+        seeds = list(self._seeds)[:2]
+        async with self._playing() as one, self._playing() as other:
+            pairs = [(*one, Transcript(), seeds[0]), (*other, Transcript(), seeds[1])]
+            dice = {seed: random.Random(seed) for seed in seeds}
+            for player, session, episode, seed in pairs:
+                await player.begin(session, seed, episode)
+            going = True
+            while going:
+                going = False
+                for player, session, episode, seed in pairs:
+                    if not episode.done and len(episode.calls) < MAX_STEPS:
+                        going |= await player.move(session, episode, dice[seed])
+        for _, _, episode, seed in pairs:
+            if _frozen(episode) != _frozen(await self._episode(seed)):
+                raise Failed(f"seed {seed} went another way while another session was playing")
+        return "two episodes in turn, as when played alone"
+
+    async def oracle(self) -> str:
+        contract = self._contract
+        top = getattr(contract.cls, "max_reward", None) if contract else None
+        async with self._playing() as (player, _):
+            if not player.is_oracle or top is None:
+                raise Skipped("it has no oracle" if contract else "not known to this machine")
+        for seed in self._seeds:
+            total = sum((await self._episode(seed)).rewards)
+            if not math.isclose(total, top, abs_tol=1e-9):
+                raise Failed(f"seed {seed}: {total:g} instead of {top:g}")
+        return f"{top:g} on {len(self._seeds)} seeds"
+
+    async def _episode(self, seed: int) -> Transcript:
+        if seed not in self._episodes:
+            async with self._playing() as (player, session):
+                self._episodes[seed] = await player.play(session, seed)
+        return self._episodes[seed]
+
+    @asynccontextmanager
+    async def _playing(self) -> AsyncIterator[tuple[Player, Session]]:
+        player = Player(self._contract)
+        try:
+            async with self._endpoint.session() as session:
+                yield player, session
+        finally:
+            await player.close()
+
+
+def _same_here(name: Any) -> Contract | None:
+    """The environment of that name on this machine, whose oracle can then play the server's."""
+    try:
+        return find(name) if isinstance(name, str) and not is_url(name) else None
+    except LudusError:
+        return None
+
+
+async def _expect_error(session: Session, complaint: str) -> str:
+    call = arbitrary_call(session.tools, random.Random(0))
+    try:
+        result = await session.call(call.name, call.arguments)
+    except SessionError as error:
+        return str(error)
+    if result.error:
+        return result.error
+    raise Failed(complaint)
+
+
+def _validate(observation: dict[str, Any], schema: dict[str, Any]) -> None:
+    for error in Draft202012Validator(schema).iter_errors(observation):
+        where = ".".join(str(part) for part in error.absolute_path) or "observation"
+        raise Failed(f"{where}: {error.message[:200]}")
+
+
+def _frozen(episode: Transcript) -> bytes:
+    return to_json(episode.as_facts())

@@ -1,0 +1,36 @@
+"""What the doctor found."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, computed_field
+
+
+class Finding(BaseModel):
+    """One promise, and whether it is kept."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    check: str
+    verdict: Literal["pass", "fail", "skip"]
+    detail: str = ""
+
+
+class Report(BaseModel):
+    """All findings about one environment."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    spec: str
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.verdict == "fail")

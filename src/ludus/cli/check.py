@@ -1,0 +1,55 @@
+"""`ludus check`: the doctor."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def check(
+    spec: Annotated[
+        str, typer.Argument(help="name, name:variant, package.module:Class or URL.", metavar="SPEC")
+    ],
+    seeds: Annotated[int, typer.Option(min=2, help="How many seeds to try.")] = 5,
+    sessions: Annotated[
+        int, typer.Option(min=1, help="How many sessions must be open at once.")
+    ] = 2,
+    token: Annotated[
+        str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
+) -> None:
+    """Find out whether an environment keeps its promises.
+
+    Examples: ludus check wordle; ludus check http://localhost:8000
+    """
+    import asyncio
+
+    from ludus.check import examine
+    from ludus.cli.console import console
+
+    report = asyncio.run(examine(spec, seeds=seeds, sessions=sessions, token=token))
+    if as_json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        _print(report, console())
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _print(report: object, out: object) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ludus.check import Report
+
+    assert isinstance(report, Report) and isinstance(out, Console)
+    marks = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "skip": "[dim]skip[/]"}
+    table = Table("check", "", "what was seen", box=None, header_style="bold")
+    for finding in report.findings:
+        table.add_row(finding.check, marks[finding.verdict], finding.detail)
+    out.print(table)
+    failed = sum(finding.verdict == "fail" for finding in report.findings)
+    verdict = "[bold red]" + f"{failed} failed[/]" if failed else "[bold green]all good[/]"
+    out.print(f"{report.spec}: {verdict} in {report.seconds:.1f} s")

@@ -1,0 +1,57 @@
+"""`ludus envs`: what there is to play."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def envs(
+    name: Annotated[
+        str | None, typer.Argument(help="One environment, to see all that it says of itself.")
+    ] = None,
+) -> None:
+    """List the environments that are installed, or describe one.
+
+    Examples: ludus envs; ludus envs wordle
+    """
+    if name is None:
+        _list()
+    else:
+        _describe(name)
+
+
+def _list() -> None:
+    from rich.table import Table
+
+    from ludus.cli.console import console
+    from ludus.environment.registry import find, registered
+    from ludus.errors import LudusError
+
+    table = Table("name", "what it is", "tools", "package", box=None, header_style="bold")
+    for name, point in registered().items():
+        package = point.dist.name if point.dist else "?"
+        try:
+            contract = find(name)
+            tools = ", ".join(tool.name for tool in contract.tools or ())
+            table.add_row(name, contract.description, tools, package)
+        except (LudusError, ImportError) as error:
+            table.add_row(name, f"[red]cannot be loaded: {error}[/]", "", package)
+    console().print(table)
+
+
+def _describe(spec: str) -> None:
+    import inspect
+
+    from ludus.cli.console import console
+    from ludus.environment.registry import find
+
+    contract = find(spec)
+    out = console()
+    out.print(f"[bold]{contract.spec}[/]\n")
+    out.print(inspect.getdoc(contract.cls) or contract.description, markup=False)
+    variants = list(getattr(contract.cls, "variants", lambda: ())())
+    if variants and contract.variant is None:
+        out.print(f"\n[bold]{len(variants)} variants[/] ({contract.name}:VARIANT)")
+        out.print(", ".join(variants), markup=False)

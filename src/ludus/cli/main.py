@@ -1,0 +1,54 @@
+"""`ludus`: puts the commands together, and turns our errors into one red line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ludus import __version__
+from ludus.cli import check, envs, init, play, serve
+from ludus.cli.console import complain
+from ludus.errors import LudusError
+
+app = typer.Typer(
+    name="ludus",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("envs")(envs.envs)
+app.command("serve")(serve.serve)
+app.command("check")(check.check)
+app.command("play")(play.play)
+app.command("init")(init.init)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Turn an environment into a better language-model agent."""
+
+
+def main() -> None:
+    """The `ludus` program."""
+    try:
+        app()
+    except LudusError as error:
+        complain(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        complain("Interrupted.")
+        sys.exit(130)

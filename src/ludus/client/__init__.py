@@ -1,0 +1,1 @@
+"""Sessions: an environment to act in, in this process or behind a socket, with one behaviour."""

@@ -1,0 +1,84 @@
+"""Where sessions come from: a spec of this machine, or the URL of a server."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from ludus.client.local import LocalSession
+from ludus.client.remote import Description, RemoteSession, describe_server
+from ludus.client.session import Session
+from ludus.client.socket import Socket
+from ludus.environment.contract import Contract
+from ludus.environment.registry import find, is_url
+
+
+class Endpoint(ABC):
+    """Opens sessions, as many as asked for."""
+
+    spec: str
+
+    @abstractmethod
+    def session(self) -> Session:
+        """A session that is not open yet: enter it."""
+
+
+class LocalEndpoint(Endpoint):
+    """Sessions in this process."""
+
+    def __init__(self, contract: Contract, *, step_timeout: float | None = None) -> None:
+        self.contract = contract
+        self.spec = contract.spec
+        self._step_timeout = step_timeout
+
+    def session(self) -> Session:
+        return LocalSession(self.contract, step_timeout=self._step_timeout)
+
+
+class RemoteEndpoint(Endpoint):
+    """Sessions on a server, which is asked once what it offers."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.spec = base_url
+        self._options = {"token": token, "headers": headers, **settings}
+        self._described: Description | None = None
+        self._asking = asyncio.Lock()
+
+    def session(self) -> Session:
+        return RemoteSession(Socket(self.spec, **self._options), self._describe)
+
+    async def _describe(self, socket: Socket) -> Description:
+        async with self._asking:
+            if self._described is None:
+                self._described = await describe_server(socket)
+            return self._described
+
+
+def connect(
+    spec: str,
+    *,
+    token: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    step_timeout: float | None = None,
+    **settings: Any,
+) -> Endpoint:
+    """Where sessions of this spec come from.
+
+        async with connect("wordle").session() as session:
+            first = await session.reset(seed=7)
+            reply = await session.call("guess", {"word": "crane"})
+
+    `settings` (connect_timeout, message_timeout, resume_timeout, max_message_mb) are a URL's.
+    """
+    if is_url(spec):
+        return RemoteEndpoint(spec, token=token, headers=headers, **settings)
+    return LocalEndpoint(find(spec), step_timeout=step_timeout)

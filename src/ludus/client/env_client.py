@@ -1,0 +1,207 @@
+"""`EnvClient`: the client in OpenEnv's shape, for code that comes from there.
+
+Async by default; `.sync()` gives the same methods without await. Results have `.observation`,
+`.reward` and `.done`. A typed client only names its types:
+`class MazeEnv(EnvClient[Move, View, State])`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args
+
+from pydantic import BaseModel
+
+from ludus.client.remote import describe_server
+from ludus.client.session import StepResult, as_action, result_from
+from ludus.client.socket import Socket
+from ludus.data.tools import ToolSpec
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
+ActT = TypeVar("ActT")
+ObsT = TypeVar("ObsT")
+StateT = TypeVar("StateT")
+
+
+class EnvClient(Generic[ActT, ObsT, StateT]):
+    """One session on an environment server; it connects when it is first used.
+
+    Without type arguments, actions, observations and state are plain dictionaries.
+    """
+
+    _types: tuple[Any, Any, Any] = (None, None, None)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in getattr(cls, "__orig_bases__", ()):
+            named = get_args(base)
+            if len(named) == 3:
+                models = [
+                    t if isinstance(t, type) and issubclass(t, BaseModel) else None for t in named
+                ]
+                cls._types = (models[0], models[1], models[2])
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        connect_timeout_s: float = 10.0,
+        message_timeout_s: float = 60.0,
+        max_message_size_mb: float = 100.0,
+    ) -> None:
+        self._settings: dict[str, Any] = {
+            "headers": headers,
+            "token": token,
+            "connect_timeout": connect_timeout_s,
+            "message_timeout": message_timeout_s,
+            "max_message_mb": max_message_size_mb,
+        }
+        self.base_url = base_url
+        self._socket: Socket | None = None
+
+    async def connect(self) -> Self:
+        """Open the session now rather than with the first request."""
+        await self._connected()
+        return self
+
+    async def reset(self, **task: Any) -> StepResult[ObsT]:
+        """Begin an episode."""
+        return await self._ask({"type": "reset", "data": task})
+
+    async def step(self, action: ActT) -> StepResult[ObsT]:
+        """Do one action."""
+        data = as_action(cast("Mapping[str, Any] | BaseModel", action))
+        return await self._ask({"type": "step", "data": data})
+
+    async def state(self) -> StateT:
+        """What the environment tells about itself."""
+        socket = await self._connected()
+        data = await socket.request({"type": "state"})
+        model = self._types[2]
+        return cast(StateT, model.model_validate(data) if model else data)
+
+    async def list_tools(self) -> tuple[ToolSpec, ...]:
+        """The tools that a model may call here."""
+        return (await describe_server(await self._connected())).tools
+
+    async def close(self) -> None:
+        """Give the session back."""
+        if self._socket is not None:
+            await self._socket.close()
+
+    def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
+        """The same client without await."""
+        return SyncEnvClient(self)
+
+    async def __aenter__(self) -> Self:
+        return await self.connect()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _connected(self) -> Socket:
+        if self._socket is None:
+            socket = Socket(self.base_url, **self._settings)
+            await socket.open()
+            self._socket = socket
+        return self._socket
+
+    async def _ask(self, frame: Mapping[str, Any]) -> StepResult[ObsT]:
+        socket = await self._connected()
+        result = result_from(await socket.request(frame))
+        return StepResult(
+            observation=cast(ObsT, self._observation(result)),
+            reward=result.reward,
+            done=result.done,
+            metadata=result.metadata,
+        )
+
+    def _observation(self, result: StepResult[dict[str, Any]]) -> Any:
+        model = self._types[1]
+        if model is None:
+            return result.observation
+        # A server of another version may know fields that this model does not.
+        known = {
+            key: value for key, value in result.observation.items() if key in model.model_fields
+        }
+        beside = {"reward": result.reward, "done": result.done, "metadata": result.metadata}
+        return model.model_validate(known | beside)
+
+
+class SyncEnvClient(Generic[ActT, ObsT, StateT]):
+    """An `EnvClient` for code that does not await; all of them share one background loop."""
+
+    def __init__(self, client: EnvClient[ActT, ObsT, StateT]) -> None:
+        self._client = client
+
+    def connect(self) -> Self:
+        _portal().call(self._client.connect)
+        return self
+
+    def reset(self, **task: Any) -> StepResult[ObsT]:
+        return _portal().call(lambda: self._client.reset(**task))
+
+    def step(self, action: ActT) -> StepResult[ObsT]:
+        return _portal().call(self._client.step, action)
+
+    def state(self) -> StateT:
+        return _portal().call(self._client.state)
+
+    def list_tools(self) -> tuple[ToolSpec, ...]:
+        return _portal().call(self._client.list_tools)
+
+    def close(self) -> None:
+        _portal().call(self._client.close)
+
+    def __enter__(self) -> Self:
+        return self.connect()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_portal_lock = threading.Lock()
+_running: BlockingPortal | None = None
+
+
+def _portal() -> BlockingPortal:
+    """The loop, in a daemon thread, on which sync clients run."""
+    global _running
+    with _portal_lock:
+        if _running is None:
+            _running = _start_portal()
+        return _running
+
+
+def _start_portal() -> BlockingPortal:
+    import anyio
+    from anyio.from_thread import BlockingPortal
+
+    ready = threading.Event()
+    made: list[BlockingPortal] = []
+
+    async def run() -> None:
+        async with BlockingPortal() as portal:
+            made.append(portal)
+            ready.set()
+            await portal.sleep_until_stopped()
+
+    threading.Thread(target=anyio.run, args=(run,), name="ludus-sync", daemon=True).start()
+    ready.wait()
+    return made[0]

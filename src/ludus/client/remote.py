@@ -1,0 +1,86 @@
+"""A session behind a socket, on a server of ours or of OpenEnv's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from ludus.client.session import Session, StepResult, as_action, result_from
+from ludus.client.socket import Socket, http_url
+from ludus.data.tools import JsonObject, ToolSpec
+from ludus.errors import ConnectFailed, WireError
+from ludus.protocol.derive import calls_by_name, tool_from_action
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a server offers; the same for all of its sessions."""
+
+    action_schema: JsonObject
+    tools: tuple[ToolSpec, ...]
+    calls_by_name: bool
+
+
+class RemoteSession(Session):
+    """An environment on a server."""
+
+    def __init__(
+        self, socket: Socket, describe: Callable[[Socket], Awaitable[Description]] | None = None
+    ) -> None:
+        self._socket = socket
+        self._describe = describe or describe_server
+
+    async def open(self) -> None:
+        await self._socket.open()
+        try:
+            described = await self._describe(self._socket)
+        except BaseException:
+            await self._socket.close()
+            raise
+        self.tools, self.calls_by_name = described.tools, described.calls_by_name
+
+    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
+        return result_from(await self._socket.request({"type": "reset", "data": task}))
+
+    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
+        return result_from(await self._socket.request({"type": "step", "data": as_action(action)}))
+
+    async def state(self) -> dict[str, Any]:
+        return await self._socket.request({"type": "state"})
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+
+async def describe_server(socket: Socket) -> Description:
+    """Ask the server for its tools; where it has none by name, derive one from its action."""
+    schema = await fetch_json(socket, "/schema")
+    action_schema: JsonObject = schema.get("action", {})
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    try:
+        answer = await socket.request({"type": "mcp", "data": listing})
+    except WireError:
+        answer = {}
+    tools = tuple(
+        ToolSpec.model_validate({key: value for key, value in tool.items() if value is not None})
+        for tool in answer.get("result", {}).get("tools", ())
+    )
+    tools = tools or (tool_from_action(action_schema),)
+    return Description(action_schema, tools, calls_by_name(action_schema, tools))
+
+
+async def fetch_json(socket: Socket, path: str) -> dict[str, Any]:
+    """One of the server's HTTP routes."""
+    import httpx
+
+    url = http_url(socket.base_url, path)
+    try:
+        async with httpx.AsyncClient(headers=socket.headers, trust_env=False) as client:
+            reply = await client.get(url, timeout=10.0)
+            reply.raise_for_status()
+            return dict(reply.json())
+    except (httpx.HTTPError, ValueError) as error:
+        raise ConnectFailed(f"{url} cannot be read: {error}") from None

@@ -1,0 +1,123 @@
+"""What an agent plays on. Where the environment runs is the business of the subclasses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from pydantic import BaseModel
+
+from ludus.data.content import Content
+from ludus.data.tools import ToolSpec, coerce
+from ludus.errors import InvalidAction, did_you_mean
+from ludus.protocol.render import render
+
+ObsT = TypeVar("ObsT")
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult(Generic[ObsT]):
+    """What a reset or a step gave."""
+
+    observation: ObsT
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    """What the model did wrong, if it did: a bad argument, an unknown tool. The episode goes on."""
+
+    @property
+    def content(self) -> Content:
+        """What the model is shown of it."""
+        if self.error is not None:
+            return f"Error: {self.error}"
+        seen: Any = self.observation
+        return render(seen.model_dump(mode="json") if isinstance(seen, BaseModel) else seen)
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """The named parts of the reward."""
+        return dict(self.metadata.get("rewards", {}))
+
+
+def result_from(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
+    """Read the wire's result; every known version of OpenEnv puts metadata somewhere else."""
+    observation = dict(payload.get("observation") or {})
+    metadata = payload.get("metadata") or observation.get("metadata") or {}
+    return StepResult(
+        observation=observation,
+        reward=payload.get("reward"),
+        done=bool(payload.get("done", False)),
+        metadata=dict(metadata),
+    )
+
+
+class Session(ABC):
+    """One environment, one episode at a time. Use it as an async context manager."""
+
+    tools: tuple[ToolSpec, ...] = ()
+    """What a model may call here; known once the session is open."""
+    calls_by_name: bool = False
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Get the environment. Entering the context does this."""
+
+    @abstractmethod
+    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
+        """Begin an episode."""
+
+    @abstractmethod
+    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
+        """Do one action as the wire has it; an action that does not validate is raised."""
+
+    @abstractmethod
+    async def state(self) -> dict[str, Any]:
+        """What the environment tells about itself."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give the environment back. May be called twice."""
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any] | None = None
+    ) -> StepResult[dict[str, Any]]:
+        """Call a tool as a model would; a mistake of the model's comes back as `error`."""
+        known = {spec.name: spec for spec in self.tools}
+        if tool not in known:
+            hint = did_you_mean(tool, known, f"There are: {', '.join(known)}.")
+            return StepResult({}, error=f"No tool is named {tool!r}. {hint}")
+        given = coerce(arguments or {}, known[tool].input_schema)
+        action: Mapping[str, Any] = given
+        if self.calls_by_name:
+            action = {"type": "call_tool", "tool_name": tool, "arguments": given}
+        try:
+            result = await self.step(action)
+        except InvalidAction as error:
+            return StepResult({}, error=str(error))
+        fault = result.observation.get("error") or result.metadata.get("error")
+        if isinstance(fault, Mapping) and "message" in fault:
+            return replace(result, error=str(fault["message"]))
+        return result
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def as_action(action: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
+    """An action as the wire has it."""
+    if isinstance(action, BaseModel):
+        return action.model_dump(mode="json", exclude_defaults=True)
+    return dict(action)

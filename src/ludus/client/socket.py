@@ -1,0 +1,244 @@
+"""One WebSocket to an environment server: a request out, its reply in.
+
+After a dropped line the same session is taken up again where the server can do that (a Ludus
+server says so when the socket opens); otherwise `SessionLost` is raised. A new session is never
+opened behind the caller's back, and a reply never answers another request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from pydantic_core import from_json, to_json
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as open_websocket
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+
+from ludus.errors import (
+    CapacityReached,
+    ConnectFailed,
+    ExecutionFailed,
+    FactoryFailed,
+    InvalidAction,
+    RequestTimeout,
+    SessionLost,
+    WireError,
+)
+from ludus.protocol.frames import REQUESTS_HEADER, RESUME_HEADER, SESSION_HEADER
+
+_ERRORS: dict[str, type[WireError]] = {
+    "VALIDATION_ERROR": InvalidAction,
+    "EXECUTION_ERROR": ExecutionFailed,
+    "CAPACITY_REACHED": CapacityReached,
+    "FACTORY_ERROR": FactoryFailed,
+}
+_CLOSING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def websocket_url(base_url: str) -> str:
+    """http becomes ws, https wss, a bare host ws; then /ws."""
+    if "://" not in base_url:
+        base_url = f"ws://{base_url}"
+    parts = urlsplit(base_url)
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+    path = parts.path.rstrip("/")
+    path = path if path.endswith("/ws") else f"{path}/ws"
+    return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
+
+
+def http_url(base_url: str, path: str) -> str:
+    """The address of an HTTP route beside the socket."""
+    parts = urlsplit(websocket_url(base_url))
+    scheme = {"ws": "http", "wss": "https"}[parts.scheme]
+    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws") + path, "", ""))
+
+
+class Socket:
+    """A connection that survives being cut, or says that it did not."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        connect_timeout: float = 10.0,
+        message_timeout: float = 60.0,
+        resume_timeout: float = 60.0,
+        max_message_mb: float = 100.0,
+    ) -> None:
+        self.base_url = base_url
+        self.headers = authorized(headers, token)
+        self._url = websocket_url(base_url)
+        self._connect_timeout = connect_timeout
+        self._message_timeout = message_timeout
+        self._resume_timeout = resume_timeout
+        self._max_size = int(max_message_mb * 1024 * 1024)
+        self._line: ClientConnection | None = None
+        self._session_id: str | None = None
+        self._sent = 0
+        self._answered = 0
+        self._over: str | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        return self._line is not None and self._over is None
+
+    async def open(self) -> None:
+        try:
+            self._line = await self._dial(self._url)
+        except TimeoutError:
+            raise ConnectFailed(
+                f"{self.base_url} did not answer within {self._connect_timeout:g} s."
+            ) from None
+        except InvalidStatus as error:
+            raise _refused(self.base_url, error.response.status_code) from None
+        except (InvalidURI, InvalidHandshake) as error:
+            raise ConnectFailed(f"{self.base_url} is no environment server: {error}") from None
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ConnectFailed(
+                f"Nobody answers at {self.base_url} ({why}). Is the server running?"
+            ) from None
+        assert self._line.response is not None
+        self._session_id = self._line.response.headers.get(SESSION_HEADER)
+
+    async def request(self, frame: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a frame and return the data of its reply; an error frame is raised."""
+        async with self._turn:
+            if self._over is not None or self._line is None:
+                raise SessionLost(self._over or "The session is not open.")
+            text = to_json(frame).decode()
+            self._sent += 1
+            try:
+                async with asyncio.timeout(self._message_timeout):
+                    reply = await self._exchange(text)
+            except TimeoutError:
+                self._give_up("A request was not answered in time; what it did is unknown.")
+                raise RequestTimeout(
+                    f"{self.base_url} did not answer within {self._message_timeout:g} s; "
+                    "the session is closed."
+                ) from None
+            except BaseException as error:
+                if not isinstance(error, SessionLost):
+                    self._give_up("A request was abandoned before its reply came.")
+                raise
+            return self._opened(reply)
+
+    async def close(self) -> None:
+        line, self._line = self._line, None
+        self._over = self._over or "The session was closed."
+        if line is None:
+            return
+        try:
+            async with asyncio.timeout(2.0):
+                await line.send('{"type":"close"}')
+                await line.close()
+        except (ConnectionClosed, OSError, TimeoutError):
+            line.transport.abort()
+
+    async def _exchange(self, text: str) -> str:
+        waiting = False
+        while True:
+            assert self._line is not None
+            try:
+                if not waiting:
+                    await self._send(text)
+                    waiting = True
+                reply = await self._line.recv()
+                self._answered += 1
+                return reply if isinstance(reply, str) else reply.decode()
+            except (ConnectionClosed, OSError) as error:
+                waiting = await self._take_up_again(error)
+
+    async def _send(self, text: str) -> None:
+        assert self._line is not None
+        try:
+            await self._line.send(text)
+        except ConnectionClosed:
+            # A server that refuses a session says why and hangs up; the word may still be here.
+            if self._session_id is not None:
+                raise
+
+    async def _take_up_again(self, error: Exception) -> bool:
+        """Come back to the same session; tells whether the request has arrived there already."""
+        if isinstance(error, ConnectionClosed) and error.rcvd and error.rcvd.code == 1009:
+            self._over = f"The message was too large for the server: {error.rcvd.reason}"
+            raise SessionLost(self._over) from None
+        if self._session_id is None:
+            self._over = f"The connection to {self.base_url} broke, and its server cannot resume."
+            raise SessionLost(self._over) from None
+        query = urlencode({"session_id": self._session_id, "replies": self._answered})
+        url = f"{self._url}{'&' if urlsplit(self._url).query else '?'}{query}"
+        give_up_at = time.monotonic() + self._resume_timeout
+        pause = 0.02
+        while True:
+            try:
+                line = await self._dial(url)
+                break
+            except InvalidStatus as status:
+                self._over = str(_refused(self.base_url, status.response.status_code))
+                raise SessionLost(self._over) from None
+            except (OSError, InvalidHandshake, TimeoutError, EOFError):
+                if time.monotonic() > give_up_at:
+                    self._over = (
+                        f"The connection to {self.base_url} broke and could not be made again "
+                        f"within {self._resume_timeout:g} s."
+                    )
+                    raise SessionLost(self._over) from None
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+        assert line.response is not None
+        arrived = line.response.headers.get(REQUESTS_HEADER)
+        if arrived is None:
+            line.transport.abort()
+            self._over = f"The session at {self.base_url} is gone: the server no longer knows it."
+            raise SessionLost(self._over)
+        self._line = line
+        return int(arrived) >= self._sent
+
+    async def _dial(self, url: str) -> ClientConnection:
+        host = urlsplit(url).hostname or ""
+        return await open_websocket(
+            url,
+            additional_headers={**self.headers, RESUME_HEADER: "1"},
+            open_timeout=self._connect_timeout,
+            max_size=self._max_size,
+            compression=None,
+            proxy=None if host in _LOOPBACK else True,
+        )
+
+    def _opened(self, reply: str) -> dict[str, Any]:
+        message = from_json(reply)
+        data: dict[str, Any] = message.get("data") or {}
+        if message.get("type") != "error":
+            return data
+        code = str(data.pop("code", "EXECUTION_ERROR"))
+        words = str(data.pop("message", "The server reported an error without a message."))
+        if code in _CLOSING:
+            self._over = words
+        if code == "SESSION_ERROR":
+            raise SessionLost(words)
+        raise _ERRORS.get(code, WireError)(words, code, data)
+
+    def _give_up(self, why: str) -> None:
+        """The next reply on this line would answer the wrong request: never read it."""
+        self._over = why
+        if self._line is not None:
+            self._line.transport.abort()
+
+
+def authorized(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
+    return {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+
+
+def _refused(base_url: str, status: int) -> ConnectFailed:
+    if status in (401, 403):
+        return ConnectFailed(f"{base_url} wants a token, or another one (HTTP {status}).")
+    return ConnectFailed(f"{base_url} refuses environment sessions (HTTP {status}).")

@@ -1,0 +1,1 @@
+"""Formats that are shared and stored: content, tools."""

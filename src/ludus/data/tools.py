@@ -1,0 +1,118 @@
+"""A tool as a model sees it, and the arguments that models really send.
+
+Pure functions over JSON schemas. Where tools come from is `ludus.environment`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+JsonObject = dict[str, Any]
+
+
+class ToolSpec(BaseModel):
+    """Name, purpose and arguments of one tool."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+    name: str
+    description: str = ""
+    input_schema: JsonObject = Field(
+        default_factory=lambda: {"type": "object", "properties": {}}, alias="inputSchema"
+    )
+
+    def as_openai(self) -> JsonObject:
+        """The form that chat APIs and chat templates take."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": self.input_schema,
+            },
+        }
+
+
+class ToolCall(BaseModel):
+    """One call of one tool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    arguments: JsonObject = Field(default_factory=dict)
+
+
+def _to_string(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, int | float) else value
+
+
+def _to_number(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value.strip())
+    except ValueError:
+        return value
+
+
+def _to_structure(value: Any) -> Any:
+    parsed = _to_number(value)
+    return parsed if isinstance(parsed, dict | list) else value
+
+
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_COERCIONS: dict[str, Callable[[Any], Any]] = {
+    "string": _to_string,
+    "integer": _to_number,
+    "number": _to_number,
+    "boolean": lambda value: (
+        {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+    ),
+    "array": _to_structure,
+    "object": _to_structure,
+}
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    if "type" in schema:
+        kind = schema["type"]
+        return list(kind) if isinstance(kind, list) else [kind]
+    return [kind for option in schema.get("anyOf", ()) for kind in _types(option)]
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _JSON_TYPES.get(kind, (object,)))
+
+
+def coerce(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> JsonObject:
+    """Turn what the model sent into the declared types where nothing is lost by it.
+
+    Models write 41 where the schema says string and "41" where it says integer. What does not fit
+    after this is left as it is, for the validation to name.
+    """
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    coerced = dict(arguments)
+    for name, value in arguments.items():
+        kinds = _types(properties.get(name, {}))
+        if any(_fits(value, kind) for kind in kinds):
+            continue
+        for kind in kinds:
+            candidate = _COERCIONS.get(kind, lambda same: same)(value)
+            if _fits(candidate, kind):
+                coerced[name] = candidate
+                break
+    return coerced

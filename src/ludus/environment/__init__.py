@@ -1,0 +1,1 @@
+"""The author's contract: what an environment is, how its tools are declared, where it is found."""

@@ -1,0 +1,279 @@
+"""One live environment, driven from asyncio.
+
+A session in process and a session on a server are both a host, so they behave alike: the same
+guards, the same coercion, the same errors. Sockets and sessions are not its business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ludus.data.tools import ToolSpec
+from ludus.environment.contract import Contract
+from ludus.environment.threads import Worker, Workers
+from ludus.environment.tool_environment import as_observation
+from ludus.errors import (
+    EpisodeNotStarted,
+    EpisodeOver,
+    ExecutionFailed,
+    FactoryFailed,
+    InvalidAction,
+    StepTimeout,
+    WireError,
+)
+from ludus.protocol.render import render
+from ludus.protocol.types import (
+    CallToolObservation,
+    ListToolsObservation,
+    Observation,
+    ToolFault,
+)
+
+_workers = Workers()
+_single_threads: dict[type, Worker] = {}
+
+
+class Host:
+    """An environment and the thread it lives in. One request at a time."""
+
+    def __init__(self, contract: Contract, *, step_timeout: float | None = None) -> None:
+        self.contract = contract
+        self.step_timeout = step_timeout
+        self.episode_id: str | None = None
+        self.steps = 0
+        self._environment: Any = None
+        self._playing = False
+        self._tools = contract.tools
+        self._own: Worker | None = None
+        self._under_way: asyncio.Future[Any] | None = None
+        self._cheap = contract.native and not contract.blocking
+
+    async def start(self) -> None:
+        """Build the environment."""
+        if self.contract.own_thread and not self.contract.single_thread:
+            self._own = Worker()
+        try:
+            self._environment = await self._run(self.contract.factory)
+        except Exception as error:
+            raise FactoryFailed(
+                f"{self.contract.spec} could not be built: {_words(error)}",
+                details={"factory_name": self.contract.cls.__name__},
+            ) from error
+
+    @property
+    def instant(self) -> bool:
+        """Whether requests are answered on the loop without ever waiting."""
+        return self._cheap and not self.contract.waits
+
+    @property
+    def environment(self) -> Any:
+        return self._environment
+
+    @property
+    def playing(self) -> bool:
+        """Whether an episode has begun and not ended."""
+        return self._playing
+
+    async def reset(self, task: Mapping[str, Any]) -> Observation:
+        """Begin an episode."""
+        arguments = self.contract.parse_task(self._chosen(task))
+        method = self._method("reset")
+        value = await self._guarded(lambda: method(**arguments), "reset")
+        given = task.get("episode_id")
+        self.episode_id = str(given) if given is not None else uuid.uuid4().hex
+        self.steps = 0
+        observation = as_observation(value)
+        self._playing = not observation.done
+        return self._checked(observation)
+
+    async def step(self, data: Mapping[str, Any]) -> Observation:
+        """Do what the wire's action says."""
+        kind = data.get("type")
+        if kind == "list_tools" and "type" not in self.contract.action.model_fields:
+            return ListToolsObservation(tools=list(await self.tools()))
+        if kind == "list_tools" and self.contract.tools is not None:
+            return ListToolsObservation(tools=list(self.contract.tools))
+        if kind == "call_tool" and not self.contract.named_calls:
+            return await self._call_derived(data)
+        action = self.contract.parse_action(data)
+        return await self._act(action)
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+        """Call a tool by name; the answer is always a `CallToolObservation`."""
+        return await self.step({"type": "call_tool", "tool_name": name, "arguments": arguments})
+
+    async def tools(self) -> tuple[ToolSpec, ...]:
+        """What a model may call. Needs no episode."""
+        if self._tools is None:
+            module = __import__(self.contract.action.__module__, fromlist=["ListToolsAction"])
+            listed = await self._guarded(
+                lambda: self._environment.step(module.ListToolsAction()), "list_tools"
+            )
+            self._tools = tuple(
+                ToolSpec.model_validate(tool.model_dump(mode="json")) for tool in listed.tools
+            )
+        return self._tools
+
+    async def state(self) -> dict[str, Any]:
+        """The state as the wire has it."""
+        found = await self._guarded(lambda: self._environment.state, "state")
+        state = found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found or {})
+        if self.contract.native:
+            state |= {"episode_id": self.episode_id, "step_count": self.steps}
+        return state
+
+    async def ask(self, method: str, *arguments: Any) -> Any:
+        """Call one of the environment's task methods; `NotImplementedError` where it has none."""
+        found = getattr(self._environment, method, None)
+        if not callable(found):
+            raise NotImplementedError(f"{self.contract.spec} has no {method}.")
+        return await self._run(lambda: found(*arguments))
+
+    async def close(self) -> None:
+        """Give the environment back, without waiting for a step that hangs.
+
+        A step that was abandoned may still be running: the environment is closed after it, in the
+        background, and never beside it.
+        """
+        self._playing = False
+        environment, self._environment = self._environment, None
+        if environment is None:
+            return
+        if self._under_way is not None and not self._under_way.done():
+            loop = asyncio.get_running_loop()
+            self._under_way.add_done_callback(
+                lambda _: _keep(loop.create_task(self._shut(environment)))
+            )
+        else:
+            await self._shut(environment)
+
+    async def _shut(self, environment: Any) -> None:
+        try:
+            if callable(close := getattr(environment, "close", None)):
+                await self._run(close)
+        except Exception:
+            # It is going away in any case, and what it played is long recorded.
+            pass
+        finally:
+            if self._own is not None:
+                self._own.stop()
+
+    async def _act(self, action: Any) -> Observation:
+        if self.contract.native and not self._playing:
+            if self.episode_id is None:
+                raise EpisodeNotStarted(
+                    "No episode is running: send a reset before the first step."
+                )
+            raise EpisodeOver("The episode is over: send a reset to begin another.")
+        method = self._method("step")
+        observation = self._checked(await self._guarded(lambda: method(action), "step"))
+        self.steps += 1
+        self._playing = not observation.done
+        return observation
+
+    async def _call_derived(self, data: Mapping[str, Any]) -> Observation:
+        """A tool call on a typed environment: the tool that was derived from its action."""
+        (tool,) = await self.tools()
+        name, arguments = data.get("tool_name"), data.get("arguments", {})
+        if name != tool.name or not isinstance(arguments, Mapping):
+            message = f"No tool is named {name!r}. There is: {tool.name}."
+            fault = ToolFault(error_type="tool_not_found", message=message)
+            return CallToolObservation(tool_name=str(name), error=fault)
+        try:
+            action = self.contract.parse_action(arguments)
+        except InvalidAction as error:
+            fault = ToolFault(error_type="invalid_args", message=str(error))
+            return CallToolObservation(tool_name=tool.name, error=fault)
+        seen = await self._act(action)
+        content = render(seen.model_dump(mode="json", exclude={"reward", "done"}))
+        result: Any = content
+        if not isinstance(content, str):
+            result = {"content": [b.model_dump(mode="json", by_alias=True) for b in content]}
+        return CallToolObservation(
+            tool_name=tool.name,
+            result=result,
+            reward=seen.reward,
+            done=seen.done,
+            metadata=seen.metadata,
+        )
+
+    def _chosen(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replace `split` and `index` by the task they name, unless reset takes them itself."""
+        if {"split", "index"} <= task.keys() and not {
+            "split",
+            "index",
+        } & set(self.contract.task_arguments):
+            rest = {key: value for key, value in task.items() if key not in ("split", "index")}
+            try:
+                chosen = self._environment.get_task(task["split"], task["index"])
+            except (AttributeError, IndexError, KeyError) as error:
+                message = f"No task {task['index']!r} in split {task['split']!r}: {_words(error)}"
+                raise InvalidAction(message) from None
+            return {**chosen, **rest}
+        return task
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        later = getattr(self._environment, f"{name}_async", None)
+        if not self.contract.native and not self.contract.blocking and later is not None:
+            return later  # type: ignore[no-any-return]
+        return getattr(self._environment, name)  # type: ignore[no-any-return]
+
+    async def _run(self, call: Callable[[], Any]) -> Any:
+        if self._cheap:
+            value = call()
+        else:
+            self._under_way = self._off_loop(call)
+            value = await asyncio.shield(self._under_way)
+        return await value if inspect.isawaitable(value) else value
+
+    def _off_loop(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        if self.contract.single_thread:
+            return _single_threads.setdefault(self.contract.cls, Worker()).submit(call)
+        return (self._own or _workers).submit(call)
+
+    async def _guarded(self, call: Callable[[], Any], what: str) -> Any:
+        """Run it within the time-out, and turn whatever it raises into the wire's errors."""
+        if self._environment is None:
+            raise ExecutionFailed("The session is closed.")
+        deadline = asyncio.timeout(self.step_timeout)
+        try:
+            async with deadline:
+                return await self._run(call)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise ExecutionFailed(_words(error)) from error
+            self._playing = False
+            raise StepTimeout(
+                f"The {what} took longer than {self.step_timeout:g} s; the session is closed. "
+                "Raise --step-timeout if it needs more."
+            ) from None
+        except WireError:
+            raise
+        except Exception as error:
+            raise ExecutionFailed(_words(error)) from error
+
+    def _checked(self, observation: Observation) -> Observation:
+        reward = observation.reward
+        if reward is not None and not math.isfinite(reward):
+            raise ExecutionFailed(
+                f"{self.contract.spec} gave the reward {reward!r}: a reward is a finite number."
+            )
+        return observation
+
+
+_background: set[asyncio.Task[None]] = set()
+
+
+def _keep(task: asyncio.Task[None]) -> None:
+    """Hold on to a task that nobody awaits; the loop itself does not."""
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

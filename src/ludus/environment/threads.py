@@ -1,0 +1,75 @@
+"""Daemon threads for blocking calls, driven from asyncio.
+
+A call that hangs costs its own thread and nothing else: no pool runs dry, and the process can
+still exit. That is what the standard pools do not give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+_Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+
+
+class Worker:
+    """One thread that runs calls in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        threading.Thread(target=self._work, name="ludus-step", daemon=True).start()
+
+    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._jobs.put((loop, future, call))
+        return future
+
+    def stop(self) -> None:
+        """End the thread once what was submitted is done."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            loop, future, call = job
+            try:
+                result, error = call(), None
+            except BaseException as caught:
+                result, error = None, caught
+            # The loop may be gone when a call that hung comes back at last.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+class Workers:
+    """As many threads as there are calls under way; idle ones are used again."""
+
+    def __init__(self) -> None:
+        self._idle: deque[Worker] = deque()
+
+    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        worker = self._idle.pop() if self._idle else Worker()
+
+        def and_come_back() -> Any:
+            try:
+                return call()
+            finally:
+                self._idle.append(worker)
+
+        return worker.submit(and_come_back)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, StopIteration):
+        future.set_exception(RuntimeError(f"StopIteration: {error}"))
+    else:
+        future.set_exception(error)

@@ -1,0 +1,163 @@
+"""`ToolEnvironment`: an author writes tools, and the step of the wire is derived.
+
+One tool: its arguments are the action. Several: `call_tool` names one of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.data.content import Image, Text
+from ludus.environment.base import Environment
+from ludus.environment.tools import BadArguments, Tool, fault_of, tools_of
+from ludus.errors import InvalidAction, ToolError, did_you_mean
+from ludus.protocol.render import render
+from ludus.protocol.types import (
+    Action,
+    CallToolAction,
+    CallToolObservation,
+    Observation,
+    State,
+    TextObservation,
+    ToolFault,
+)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the tool that is running has earned so far."""
+
+    reward: float | None = None
+    done: bool = False
+    parts: dict[str, float] = field(default_factory=dict)
+
+
+class ToolEnvironment(Environment[Action, Observation, State]):
+    """An environment whose actions are calls of its `@tool` methods.
+
+    `reset` returns what the model is shown first: text, blocks, or an Observation. A tool returns
+    what the model is shown next; `award` gives it a reward, `finish` ends the episode, and
+    `ToolError` tells the model what it did wrong.
+    """
+
+    _outcome: _Outcome | None = None
+
+    def award(self, reward: float, **parts: float) -> None:
+        """Add to the reward of the call that is running; `parts` names what it is made of."""
+        outcome = self._outcome = self._outcome or _Outcome()
+        outcome.reward = (outcome.reward or 0.0) + reward
+        outcome.parts.update(parts)
+
+    def finish(self, reward: float, text: str = "", **parts: float) -> str:
+        """End the episode with this reward; gives the text back, to be returned by the tool."""
+        self.award(reward, **parts)
+        assert self._outcome is not None
+        self._outcome.done = True
+        return text
+
+    def step(self, action: Action) -> Observation | Awaitable[Observation]:
+        """Call the tool that the action names, or the default one with a bare action."""
+        tools = tools_of(type(self))
+        self._outcome = None
+        if isinstance(action, CallToolAction):
+            tool = tools.get(action.tool_name)
+            if tool is None:
+                return _fault(action.tool_name, _unknown(action.tool_name, tools))
+            try:
+                arguments = tool.bind(action.arguments)
+            except BadArguments as error:
+                return _fault(action.tool_name, fault_of(error))
+            return self._call(tool, arguments, named=True)
+        default = next((tool for tool in tools.values() if tool.default), None)
+        if default is None:
+            raise InvalidAction('Name a tool: {"type": "call_tool", "tool_name": …}.')
+        fields = action.model_fields_set - {"metadata"}
+        return self._call(default, {name: getattr(action, name) for name in fields}, named=False)
+
+    def _call(
+        self, tool: Tool, arguments: Mapping[str, Any], *, named: bool
+    ) -> Observation | Awaitable[Observation]:
+        name = tool.spec.name
+        try:
+            value = getattr(self, name)(**arguments)
+        except ToolError as error:
+            return self._failed(name, error, named)
+        if inspect.isawaitable(value):
+            return self._call_later(name, value, named)
+        return self._answered(name, value, named)
+
+    async def _call_later(self, name: str, value: Awaitable[Any], named: bool) -> Observation:
+        try:
+            return self._answered(name, await value, named)
+        except ToolError as error:
+            return self._failed(name, error, named)
+
+    def _failed(self, name: str, error: ToolError, named: bool) -> Observation:
+        fault = ToolFault(error_type="execution_error", message=str(error))
+        return self._scored(_fault(name, fault) if named else faulty_text(fault))
+
+    def _answered(self, name: str, value: Any, named: bool) -> Observation:
+        if named:
+            return self._scored(_as_result(name, value))
+        return self._scored(as_observation(value))
+
+    def _scored(self, observation: Observation) -> Observation:
+        if (outcome := self._outcome) is not None:
+            observation.reward, observation.done = outcome.reward, outcome.done
+            if outcome.parts:
+                observation.metadata = {**observation.metadata, "rewards": dict(outcome.parts)}
+        return observation
+
+
+def as_observation(value: Any) -> Observation:
+    """What a tool or a reset returned, as an observation."""
+    if hasattr(value, "model_dump") and hasattr(value, "done"):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str) or _is_blocks(value):
+        return TextObservation.showing(value)
+    return TextObservation(text=json.dumps(value, ensure_ascii=False))
+
+
+def faulty_text(fault: ToolFault) -> TextObservation:
+    """A mistake of the model's, where the wire has no place of its own for it."""
+    return TextObservation(
+        text=f"Error: {fault.message}", metadata={"error": fault.model_dump(mode="json")}
+    )
+
+
+def _as_result(name: str, value: Any) -> Observation:
+    if isinstance(value, Observation):
+        result = render(value.model_dump(mode="json", exclude={"reward", "done"}))
+        observation = CallToolObservation(tool_name=name, result=_plain_result(result))
+        observation.reward, observation.done = value.reward, value.done
+        observation.metadata = value.metadata
+        return observation
+    return CallToolObservation(tool_name=name, result=_plain_result(value))
+
+
+def _plain_result(value: Any) -> Any:
+    if _is_blocks(value):
+        return {"content": [block.model_dump(mode="json", by_alias=True) for block in value]}
+    return value
+
+
+def _is_blocks(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and bool(value)
+        and all(isinstance(block, Text | Image) for block in value)
+    )
+
+
+def _fault(name: str, fault: ToolFault) -> CallToolObservation:
+    return CallToolObservation(tool_name=name, error=fault)
+
+
+def _unknown(name: str, tools: Mapping[str, Tool]) -> ToolFault:
+    hint = did_you_mean(name, tools, f"There are: {', '.join(tools)}.")
+    return ToolFault(error_type="tool_not_found", message=f"No tool is named {name!r}. {hint}")

@@ -1,0 +1,149 @@
+"""`@tool`: a method that a model may call, with its schema from type hints and docstring."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar, get_type_hints, overload
+
+from docstring_parser import DocstringStyle
+from docstring_parser import parse as parse_docstring
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from ludus.data.tools import ToolSpec, coerce
+from ludus.errors import BadEnvironment, did_you_mean
+from ludus.protocol.derive import untitled
+from ludus.protocol.types import ToolFault
+
+RESERVED = frozenset({"reset", "step", "state", "close"})
+_MARK = "__ludus_tool__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def tool(function: F) -> F: ...
+@overload
+def tool(*, default: bool = False) -> Callable[[F], F]: ...
+def tool(function: F | None = None, *, default: bool = False) -> F | Callable[[F], F]:
+    """Offer this method to the model.
+
+    Every parameter needs a type hint and a line under `Args:` in the docstring. `default=True`
+    names the tool that a bare action (arguments without a tool name) goes to; the only tool of an
+    environment is its default.
+    """
+
+    def mark(method: F) -> F:
+        setattr(method, _MARK, {"default": default})
+        return method
+
+    return mark(function) if function is not None else mark
+
+
+class BadArguments(Exception):
+    """Arguments that do not fit; the message is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One declared tool of one class."""
+
+    spec: ToolSpec
+    arguments: type[BaseModel]
+    default: bool
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of the method, validated and never guessed."""
+        try:
+            model = self.arguments.model_validate(coerce(arguments, self.spec.input_schema))
+        except ValidationError as error:
+            raise BadArguments(self._explain(error)) from None
+        return {name: getattr(model, name) for name in model.model_fields_set}
+
+    def _explain(self, error: ValidationError) -> str:
+        known = list(self.arguments.model_fields)
+        return explain(error, known, prefix=f"{self.spec.name}: ")
+
+
+def explain(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
+    """A validation error in one line that a model, or a person, can act on."""
+    parts = []
+    for item in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            hint = did_you_mean(where, known, f"Known: {', '.join(known) or 'none'}.")
+            parts.append(f"unknown argument {where!r}. {hint}")
+        elif item["type"] == "missing":
+            parts.append(f"argument {where!r} is missing")
+        else:
+            parts.append(f"argument {where!r}: {item['msg'][:1].lower()}{item['msg'][1:]}")
+    return prefix + "; ".join(parts)
+
+
+def fault_of(error: BadArguments) -> ToolFault:
+    return ToolFault(error_type="invalid_args", message=str(error))
+
+
+@cache
+def tools_of(cls: type) -> dict[str, Tool]:
+    """The tools of a class, in the order in which they were written."""
+    methods = {
+        name: method
+        for base in reversed(cls.__mro__)
+        for name, method in vars(base).items()
+        if hasattr(method, _MARK)
+    }
+    return {
+        name: _declare(cls, name, getattr(method, _MARK)["default"] or len(methods) == 1)
+        for name, method in methods.items()
+    }
+
+
+def _declare(cls: type, name: str, default: bool) -> Tool:
+    owner = f"{cls.__name__}.{name}"
+    if name in RESERVED:
+        raise BadEnvironment(f"{owner} cannot be a tool: the wire uses the name {name!r} itself.")
+    method = getattr(cls, name)
+    documentation = parse_docstring(inspect.getdoc(method) or "", DocstringStyle.GOOGLE)
+    if not documentation.short_description:
+        raise BadEnvironment(
+            f"Tool {owner} has no docstring: the model would not know its purpose."
+        )
+    described = {param.arg_name: param.description or "" for param in documentation.params}
+    fields = {
+        parameter: _field(owner, parameter, detail, hint, described)
+        for parameter, detail, hint in _parameters(method, owner)
+    }
+    arguments: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    purpose = "\n\n".join(
+        part for part in (documentation.short_description, documentation.long_description) if part
+    )
+    spec = ToolSpec(
+        name=name, description=purpose, input_schema=untitled(arguments.model_json_schema())
+    )
+    return Tool(spec=spec, arguments=arguments, default=default)
+
+
+def _parameters(method: Any, owner: str) -> list[tuple[str, inspect.Parameter, Any]]:
+    hints = get_type_hints(method, include_extras=True)
+    found = []
+    for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise BadEnvironment(f"Tool {owner} takes *{name}: name every argument instead.")
+        if name not in hints:
+            raise BadEnvironment(f"Tool {owner}: parameter {name!r} has no type hint.")
+        found.append((name, parameter, hints[name]))
+    return found
+
+
+def _field(
+    owner: str, name: str, parameter: inspect.Parameter, hint: Any, described: Mapping[str, str]
+) -> Any:
+    if not described.get(name):
+        raise BadEnvironment(
+            f"Tool {owner}: parameter {name!r} is not described under 'Args:' in the docstring."
+        )
+    default = ... if parameter.default is parameter.empty else parameter.default
+    return (hint, Field(default=default, description=described[name]))

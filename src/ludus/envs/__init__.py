@@ -1,0 +1,1 @@
+"""The environments that ship, each registered like a stranger's package."""

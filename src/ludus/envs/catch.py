@@ -1,0 +1,71 @@
+"""Catch: a ball falls through a grid and a paddle at the bottom has to be under it."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal
+
+from ludus.data.tools import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tool
+
+_SHIFT = {"left": -1, "stay": 0, "right": 1}
+
+
+class Catch(ToolEnvironment):
+    """Move the paddle so that it is under the ball when the ball lands.
+
+    Tools:
+        move(direction): exactly `left`, `stay` or `right`; anything else is an error, not a move.
+    Observation:
+        The grid as text: `o` the ball, `=` the paddle, `.` nothing; and how far it has to fall.
+    Reward:
+        1.0 if the ball lands on the paddle, 0.0 if it lands beside it.
+    Episode end:
+        The ball reaches the bottom row; `rows` - 1 moves.
+    Task arguments:
+        seed: where the ball starts.
+        rows: height of the grid (10).
+        columns: width of the grid (5).
+    """
+
+    def reset(self, *, seed: int | None = None, rows: int = 10, columns: int = 5) -> str:
+        if not (2 <= rows <= 100 and 2 <= columns <= 100):
+            raise ValueError("rows and columns lie between 2 and 100.")
+        if columns // 2 >= rows:
+            raise ValueError(f"{rows} rows are too few to cross {columns} columns.")
+        self.rows, self.columns = rows, columns
+        self.fallen = 0
+        self.ball = random.Random(seed).randrange(columns)
+        self.paddle = columns // 2
+        return (
+            "A ball falls one row with every move. Be under it when it reaches the bottom row.\n"
+            + self._picture()
+        )
+
+    @tool
+    def move(self, direction: Literal["left", "stay", "right"]) -> str:
+        """Move the paddle by one column; the ball falls by one row.
+
+        Args:
+            direction: Where the paddle goes.
+        """
+        self.paddle = min(max(self.paddle + _SHIFT[direction], 0), self.columns - 1)
+        self.fallen += 1
+        if self.fallen < self.rows - 1:
+            return self._picture()
+        caught = self.paddle == self.ball
+        verdict = "You caught the ball." if caught else "You missed the ball."
+        return self.finish(float(caught), f"{verdict}\n{self._picture()}", caught=float(caught))
+
+    def oracle(self) -> ToolCall:
+        offset = self.ball - self.paddle
+        direction = "stay" if offset == 0 else "left" if offset < 0 else "right"
+        return ToolCall(name="move", arguments={"direction": direction})
+
+    def _picture(self) -> str:
+        grid = [["."] * self.columns for _ in range(self.rows)]
+        grid[-1][self.paddle] = "="
+        grid[self.fallen][self.ball] = "o"
+        left = self.rows - 1 - self.fallen
+        return "\n".join(" ".join(row) for row in grid) + f"\nRows left to fall: {left}"

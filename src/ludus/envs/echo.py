@@ -1,0 +1,90 @@
+"""Echo: the smallest environment there is, for trying out a connection or a trainer."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from ludus.client.env_client import EnvClient
+from ludus.data.tools import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tool
+from ludus.protocol.types import Action, Observation, State
+
+_WORDS = (
+    "amber birch cedar delta ember fjord grove heron inlet jetty kelp lagoon maple north".split()
+)
+
+
+class EchoAction(Action):
+    """Say something."""
+
+    message: str
+
+
+class EchoObservation(Observation):
+    """What came back."""
+
+    echoed_message: str
+    message_length: int = 0
+
+
+class Echo(ToolEnvironment):
+    """Say something, and hear it back.
+
+    Tools:
+        echo_message(message): gives the message back. A bare action `{"message": …}` goes here.
+        echo_with_length(message): gives the message and its length.
+    Observation:
+        A phrase to begin with; then `echoed_message` and `message_length`.
+    Reward:
+        0.1 for each character of the message, up to `limit` characters a call; top 10.0.
+    Episode end:
+        Never: it lasts as long as you talk.
+    Task arguments:
+        seed: picks the phrase.
+        limit: how many characters of a message are worth something (100).
+    """
+
+    max_reward = 10.0
+
+    def reset(self, *, seed: int | None = None, limit: int = 100) -> EchoObservation:
+        chance = random.Random(seed)
+        self.phrase = " ".join(chance.choice(_WORDS) for _ in range(4))
+        self.limit = limit
+        self.said = False
+        return EchoObservation(echoed_message=f"Say something, for example: {self.phrase}")
+
+    @tool(default=True)
+    def echo_message(self, message: str) -> EchoObservation:
+        """Echo the message back.
+
+        Args:
+            message: What to say.
+        """
+        self._hear(message)
+        return EchoObservation(echoed_message=message, message_length=len(message))
+
+    @tool
+    def echo_with_length(self, message: str) -> dict[str, Any]:
+        """Echo the message back, with its length.
+
+        Args:
+            message: What to say.
+        """
+        self._hear(message)
+        return {"message": message, "length": len(message)}
+
+    def _hear(self, message: str) -> None:
+        self.said = True
+        self.award(0.1 * min(len(message), self.limit))
+
+    def oracle(self) -> ToolCall | None:
+        if self.said:
+            return None
+        loud = (f"{self.phrase} " * 100)[: self.limit]
+        return ToolCall(name="echo_message", arguments={"message": loud})
+
+
+class EchoEnv(EnvClient[EchoAction, EchoObservation, State]):
+    """A typed client for an echo server."""

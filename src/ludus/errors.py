@@ -1,0 +1,127 @@
+"""Every error that Ludus raises on purpose, as one tree.
+
+    LudusError
+    ├── EnvironmentNotFound      no environment answers to that spec
+    ├── MissingExtra             an optional part is not installed
+    ├── BadEnvironment           a class that does not keep the author's contract
+    ├── ToolError                raised by an author's tool: the model did something wrong
+    └── SessionError             something between a session and its environment
+        ├── ConnectFailed        nobody answers at that address, or it refuses
+        ├── SessionLost          the connection broke and the session could not be taken up again
+        ├── RequestTimeout       no reply in time; the session is closed, because its state is unknown
+        └── WireError            the server said so: has `code` and `details`
+            ├── InvalidAction        VALIDATION_ERROR
+            ├── ExecutionFailed      EXECUTION_ERROR
+            │   ├── EpisodeNotStarted
+            │   ├── EpisodeOver
+            │   └── StepTimeout      SESSION_ERROR: the step hung, the session is gone
+            ├── CapacityReached      CAPACITY_REACHED
+            └── FactoryFailed        FACTORY_ERROR
+
+A message says what was asked, what is so, and what to do. In process and over the wire the same
+mistake raises the same class.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+
+class LudusError(Exception):
+    """The base of every error that Ludus raises on purpose."""
+
+
+class EnvironmentNotFound(LudusError):
+    """No environment answers to that spec."""
+
+
+class MissingExtra(LudusError):
+    """An optional part of Ludus is needed and not installed."""
+
+    @classmethod
+    def of(cls, extra: str, purpose: str) -> MissingExtra:
+        return cls(f"{purpose} needs an optional part. Install it: pip install 'ludus[{extra}]'")
+
+
+class BadEnvironment(LudusError):
+    """A class that does not keep the author's contract."""
+
+
+class ToolError(LudusError):
+    """Raised by an author's tool: the model gets the message, and the episode goes on."""
+
+
+class SessionError(LudusError):
+    """Something went wrong between a session and its environment."""
+
+
+class ConnectFailed(SessionError):
+    """Nobody answers at that address, or the server refuses."""
+
+
+class SessionLost(SessionError):
+    """The connection broke and the session could not be taken up again."""
+
+
+class RequestTimeout(SessionError):
+    """No reply in time. The session is closed: what its environment did is unknown."""
+
+
+class WireError(SessionError):
+    """An error that the environment's side reported, with its code and details."""
+
+    default_code: ClassVar[str] = "EXECUTION_ERROR"
+
+    def __init__(
+        self, message: str, code: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
+        self.code = code or self.default_code
+        self.details = dict(details or {})
+        super().__init__(message, self.code, self.details)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class InvalidAction(WireError):
+    """A message or an action that does not validate; `details["errors"]` lists why."""
+
+    default_code = "VALIDATION_ERROR"
+
+
+class ExecutionFailed(WireError):
+    """The environment raised while it was resetting or stepping."""
+
+
+class EpisodeNotStarted(ExecutionFailed):
+    """A step before the first reset."""
+
+
+class EpisodeOver(ExecutionFailed):
+    """A step after the episode had ended."""
+
+
+class StepTimeout(ExecutionFailed):
+    """A step took too long. The session is gone: the environment may still be running it."""
+
+    default_code = "SESSION_ERROR"
+
+
+class CapacityReached(WireError):
+    """The server has no free session; `details` says how many there are."""
+
+    default_code = "CAPACITY_REACHED"
+
+
+class FactoryFailed(WireError):
+    """The environment could not be built."""
+
+    default_code = "FACTORY_ERROR"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The end of an error message: the closest known name, or what to do instead."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {close[0]!r}?" if close else otherwise

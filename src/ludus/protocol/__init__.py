@@ -1,0 +1,1 @@
+"""The OpenEnv wire as types. Nothing here opens a socket."""

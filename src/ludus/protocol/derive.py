@@ -1,0 +1,62 @@
+"""Tools derived from an action schema: how a typed environment is offered to a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ludus.data.tools import JsonObject, ToolSpec
+
+
+def takes_tool_calls(action_schema: Mapping[str, Any]) -> bool:
+    """Whether actions on this wire are `call_tool` actions rather than fields of their own."""
+    return {"tool_name", "arguments"} <= action_schema.get("properties", {}).keys()
+
+
+def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
+    """One tool whose arguments are the action's fields.
+
+    An action with one field lends its tool that field's name (`answer(answer)`); with several, the
+    tool is named after the action: `OpenSpielAction` becomes `open_spiel`.
+    """
+    properties = {
+        name: untitled(schema)
+        for name, schema in action_schema.get("properties", {}).items()
+        if name != "metadata"
+    }
+    parameters: JsonObject = {"type": "object", "properties": properties}
+    required = [name for name in action_schema.get("required", ()) if name in properties]
+    if required:
+        parameters["required"] = required
+    if "$defs" in action_schema:
+        parameters["$defs"] = untitled(action_schema["$defs"])
+    parameters["additionalProperties"] = False
+    if len(properties) == 1:
+        name = next(iter(properties))
+    else:
+        stem = str(action_schema.get("title", "act")).removesuffix("Action") or "act"
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+    return ToolSpec(
+        name=name,
+        description=str(action_schema.get("description", "")),
+        input_schema=parameters,
+    )
+
+
+def untitled(schema: Any) -> Any:
+    """A schema without the titles that pydantic adds: a model pays for every token."""
+    if isinstance(schema, Mapping):
+        return {
+            key: untitled(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    if isinstance(schema, list):
+        return [untitled(item) for item in schema]
+    return schema
+
+
+def calls_by_name(action_schema: Mapping[str, Any], tools: Sequence[ToolSpec]) -> bool:
+    """Whether a tool call is sent as `call_tool`, or its arguments as the action itself."""
+    return takes_tool_calls(action_schema) or len(tools) > 1

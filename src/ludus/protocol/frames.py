@@ -1,0 +1,106 @@
+"""Frames of the WebSocket: one JSON text in, one out.
+
+Parsing never raises anything but `FrameRefused`, whatever the bytes. The envelope forbids extra
+keys in both directions, so nothing of Ludus's own is ever added to a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from ludus.errors import WireError
+from ludus.protocol.types import ErrorCode, Observation
+
+SESSION_HEADER = "ludus-session"
+"""On the reply to an upgrade: the session's id. A client that comes back names it in the query."""
+REQUESTS_HEADER = "ludus-requests"
+"""On the reply to a resuming upgrade: how many requests of this session have arrived."""
+RESUME_HEADER = "ludus-resume"
+"""On an upgrade: this client can come back, so keep its session for a while if the line drops."""
+
+
+class _Frame(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ResetFrame(_Frame):
+    type: Literal["reset"] = "reset"
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class StepFrame(_Frame):
+    type: Literal["step"] = "step"
+    data: dict[str, Any]
+
+
+class StateFrame(_Frame):
+    type: Literal["state"] = "state"
+
+
+class CloseFrame(_Frame):
+    type: Literal["close"] = "close"
+
+
+class McpFrame(_Frame):
+    type: Literal["mcp"] = "mcp"
+    data: dict[str, Any]
+
+
+Frame = ResetFrame | StepFrame | StateFrame | CloseFrame | McpFrame
+_frames: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="type")])
+
+_CODES = {
+    "json_invalid": ErrorCode.INVALID_JSON,
+    "union_tag_invalid": ErrorCode.UNKNOWN_TYPE,
+    "union_tag_not_found": ErrorCode.UNKNOWN_TYPE,
+}
+
+
+class FrameRefused(WireError):
+    """A frame that is not one; the socket stays open."""
+
+
+def parse_frame(text: str | bytes) -> Frame:
+    try:
+        return _frames.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        code = _CODES.get(first["type"], ErrorCode.VALIDATION_ERROR)
+        details = {"errors": readable_errors(error)} if code is ErrorCode.VALIDATION_ERROR else {}
+        raise FrameRefused(first["msg"], code, details) from None
+
+
+def readable_errors(error: ValidationError) -> list[dict[str, Any]]:
+    """pydantic's list, without links and without echoing the input back."""
+    return [
+        dict(item)
+        for item in error.errors(include_url=False, include_context=False, include_input=False)
+    ]
+
+
+def result_payload(observation: Observation) -> dict[str, Any]:
+    """`reward` and `done` stand beside the observation; metadata in both places."""
+    payload: dict[str, Any] = {
+        "observation": observation.model_dump(mode="json", exclude={"reward", "done"}),
+        "reward": observation.reward,
+        "done": observation.done,
+    }
+    if observation.metadata:
+        payload["metadata"] = payload["observation"]["metadata"]
+    return payload
+
+
+def encode(kind: str, data: Mapping[str, Any]) -> str:
+    return to_json({"type": kind, "data": data}, inf_nan_mode="null").decode()
+
+
+def encode_observation(observation: Observation) -> str:
+    return encode("observation", result_payload(observation))
+
+
+def encode_error(error: WireError) -> str:
+    return encode("error", {"message": str(error), "code": error.code, **error.details})

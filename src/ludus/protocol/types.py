@@ -1,0 +1,114 @@
+"""What crosses the wire: actions, observations, state, and the tool forms of the first two."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ludus.data.content import Block, Content, Image
+from ludus.data.tools import ToolSpec
+
+
+class Action(BaseModel):
+    """What an agent does in one step. Subclass it with your own fields."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class Observation(BaseModel):
+    """What an agent sees after a reset or a step. Subclass it with your own fields."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    done: bool = False
+    reward: bool | int | float | None = None
+    """What the last action earned; None where nothing was scored."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class State(BaseModel):
+    """What the environment tells about itself, beside the observations."""
+
+    model_config = ConfigDict(extra="allow", validate_assignment=True)
+
+    episode_id: str | None = None
+    step_count: int = Field(default=0, ge=0)
+
+
+class TextObservation(Observation):
+    """An observation that is text, or blocks of text and pictures."""
+
+    text: str = ""
+    content: list[Block] = Field(default_factory=list)
+    """Set where there is more than text; then `text` holds the words of it."""
+
+    @classmethod
+    def showing(cls, content: Content) -> TextObservation:
+        if isinstance(content, str):
+            return cls(text=content)
+        words = "\n".join(block.text for block in content if not isinstance(block, Image))
+        return cls(text=words, content=list(content))
+
+
+class ListToolsAction(Action):
+    """Ask which tools there are. Needs no reset."""
+
+    type: Literal["list_tools"] = "list_tools"
+
+
+class CallToolAction(Action):
+    """Call one of several tools."""
+
+    type: Literal["call_tool"] = "call_tool"
+    tool_name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class ListToolsObservation(Observation):
+    """The tools that there are."""
+
+    tools: list[ToolSpec]
+
+
+class ToolFault(BaseModel):
+    """Why a tool call failed, in words that the model can act on."""
+
+    error_type: Literal[
+        "execution_error", "invalid_args", "transport_error", "tool_not_found", "timeout"
+    ]
+    message: str
+
+
+class CallToolObservation(Observation):
+    """What a tool answered."""
+
+    tool_name: str
+    result: Any = None
+    error: ToolFault | None = None
+
+
+class EnvironmentMetadata(BaseModel):
+    """What GET /metadata tells."""
+
+    name: str
+    description: str
+    readme_content: str | None = None
+    version: str | None = None
+    author: str | None = None
+    documentation_url: str | None = None
+
+
+class ErrorCode(StrEnum):
+    """The codes of error frames; the last three close the socket."""
+
+    INVALID_JSON = "INVALID_JSON"
+    UNKNOWN_TYPE = "UNKNOWN_TYPE"
+    VALIDATION_ERROR = "VALIDATION_ERROR"
+    EXECUTION_ERROR = "EXECUTION_ERROR"
+    CAPACITY_REACHED = "CAPACITY_REACHED"
+    FACTORY_ERROR = "FACTORY_ERROR"
+    SESSION_ERROR = "SESSION_ERROR"

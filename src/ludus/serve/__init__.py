@@ -1,0 +1,1 @@
+"""An environment on the OpenEnv wire: FastAPI app, sessions, MCP."""

@@ -1,0 +1,238 @@
+"""The FastAPI application: the HTTP routes of the wire, and where everything else is mounted.
+
+`/reset`, `/step` and `/state` are stateless, as OpenEnv has them: each builds an environment and
+closes it. A step begins an episode of its own first. Sessions live on `/ws` and `/mcp`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_jsonable_python
+from starlette.routing import WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ludus import __version__
+from ludus.environment.contract import Contract
+from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
+from ludus.protocol.frames import readable_errors, result_payload
+from ludus.protocol.types import EnvironmentMetadata
+from ludus.serve.forward import Forwarder
+from ludus.serve.mcp import McpEndpoint
+from ludus.serve.mcp_http import McpHttp, McpSocket
+from ludus.serve.sessions import ServedSession, Sessions
+from ludus.serve.settings import ServeSettings
+from ludus.serve.slots import Slots
+from ludus.serve.sockets import SocketEndpoint
+from ludus.serve.tasks import add_task_routes
+
+M = TypeVar("M", bound=BaseModel)
+
+_STATUS = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR": 504}
+
+
+class ResetRequest(BaseModel):
+    """The body of POST /reset: any arguments of the task."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: int | None = Field(default=None, ge=0)
+    episode_id: str | None = Field(default=None, max_length=255)
+
+
+class StepRequest(BaseModel):
+    """The body of POST /step."""
+
+    model_config = ConfigDict(extra="allow")
+
+    action: dict[str, Any]
+    timeout_s: float | None = Field(default=None, gt=0)
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class ResultReply(BaseModel):
+    """What a reset or a step gave."""
+
+    observation: dict[str, Any]
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+
+
+def create_app(
+    contract: Contract,
+    settings: ServeSettings | None = None,
+    *,
+    slots: Slots | None = None,
+    worker: int = 0,
+    forwarder: Forwarder | None = None,
+) -> FastAPI:
+    """The application that serves one environment. `app.state.sessions` holds its sessions."""
+    settings = settings or ServeSettings()
+    sessions = Sessions(contract, settings, slots or Slots(settings.max_sessions), worker)
+    forwarder = forwarder or Forwarder(worker, [])
+    rpc = McpEndpoint(sessions)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await sessions.close()
+        await forwarder.close()
+
+    app = FastAPI(
+        title=contract.spec, description=contract.description, version="1.0.0", lifespan=lifespan
+    )
+    app.state.sessions = sessions
+    app.router.routes += [
+        WebSocketRoute("/ws", forwarder.sockets(SocketEndpoint(sessions, rpc.in_session))),
+        WebSocketRoute("/mcp", McpSocket(sessions, rpc)),
+    ]
+    _add_information(app, contract, sessions)
+    _add_episode_routes(app, sessions)
+    McpHttp(sessions, rpc, forwarder).add_to(app)
+    add_task_routes(app, sessions)
+    app.add_middleware(_Guard, token=settings.token, max_body=settings.max_frame)
+    return app
+
+
+def _add_information(app: FastAPI, contract: Contract, sessions: Sessions) -> None:
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "healthy"}
+
+    @app.get("/metadata")
+    async def metadata() -> EnvironmentMetadata:
+        return contract.metadata
+
+    @app.get("/schema")
+    async def schema() -> dict[str, Any]:
+        return {
+            "action": contract.action_schema,
+            "observation": contract.observation.model_json_schema(),
+            "state": contract.state.model_json_schema(),
+            "reset_observation": contract.reset_observation.model_json_schema(),
+        }
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(sessions.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_episode_routes(app: FastAPI, sessions: Sessions) -> None:
+    @asynccontextmanager
+    async def one() -> AsyncIterator[ServedSession]:
+        try:
+            session = await sessions.create()
+        except SessionError as error:
+            raise _http_error(error) from None
+        try:
+            yield session
+        except SessionError as error:
+            raise _http_error(error) from None
+        finally:
+            await sessions.destroy(session)
+
+    @app.post("/reset", openapi_extra=_body_of(ResetRequest), response_model=ResultReply)
+    async def reset(request: Request) -> Any:
+        body = await read_body(request, ResetRequest)
+        async with one() as session:
+            task = body.model_dump(exclude_unset=True)
+            return JSONResponse(to_jsonable_python(result_payload(await session.reset(task))))
+
+    @app.post("/step", openapi_extra=_body_of(StepRequest), response_model=ResultReply)
+    async def step(request: Request) -> Any:
+        body = await read_body(request, StepRequest)
+        async with one() as session:
+            if body.timeout_s is not None:
+                session.host.step_timeout = body.timeout_s
+            await session.reset({})
+            return JSONResponse(to_jsonable_python(result_payload(await session.step(body.action))))
+
+    @app.get("/state")
+    async def state() -> dict[str, Any]:
+        async with one() as session:
+            return await session.host.state()
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+
+
+async def read_body(request: Request, model: type[M]) -> M:
+    """The body as this model; whatever was sent instead is a 422 with the reasons."""
+    try:
+        return model.model_validate_json(await request.body() or b"{}")
+    except ValidationError as error:
+        raise HTTPException(422, readable_errors(error)) from None
+
+
+def _http_error(error: SessionError) -> HTTPException:
+    if isinstance(error, InvalidAction):
+        return HTTPException(422, error.details.get("errors") or [{"msg": str(error)}])
+    if isinstance(error, CapacityReached):
+        wait = str(int(error.details["retry_after_s"]))
+        return HTTPException(503, {"message": str(error)}, headers={"Retry-After": wait})
+    if isinstance(error, SessionLost):
+        return HTTPException(503, {"message": str(error)})
+    code = error.code if isinstance(error, WireError) else ""
+    return HTTPException(_STATUS.get(code, 500), {"message": str(error), "code": code})
+
+
+class _Guard:
+    """Lets through who knows the token, and what is not too large. `/health` is open to all."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None, max_body: int) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode() if token else None
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+        elif not self._knows_token(scope):
+            await _turn_away(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+        else:
+            await self._app(scope, self._bounded(receive), send)
+
+    def _knows_token(self, scope: Scope) -> bool:
+        if self._expected is None or scope["path"] == "/health":
+            return True
+        given: bytes = dict(scope["headers"]).get(b"authorization", b"")
+        return secrets.compare_digest(given, self._expected)
+
+    def _bounded(self, receive: Receive) -> Receive:
+        seen = 0
+
+        async def bounded() -> Any:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._max_body:
+                raise HTTPException(413, f"The body is larger than {self._max_body} bytes.")
+            return message
+
+        return bounded
+
+
+async def _turn_away(scope: Scope, receive: Receive, send: Send) -> None:
+    words = {"detail": "This server wants a token: send 'Authorization: Bearer TOKEN'."}
+    reply = JSONResponse(words, 401, headers={"WWW-Authenticate": "Bearer"})
+    if scope["type"] == "http":
+        await reply(scope, receive, send)
+        return
+    await receive()
+    prefix = "websocket.http.response"
+    if prefix not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await send({"type": f"{prefix}.start", "status": 401, "headers": reply.raw_headers})
+    await send({"type": f"{prefix}.body", "body": reply.body})

@@ -1,0 +1,139 @@
+"""Several workers, one server: a request for another worker's session is passed on to it.
+
+Each worker listens on a Unix socket of its own beside the shared port. A session's id begins with
+the number of its worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx
+from fastapi import Request
+from fastapi.responses import Response
+from websockets.asyncio.client import ClientConnection, unix_connect
+from websockets.exceptions import ConnectionClosed
+
+from ludus.serve.sockets import Message, Receive, Send, SocketEndpoint
+
+_HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "server"}
+
+
+class Forwarder:
+    """Knows the other workers by their Unix sockets."""
+
+    def __init__(self, worker: int, doors: Sequence[Path]) -> None:
+        self._worker = worker
+        self._doors = doors
+        self._clients: dict[Path, httpx.AsyncClient] = {}
+
+    def elsewhere(self, session_id: str | None) -> Path | None:
+        """The door of the worker that has this session, unless that is this one."""
+        head = (session_id or "").partition("-")[0]
+        if not head.isdecimal() or int(head) == self._worker or int(head) >= len(self._doors):
+            return None
+        return self._doors[int(head)]
+
+    async def http(self, door: Path, request: Request, body: bytes) -> Response:
+        client = self._clients.get(door)
+        if client is None:
+            transport = httpx.AsyncHTTPTransport(uds=str(door))
+            client = self._clients[door] = httpx.AsyncClient(
+                transport=transport, base_url="http://worker", timeout=None
+            )
+        headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
+        reply = await client.request(
+            request.method, request.url.path, content=body, headers=headers
+        )
+        kept = {k: v for k, v in reply.headers.items() if k not in _HOP_BY_HOP}
+        return Response(reply.content, reply.status_code, headers=kept)
+
+    def sockets(self, here: SocketEndpoint) -> _ForwardingSockets:
+        return _ForwardingSockets(self, here)
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+
+class _ForwardingSockets:
+    """`/ws`: answered here, or piped to the worker that has the session."""
+
+    def __init__(self, forwarder: Forwarder, here: SocketEndpoint) -> None:
+        self._forwarder, self._here = forwarder, here
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        query = scope["query_string"].decode("latin-1")
+        id = parse_qs(query).get("session_id", [None])[0]
+        door = self._forwarder.elsewhere(id)
+        if door is None:
+            await self._here(scope, receive, send)
+        else:
+            await _pipe(door, scope, receive, send)
+
+
+async def _pipe(door: Path, scope: Message, receive: Receive, send: Send) -> None:
+    await receive()
+    query = scope["query_string"].decode("latin-1")
+    headers = {
+        name.decode(): value.decode("latin-1")
+        for name, value in scope["headers"]
+        if name.startswith(b"ludus-") or name == b"authorization"
+    }
+    try:
+        inner = await unix_connect(
+            str(door),
+            f"ws://worker/ws?{query}",
+            additional_headers=headers,
+            compression=None,
+            max_size=None,
+        )
+    except OSError:
+        # That worker has died, and its sessions with it.
+        await send({"type": "websocket.accept", "headers": []})
+        await send({"type": "websocket.close", "code": 1012})
+        return
+    assert inner.response is not None
+    told = [
+        (name.lower().encode(), value.encode())
+        for name, value in inner.response.headers.raw_items()
+        if name.lower().startswith("ludus-")
+    ]
+    await send({"type": "websocket.accept", "headers": told})
+    inward = asyncio.ensure_future(_inward(receive, inner))
+    try:
+        await _outward(inner, send)
+    finally:
+        inward.cancel()
+        inner.transport.abort()
+
+
+async def _inward(receive: Receive, inner: ClientConnection) -> None:
+    while True:
+        message: Any = await receive()
+        if message["type"] == "websocket.disconnect":
+            if message.get("code") in (1000, 1001):
+                await inner.close(1000)
+            inner.transport.abort()
+            return
+        text = message.get("text")
+        await inner.send(text if text is not None else message.get("bytes") or b"")
+
+
+async def _outward(inner: ClientConnection, send: Send) -> None:
+    try:
+        async for text in inner:
+            await send({"type": "websocket.send", "text": text})
+        code = inner.close_code or 1000
+    except ConnectionClosed as closed:
+        code = closed.rcvd.code if closed.rcvd else 1012
+    except (OSError, RuntimeError):
+        return
+    try:
+        await send({"type": "websocket.close", "code": code})
+    except (OSError, RuntimeError):
+        pass

@@ -1,0 +1,192 @@
+"""Running the server: sockets, workers, and stopping without cutting a step short."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from ludus.environment.contract import Contract
+from ludus.environment.registry import find
+from ludus.errors import LudusError
+from ludus.serve.app import create_app
+from ludus.serve.forward import Forwarder
+from ludus.serve.metrics import MULTIPROCESS_FOLDER
+from ludus.serve.settings import ServeSettings
+from ludus.serve.slots import Slots
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_BACKLOG = 4096
+
+
+class ServeRefused(LudusError):
+    """The server cannot be started like this."""
+
+
+def check_settings(contract: Contract, settings: ServeSettings) -> None:
+    """Refuse what would be unsafe or cannot work, with what to do instead."""
+    if settings.host not in LOOPBACK and not settings.token:
+        raise ServeRefused(
+            f"Binding to {settings.host} without a token would let anybody in. Give --token "
+            "(or set LUDUS_TOKEN), or bind to 127.0.0.1."
+        )
+    together = settings.max_sessions if settings.workers == 1 else settings.workers
+    if not contract.concurrent and together > 1:
+        raise ServeRefused(
+            f"{contract.spec} says that only one of it may run in a process: "
+            "give --max-sessions 1 and --workers 1, or more workers elsewhere."
+        )
+
+
+class DrainingServer(uvicorn.Server):
+    """A uvicorn server that lets running steps finish before it hangs up."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._sessions = app.state.sessions
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in getattr(self, "servers", []):
+            server.close()
+        await self._sessions.drain()
+        await super().shutdown(sockets)
+
+
+def make_server(app: FastAPI, settings: ServeSettings) -> DrainingServer:
+    config = uvicorn.Config(
+        app,
+        ws="websockets-sansio",
+        ws_max_size=settings.max_frame,
+        ws_ping_interval=settings.ping_interval,
+        ws_ping_timeout=settings.ping_interval,
+        ws_per_message_deflate=False,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=5,
+    )
+    return DrainingServer(config, app)
+
+
+def serve(spec: str, settings: ServeSettings, *, ready: Callable[[str], None]) -> None:
+    """Serve until told to stop. `ready` is called with the address once the port is bound."""
+    contract = find(spec)
+    check_settings(contract, settings)
+    _allow_many_files()
+    shared = settings.workers > 1
+    bound = _bind(settings.host, settings.port, shared=shared)
+    port = bound.getsockname()[1]
+    ready(f"http://{settings.host}:{port}")
+    if not shared:
+        make_server(create_app(contract, settings), settings).run(sockets=[bound])
+        return
+    try:
+        _Supervisor(spec, settings, port).run()
+    finally:
+        bound.close()
+
+
+def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise ServeRefused(
+            f"Port {port} of {host} cannot be used: {error.strerror}. Give another --port."
+        ) from None
+    return bound
+
+
+def _allow_many_files() -> None:
+    """Every session is an open file: ask for as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _Supervisor:
+    """Starts the workers, starts them again when they die, and stops them together."""
+
+    def __init__(self, spec: str, settings: ServeSettings, port: int) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory(prefix="ludus-")
+        self._lock = self._context.Lock()
+        self._counts = self._context.Array("i", settings.workers, lock=False)
+        self._arguments = (spec, settings, port, self._folder.name, self._counts, self._lock)
+        self._workers = settings.workers
+        self._patience = settings.shutdown_timeout + 10
+        self._stopping = False
+
+    def run(self) -> None:
+        metrics = Path(self._folder.name) / "metrics"
+        metrics.mkdir()
+        os.environ[MULTIPROCESS_FOLDER] = str(metrics)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        workers = [self._start(index) for index in range(self._workers)]
+        try:
+            while not self._stopping:
+                time.sleep(0.2)
+                for index, process in enumerate(workers):
+                    if not process.is_alive() and not self._stopping:
+                        print(f"Worker {index} died; starting it again.", file=sys.stderr)
+                        self._counts[index] = 0
+                        workers[index] = self._start(index)
+        finally:
+            self._end(workers)
+            self._folder.cleanup()
+
+    def _start(self, index: int) -> SpawnProcess:
+        process = self._context.Process(target=_work, args=(index, *self._arguments), daemon=True)
+        process.start()
+        return process
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _end(self, workers: list[SpawnProcess]) -> None:
+        for process in workers:
+            if process.is_alive() and process.pid:
+                os.kill(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + self._patience
+        for process in workers:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+
+
+def _work(
+    index: int, spec: str, settings: ServeSettings, port: int, folder: str, counts: Any, lock: Any
+) -> None:
+    """One worker process: the shared port, and a door of its own for what others pass on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _allow_many_files()
+    doors = [Path(folder) / f"worker-{number}.sock" for number in range(settings.workers)]
+    slots = Slots(settings.max_sessions, counts=counts, worker=index, lock=lock)
+    app = create_app(
+        find(spec), settings, slots=slots, worker=index, forwarder=Forwarder(index, doors)
+    )
+    shared = _bind(settings.host, port, shared=True)
+    doors[index].unlink(missing_ok=True)
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    door.bind(str(doors[index]))
+    make_server(app, settings).run(sockets=[shared, door])

@@ -1,0 +1,32 @@
+"""How a server is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Everything that `ludus serve` lets you set, with its default."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_sessions: int = 1024
+    workers: int = 1
+    token: str | None = None
+    step_timeout: float | None = 300.0
+    """Seconds that a reset or a step may take before its session is given up."""
+    idle_timeout: float | None = 3600.0
+    """Seconds without a request after which a session is closed."""
+    queue_timeout: float = 10.0
+    """Seconds that a newcomer waits for a free session before it is turned away."""
+    grace: float = 120.0
+    """Seconds that a session waits for a client whose line dropped, if that client can resume."""
+    max_frame: int = 16 * MIB
+    """Bytes that one message may have."""
+    ping_interval: float = 20.0
+    """Seconds between pings; a socket that does not answer within as many is half-open, and freed."""
+    shutdown_timeout: float = 30.0
+    """Seconds that running steps get to finish when the server is told to stop."""

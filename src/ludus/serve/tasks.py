@@ -1,0 +1,109 @@
+"""The task routes: which splits there are, and what is in them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_jsonable_python
+
+from ludus.environment.contract import Contract
+from ludus.environment.host import Host
+from ludus.serve.sessions import Sessions
+
+PREVIEW = 1000
+"""How many tasks a listing gives at the most; `num_tasks` tells how many there are."""
+_SPLIT_TYPES = ("train", "validation", "test")
+
+
+class SplitRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    split: str
+
+
+class TaskRequest(SplitRequest):
+    index: int
+
+
+class TaskRangeRequest(SplitRequest):
+    start: int | None = None
+    stop: int | None = None
+
+
+def add_task_routes(app: FastAPI, sessions: Sessions) -> None:
+    contract = sessions.contract
+
+    @app.get("/list_environments")
+    async def list_environments() -> list[str]:
+        return [contract.spec]
+
+    @app.get("/{environment}/splits")
+    async def splits(environment: str) -> list[dict[str, Any]]:
+        found = await _ask(contract, environment, "list_splits")
+        return [_split(one) for one in found]
+
+    @app.post("/{environment}/tasks")
+    async def tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
+        listed = await _range(contract, environment, body.split, 0, PREVIEW)
+        return {"tasks": listed, "env_name": contract.spec}
+
+    @app.post("/{environment}/num_tasks")
+    async def num_tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
+        return {"num_tasks": await _ask(contract, environment, "num_tasks", body.split)}
+
+    @app.post("/{environment}/task")
+    async def task(environment: str, body: TaskRequest) -> dict[str, Any]:
+        found = await _ask(contract, environment, "get_task", body.split, body.index)
+        return {"task": to_jsonable_python(found)}
+
+    @app.post("/{environment}/task_range")
+    async def task_range(environment: str, body: TaskRangeRequest) -> dict[str, Any]:
+        return {"tasks": await _range(contract, environment, body.split, body.start, body.stop)}
+
+
+async def _range(
+    contract: Contract, environment: str, split: str, start: int | None, stop: int | None
+) -> list[Any]:
+    if hasattr(contract.cls, "get_task_range"):
+        found = await _ask(contract, environment, "get_task_range", split, start, stop)
+        return list(to_jsonable_python(found))
+    count = await _ask(contract, environment, "num_tasks", split)
+    host = await _host(contract, environment)
+    try:
+        wanted = range(count)[start:stop][:PREVIEW]
+        return [to_jsonable_python(await host.ask("get_task", split, i)) for i in wanted]
+    finally:
+        await host.close()
+
+
+async def _ask(contract: Contract, environment: str, method: str, *arguments: Any) -> Any:
+    host = await _host(contract, environment)
+    try:
+        found = await host.ask(method, *arguments)
+        return await found if inspect.isawaitable(found) else found
+    except NotImplementedError as error:
+        raise HTTPException(501, str(error)) from None
+    except (IndexError, KeyError) as error:
+        raise HTTPException(400, f"No such task: {error}") from None
+    finally:
+        await host.close()
+
+
+async def _host(contract: Contract, environment: str) -> Host:
+    if environment.lower() not in (contract.spec.lower(), contract.name.lower()):
+        raise HTTPException(404, f"This server has {contract.spec!r}, and not {environment!r}.")
+    host = Host(contract)
+    await host.start()
+    return host
+
+
+def _split(split: Any) -> dict[str, Any]:
+    if hasattr(split, "model_dump"):
+        return dict(split.model_dump(mode="json"))
+    if isinstance(split, dict):
+        return split
+    kind = split if split in _SPLIT_TYPES else "validation"
+    return {"name": str(split), "type": kind}

@@ -1,0 +1,197 @@
+"""Small environments and real servers for tests to play on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ludus import (
+    Action,
+    Environment,
+    Observation,
+    State,
+    ToolCall,
+    ToolEnvironment,
+    ToolError,
+    tool,
+)
+from ludus.environment.contract import Contract, contract_of
+from ludus.environment.registry import find
+from ludus.serve.app import create_app
+from ludus.serve.run import DrainingServer, make_server
+from ludus.serve.sessions import Sessions
+from ludus.serve.settings import ServeSettings
+
+
+class Counter(ToolEnvironment):
+    """Add numbers up to a goal that the seed picks."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        self.total = 0
+        self.goal = goal if goal is not None else random.Random(seed).randint(5, 50)
+        return f"Reach {self.goal}."
+
+    @tool
+    def add(self, number: int) -> str:
+        """Add a number.
+
+        Args:
+            number: How much to add.
+        """
+        if number < 1:
+            raise ToolError("Only numbers above zero can be added.")
+        self.total += number
+        if self.total >= self.goal:
+            return self.finish(float(self.total == self.goal), f"Total {self.total}.")
+        self.award(0.0)
+        return f"Total {self.total}."
+
+    def oracle(self) -> ToolCall:
+        return ToolCall(name="add", arguments={"number": min(3, self.goal - self.total)})
+
+
+class Two(ToolEnvironment):
+    """Two tools, one of them async."""
+
+    def reset(self, *, seed: int | None = None) -> str:
+        return f"Hello {seed}."
+
+    @tool
+    def double(self, number: int) -> dict[str, int]:
+        """Double a number.
+
+        Args:
+            number: What to double.
+        """
+        return {"doubled": number * 2}
+
+    @tool
+    async def leave(self, word: str = "bye") -> str:
+        """End the episode.
+
+        Args:
+            word: The last word.
+        """
+        await asyncio.sleep(0)
+        return self.finish(1.0, word)
+
+
+class Move(Action):
+    """Walk along a line."""
+
+    steps: int
+    label: str = ""
+
+
+class View(Observation):
+    """Where you are."""
+
+    position: int
+    text: str = ""
+
+
+class LineState(State):
+    position: int = 0
+
+
+class LineWorld(Environment[Move, View, LineState]):
+    """A typed environment: walk to ten."""
+
+    def reset(self, *, seed: int | None = None, start: int = 0) -> View:
+        self.position = start
+        return View(position=start, text=f"You are at {start} (seed {seed}).")
+
+    def step(self, action: Move) -> View:
+        self.position += action.steps
+        done = self.position >= 10
+        return View(position=self.position, done=done, reward=float(done))
+
+    @property
+    def state(self) -> LineState:
+        return LineState(position=self.position)
+
+
+class Slow(ToolEnvironment):
+    """A blocking environment: each call sleeps as long as it is told."""
+
+    blocking = True
+    closed: list[str] = []  # noqa: RUF012 - shared on purpose: tests look at who was closed
+
+    def reset(self, *, seed: int | None = None, name: str = "?") -> str:
+        self.name = name
+        self.calls = 0
+        return "Ready."
+
+    @tool
+    def sleep(self, seconds: float) -> str:
+        """Sleep.
+
+        Args:
+            seconds: How long.
+        """
+        time.sleep(seconds)
+        self.calls += 1
+        self.award(1.0)
+        return f"Slept, {self.calls} calls."
+
+    def close(self) -> None:
+        self.closed.append(getattr(self, "name", "?"))
+
+
+@dataclass
+class Served:
+    """A server that is running in a thread of this process."""
+
+    url: str
+    sessions: Sessions
+    server: DrainingServer
+
+    @property
+    def ws(self) -> str:
+        return self.url.replace("http", "ws", 1) + "/ws"
+
+
+@contextmanager
+def serving(environment: Any, **settings: Any) -> Iterator[Served]:
+    """A real server on loopback, for a spec, a class or a contract."""
+    if isinstance(environment, Contract):
+        contract = environment
+    else:
+        contract = find(environment) if isinstance(environment, str) else contract_of(environment)
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    chosen = replace(ServeSettings(port=bound.getsockname()[1]), **settings)
+    app = create_app(contract, chosen)
+    server = make_server(app, chosen)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    try:
+        yield Served(f"http://127.0.0.1:{chosen.port}", app.state.sessions, server)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+def wait_until(fact: Any, *, seconds: float = 10.0) -> None:
+    """Wait for something that another thread does."""
+    deadline = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+async def until(fact: Any, *, seconds: float = 10.0) -> None:
+    """Wait, without blocking the loop, for something that happens elsewhere."""
+    deadline = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)
