@@ -22,7 +22,8 @@ from ludus import (
     ToolError,
     tool,
 )
-from ludus.environment.contract import Contract, contract_of
+from ludus.environment.contract import Contract
+from ludus.environment.inspection import contract_of
 from ludus.environment.registry import find
 from ludus.serve.app import create_app
 from ludus.serve.run import DrainingServer, make_server

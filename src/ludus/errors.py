@@ -8,7 +8,7 @@
     └── SessionError             something between a session and its environment
         ├── ConnectFailed        nobody answers at that address, or it refuses
         ├── SessionLost          the connection broke and the session could not be taken up again
-        ├── RequestTimeout       no reply in time; the session is closed, because its state is unknown
+        ├── RequestTimeout       no reply in time; the session is closed, its state unknown
         └── WireError            the server said so: has `code` and `details`
             ├── InvalidAction        VALIDATION_ERROR
             ├── ExecutionFailed      EXECUTION_ERROR

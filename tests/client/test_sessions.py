@@ -1,11 +1,10 @@
 """One behaviour, in process and over a socket."""
 
 import pytest
-from world import Counter, LineWorld, Slow, Two, serving
 
 from ludus.client.endpoint import LocalEndpoint, RemoteEndpoint
 from ludus.client.session import Session
-from ludus.environment.contract import contract_of
+from ludus.environment.inspection import contract_of
 from ludus.errors import (
     ConnectFailed,
     ExecutionFailed,
@@ -13,6 +12,7 @@ from ludus.errors import (
     SessionError,
     SessionLost,
 )
+from world import Counter, LineWorld, Slow, Two, serving
 
 
 @pytest.fixture(params=["in process", "over a socket"])
@@ -114,7 +114,7 @@ async def test_a_step_that_hangs_ends_the_session(open_session) -> None:  # type
 
 
 async def test_nobody_at_the_address_is_one_clear_error() -> None:
-    with pytest.raises(ConnectFailed, match="Nobody answers at http://127.0.0.1:1 "):
+    with pytest.raises(ConnectFailed, match=r"Nobody answers at http://127\.0\.0\.1:1 "):
         await RemoteEndpoint("http://127.0.0.1:1").session().open()
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.client.session import as_action
 from ludus.data.tools import ToolCall
 from ludus.environment.contract import Contract
 from ludus.environment.host import Host
 from ludus.errors import BadEnvironment
+from ludus.protocol.frames import action_payload
 
 
 class Oracle:
@@ -59,4 +59,4 @@ class Oracle:
         tools = await self._host.tools()
         if len(tools) != 1:
             raise BadEnvironment(f"{self._contract.spec}: oracle() must name a tool: ToolCall(…).")
-        return ToolCall(name=tools[0].name, arguments=as_action(action))
+        return ToolCall(name=tools[0].name, arguments=action_payload(action))

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args
 from pydantic import BaseModel
 
 from ludus.client.remote import describe_server
-from ludus.client.session import StepResult, as_action, result_from
+from ludus.client.session import StepResult, result_from
 from ludus.client.socket import Socket
 from ludus.data.tools import ToolSpec
+from ludus.protocol.frames import action_payload
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -76,7 +77,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     async def step(self, action: ActT) -> StepResult[ObsT]:
         """Do one action."""
-        data = as_action(cast("Mapping[str, Any] | BaseModel", action))
+        data = action_payload(cast("Mapping[str, Any] | BaseModel", action))
         return await self._ask({"type": "step", "data": data})
 
     async def state(self) -> StateT:

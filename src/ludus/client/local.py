@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ludus.client.session import Session, StepResult, as_action, result_from
+from ludus.client.session import Session, StepResult, result_from
 from ludus.environment.contract import Contract
 from ludus.environment.host import Host
 from ludus.errors import ExecutionFailed, StepTimeout
 from ludus.protocol.derive import calls_by_name
-from ludus.protocol.frames import result_payload
+from ludus.protocol.frames import action_payload, result_payload
 
 
 class LocalSession(Session):
@@ -43,7 +43,7 @@ class LocalSession(Session):
         async with self._turn:
             self._require_open()
             try:
-                return result_from(result_payload(await self._host.step(as_action(action))))
+                return result_from(result_payload(await self._host.step(action_payload(action))))
             except StepTimeout:
                 self._open = False
                 raise

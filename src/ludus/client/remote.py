@@ -8,11 +8,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ludus.client.session import Session, StepResult, as_action, result_from
+from ludus.client.session import Session, StepResult, result_from
 from ludus.client.socket import Socket, http_url
 from ludus.data.tools import JsonObject, ToolSpec
 from ludus.errors import ConnectFailed, WireError
 from ludus.protocol.derive import calls_by_name, tool_from_action
+from ludus.protocol.frames import action_payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class RemoteSession(Session):
         return result_from(await self._socket.request({"type": "reset", "data": task}))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        return result_from(await self._socket.request({"type": "step", "data": as_action(action)}))
+        return result_from(
+            await self._socket.request({"type": "step", "data": action_payload(action)})
+        )
 
     async def state(self) -> dict[str, Any]:
         return await self._socket.request({"type": "state"})

@@ -114,10 +114,3 @@ class Session(ABC):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-def as_action(action: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
-    """An action as the wire has it."""
-    if isinstance(action, BaseModel):
-        return action.model_dump(mode="json", exclude_defaults=True)
-    return dict(action)

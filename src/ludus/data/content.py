@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 
 class Text(BaseModel):
@@ -26,11 +26,15 @@ class Text(BaseModel):
 class Image(BaseModel):
     """A picture, base64 inside."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["image"] = "image"
     data: str
-    mime_type: str = Field(default="image/png", alias="mimeType")
+    mime_type: str = Field(
+        default="image/png",
+        validation_alias=AliasChoices("mime_type", "mimeType"),
+        serialization_alias="mimeType",
+    )
 
     @classmethod
     def from_bytes(cls, data: bytes, mime_type: str = "image/png") -> Image:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 JsonObject = dict[str, Any]
 
@@ -17,12 +17,14 @@ JsonObject = dict[str, Any]
 class ToolSpec(BaseModel):
     """Name, purpose and arguments of one tool."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     name: str
     description: str = ""
     input_schema: JsonObject = Field(
-        default_factory=lambda: {"type": "object", "properties": {}}, alias="inputSchema"
+        default_factory=lambda: {"type": "object", "properties": {}},
+        validation_alias=AliasChoices("input_schema", "inputSchema"),
+        serialization_alias="inputSchema",
     )
 
     def as_openai(self) -> JsonObject:

@@ -37,7 +37,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     @classmethod
     def variants(cls) -> Sequence[str]:
-        """The names that may follow the colon in `name:variant`; the class then takes `variant=`."""
+        """What may follow the colon in `name:variant`; the class then takes `variant=`."""
         return ()
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     @property
     def state(self) -> StateT | State:
-        """What the environment tells about itself; the episode's id and step count are filled in."""
+        """What the environment tells about itself; episode id and step count are filled in."""
         return State()
 
     def oracle(self) -> ActT | ToolCall | None:

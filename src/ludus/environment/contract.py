@@ -1,7 +1,6 @@
 """What a class promises: its types, its tools, its task arguments, and how it may be run.
 
-Read once per class, for classes of ours and for those written against OpenEnv's own bases alike;
-nothing of `openenv` is imported unless the class itself has imported it.
+How that is read off a class is the business of `ludus.environment.inspection`.
 """
 
 from __future__ import annotations
@@ -10,27 +9,18 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any, get_args, get_origin, get_type_hints
+from functools import cached_property
+from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ludus.data.tools import JsonObject, ToolSpec, coerce
-from ludus.environment.base import Environment
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import explain, tools_of
-from ludus.errors import BadEnvironment, InvalidAction
+from ludus.errors import InvalidAction
 from ludus.protocol.derive import takes_tool_calls, tool_from_action
 from ludus.protocol.frames import readable_errors
-from ludus.protocol.types import (
-    Action,
-    CallToolAction,
-    CallToolObservation,
-    EnvironmentMetadata,
-    Observation,
-    State,
-    TextObservation,
-)
+from ludus.protocol.types import CallToolAction, EnvironmentMetadata
 
 CARRIED = ("seed", "episode_id")
 """Task arguments that every reset may be sent, whether its signature names them or not."""
@@ -54,6 +44,8 @@ class Contract:
     """Ours: guarded against steps outside an episode. OpenEnv's own: run as it is."""
     named_calls: bool
     """Whether `step` itself takes `call_tool` actions."""
+    later: bool = False
+    """A foreign class with async methods of its own: they are used."""
     single_thread: bool = False
     """All instances share one thread (OpenEnv's REQUIRES_SINGLE_THREAD_EXECUTOR)."""
     own_thread: bool = False
@@ -120,7 +112,7 @@ class Contract:
 
     @cached_property
     def _reset_parameters(self) -> Mapping[str, inspect.Parameter]:
-        method = self.cls.reset_async if _overrides(self.cls, "reset_async") else self.cls.reset  # type: ignore[attr-defined]
+        method = getattr(self.cls, "reset_async" if self.later else "reset")
         return dict(list(inspect.signature(method).parameters.items())[1:])
 
     @cached_property
@@ -169,150 +161,3 @@ class Contract:
                 details={"errors": readable_errors(error)},
             ) from None
         return {name: getattr(model, name) for name in given}
-
-
-def contract_of(
-    environment: Callable[..., Any],
-    *,
-    name: str | None = None,
-    variant: str | None = None,
-    defaults: Mapping[str, Any] | None = None,
-) -> Contract:
-    """Read the contract off a class, or off what a factory function makes."""
-    factory = partial(environment, variant=variant) if variant else environment
-    cls = environment if inspect.isclass(environment) else type(_try_out(factory))
-    if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
-        raise BadEnvironment(f"{cls.__name__} is not an environment: it has no reset and step.")
-    if inspect.isabstract(cls):
-        missing = ", ".join(sorted(cls.__abstractmethods__))
-        raise BadEnvironment(f"{cls.__name__} does not implement {missing}.")
-    read = _read_native if issubclass(cls, Environment) else _read_foreign
-    return Contract(
-        cls=cls,
-        factory=factory,
-        name=name or f"{cls.__module__}:{cls.__name__}",
-        variant=variant,
-        defaults=defaults or {},
-        **read(cls),
-    )
-
-
-def _try_out(factory: Callable[[], Any]) -> Any:
-    environment = factory()
-    close = getattr(environment, "close", None)
-    if callable(close):
-        close()
-    return environment
-
-
-def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
-    terms: dict[str, Any] = {
-        "blocking": cls.blocking,
-        "concurrent": cls.concurrent,
-        "native": True,
-        "state": State,
-    }
-    if issubclass(cls, ToolEnvironment):
-        return terms | _read_tools(cls)
-    action, observation, state = _types(cls)
-    return terms | {
-        "action": action,
-        "observation": observation,
-        "reset_observation": _shown_by(cls.reset) or observation,
-        "state": state,
-        "named_calls": False,
-    }
-
-
-def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
-    tools = tools_of(cls)
-    if not tools:
-        raise BadEnvironment(f"{cls.__name__} declares no @tool: a model could do nothing in it.")
-    default = next((tool for tool in tools.values() if tool.default), None)
-    shown = [_shown_by(getattr(cls, name)) for name in tools]
-    typed = next((one for one in shown if one), None)
-    action: type[BaseModel] = CallToolAction
-    observation: type[BaseModel] = CallToolObservation
-    if default is not None:
-        fields = {
-            name: (info.annotation, info) for name, info in default.arguments.model_fields.items()
-        }
-        action = create_model(
-            f"{cls.__name__}Action",
-            __base__=Action,
-            __doc__=default.spec.description,
-            **fields,  # type: ignore[call-overload]
-        )
-        observation = typed or TextObservation
-    return {
-        "action": action,
-        "observation": observation,
-        "reset_observation": _shown_by(cls.reset) or TextObservation,
-        "named_calls": True,
-    }
-
-
-def _read_foreign(cls: type) -> dict[str, Any]:
-    action, observation, state = _types(cls)
-    calls = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
-    if calls:
-        theirs = __import__("openenv.core.env_server.mcp_types", fromlist=["CallToolAction"])
-        action, observation = theirs.CallToolAction, theirs.CallToolObservation
-    return {
-        "action": action,
-        "observation": observation,
-        "reset_observation": _shown_by(cls.reset) or observation,  # type: ignore[attr-defined]
-        "state": state,
-        "blocking": not _overrides(cls, "step_async"),
-        "concurrent": bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
-        "native": False,
-        "named_calls": calls or takes_tool_calls(action.model_json_schema()),
-        "single_thread": bool(getattr(cls, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)),
-        "own_thread": True,
-    }
-
-
-def _overrides(cls: type, method: str) -> bool:
-    """Whether a foreign class has an async method of its own beside the base's default."""
-    owner = next((base for base in cls.__mro__ if method in vars(base)), None)
-    return owner is not None and owner.__name__ not in ("Environment", "MCPEnvironment")
-
-
-def _types(cls: type) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
-    """Action, observation and state: from the base class's brackets, else from annotations."""
-    for base in cls.__mro__:
-        for generic in getattr(base, "__orig_bases__", ()):
-            arguments = [arg for arg in get_args(generic) if _is_model(arg)]
-            if len(arguments) == 3 and get_origin(generic) is not None:
-                return arguments[0], arguments[1], arguments[2]
-    hints = _hints(cls.step)  # type: ignore[attr-defined]
-    actions = [hint for name, hint in hints.items() if name != "return" and _is_model(hint)]
-    observation = hints.get("return")
-    getter = getattr(cls, "state", None)
-    state = _hints(getter.fget).get("return") if isinstance(getter, property) else None
-    return (
-        actions[0] if actions else Action,
-        observation if _is_model(observation) else Observation,
-        state if _is_model(state) else State,
-    )
-
-
-def _shown_by(method: Any) -> type[BaseModel] | None:
-    hint = _hints(method).get("return")
-    return (
-        hint
-        if _is_model(hint) and hasattr(hint, "model_fields") and "done" in hint.model_fields
-        else None
-    )  # type: ignore[union-attr]
-
-
-def _hints(method: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(method)
-    except Exception:
-        # An annotation that cannot be resolved only costs a less precise schema.
-        return {}
-
-
-def _is_model(hint: Any) -> bool:
-    return inspect.isclass(hint) and issubclass(hint, BaseModel)

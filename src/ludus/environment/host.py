@@ -218,10 +218,10 @@ class Host:
         return task
 
     def _method(self, name: str) -> Callable[..., Any]:
-        later = getattr(self._environment, f"{name}_async", None)
-        if not self.contract.native and not self.contract.blocking and later is not None:
-            return later  # type: ignore[no-any-return]
-        return getattr(self._environment, name)  # type: ignore[no-any-return]
+        found: Callable[..., Any] = getattr(
+            self._environment, f"{name}_async" if self.contract.later else name
+        )
+        return found
 
     async def _run(self, call: Callable[[], Any]) -> Any:
         if self._cheap:

@@ -16,7 +16,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from ludus.environment.contract import Contract, contract_of
+from ludus.environment.contract import Contract
+from ludus.environment.inspection import contract_of
 from ludus.errors import BadEnvironment, EnvironmentNotFound, did_you_mean
 
 GROUP = "ludus.environments"

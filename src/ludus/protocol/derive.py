@@ -11,7 +11,7 @@ from ludus.data.tools import JsonObject, ToolSpec
 
 def takes_tool_calls(action_schema: Mapping[str, Any]) -> bool:
     """Whether actions on this wire are `call_tool` actions rather than fields of their own."""
-    return {"tool_name", "arguments"} <= action_schema.get("properties", {}).keys()
+    return {"tool_name", "arguments"} <= set(action_schema.get("properties", {}))
 
 
 def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:

@@ -94,6 +94,13 @@ def result_payload(observation: Observation) -> dict[str, Any]:
     return payload
 
 
+def action_payload(action: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
+    """An action as the wire has it."""
+    if isinstance(action, BaseModel):
+        return action.model_dump(mode="json", exclude_defaults=True)
+    return dict(action)
+
+
 def encode(kind: str, data: Mapping[str, Any]) -> str:
     return to_json({"type": kind, "data": data}, inf_nan_mode="null").decode()
 

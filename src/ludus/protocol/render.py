@@ -39,7 +39,7 @@ def render(observation: Mapping[str, Any]) -> Content:
 
 
 def render_result(result: Any) -> Content:
-    """What a tool answered: text as it is, MCP's content blocks as blocks, anything else as JSON."""
+    """What a tool answered: text and MCP's content blocks as they are, the rest as JSON."""
     if isinstance(result, str):
         return result
     if isinstance(result, Mapping) and isinstance(result.get("content"), list):

@@ -18,7 +18,6 @@ from pydantic_core import to_jsonable_python
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ludus import __version__
 from ludus.environment.contract import Contract
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import readable_errors, result_payload

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -133,7 +134,5 @@ async def _outward(inner: ClientConnection, send: Send) -> None:
         code = closed.rcvd.code if closed.rcvd else 1012
     except (OSError, RuntimeError):
         return
-    try:
+    with suppress(OSError, RuntimeError):
         await send({"type": "websocket.close", "code": code})
-    except (OSError, RuntimeError):
-        pass

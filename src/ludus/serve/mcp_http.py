@@ -1,4 +1,4 @@
-"""How JSON-RPC reaches us: POST /mcp (MCP's streamable HTTP, without streams) and WebSocket /mcp."""
+"""How JSON-RPC reaches us: POST /mcp (MCP's streamable HTTP, no streams) and WebSocket /mcp."""
 
 from __future__ import annotations
 

@@ -27,6 +27,6 @@ class ServeSettings:
     max_frame: int = 16 * MIB
     """Bytes that one message may have."""
     ping_interval: float = 20.0
-    """Seconds between pings; a socket that does not answer within as many is half-open, and freed."""
+    """Seconds between pings; a socket that does not answer in as many is half-open: it is freed."""
     shutdown_timeout: float = 30.0
     """Seconds that running steps get to finish when the server is told to stop."""

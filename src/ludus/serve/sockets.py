@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -95,10 +96,9 @@ class Line:
 
     async def close(self, code: int = 1000) -> None:
         self.let_go()
-        try:
+        # It may have hung up first.
+        with suppress(OSError, RuntimeError):
             await self._send({"type": "websocket.close", "code": code})
-        except (OSError, RuntimeError):
-            pass  # It has hung up first.
 
     def let_go(self) -> None:
         """Stop listening."""
@@ -199,7 +199,7 @@ class SocketEndpoint:
         if session.owner is not line:
             return
         session.owner = None
-        if session.ended or not session.kept and (clean or not session.resumable):
+        if session.ended or (not session.kept and (clean or not session.resumable)):
             await self._sessions.destroy(session)
         else:
             session.left_at = session.used_at = time.monotonic()

@@ -1,0 +1,175 @@
+"""Reading the contract off a class.
+
+Classes of ours and classes written against OpenEnv's own bases alike; nothing of `openenv` is
+imported unless the class itself has imported it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, create_model
+
+from ludus.environment.base import Environment
+from ludus.environment.contract import Contract
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tools_of
+from ludus.errors import BadEnvironment
+from ludus.protocol.derive import takes_tool_calls
+from ludus.protocol.types import (
+    Action,
+    CallToolAction,
+    CallToolObservation,
+    Observation,
+    State,
+    TextObservation,
+)
+
+
+def contract_of(
+    environment: Callable[..., Any],
+    *,
+    name: str | None = None,
+    variant: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Contract:
+    """Read the contract off a class, or off what a factory function makes."""
+    factory = partial(environment, variant=variant) if variant else environment
+    cls: type = environment if inspect.isclass(environment) else type(_try_out(factory))
+    if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
+        raise BadEnvironment(f"{cls.__name__} is not an environment: it has no reset and step.")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise BadEnvironment(f"{cls.__name__} does not implement {missing}.")
+    terms = _read_native(cls) if issubclass(cls, Environment) else _read_foreign(cls)
+    return Contract(
+        cls=cls,
+        factory=factory,
+        name=name or f"{cls.__module__}:{cls.__name__}",
+        variant=variant,
+        defaults=defaults or {},
+        **terms,
+    )
+
+
+def _try_out(factory: Callable[[], Any]) -> Any:
+    environment = factory()
+    close = getattr(environment, "close", None)
+    if callable(close):
+        close()
+    return environment
+
+
+def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
+    terms: dict[str, Any] = {
+        "blocking": cls.blocking,
+        "concurrent": cls.concurrent,
+        "native": True,
+        "state": State,
+    }
+    if issubclass(cls, ToolEnvironment):
+        return terms | _read_tools(cls)
+    action, observation, state = _types(cls)
+    return terms | {
+        "action": action,
+        "observation": observation,
+        "reset_observation": _shown_by(cls.reset) or observation,
+        "state": state,
+        "named_calls": False,
+    }
+
+
+def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
+    tools = tools_of(cls)
+    if not tools:
+        raise BadEnvironment(f"{cls.__name__} declares no @tool: a model could do nothing in it.")
+    default = next((tool for tool in tools.values() if tool.default), None)
+    shown = [_shown_by(getattr(cls, name)) for name in tools]
+    typed = next((one for one in shown if one), None)
+    action: type[BaseModel] = CallToolAction
+    observation: type[BaseModel] = CallToolObservation
+    if default is not None:
+        fields = {
+            name: (info.annotation, info) for name, info in default.arguments.model_fields.items()
+        }
+        action = create_model(
+            f"{cls.__name__}Action",
+            __base__=Action,
+            __doc__=default.spec.description,
+            **fields,  # type: ignore[call-overload]
+        )
+        observation = typed or TextObservation
+    return {
+        "action": action,
+        "observation": observation,
+        "reset_observation": _shown_by(cls.reset) or TextObservation,
+        "named_calls": True,
+    }
+
+
+def _read_foreign(cls: type) -> dict[str, Any]:
+    action, observation, state = _types(cls)
+    later = _overrides(cls, "step_async")
+    calls = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
+    if calls:
+        theirs = __import__("openenv.core.env_server.mcp_types", fromlist=["CallToolAction"])
+        action, observation = theirs.CallToolAction, theirs.CallToolObservation
+    return {
+        "action": action,
+        "observation": observation,
+        "reset_observation": _shown_by(cls.reset) or observation,  # type: ignore[attr-defined]
+        "state": state,
+        "blocking": not later,
+        "later": later,
+        "concurrent": bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
+        "native": False,
+        "named_calls": calls or takes_tool_calls(action.model_json_schema()),
+        "single_thread": bool(getattr(cls, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)),
+        "own_thread": True,
+    }
+
+
+def _overrides(cls: type, method: str) -> bool:
+    """Whether a foreign class has an async method of its own beside the base's default."""
+    owner = next((base for base in cls.__mro__ if method in vars(base)), None)
+    return owner is not None and owner.__name__ not in ("Environment", "MCPEnvironment")
+
+
+def _types(cls: type) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
+    """Action, observation and state: from the base class's brackets, else from annotations."""
+    for base in cls.__mro__:
+        for generic in getattr(base, "__orig_bases__", ()):
+            arguments = [arg for arg in get_args(generic) if _is_model(arg)]
+            if len(arguments) == 3 and get_origin(generic) is not None:
+                return arguments[0], arguments[1], arguments[2]
+    hints = _hints(cls.step)  # type: ignore[attr-defined]
+    actions = [hint for name, hint in hints.items() if name != "return" and _is_model(hint)]
+    observation = hints.get("return")
+    getter = getattr(cls, "state", None)
+    state = _hints(getter.fget).get("return") if isinstance(getter, property) else None
+    return (
+        actions[0] if actions else Action,
+        observation if _is_model(observation) else Observation,
+        state if _is_model(state) else State,
+    )
+
+
+def _shown_by(method: Any) -> type[BaseModel] | None:
+    """The observation that a method is annotated to return, if it is one."""
+    hint = _hints(method).get("return")
+    return hint if _is_model(hint) and "done" in hint.model_fields else None
+
+
+def _hints(method: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(method)
+    except Exception:
+        # An annotation that cannot be resolved only costs a less precise schema.
+        return {}
+
+
+def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
+    return inspect.isclass(hint) and issubclass(hint, BaseModel)
