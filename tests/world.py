@@ -160,14 +160,15 @@ class Served:
 
 
 @contextmanager
-def serving(environment: Any, **settings: Any) -> Iterator[Served]:
+def serving(environment: Any, *, port: int = 0, **settings: Any) -> Iterator[Served]:
     """A real server on loopback, for a spec, a class or a contract."""
     if isinstance(environment, Contract):
         contract = environment
     else:
         contract = find(environment) if isinstance(environment, str) else contract_of(environment)
     bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
     chosen = replace(ServeSettings(port=bound.getsockname()[1]), **settings)
     app = create_app(contract, chosen)
     server = make_server(app, chosen)

@@ -9,11 +9,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from ludus.client.session import Session, StepResult, result_from
-from ludus.client.socket import Socket, http_url
+from ludus.client.socket import Socket, http_url, is_loopback
 from ludus.data.tools import JsonObject, ToolSpec
 from ludus.errors import ConnectFailed, WireError
 from ludus.protocol.derive import calls_by_name, tool_from_action
 from ludus.protocol.frames import action_payload
+
+
+_NO_SUCH_FRAME = ("UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR")
+"""How servers from before MCP answer an `mcp` frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ async def describe_server(socket: Socket) -> Description:
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     try:
         answer = await socket.request({"type": "mcp", "data": listing})
-    except WireError:
+    except WireError as error:
+        if error.code not in _NO_SUCH_FRAME:
+            raise
         answer = {}
     tools = tuple(
         ToolSpec.model_validate({key: value for key, value in tool.items() if value is not None})
@@ -81,9 +87,13 @@ async def fetch_json(socket: Socket, path: str) -> dict[str, Any]:
 
     url = http_url(socket.base_url, path)
     try:
-        async with httpx.AsyncClient(headers=socket.headers, trust_env=False) as client:
+        # Loading certificates takes longer than the whole request: not for plain http.
+        verify = url.startswith("https")
+        async with httpx.AsyncClient(
+            headers=socket.headers, verify=verify, trust_env=not is_loopback(url)
+        ) as client:
             reply = await client.get(url, timeout=10.0)
             reply.raise_for_status()
             return dict(reply.json())
     except (httpx.HTTPError, ValueError) as error:
-        raise ConnectFailed(f"{url} cannot be read: {error}") from None
+        raise ConnectFailed(f"{url} cannot be read: {error or repr(error)}") from None

@@ -10,13 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from pydantic_core import from_json, to_json
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_websocket
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidMessage,
+    InvalidStatus,
+    InvalidURI,
+)
 
 from ludus.errors import (
     CapacityReached,
@@ -58,6 +65,11 @@ def http_url(base_url: str, path: str) -> str:
     return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws") + path, "", ""))
 
 
+def is_loopback(url: str) -> bool:
+    """Whether the server is on this machine; no proxy then stands between us and it."""
+    return urlsplit(url).hostname in _LOOPBACK
+
+
 class Socket:
     """A connection that survives being cut, or says that it did not."""
 
@@ -92,7 +104,7 @@ class Socket:
 
     async def open(self) -> None:
         try:
-            self._line = await self._dial(self._url)
+            self._line = await self._dial_again(self._url, tries=3)
         except TimeoutError:
             raise ConnectFailed(
                 f"{self.base_url} did not answer within {self._connect_timeout:g} s."
@@ -149,22 +161,16 @@ class Socket:
             assert self._line is not None
             try:
                 if not waiting:
-                    await self._send(text)
+                    # A server that refuses a session says why and hangs up, perhaps before this
+                    # is sent: then the word to read is here already.
+                    with suppress(ConnectionClosed):
+                        await self._line.send(text)
                     waiting = True
                 reply = await self._line.recv()
                 self._answered += 1
                 return reply if isinstance(reply, str) else reply.decode()
             except (ConnectionClosed, OSError) as error:
                 waiting = await self._take_up_again(error)
-
-    async def _send(self, text: str) -> None:
-        assert self._line is not None
-        try:
-            await self._line.send(text)
-        except ConnectionClosed:
-            # A server that refuses a session says why and hangs up; the word may still be here.
-            if self._session_id is not None:
-                raise
 
     async def _take_up_again(self, error: Exception) -> bool:
         """Come back to the same session; tells whether the request has arrived there already."""
@@ -196,6 +202,11 @@ class Socket:
                 pause = min(pause * 2, 1.0)
         assert line.response is not None
         arrived = line.response.headers.get(REQUESTS_HEADER)
+        if arrived is None and self._answered == 0:
+            # Nothing has been answered yet, so nothing can be lost: begin afresh.
+            line.transport.abort()
+            await self.open()
+            return False
         if arrived is None:
             line.transport.abort()
             self._over = f"The session at {self.base_url} is gone: the server no longer knows it."
@@ -203,15 +214,23 @@ class Socket:
         self._line = line
         return int(arrived) >= self._sent
 
+    async def _dial_again(self, url: str, *, tries: int) -> ClientConnection:
+        """Dial; a line that drops during the handshake is no answer yet."""
+        for attempt in range(1, tries):
+            try:
+                return await self._dial(url)
+            except (InvalidMessage, EOFError, ConnectionResetError):
+                await asyncio.sleep(0.05 * attempt)
+        return await self._dial(url)
+
     async def _dial(self, url: str) -> ClientConnection:
-        host = urlsplit(url).hostname or ""
         return await open_websocket(
             url,
             additional_headers={**self.headers, RESUME_HEADER: "1"},
             open_timeout=self._connect_timeout,
             max_size=self._max_size,
             compression=None,
-            proxy=None if host in _LOOPBACK else True,
+            proxy=None if is_loopback(url) else True,
         )
 
     def _opened(self, reply: str) -> dict[str, Any]:

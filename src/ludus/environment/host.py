@@ -172,7 +172,8 @@ class Host:
             raise EpisodeOver("The episode is over: send a reset to begin another.")
         method = self._method("step")
         observation = self._checked(await self._guarded(lambda: method(action), "step"))
-        self.steps += 1
+        if getattr(observation, "error", None) is None:
+            self.steps += 1
         self._playing = not observation.done
         return observation
 

@@ -83,9 +83,10 @@ class McpEndpoint:
         return {}
 
     async def _list_tools(self, request: RpcRequest, session: ServedSession | None) -> Any:
+        borrowed = self._borrowed(request, session)
         declared = self._sessions.contract.tools
         if declared is None:
-            async with self._borrowed(request, session) as one:
+            async with borrowed as one:
                 declared = await one.host.tools()
         return {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in declared]}
 

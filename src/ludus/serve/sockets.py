@@ -199,7 +199,8 @@ class SocketEndpoint:
         if session.owner is not line:
             return
         session.owner = None
-        if session.ended or (not session.kept and (clean or not session.resumable)):
+        nothing_to_lose = clean or not session.resumable or session.requests == 0
+        if session.ended or (not session.kept and nothing_to_lose):
             await self._sessions.destroy(session)
         else:
             session.left_at = session.used_at = time.monotonic()

@@ -1,0 +1,142 @@
+"""The game: who may guess what, what a guess costs, and what a game is worth."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from ludus.data.tools import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tool
+from ludus.envs.wordle.feedback import GREEN, YELLOW, mark
+from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses
+from ludus.envs.wordle.solver import next_guess
+
+_RULES = """\
+Find the secret word. It has {length} letters.
+Each guess is answered with a mark under every letter:
+G: the letter is in the word, at this place.
+Y: the letter is in the word, at another place.
+X: the letter is not in the word, or the word has no more of it.
+A guess that is not a word with {length} letters, or that was made before, still counts as a guess.
+Guesses left: {turns}"""
+
+
+class Wordle(ToolEnvironment):
+    """Find a secret word; every guess tells which letters were right.
+
+    Tools:
+        guess(word): guesses a word; case, blanks around it and brackets (`[crane]`) do not matter.
+    Observation:
+        The rules; then the letters of the guess over their marks, `G` (right place), `Y` (in the
+        word, elsewhere) or `X` (not in the word), and how many guesses are left.
+        A guess that has the wrong length, is not in the word list or was made before costs a turn
+        like any other, and the answer says what was wrong with it.
+    Reward:
+        1.0 for the word. Without it, at the end, 0.4 times the fraction of green letters plus
+        0.1 times the fraction of yellow ones in the best guess, so always less than 0.5.
+        Its parts: `solved`, and `greens` and `yellows`, the fractions in the best guess.
+    Episode end:
+        The word is found, or `max_turns` guesses are made; then the word is told.
+    Task arguments:
+        seed: picks the word.
+        length: how many letters the word has (5), from 4 to 8.
+        max_turns: how many guesses there are (6).
+        words: what to pick from instead of the common words; all of one length, which replaces
+            `length`. They are accepted as guesses, beside the word list of that length if any.
+    """
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        length: int = 5,
+        max_turns: int = 6,
+        words: list[str] | None = None,
+    ) -> str:
+        if max_turns < 1:
+            raise ValueError(f"max_turns is at least 1, and not {max_turns}.")
+        self.candidates = _common(length) if words is None else _given(words)
+        self.secret = random.Random(seed).choice(self.candidates)
+        self.length = len(self.secret)
+        self.turns_left = max_turns
+        self.marked: dict[str, str] = {}
+        return _RULES.format(length=self.length, turns=max_turns)
+
+    @tool
+    def guess(self, word: str) -> str:
+        """Guess the secret word.
+
+        Args:
+            word: The word that you guess, for example: crane.
+        """
+        word = word.strip().strip("[]").strip().lower()
+        self.turns_left -= 1
+        objection = self._objection(word)
+        if objection:
+            return self._answer(f"{objection} This still counts as a guess.")
+        marks = self.marked[word] = mark(word, self.secret)
+        picture = f"{' '.join(word.upper())}\n{' '.join(marks)}"
+        if word == self.secret:
+            return self.finish(
+                1.0, f"{picture}\nYou found the word.", solved=1.0, greens=1.0, yellows=0.0
+            )
+        return self._answer(picture)
+
+    def oracle(self) -> ToolCall:
+        """Play by the marks alone; only the last guess is the secret itself."""
+        word = self.secret
+        if self.turns_left > 1:
+            word = next_guess(self.marked, self.candidates, answers(self.length))
+        return ToolCall(name="guess", arguments={"word": word})
+
+    def _objection(self, word: str) -> str | None:
+        """Why this cannot be a guess, in a sentence for the model."""
+        if not _is_letters(word):
+            return "A guess is one word, with letters from a to z only."
+        if len(word) != self.length:
+            return f"The secret word has {self.length} letters, and your guess has {len(word)}."
+        if word not in guesses(self.length) and word not in self.candidates:
+            return f"{word.upper()} is not in the word list."
+        if word in self.marked:
+            return f"You have guessed {word.upper()} before."
+        return None
+
+    def _answer(self, text: str) -> str:
+        if self.turns_left > 0:
+            return f"{text}\nGuesses left: {self.turns_left}"
+        reward, greens, yellows = _best(self.marked.values(), self.length)
+        over = f"{text}\nNo guesses are left. The word was {self.secret.upper()}."
+        return self.finish(reward, over, solved=0.0, greens=greens, yellows=yellows)
+
+
+def _best(marks: Iterable[str], length: int) -> tuple[float, float, float]:
+    """The partial credit of the best guess, and the fractions of its greens and yellows."""
+    fractions = ((each.count(GREEN) / length, each.count(YELLOW) / length) for each in marks)
+    credits = ((0.4 * greens + 0.1 * yellows, greens, yellows) for greens, yellows in fractions)
+    return max(credits, default=(0.0, 0.0, 0.0))
+
+
+def _common(length: int) -> tuple[str, ...]:
+    if length not in LENGTHS:
+        raise ValueError(
+            f"length lies between {LENGTHS[0]} and {LENGTHS[-1]}, and is not {length}; "
+            "give `words` to play with others."
+        )
+    return answers(length)
+
+
+def _given(words: list[str]) -> tuple[str, ...]:
+    """The author's words, in an order that does not depend on how they were listed."""
+    if not words:
+        raise ValueError("words is empty: give at least one, or leave it out.")
+    for word in words:
+        if not _is_letters(word):
+            raise ValueError(f"words holds {word!r}: every word is written with a to z only.")
+    if len(lengths := sorted({len(word) for word in words})) > 1:
+        raise ValueError(f"words has words of different lengths ({lengths}): give one length only.")
+    return tuple(sorted({word.lower() for word in words}))
+
+
+def _is_letters(word: str) -> bool:
+    return word.isascii() and word.isalpha()

@@ -1,0 +1,87 @@
+"""Environments written against OpenEnv's own base classes, as a stranger would write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastmcp import FastMCP
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.types import Action, Observation, State
+
+
+class GuessAction(Action):
+    """Guess the number."""
+
+    number: int
+    note: str = ""
+
+
+class GuessObservation(Observation):
+    text: str
+    guesses: int = 0
+
+
+class GuessEnvironment(Environment[GuessAction, GuessObservation, State]):
+    """Guess the number that the seed picks."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secret, self.guesses = 0, 0
+        self.episode_id: str | None = None
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
+    ) -> GuessObservation:
+        self.secret, self.guesses = (seed or 0) % 10, 0
+        self.episode_id = episode_id
+        return GuessObservation(text="Guess from 0 to 9.", metadata={"seed": seed})
+
+    def step(
+        self, action: GuessAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> GuessObservation:
+        self.guesses += 1
+        right = action.number == self.secret
+        return GuessObservation(
+            text="Right." if right else "Wrong.",
+            guesses=self.guesses,
+            reward=1.0 if right else 0.0,
+            done=right,
+        )
+
+    @property
+    def state(self) -> State:
+        return State(episode_id=self.episode_id, step_count=self.guesses)
+
+
+class CalculatorEnvironment(MCPEnvironment):
+    """Two tools behind OpenEnv's MCP base class."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        server = FastMCP("calculator")
+
+        @server.tool
+        def add(a: int, b: int) -> int:
+            """Add two numbers."""
+            return a + b
+
+        @server.tool
+        def shout(word: str) -> str:
+            """Say it loudly."""
+            return word.upper()
+
+        super().__init__(server)
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Any:
+        return Observation(metadata={"ready": True})
+
+    def _step_impl(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        raise ValueError("tools only")
+
+    @property
+    def state(self) -> State:
+        return State()

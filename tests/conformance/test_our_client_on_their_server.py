@@ -1,0 +1,119 @@
+"""Our session and client, against servers made with OpenEnv's `create_fastapi_app`."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from conformance.openenv_worlds import (
+    CalculatorEnvironment,
+    GuessAction,
+    GuessEnvironment,
+    GuessObservation,
+)
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+from world import wait_until
+
+from ludus import Action, EnvClient, Observation, State, connect
+from ludus.errors import InvalidAction, SessionLost
+
+
+@contextmanager
+def their_server(cls: type, action: type, observation: type) -> Iterator[str]:
+    app = create_fastapi_app(cls, action, observation, max_concurrent_envs=4)
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+def guessing() -> Any:
+    return their_server(GuessEnvironment, GuessAction, GuessObservation)
+
+
+def calculating() -> Any:
+    return their_server(CalculatorEnvironment, CallToolAction, CallToolObservation)
+
+
+async def test_a_typed_server_of_theirs_needs_no_wrapper() -> None:
+    with guessing() as url:
+        async with connect(url).session() as session:
+            (tool,) = session.tools
+            assert tool.name == "guess"
+            assert set(tool.input_schema["properties"]) == {"number", "note"}
+            first = await session.reset(seed=14)
+            assert first.content == "Guess from 0 to 9."
+            assert first.metadata == {"seed": 14}
+            wrong = await session.call("guess", {"number": "3"})
+            assert (wrong.content, wrong.reward, wrong.done) == ("Wrong.", 0.0, False)
+            bad = await session.call("guess", {"number": "three"})
+            assert bad.error is not None
+            right = await session.call("guess", {"number": 4})
+            assert (right.reward, right.done) == (1.0, True)
+            assert (await session.state())["step_count"] == 2
+
+
+async def test_an_mcp_server_of_theirs_needs_no_wrapper() -> None:
+    with calculating() as url:
+        async with connect(url).session() as session:
+            assert {tool.name for tool in session.tools} == {"add", "shout"}
+            await session.reset()
+            assert (await session.call("add", {"a": 2, "b": "3"})).content == "5"
+            assert (await session.call("shout", {"word": "oi"})).content == "OI"
+
+
+class TheirGuess(Action):
+    number: int
+
+
+class TheirView(Observation):
+    text: str
+    guesses: int = 0
+
+
+class GuessEnv(EnvClient[TheirGuess, TheirView, State]):
+    """A typed client for a server that we did not write."""
+
+
+async def test_a_typed_client_reads_their_observations() -> None:
+    with guessing() as url:
+        async with GuessEnv(base_url=url) as client:
+            assert (await client.reset(seed=5)).observation.text == "Guess from 0 to 9."
+            result = await client.step(TheirGuess(number=5))
+            assert result.observation == TheirView(text="Right.", guesses=1, reward=1.0, done=True)
+            assert (await client.state()).step_count == 1
+
+
+async def test_their_errors_keep_code_and_details() -> None:
+    with guessing() as url:
+        async with EnvClient[Any, Any, Any](base_url=url) as client:
+            await client.reset()
+            with pytest.raises(InvalidAction) as caught:
+                await client.step({"number": "x"})
+            assert caught.value.code == "VALIDATION_ERROR"
+            assert caught.value.details["errors"][0]["loc"] == ["number"]
+
+
+async def test_a_lost_connection_to_their_server_is_said_and_never_papered_over() -> None:
+    with guessing() as url:
+        client = EnvClient[Any, Any, Any](base_url=url)
+        await client.reset(seed=1)
+        assert client._socket is not None and client._socket._line is not None
+        client._socket._line.transport.abort()
+        with pytest.raises(SessionLost, match="cannot resume"):
+            await client.step({"number": 1})
+        with pytest.raises(SessionLost):
+            await client.step({"number": 1})

@@ -1,0 +1,92 @@
+"""OpenEnv's own clients and validator, unchanged, against `ludus serve`."""
+
+import subprocess
+import sys
+
+import pytest
+from conformance.openenv_worlds import CalculatorEnvironment, GuessAction, GuessEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction
+from openenv.core.generic_client import GenericEnvClient
+from openenv.core.mcp_client import MCPToolClient
+from world import Counter, LineWorld, serving
+
+
+async def test_the_generic_client_plays_a_single_tool_environment() -> None:
+    with serving(Counter) as served:
+        async with GenericEnvClient(base_url=served.url) as client:
+            first = await client.reset(seed=3, goal=2, episode_id="mine")
+            assert first.observation["text"] == "Reach 2."
+            assert (await client.state())["episode_id"] == "mine"
+            result = await client.step({"number": 2})
+            assert (result.reward, result.done) == (1.0, True)
+            assert result.observation["text"] == "Total 2."
+
+
+async def test_the_generic_client_plays_a_typed_environment_and_gets_metadata() -> None:
+    with serving(LineWorld) as served:
+        async with GenericEnvClient(base_url=served.url) as client:
+            await client.reset(start=8)
+            result = await client.step({"steps": 2})
+            assert (result.observation["position"], result.done) == (10, True)
+            with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
+                await client.step({"stride": 2})
+
+
+def test_the_generic_client_plays_without_await() -> None:
+    with serving("echo") as served, GenericEnvClient(base_url=served.url).sync() as client:
+        client.reset()
+        assert client.step({"message": "hi"}).observation["echoed_message"] == "hi"
+
+
+async def test_the_tool_client_lists_and_calls_and_steps_on_one_session() -> None:
+    with serving("echo") as served:
+        async with MCPToolClient(base_url=served.url) as client:
+            await client.reset(seed=1)
+            names = [tool.name for tool in await client.list_tools()]
+            assert names == ["echo_message", "echo_with_length"]
+            assert await client.call_tool("echo_message", message="hello") == "hello"
+            answer = await client.call_tool("echo_with_length", message="four")
+            assert answer == {"message": "four", "length": 4}
+            with pytest.raises(RuntimeError, match="No tool is named 'shout'"):
+                await client.call_tool("shout", message="x")
+            stepped = await client.step(
+                CallToolAction(tool_name="echo_message", arguments={"message": "again"})
+            )
+            assert stepped.observation.result == "again"
+            assert stepped.reward == pytest.approx(0.5)
+            # Two calls over HTTP and one over the socket, all in the same episode.
+            assert (await client.state()).step_count == 3
+        assert len(served.sessions) == 0
+
+
+async def test_a_class_of_theirs_is_served_unchanged() -> None:
+    with serving(GuessEnvironment) as served:
+        async with GenericEnvClient(base_url=served.url) as client:
+            first = await client.reset(seed=14, episode_id="e")
+            assert first.observation["text"] == "Guess from 0 to 9."
+            assert first.metadata == {"seed": 14}
+            result = await client.step(GuessAction(number=4).model_dump())
+            assert (result.reward, result.done) == (1.0, True)
+            assert await client.state() == {"episode_id": "e", "step_count": 1}
+
+
+async def test_an_mcp_class_of_theirs_is_served_unchanged() -> None:
+    with serving(CalculatorEnvironment) as served:
+        async with MCPToolClient(base_url=served.url) as client:
+            await client.reset()
+            assert {tool.name for tool in await client.list_tools()} == {"add", "shout"}
+            assert await client.call_tool("add", a=2, b=3) == 5
+            assert await client.call_tool("shout", word="oi") == "OI"
+
+
+@pytest.mark.parametrize("environment", ["echo", "catch"])
+def test_openenv_validate_finds_nothing_wrong(environment: str) -> None:
+    with serving(environment) as served:
+        done = subprocess.run(
+            [sys.executable, "-m", "openenv.cli", "validate", "--url", served.url],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAIL" not in done.stdout

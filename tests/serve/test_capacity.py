@@ -1,0 +1,129 @@
+"""Slots, the queue in front of them, and shutting down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect as websocket
+from world import Counter, Slow, Two, serving, until
+
+from ludus import connect
+from ludus.environment.inspection import contract_of
+from ludus.errors import CapacityReached, FactoryFailed, SessionError
+from ludus.serve.run import ServeRefused, check_settings
+from ludus.serve.settings import ServeSettings
+
+
+async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:
+    with serving(Counter, max_sessions=1, queue_timeout=5.0) as served:
+        endpoint = connect(served.url)
+        first = endpoint.session()
+        await first.open()
+
+        async def second() -> object:
+            async with endpoint.session() as session:
+                return (await session.reset(goal=3)).content
+
+        waiting = asyncio.ensure_future(second())
+        await until(lambda: served.sessions.slots.waiting == 1)
+        await first.close()
+        assert await asyncio.wait_for(waiting, 5) == "Reach 3."
+
+
+async def test_a_full_server_says_so_after_a_bounded_wait() -> None:
+    with serving(Counter, max_sessions=1, queue_timeout=0.2) as served:
+        async with connect(served.url).session():
+            with pytest.raises(CapacityReached) as caught:
+                await connect(served.url).session().open()
+            details = caught.value.details
+            assert (details["active_sessions"], details["max_sessions"]) == (1, 1)
+            assert details["retry_after_s"] > 0
+            async with httpx.AsyncClient(trust_env=False) as client:
+                reply = await client.post(f"{served.url}/reset")
+            assert reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1
+        assert served.sessions.slots.waiting == 0
+
+
+async def test_the_queue_is_first_come_first_served_and_forgets_who_left() -> None:
+    with serving(Counter, max_sessions=1, queue_timeout=5.0) as served:
+        holder = await websocket(served.ws)
+        await until(lambda: served.sessions.slots.taken == 1)
+        order: list[str] = []
+
+        async def newcomer(name: str) -> None:
+            async with websocket(served.ws) as line:
+                await line.send('{"type":"state"}')
+                await line.recv()
+                order.append(name)
+
+        leaver = await websocket(served.ws)
+        await until(lambda: served.sessions.slots.waiting == 1)
+        first = asyncio.ensure_future(newcomer("first"))
+        await until(lambda: served.sessions.slots.waiting == 2)
+        second = asyncio.ensure_future(newcomer("second"))
+        await until(lambda: served.sessions.slots.waiting == 3)
+        leaver.transport.abort()
+        await until(lambda: served.sessions.slots.waiting == 2)
+        await holder.close()
+        await asyncio.wait_for(asyncio.gather(first, second), 10)
+        assert order == ["first", "second"]
+
+
+class Unbuildable(Two):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no licence")
+
+
+async def test_an_environment_that_cannot_be_built_says_why_and_takes_no_slot() -> None:
+    with serving(Unbuildable) as served:
+        with pytest.raises(FactoryFailed, match="no licence") as caught:
+            await connect(served.url).session().open()
+        assert caught.value.details["factory_name"] == "Unbuildable"
+        assert served.sessions.slots.taken == 0
+
+
+async def test_blocking_steps_run_beside_each_other_and_beside_the_loop() -> None:
+    with serving(Slow) as served:
+
+        async def one() -> None:
+            async with connect(served.url).session() as session:
+                await session.reset()
+                await session.call("sleep", {"seconds": 0.5})
+
+        began = time.monotonic()
+        await asyncio.gather(*(one() for _ in range(16)))
+        assert time.monotonic() - began < 4.0, "sixteen sleeps of 0.5 s ran one after the other"
+
+
+async def test_stopping_lets_the_running_step_finish() -> None:
+    with serving(Slow) as served:
+        async with connect(served.url).session() as session:
+            await session.reset()
+            running = asyncio.ensure_future(session.call("sleep", {"seconds": 0.6}))
+            await asyncio.sleep(0.1)
+            served.server.should_exit = True
+            assert (await running).content == "Slept, 1 calls."
+            with pytest.raises(SessionError):
+                session._socket._resume_timeout = 0.2  # type: ignore[attr-defined]
+                await session.call("sleep", {"seconds": 0.0})
+
+
+class Alone(Two):
+    """May not be run twice in a process."""
+
+    concurrent = False
+
+
+def test_what_would_be_unsafe_or_cannot_work_is_refused_with_a_way_out() -> None:
+    contract = contract_of(Counter)
+    with pytest.raises(ServeRefused, match="--token"):
+        check_settings(contract, ServeSettings(host="0.0.0.0"))
+    check_settings(contract, ServeSettings(host="0.0.0.0", token="secret"))
+    with pytest.raises(ServeRefused, match="--max-sessions 1"):
+        check_settings(contract_of(Alone), ServeSettings(max_sessions=2))
+    check_settings(contract_of(Alone), ServeSettings(max_sessions=1))
