@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 import uvicorn
+from openenv.core.env_server.http_server import create_fastapi_app
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+
 from conformance.openenv_worlds import (
     CalculatorEnvironment,
     GuessAction,
     GuessEnvironment,
     GuessObservation,
 )
-from openenv.core.env_server.http_server import create_fastapi_app
-from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
-from world import wait_until
-
 from ludus import Action, EnvClient, Observation, State, connect
 from ludus.errors import InvalidAction, SessionLost
+from world import wait_until
 
 
 @contextmanager

@@ -4,10 +4,11 @@ import subprocess
 import sys
 
 import pytest
-from conformance.openenv_worlds import CalculatorEnvironment, GuessAction, GuessEnvironment
 from openenv.core.env_server.mcp_types import CallToolAction
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
+
+from conformance.openenv_worlds import CalculatorEnvironment, GuessAction, GuessEnvironment
 from world import Counter, LineWorld, serving
 
 

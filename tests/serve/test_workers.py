@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from program import Program, served_by_program
 from pydantic_core import from_json
 from websockets.asyncio.client import connect as websocket
-from world import until
 
 from ludus import connect
 from ludus.client.session import Session
 from ludus.errors import CapacityReached
+from program import Program, served_by_program
+from world import until
 
 
 def ask(program: Program, method: str, **params: Any) -> dict[str, Any]:
@@ -26,22 +27,12 @@ def ask(program: Program, method: str, **params: Any) -> dict[str, Any]:
     return dict(reply.json())
 
 
-def ready(program: Program) -> None:
-    for _ in range(200):
-        try:
-            if httpx.get(f"{program.url}/health", trust_env=False).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        import time
-
-        time.sleep(0.05)
-    raise AssertionError("no worker came up")
+def metrics(program: Program) -> str:
+    return httpx.get(f"{program.url}/metrics", trust_env=False).text
 
 
 async def test_a_session_is_known_to_every_worker() -> None:
     with served_by_program("echo", "--workers", "2") as program:
-        ready(program)
         ids = [ask(program, "openenv/session/create")["result"]["session_id"] for _ in range(12)]
         for id in ids * 2:
             called = ask(
@@ -56,7 +47,7 @@ async def test_a_session_is_known_to_every_worker() -> None:
             async with websocket(f"{program.ws}?session_id={id}") as line:
                 await line.send('{"type":"state"}')
                 assert from_json(await line.recv())["data"]["step_count"] == 2
-        text = httpx.get(f"{program.url}/metrics", trust_env=False).text
+        text = metrics(program)
         assert "ludus_sessions 12.0" in text and "ludus_steps_total 24.0" in text
         for id in ids:
             closed = ask(program, "openenv/session/close", session_id=id)
@@ -66,7 +57,6 @@ async def test_a_session_is_known_to_every_worker() -> None:
 
 async def test_a_dropped_line_finds_its_session_whichever_worker_answers() -> None:
     with served_by_program("catch", "--workers", "2") as program:
-        ready(program)
         endpoint = connect(program.url)
 
         async def play() -> float | None:
@@ -88,7 +78,6 @@ def cut(session: Session) -> None:
 async def test_the_limit_on_sessions_holds_over_all_workers() -> None:
     options = ("--workers", "2", "--max-sessions", "3", "--queue-timeout", "0.3")
     with served_by_program("echo", *options) as program:
-        ready(program)
         endpoint = connect(program.url)
         held = [endpoint.session() for _ in range(3)]
         for session in held:
@@ -106,7 +95,6 @@ async def test_the_limit_on_sessions_holds_over_all_workers() -> None:
 
 async def test_a_worker_that_dies_is_started_again() -> None:
     with served_by_program("echo", "--workers", "2", "--max-sessions", "4") as program:
-        ready(program)
         for _ in range(4):
             ask(program, "openenv/session/create")
         for child in children(program.process.pid):
@@ -117,20 +105,15 @@ async def test_a_worker_that_dies_is_started_again() -> None:
 
 
 def children(pid: int) -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):  # noqa: PTH208
-        if entry.isdecimal():
-            try:
-                with open(f"/proc/{entry}/cmdline", "rb") as command:  # noqa: PTH123
-                    spawned = b"spawn_main" in command.read()
-                with open(f"/proc/{entry}/stat") as stat:  # noqa: PTH123
-                    parent = int(stat.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            if spawned and parent == pid:
-                found.append(int(entry))
-    assert len(found) == 2
-    return found
+    """The worker processes of a supervisor."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    workers = [
+        int(child)
+        for child in listed
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    assert len(workers) == 2
+    return workers
 
 
 def answers(program: Program) -> bool:

@@ -24,7 +24,7 @@ from ludus.environment.contract import Contract
 from ludus.environment.registry import find, is_url
 from ludus.errors import LudusError, SessionError
 
-TIME_LIMIT = 120.0
+TIME_LIMIT = 60.0
 """Seconds for one check: what hangs must not hang the doctor."""
 
 

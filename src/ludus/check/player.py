@@ -13,7 +13,8 @@ from ludus.client.session import Session, StepResult
 from ludus.data.tools import ToolCall
 from ludus.environment.contract import Contract
 
-MAX_STEPS = 200
+MAX_STEPS = 100
+"""Where an episode is cut off that does not end by itself."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ from ludus.errors import ConnectFailed, WireError
 from ludus.protocol.derive import calls_by_name, tool_from_action
 from ludus.protocol.frames import action_payload
 
-
 _NO_SUCH_FRAME = ("UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR")
 """How servers from before MCP answer an `mcp` frame."""
 

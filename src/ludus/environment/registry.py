@@ -37,11 +37,20 @@ def find(spec: str) -> Contract:
     name, _, rest = spec.partition(":")
     offered = registered()
     if name in offered:
-        return _variant(name, offered[name].load(), rest or None)
+        return _variant(name, _loaded(offered[name]), rest or None)
     if rest:
         return contract_of(_imported(spec, name, rest))
     hint = did_you_mean(name, offered, "See `ludus envs`, or give module:Class or a URL.")
     raise EnvironmentNotFound(f"No environment named {name!r} is installed. {hint}")
+
+
+def _loaded(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise BadEnvironment(
+            f"{point.name!r} ({point.value}) cannot be loaded: {error!r}"
+        ) from error
 
 
 def _variant(name: str, cls: Any, variant: str | None) -> Contract:

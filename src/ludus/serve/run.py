@@ -52,11 +52,19 @@ def check_settings(contract: Contract, settings: ServeSettings) -> None:
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server that lets running steps finish before it hangs up."""
+    """A uvicorn server that says when it is up, and lets running steps finish when it stops."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: FastAPI, on_up: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(config)
         self._sessions = app.state.sessions
+        self._on_up = on_up
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._on_up is not None:
+            self._on_up()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in getattr(self, "servers", []):
@@ -65,7 +73,9 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(app: FastAPI, settings: ServeSettings) -> DrainingServer:
+def make_server(
+    app: FastAPI, settings: ServeSettings, on_up: Callable[[], None] | None = None
+) -> DrainingServer:
     config = uvicorn.Config(
         app,
         ws="websockets-sansio",
@@ -79,23 +89,27 @@ def make_server(app: FastAPI, settings: ServeSettings) -> DrainingServer:
         backlog=_BACKLOG,
         timeout_graceful_shutdown=5,
     )
-    return DrainingServer(config, app)
+    return DrainingServer(config, app, on_up)
 
 
 def serve(spec: str, settings: ServeSettings, *, ready: Callable[[str], None]) -> None:
-    """Serve until told to stop. `ready` is called with the address once the port is bound."""
+    """Serve until told to stop. `ready` is called with the address once it answers there."""
     contract = find(spec)
     check_settings(contract, settings)
     _allow_many_files()
     shared = settings.workers > 1
     bound = _bind(settings.host, settings.port, shared=shared)
     port = bound.getsockname()[1]
-    ready(f"http://{settings.host}:{port}")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+
+    def up() -> None:
+        ready(f"http://{host}:{port}")
+
     if not shared:
-        make_server(create_app(contract, settings), settings).run(sockets=[bound])
+        make_server(create_app(contract, settings), settings, up).run(sockets=[bound])
         return
     try:
-        _Supervisor(spec, settings, port).run()
+        _Supervisor(spec, settings, port).run(up)
     finally:
         bound.close()
 
@@ -131,12 +145,16 @@ class _Supervisor:
         self._folder = tempfile.TemporaryDirectory(prefix="ludus-")
         self._lock = self._context.Lock()
         self._counts = self._context.Array("i", settings.workers, lock=False)
-        self._arguments = (spec, settings, port, self._folder.name, self._counts, self._lock)
+        self._up = self._context.Semaphore(0)
+        self._arguments = (
+            *(spec, settings, port, self._folder.name),
+            *(self._counts, self._lock, self._up),
+        )
         self._workers = settings.workers
         self._patience = settings.shutdown_timeout + 10
         self._stopping = False
 
-    def run(self) -> None:
+    def run(self, up: Callable[[], None]) -> None:
         metrics = Path(self._folder.name) / "metrics"
         metrics.mkdir()
         os.environ[MULTIPROCESS_FOLDER] = str(metrics)
@@ -144,6 +162,8 @@ class _Supervisor:
             signal.signal(number, self._stop)
         workers = [self._start(index) for index in range(self._workers)]
         try:
+            self._await(workers)
+            up()
             while not self._stopping:
                 time.sleep(0.2)
                 for index, process in enumerate(workers):
@@ -154,6 +174,14 @@ class _Supervisor:
         finally:
             self._end(workers)
             self._folder.cleanup()
+
+    def _await(self, workers: list[SpawnProcess]) -> None:
+        waiting = len(workers)
+        while waiting and not self._stopping:
+            if self._up.acquire(timeout=0.1):
+                waiting -= 1
+            elif any(not process.is_alive() for process in workers):
+                raise ServeRefused("A worker could not be started; see above.")
 
     def _start(self, index: int) -> SpawnProcess:
         process = self._context.Process(target=_work, args=(index, *self._arguments), daemon=True)
@@ -175,7 +203,14 @@ class _Supervisor:
 
 
 def _work(
-    index: int, spec: str, settings: ServeSettings, port: int, folder: str, counts: Any, lock: Any
+    index: int,
+    spec: str,
+    settings: ServeSettings,
+    port: int,
+    folder: str,
+    counts: Any,
+    lock: Any,
+    up: Any,
 ) -> None:
     """One worker process: the shared port, and a door of its own for what others pass on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -189,4 +224,4 @@ def _work(
     doors[index].unlink(missing_ok=True)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(str(doors[index]))
-    make_server(app, settings).run(sockets=[shared, door])
+    make_server(app, settings, up.release).run(sockets=[shared, door])

@@ -1,0 +1,147 @@
+"""The doctor finds what is broken, and only that."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ludus import Observation, ToolCall, tool
+from ludus.check import Report, examine
+from program import run_ludus
+from world import Counter, serving
+
+
+async def failures(spec: str, **options: int) -> set[str]:
+    report = await examine(spec, **options)
+    return {finding.check for finding in report.failures}
+
+
+class Shared(Counter):
+    """All instances keep one total."""
+
+    totals: list[int] = []  # noqa: RUF012 - that is the defect
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        self.totals.clear()
+        return super().reset(seed=seed, goal=goal)
+
+    @tool
+    def add(self, number: int) -> str:
+        """Add a number.
+
+        Args:
+            number: How much to add.
+        """
+        self.totals.append(number)
+        return super().add(number) + f" {len(self.totals)} so far."
+
+
+class Unseeded(Counter):
+    """Does not care about the seed."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        return super().reset(goal=random.SystemRandom().randint(5, 10**9))
+
+    @tool
+    def add(self, number: int) -> str:
+        """Add a number.
+
+        Args:
+            number: How much to add.
+        """
+        return self.finish(1.0, f"{self.goal}")
+
+
+class SameForAll(Counter):
+    """Ignores the seed, reproducibly."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        return super().reset(goal=7)
+
+
+class Weak(Counter):
+    """An oracle that is not one."""
+
+    def oracle(self) -> ToolCall:
+        return ToolCall(name="add", arguments={"number": 1000})
+
+
+class Wrong(Observation):
+    count: int = 0
+
+
+class Lying(Counter):
+    """Sends what its schema does not have."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> Wrong:  # type: ignore[override]
+        super().reset(seed=seed, goal=goal)
+        observation = Wrong()
+        object.__setattr__(observation, "count", "three")
+        observation.__dict__["count"] = "three"
+        return observation
+
+
+class Hopeless(Counter):
+    """Cannot be built."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("out of order")
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("Shared", {"sessions do not see each other"}),
+        ("SameForAll", {"different seeds differ"}),
+        ("Weak", {"the oracle reaches the top reward"}),
+        ("Hopeless", {"starts"}),
+    ],
+)
+async def test_a_defect_is_found_by_its_own_check(name: str, broken: set[str]) -> None:
+    assert await failures(f"check.test_check:{name}") == broken
+
+
+async def test_a_seed_that_is_ignored_is_found() -> None:
+    assert "same seed, same episode" in await failures("check.test_check:Unseeded")
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_an_observation_that_does_not_fit_its_schema_is_found() -> None:
+    assert "observations fit the schema" in await failures("check.test_check:Lying")
+
+
+@pytest.mark.parametrize("spec", ["catch", "echo", "wordle", "world:Counter", "world:LineWorld"])
+async def test_what_is_sound_passes(spec: str) -> None:
+    found = await failures(spec)
+    assert found <= ({"different seeds differ"} if spec == "world:LineWorld" else set())
+
+
+async def test_a_server_is_examined_over_the_wire_with_the_oracle_of_this_machine() -> None:
+    with serving("catch") as served:
+        report = await examine(served.url, seeds=3)
+    assert report.passed, report.failures
+    assert report.findings[-1].detail == "1 on 3 seeds"
+
+
+async def test_too_few_sessions_are_found() -> None:
+    with serving(Counter, max_sessions=2, queue_timeout=0.1) as served:
+        assert "enough sessions at once" in await failures(served.url, sessions=3)
+
+
+def test_the_command_prints_a_line_per_check_and_fails_when_one_does() -> None:
+    good = run_ludus("check", "catch")
+    assert good.returncode == 0 and good.stdout.count(" pass ") == 11
+    bad = run_ludus("check", "check.test_check:Weak", env={"PYTHONPATH": "tests"})
+    assert bad.returncode == 1 and "1 failed" in bad.stdout
+
+
+def test_the_report_is_also_json() -> None:
+    done = run_ludus("check", "catch", "--json")
+    assert Report.model_validate_json(done.stdout).passed
+
+
+def test_a_server_that_is_down_is_one_line() -> None:
+    done = run_ludus("check", "http://127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "cannot be read" in done.stderr
