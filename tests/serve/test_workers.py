@@ -82,6 +82,7 @@ async def test_the_limit_on_sessions_holds_over_all_workers() -> None:
         held = [endpoint.session() for _ in range(3)]
         for session in held:
             await session.open()
+            await session.reset()
         for _ in range(3):
             with pytest.raises(CapacityReached):
                 async with endpoint.session() as refused:
