@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
-
-from ludus import Observation, ToolCall, tool
-from ludus.check import Report, examine
 from program import run_ludus
 from world import Counter, serving
 
+from ludus import Observation, ToolCall, tool
+from ludus.check import Report, examine
 
-async def failures(spec: str, **options: int) -> set[str]:
+
+async def failures(spec: str, **options: Any) -> set[str]:
     report = await examine(spec, **options)
     return {finding.check for finding in report.failures}
 

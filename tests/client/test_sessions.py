@@ -1,9 +1,14 @@
 """One behaviour, in process and over a socket."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
 import pytest
+from world import Counter, LineWorld, Slow, Two, serving
 
 from ludus.client.endpoint import LocalEndpoint, RemoteEndpoint
-from ludus.client.session import Session
+from ludus.client.session import Session, StepResult
 from ludus.environment.inspection import contract_of
 from ludus.errors import (
     ConnectFailed,
@@ -12,25 +17,29 @@ from ludus.errors import (
     SessionError,
     SessionLost,
 )
-from world import Counter, LineWorld, Slow, Two, serving
+
+Opener = Callable[..., Session]
 
 
 @pytest.fixture(params=["in process", "over a socket"])
-def open_session(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
     """A function that opens a session on an environment class, one way or the other."""
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
 
-        def opened(cls: type, **settings: object) -> Session:
+        def opened(cls: type, **settings: Any) -> Session:
             if request.param == "in process":
-                return LocalEndpoint(contract_of(cls), **settings).session()  # type: ignore[arg-type]
+                return LocalEndpoint(contract_of(cls), **settings).session()
             return RemoteEndpoint(stack.enter_context(serving(cls, **settings)).url).session()
 
         yield opened
 
 
-async def test_an_episode_is_played_to_its_reward(open_session) -> None:  # type: ignore[no-untyped-def]
+def mistake(result: StepResult[Any]) -> str:
+    assert result.error is not None
+    return result.error
+
+
+async def test_an_episode_is_played_to_its_reward(open_session: Opener) -> None:
     async with open_session(Counter) as session:
         first = await session.reset(goal=4)
         assert first.content == "Reach 4."
@@ -43,18 +52,18 @@ async def test_an_episode_is_played_to_its_reward(open_session) -> None:  # type
         assert state["step_count"] == 2 and state["episode_id"]
 
 
-async def test_a_models_mistakes_come_back_as_errors_and_cost_nothing(open_session) -> None:  # type: ignore[no-untyped-def]
+async def test_a_models_mistakes_come_back_as_errors_and_cost_nothing(open_session: Opener) -> None:
     async with open_session(Counter) as session:
         await session.reset(goal=4)
-        assert "Did you mean 'add'" in (await session.call("ad", {"number": 1})).error
-        assert "'number' is missing" in (await session.call("add")).error
-        assert "unknown argument 'numbr'" in (await session.call("add", {"numbr": 1})).error
-        assert "above zero" in (await session.call("add", {"number": 0})).error
+        assert "Did you mean 'add'" in mistake(await session.call("ad", {"number": 1}))
+        assert "'number' is missing" in mistake(await session.call("add"))
+        assert "unknown argument 'numbr'" in mistake(await session.call("add", {"numbr": 1}))
+        assert "above zero" in mistake(await session.call("add", {"number": 0}))
         coerced = await session.call("add", {"number": "4"})
         assert coerced.done and coerced.reward == 1.0
 
 
-async def test_steps_outside_an_episode_are_refused(open_session) -> None:  # type: ignore[no-untyped-def]
+async def test_steps_outside_an_episode_are_refused(open_session: Opener) -> None:
     async with open_session(Counter) as session:
         with pytest.raises(ExecutionFailed, match="before the first step"):
             await session.call("add", {"number": 1})
@@ -65,13 +74,13 @@ async def test_steps_outside_an_episode_are_refused(open_session) -> None:  # ty
         assert (await session.reset(goal=2)).content == "Reach 2."
 
 
-async def test_an_unknown_task_argument_is_named(open_session) -> None:  # type: ignore[no-untyped-def]
+async def test_an_unknown_task_argument_is_named(open_session: Opener) -> None:
     async with open_session(Counter) as session:
         with pytest.raises(InvalidAction, match="Did you mean 'goal'"):
             await session.reset(gaol=3)
 
 
-async def test_a_task_can_be_chosen_by_split_and_index(open_session) -> None:  # type: ignore[no-untyped-def]
+async def test_a_task_can_be_chosen_by_split_and_index(open_session: Opener) -> None:
     async with open_session(Counter) as session:
         by_index = await session.reset(split="test", index=3)
         by_seed = await session.reset(seed=1_000_003)
@@ -80,7 +89,7 @@ async def test_a_task_can_be_chosen_by_split_and_index(open_session) -> None:  #
             await session.reset(split="test", index=99999999)
 
 
-async def test_several_tools_are_called_by_name(open_session) -> None:  # type: ignore[no-untyped-def]
+async def test_several_tools_are_called_by_name(open_session: Opener) -> None:
     async with open_session(Two) as session:
         await session.reset(seed=1)
         assert [tool.name for tool in session.tools] == ["double", "leave"]
@@ -89,7 +98,7 @@ async def test_several_tools_are_called_by_name(open_session) -> None:  # type: 
         assert (last.content, last.reward, last.done) == ("ciao", 1.0, True)
 
 
-async def test_a_typed_environment_gets_its_tool_from_its_action(open_session) -> None:  # type: ignore[no-untyped-def]
+async def test_a_typed_environment_gets_its_tool_from_its_action(open_session: Opener) -> None:
     async with open_session(LineWorld) as session:
         assert [tool.name for tool in session.tools] == ["move"]
         await session.reset(start=2)
@@ -104,7 +113,7 @@ async def test_a_typed_environment_gets_its_tool_from_its_action(open_session) -
         assert (await session.state())["position"] == 5
 
 
-async def test_a_step_that_hangs_ends_the_session(open_session) -> None:  # type: ignore[no-untyped-def]
+async def test_a_step_that_hangs_ends_the_session(open_session: Opener) -> None:
     async with open_session(Slow, step_timeout=0.2) as session:
         await session.reset()
         with pytest.raises(SessionError, match=r"longer than 0\.2 s"):
@@ -118,7 +127,7 @@ async def test_nobody_at_the_address_is_one_clear_error() -> None:
         await RemoteEndpoint("http://127.0.0.1:1").session().open()
 
 
-async def test_a_closed_session_stays_closed(open_session) -> None:  # type: ignore[no-untyped-def]
+async def test_a_closed_session_stays_closed(open_session: Opener) -> None:
     session = open_session(Counter)
     await session.open()
     await session.close()

@@ -2,7 +2,6 @@
 
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
-
 from world import serving
 
 

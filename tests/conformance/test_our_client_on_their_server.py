@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+from world import wait_until
 
 from conformance.openenv_worlds import (
     CalculatorEnvironment,
@@ -21,7 +22,6 @@ from conformance.openenv_worlds import (
 )
 from ludus import Action, EnvClient, Observation, State, connect
 from ludus.errors import InvalidAction, SessionLost
-from world import wait_until
 
 
 @contextmanager

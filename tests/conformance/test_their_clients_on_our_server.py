@@ -7,9 +7,9 @@ import pytest
 from openenv.core.env_server.mcp_types import CallToolAction
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
+from world import Counter, LineWorld, serving
 
 from conformance.openenv_worlds import CalculatorEnvironment, GuessAction, GuessEnvironment
-from world import Counter, LineWorld, serving
 
 
 async def test_the_generic_client_plays_a_single_tool_environment() -> None:

@@ -14,7 +14,7 @@ SESSIONS = 5_000
 STEPS = 3
 
 
-class Player(picows.WSListener):  # type: ignore[misc]
+class Player(picows.WSListener):
     """One session: a reset, then steps, each answered before the next is sent."""
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from world import Counter, Slow
 
 from ludus import Image, Text, ToolEnvironment, tool
 from ludus.client.endpoint import LocalEndpoint
@@ -14,7 +15,6 @@ from ludus.data.content import plain
 from ludus.environment.host import Host
 from ludus.environment.inspection import contract_of
 from ludus.errors import ExecutionFailed, InvalidAction
-from world import Counter, Slow
 
 
 class Odd(ToolEnvironment):

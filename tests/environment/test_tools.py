@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from world import Counter, Two
 
 from ludus import ToolEnvironment, tool
 from ludus.environment.inspection import contract_of
 from ludus.environment.tools import BadArguments, tools_of
 from ludus.errors import BadEnvironment
-from world import Counter, Two
 
 
 class Rich(ToolEnvironment):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import ConnectionClosed
-
 from world import Counter, LineWorld, Served, serving
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

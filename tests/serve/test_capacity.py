@@ -8,13 +8,13 @@ import time
 import httpx
 import pytest
 from websockets.asyncio.client import connect as websocket
+from world import Counter, Slow, Two, serving, until
 
 from ludus import connect
 from ludus.environment.inspection import contract_of
 from ludus.errors import CapacityReached, FactoryFailed, SessionError
 from ludus.serve.run import ServeRefused, check_settings
 from ludus.serve.settings import ServeSettings
-from world import Counter, Slow, Two, serving, until
 
 
 async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:

@@ -8,13 +8,13 @@ import time
 
 import pytest
 from websockets.asyncio.client import connect as websocket
+from world import Counter, Slow, serving, until
 
 from ludus import connect
 from ludus.client.session import Session
 from ludus.client.socket import Socket
 from ludus.errors import SessionLost
 from serve.cutting_proxy import CuttingProxy
-from world import Counter, Slow, serving, until
 
 
 def cut(session: Session) -> None:

@@ -9,11 +9,11 @@ import pytest
 from pydantic_core import from_json, to_json
 from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import InvalidStatus
+from world import Counter, LineWorld, Slow, Two, serving, until
 
 from ludus import connect
 from ludus.client.session import Session
 from ludus.errors import ConnectFailed
-from world import Counter, LineWorld, Slow, Two, serving, until
 
 
 def client(url: str, **options: Any) -> httpx.AsyncClient:

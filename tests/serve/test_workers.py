@@ -10,14 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
+from program import Program, served_by_program
 from pydantic_core import from_json
 from websockets.asyncio.client import connect as websocket
+from world import until
 
 from ludus import connect
 from ludus.client.session import Session
 from ludus.errors import CapacityReached
-from program import Program, served_by_program
-from world import until
 
 
 def ask(program: Program, method: str, **params: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from ludus.errors import (
 from ludus.protocol.render import render
 from ludus.protocol.types import (
     CallToolObservation,
+    ErrorCode,
     ListToolsObservation,
     Observation,
     ToolFault,
@@ -240,7 +241,7 @@ class Host:
     async def _guarded(self, call: Callable[[], Any], what: str) -> Any:
         """Run it within the time-out, and turn whatever it raises into the wire's errors."""
         if self._environment is None:
-            raise ExecutionFailed("The session is closed.")
+            raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
         deadline = asyncio.timeout(self.step_timeout)
         try:
             async with deadline:

@@ -57,6 +57,9 @@ def _variant(name: str, cls: Any, variant: str | None) -> Contract:
     if variant is None:
         return contract_of(cls, name=name)
     known = list(cls.variants()) if hasattr(cls, "variants") else []
+    if variant not in known and variant == getattr(cls, "__name__", None):
+        # The package is named like its environment: this is module:Class.
+        return contract_of(cls, name=name)
     if variant not in known:
         hint = did_you_mean(variant, known, f"See `ludus envs {name}`.")
         raise EnvironmentNotFound(f"{name!r} has no variant {variant!r}. {hint}")

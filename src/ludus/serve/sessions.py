@@ -164,12 +164,13 @@ class Sessions:
             session.running.cancel()
         await session.host.close()
 
-    async def drain(self) -> None:
+    async def drain(self, *, hurry: Callable[[], bool] = lambda: False) -> None:
         """Take no more sessions, and let the requests that are running finish."""
         self.draining = True
-        running = [s.running for s in self._open.values() if s.running is not None]
-        if running:
-            await asyncio.wait(running, timeout=self.settings.shutdown_timeout)
+        running = {s.running for s in self._open.values() if s.running is not None}
+        deadline = time.monotonic() + self.settings.shutdown_timeout
+        while running and time.monotonic() < deadline and not hurry():
+            _, running = await asyncio.wait(running, timeout=0.1)
 
     async def close(self) -> None:
         if self._reaper is not None:

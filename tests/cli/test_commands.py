@@ -1,0 +1,140 @@
+"""What a person sees who types a command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from program import run_ludus, served_by_program
+
+import ludus
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    done = run_ludus("--help")
+    assert done.returncode == 0
+    for command in ("envs", "serve", "check", "play", "init"):
+        assert f"  {command} " in done.stdout
+    # What help loads decides how fast it answers; benchmarks/wire.py reports the time.
+    script = (
+        "import sys; import ludus.cli.main; "
+        "print([m for m in ('fastapi', 'pydantic', 'rich.console', 'httpx', 'uvicorn') "
+        "if m in sys.modules])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_version_is_told() -> None:
+    assert run_ludus("--version").stdout.strip() == ludus.__version__
+
+
+def test_envs_lists_what_is_installed_and_describes_one() -> None:
+    listed = run_ludus("envs").stdout
+    for name in ("catch", "echo", "reasoning_gym", "wordle"):
+        assert name in listed
+    described = run_ludus("envs", "catch").stdout
+    for heading in ("Tools:", "Observation:", "Reward:", "Episode end:", "Task arguments:"):
+        assert heading in described
+    assert "chain_sum" in run_ludus("envs", "reasoning_gym").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "wordel"), "Did you mean 'wordle'"),
+        (("serve", "echo", "--host", "0.0.0.0"), "--token"),
+        (("envs", "nothing"), "No environment named 'nothing'"),
+        (("check", "catch:hard"), "has no variant 'hard'"),
+        (("play", "http://127.0.0.1:1"), "Nobody answers"),
+        (("init", "not a name"), "cannot be a package name"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_1(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    done = run_ludus(*arguments)
+    assert done.returncode == 1
+    assert words in done.stderr and done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("serve", "echo", "--prot", "1"),
+        ("play", "catch", "--task", "{"),
+        ("play", "catch", "--task", "3"),
+    ],
+)
+def test_a_bad_flag_is_named_and_exit_code_2(arguments: tuple[str, ...]) -> None:
+    done = run_ludus(*arguments)
+    assert done.returncode == 2 and arguments[2] in done.stderr
+
+
+def test_a_taken_port_is_said() -> None:
+    with served_by_program("echo") as program:
+        port = program.url.rpartition(":")[2]
+        done = run_ludus("serve", "echo", "--port", port)
+    assert done.returncode == 1 and f"Port {port} of 127.0.0.1 cannot be used" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_stops_quietly_when_it_is_told_to(number: signal.Signals) -> None:
+    with served_by_program("echo") as program:
+        assert httpx.get(f"{program.url}/health", trust_env=False).status_code == 200
+        program.process.send_signal(number)
+        said, _ = program.process.communicate(timeout=30)
+        assert "Traceback" not in said and "Stopped." in said
+        assert program.process.returncode == 0
+
+
+def test_a_person_plays_an_episode() -> None:
+    moves = "\n".join(["sideways", *["right"] * 9]) + "\n"
+    done = run_ludus("play", "catch", "--seed", "3", typed=moves)
+    assert done.returncode == 0
+    assert "input should be 'left', 'stay' or 'right'" in done.stdout
+    assert "You missed the ball." in done.stdout and "Reward 0" in done.stdout
+
+
+def test_a_person_chooses_a_tool_and_leaves() -> None:
+    done = run_ludus("play", "echo", typed="shout\necho_with_length\nhello\n")
+    assert '{"message": "hello", "length": 5}' in done.stdout
+    assert "You left before the end." in done.stdout
+
+
+def test_a_new_package_passes_its_check_and_its_own_test_as_generated(tmp_path: Path) -> None:
+    made = run_ludus("init", "guess-number", "--in", str(tmp_path))
+    assert made.returncode == 0
+    package = tmp_path / "guess_number"
+    again = run_ludus("init", "guess-number", "--in", str(tmp_path))
+    assert again.returncode == 1 and "exists already" in again.stderr
+    home = tmp_path / "site"
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    subprocess.run([*install, "--target", str(home), str(package)], check=True, timeout=120)
+    env = {"PYTHONPATH": str(home)}
+    checked = run_ludus("check", "guess_number", env=env, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "guess_number" in run_ludus("envs", env=env, cwd=tmp_path).stdout
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests")],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=package,
+    )
+    assert tested.returncode == 0 and "2 passed" in tested.stdout, tested.stdout

@@ -1,0 +1,38 @@
+"""The README's Python runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from world import serving
+
+BLOCKS = re.findall(
+    r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL
+)
+
+
+def run(code: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_lines_play_wordle(tmp_path: Path) -> None:
+    assert "C R A N E" in run(BLOCKS[0], tmp_path)
+
+
+def test_the_environment_is_sound(tmp_path: Path) -> None:
+    (tmp_path / "doubling.py").write_text(BLOCKS[1])
+    check = "import asyncio, ludus.check as c; print(asyncio.run(c.examine('doubling:Doubling')).passed)"
+    assert run(check, tmp_path).strip() == "True"
+
+
+def test_the_client_from_openenv_scores_an_answer(tmp_path: Path) -> None:
+    with serving("reasoning_gym") as served:
+        out = run(BLOCKS[2].replace("http://localhost:8000", served.url), tmp_path)
+    assert re.fullmatch(r"0\.\d+ 0\.\d+ True|1\.0 1\.0 True", out.strip()), out
