@@ -28,8 +28,10 @@ def test_the_first_lines_play_wordle(tmp_path: Path) -> None:
 
 def test_the_environment_is_sound(tmp_path: Path) -> None:
     (tmp_path / "doubling.py").write_text(BLOCKS[1])
-    check = "import asyncio, ludus.check as c; print(asyncio.run(c.examine('doubling:Doubling')).passed)"
-    assert run(check, tmp_path).strip() == "True"
+    code = (
+        "import asyncio; from ludus.check import examine; print(asyncio.run(examine(SPEC)).passed)"
+    )
+    assert run(code.replace("SPEC", "'doubling:Doubling'"), tmp_path).strip() == "True"
 
 
 def test_the_client_from_openenv_scores_an_answer(tmp_path: Path) -> None:

@@ -85,3 +85,9 @@ class CalculatorEnvironment(MCPEnvironment):
     @property
     def state(self) -> State:
         return State()
+
+
+class CheapGuessEnvironment(GuessEnvironment):
+    """The same, declared cheap: it is then stepped on the event loop."""
+
+    blocking = False

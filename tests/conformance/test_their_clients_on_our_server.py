@@ -9,7 +9,12 @@ from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
 from world import Counter, LineWorld, serving
 
-from conformance.openenv_worlds import CalculatorEnvironment, GuessAction, GuessEnvironment
+from conformance.openenv_worlds import (
+    CalculatorEnvironment,
+    CheapGuessEnvironment,
+    GuessAction,
+    GuessEnvironment,
+)
 
 
 async def test_the_generic_client_plays_a_single_tool_environment() -> None:
@@ -60,8 +65,9 @@ async def test_the_tool_client_lists_and_calls_and_steps_on_one_session() -> Non
         assert len(served.sessions) == 0
 
 
-async def test_a_class_of_theirs_is_served_unchanged() -> None:
-    with serving(GuessEnvironment) as served:
+@pytest.mark.parametrize("environment", [GuessEnvironment, CheapGuessEnvironment])
+async def test_a_class_of_theirs_is_served_unchanged(environment: type) -> None:
+    with serving(environment) as served:
         async with GenericEnvClient(base_url=served.url) as client:
             first = await client.reset(seed=14, episode_id="e")
             assert first.observation["text"] == "Guess from 0 to 9."

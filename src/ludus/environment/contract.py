@@ -79,7 +79,7 @@ class Contract:
     @cached_property
     def tools(self) -> tuple[ToolSpec, ...] | None:
         """The tools that a model is offered; None where only a running environment can tell."""
-        if issubclass(self.cls, ToolEnvironment):
+        if self._has_tools:
             return tuple(tool.spec for tool in tools_of(self.cls).values())
         if takes_tool_calls(self.action_schema):
             return None
@@ -89,26 +89,35 @@ class Contract:
     def waits(self) -> bool:
         """Whether any part of it is a coroutine."""
         names = ["reset", "step", "state", *(tool.name for tool in self.tools or ())]
-        return any(inspect.iscoroutinefunction(getattr(self.cls, name, None)) for name in names)
+        return self.later or any(
+            inspect.iscoroutinefunction(getattr(self.cls, name, None)) for name in names
+        )
 
     def parse_action(self, data: Mapping[str, Any]) -> Any:
         """The action that the wire carried, or `InvalidAction` with every reason."""
         model = self.action
-        if (
-            self.named_calls
-            and data.get("type") == "call_tool"
-            and issubclass(self.cls, ToolEnvironment)
-        ):
+        if data.get("type") == "call_tool" and self._has_tools:
             model = CallToolAction
-        schema = self.action_schema if model is self.action else {}
         try:
-            return model.model_validate(coerce(data, schema))
+            return model.model_validate(data)
+        except ValidationError:
+            # Most actions are right; only those that are not get put right.
+            schema = self.action_schema if model is self.action else {}
+            return self._parse_coerced(model, coerce(data, schema))
+
+    def _parse_coerced(self, model: type[BaseModel], data: Mapping[str, Any]) -> Any:
+        try:
+            return model.model_validate(data)
         except ValidationError as error:
             known = [name for name in model.model_fields if name != "metadata"]
             raise InvalidAction(
                 f"Invalid action: {explain(error, known)}",
                 details={"errors": readable_errors(error)},
             ) from None
+
+    @cached_property
+    def _has_tools(self) -> bool:
+        return issubclass(self.cls, ToolEnvironment)
 
     @cached_property
     def _reset_parameters(self) -> Mapping[str, inspect.Parameter]:

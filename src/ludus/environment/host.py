@@ -52,24 +52,23 @@ class Host:
         self._tools = contract.tools
         self._own: Worker | None = None
         self._under_way: asyncio.Future[Any] | None = None
-        self._cheap = contract.native and not contract.blocking
+        self._cheap = not contract.blocking
+        self.instant = self._cheap and not contract.waits
+        """Whether requests are answered on the loop without ever waiting."""
 
     async def start(self) -> None:
         """Build the environment."""
         if self.contract.own_thread and not self.contract.single_thread:
             self._own = Worker()
         try:
-            self._environment = await self._run(self.contract.factory)
+            # A stranger's constructor may do anything, also where its steps are cheap.
+            run = self._run if self.contract.native else self._off_loop
+            self._environment = await run(self.contract.factory)
         except Exception as error:
             raise FactoryFailed(
                 f"{self.contract.spec} could not be built: {_words(error)}",
                 details={"factory_name": self.contract.cls.__name__},
             ) from error
-
-    @property
-    def instant(self) -> bool:
-        """Whether requests are answered on the loop without ever waiting."""
-        return self._cheap and not self.contract.waits
 
     @property
     def environment(self) -> Any:
@@ -173,7 +172,7 @@ class Host:
             raise EpisodeOver("The episode is over: send a reset to begin another.")
         method = self._method("step")
         observation = self._checked(await self._guarded(lambda: method(action), "step"))
-        if getattr(observation, "error", None) is None:
+        if vars(observation).get("error") is None:
             self.steps += 1
         self._playing = not observation.done
         return observation
@@ -242,22 +241,27 @@ class Host:
         """Run it within the time-out, and turn whatever it raises into the wire's errors."""
         if self._environment is None:
             raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
+        try:
+            # What never waits cannot time out, and setting a clock costs more than a cheap step.
+            return call() if self.instant else await self._timed(call, what)
+        except WireError:
+            raise
+        except Exception as error:
+            raise ExecutionFailed(_words(error)) from error
+
+    async def _timed(self, call: Callable[[], Any], what: str) -> Any:
         deadline = asyncio.timeout(self.step_timeout)
         try:
             async with deadline:
                 return await self._run(call)
-        except TimeoutError as error:
+        except TimeoutError:
             if not deadline.expired():
-                raise ExecutionFailed(_words(error)) from error
+                raise
             self._playing = False
             raise StepTimeout(
                 f"The {what} took longer than {self.step_timeout:g} s; the session is closed. "
                 "Raise --step-timeout if it needs more."
             ) from None
-        except WireError:
-            raise
-        except Exception as error:
-            raise ExecutionFailed(_words(error)) from error
 
     def _checked(self, observation: Observation) -> Observation:
         reward = observation.reward

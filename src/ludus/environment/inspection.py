@@ -113,6 +113,8 @@ def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
 def _read_foreign(cls: type) -> dict[str, Any]:
     action, observation, state = _types(cls)
     later = _overrides(cls, "step_async")
+    # Nothing is known of a stranger's step but what it says itself: `blocking = False` is ours.
+    blocking = bool(getattr(cls, "blocking", not later))
     calls = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
     if calls:
         theirs = __import__("openenv.core.env_server.mcp_types", fromlist=["CallToolAction"])
@@ -122,13 +124,13 @@ def _read_foreign(cls: type) -> dict[str, Any]:
         "observation": observation,
         "reset_observation": _shown_by(cls.reset) or observation,  # type: ignore[attr-defined]
         "state": state,
-        "blocking": not later,
+        "blocking": blocking,
         "later": later,
         "concurrent": bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
         "native": False,
         "named_calls": calls or takes_tool_calls(action.model_json_schema()),
         "single_thread": bool(getattr(cls, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)),
-        "own_thread": True,
+        "own_thread": blocking,
     }
 
 

@@ -60,6 +60,9 @@ _CODES = {
 }
 
 
+_BESIDE = {"reward", "done"}
+
+
 class FrameRefused(WireError):
     """A frame that is not one; the socket stays open."""
 
@@ -85,7 +88,7 @@ def readable_errors(error: ValidationError) -> list[dict[str, Any]]:
 def result_payload(observation: Observation) -> dict[str, Any]:
     """`reward` and `done` stand beside the observation; metadata in both places."""
     payload: dict[str, Any] = {
-        "observation": observation.model_dump(mode="json", exclude={"reward", "done"}),
+        "observation": observation.model_dump(mode="json", exclude=_BESIDE),
         "reward": observation.reward,
         "done": observation.done,
     }
@@ -101,13 +104,22 @@ def action_payload(action: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
     return dict(action)
 
 
-def encode(kind: str, data: Mapping[str, Any]) -> str:
-    return to_json({"type": kind, "data": data}, inf_nan_mode="null").decode()
+def encode(kind: str, data: Mapping[str, Any]) -> bytes:
+    return to_json({"type": kind, "data": data}, inf_nan_mode="null")
 
 
-def encode_observation(observation: Observation) -> str:
-    return encode("observation", result_payload(observation))
+def encode_observation(observation: Observation) -> bytes:
+    """The frame of `result_payload`, without the detour over dictionaries."""
+    seen = observation.__pydantic_serializer__.to_json(observation, exclude=_BESIDE)
+    frame = b'{"type":"observation","data":{"observation":%b,"reward":%b,"done":%b' % (
+        seen,
+        to_json(observation.reward),
+        b"true" if observation.done else b"false",
+    )
+    if observation.metadata:
+        frame += b',"metadata":' + to_json(observation.metadata, inf_nan_mode="null")
+    return frame + b"}}"
 
 
-def encode_error(error: WireError) -> str:
+def encode_error(error: WireError) -> bytes:
     return encode("error", {"message": str(error), "code": error.code, **error.details})

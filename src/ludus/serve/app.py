@@ -7,7 +7,7 @@ closes it. A step begins an episode of its own first. Sessions live on `/ws` and
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from ludus.serve.settings import ServeSettings
 from ludus.serve.slots import Slots
 from ludus.serve.sockets import SocketEndpoint
 from ludus.serve.tasks import add_task_routes
+from ludus.serve.upgrade import Door
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -87,16 +88,21 @@ def create_app(
     app = FastAPI(
         title=contract.spec, description=contract.description, version="1.0.0", lifespan=lifespan
     )
+    sockets = SocketEndpoint(sessions, rpc.in_session)
+    guard = Guard(settings.token)
     app.state.sessions = sessions
+    app.state.door = Door(
+        sockets, settings, lambda scope: guard.admits(scope) and forwarder.is_here(scope)
+    )
     app.router.routes += [
-        WebSocketRoute("/ws", forwarder.sockets(SocketEndpoint(sessions, rpc.in_session))),
+        WebSocketRoute("/ws", forwarder.sockets(sockets)),
         WebSocketRoute("/mcp", McpSocket(sessions, rpc)),
     ]
     _add_information(app, contract, sessions)
     _add_episode_routes(app, sessions)
     McpHttp(sessions, rpc, forwarder).add_to(app)
     add_task_routes(app, sessions)
-    app.add_middleware(_Guard, token=settings.token, max_body=settings.max_frame)
+    app.add_middleware(GuardedApp, guard=guard, max_body=settings.max_frame)
     return app
 
 
@@ -184,29 +190,34 @@ def _http_error(error: SessionError) -> HTTPException:
     return HTTPException(_STATUS.get(code, 500), {"message": str(error), "code": code})
 
 
-class _Guard:
-    """Lets through who knows the token, and what is not too large. `/health` is open to all."""
+class Guard:
+    """Knows the token. `/health` is open to all."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None, max_body: int) -> None:
-        self._app = app
+    def __init__(self, token: str | None) -> None:
         self._expected = f"Bearer {token}".encode() if token else None
-        self._max_body = max_body
+
+    def admits(self, scope: Mapping[str, Any]) -> bool:
+        if self._expected is None or scope["path"] == "/health":
+            return True
+        given: bytes = dict(scope["headers"]).get(b"authorization", b"")
+        return secrets.compare_digest(given, self._expected)
+
+
+class GuardedApp:
+    """Lets through who knows the token, and what is not too large."""
+
+    def __init__(self, app: ASGIApp, *, guard: Guard, max_body: int) -> None:
+        self._app, self._guard, self._max_body = app, guard, max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif not self._knows_token(scope):
+        elif not self._guard.admits(scope):
             await _turn_away(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._app(scope, receive, send)
         else:
             await self._app(scope, self._bounded(receive), send)
-
-    def _knows_token(self, scope: Scope) -> bool:
-        if self._expected is None or scope["path"] == "/health":
-            return True
-        given: bytes = dict(scope["headers"]).get(b"authorization", b"")
-        return secrets.compare_digest(given, self._expected)
 
     def _bounded(self, receive: Receive) -> Receive:
         seen = 0

@@ -7,7 +7,7 @@ the number of its worker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from fastapi.responses import Response
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed
 
-from ludus.serve.sockets import Message, Receive, Send, SocketEndpoint
+from ludus.serve.lines import Message, Receive, Send
+from ludus.serve.sockets import SocketEndpoint
 
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "server"}
 
@@ -38,6 +39,10 @@ class Forwarder:
         if not head.isdecimal() or int(head) == self._worker or int(head) >= len(self._doors):
             return None
         return self._doors[int(head)]
+
+    def is_here(self, scope: Mapping[str, Any]) -> bool:
+        """Whether the session that an upgrade asks for is one of this worker."""
+        return self.elsewhere(_session_in(scope)) is None
 
     async def http(self, door: Path, request: Request, body: bytes) -> Response:
         client = self._clients.get(door)
@@ -68,13 +73,16 @@ class _ForwardingSockets:
         self._forwarder, self._here = forwarder, here
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        query = scope["query_string"].decode("latin-1")
-        id = parse_qs(query).get("session_id", [None])[0]
-        door = self._forwarder.elsewhere(id)
+        door = self._forwarder.elsewhere(_session_in(scope))
         if door is None:
             await self._here(scope, receive, send)
         else:
             await _pipe(door, scope, receive, send)
+
+
+def _session_in(scope: Mapping[str, Any]) -> str | None:
+    query: str = scope["query_string"].decode("latin-1")
+    return next(iter(parse_qs(query).get("session_id", ())), None)
 
 
 async def _pipe(door: Path, scope: Message, receive: Receive, send: Send) -> None:

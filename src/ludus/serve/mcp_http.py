@@ -11,9 +11,9 @@ from pydantic_core import from_json, to_json
 from ludus.errors import SessionError, SessionLost
 from ludus.protocol.jsonrpc import RpcCode, RpcRefused, failure
 from ludus.serve.forward import Forwarder
+from ludus.serve.lines import AsgiLine, Gone, Message, Receive, Send
 from ludus.serve.mcp import McpEndpoint
 from ludus.serve.sessions import ServedSession, Sessions
-from ludus.serve.sockets import Gone, Line, Message, Receive, Send
 
 SESSION = "mcp-session-id"
 
@@ -77,22 +77,22 @@ class McpSocket:
         self._sessions, self._rpc = sessions, rpc
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        line = Line(scope, receive, send)
-        await line.accept()
+        line = AsgiLine(scope, receive, send)
+        await line.accept({})
         try:
             session = await self._sessions.create()
         except SessionError as error:
             refused = RpcRefused(
                 RpcCode.SERVER_ERROR, str(error), data=getattr(error, "details", None)
             )
-            await line.send(to_json(failure(refused)).decode())
+            await line.send(to_json(failure(refused)))
             await line.close()
             return
         try:
             while True:
                 answer = await self._rpc.answer(await line.receive(), session)
                 if answer is not None:
-                    await line.send(to_json(answer, inf_nan_mode="null").decode())
+                    await line.send(to_json(answer, inf_nan_mode="null"))
         except Gone:
             pass
         finally:

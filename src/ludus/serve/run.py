@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
@@ -29,6 +30,7 @@ from ludus.serve.forward import Forwarder
 from ludus.serve.metrics import MULTIPROCESS_FOLDER
 from ludus.serve.settings import ServeSettings
 from ludus.serve.slots import Slots
+from ludus.serve.upgrade import UpgradingProtocol
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _BACKLOG = 4096
@@ -96,6 +98,7 @@ def make_server(
 ) -> DrainingServer:
     config = uvicorn.Config(
         app,
+        http=partial(UpgradingProtocol, door=app.state.door),  # type: ignore[arg-type]
         ws="websockets-sansio",
         ws_max_size=settings.max_frame,
         ws_ping_interval=settings.ping_interval,

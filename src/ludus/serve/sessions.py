@@ -34,6 +34,14 @@ from ludus.serve.slots import Slots
 Rpc = Callable[["ServedSession", Mapping[str, Any]], Awaitable[dict[str, Any] | None]]
 
 
+_INSTANT = (b'{"type":"step"', b'{"type": "step"', b'{"type":"reset"', b'{"type": "reset"')
+"""How the messages begin that need nothing but the environment; as all known clients write them."""
+
+
+async def _no_rpc(session: ServedSession, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    raise AssertionError("an mcp frame is never answered at once")
+
+
 class ServedSession:
     """One environment that a client holds.
 
@@ -53,8 +61,8 @@ class ServedSession:
         """No further request is taken: the client closed it, or a step hung."""
         self.requests = 0
         self.replies = 0
-        self.last_reply = ""
-        self.running: asyncio.Task[str | None] | None = None
+        self.last_reply = b""
+        self.running: asyncio.Task[bytes | None] | None = None
         self.owner: object | None = None
         """The socket that is attached now."""
         self.used_at = time.monotonic()
@@ -62,10 +70,9 @@ class ServedSession:
         self._metrics = metrics
         self._turn = asyncio.Lock()
 
-    async def answer(self, text: str | bytes, rpc: Rpc) -> str | None:
-        """The reply to one frame; None for `close`, which has none."""
+    async def answer(self, text: bytes, rpc: Rpc) -> bytes | None:
+        """The reply to one message; None for `close`, which has none."""
         self.requests += 1
-        self.used_at = time.monotonic()
         try:
             frame = parse_frame(text)
             match frame:
@@ -87,7 +94,23 @@ class ServedSession:
             reply = encode_error(error)
         self.replies += 1
         self.last_reply = reply
+        self.used_at = time.monotonic()
         return reply
+
+    def answer_now(self, text: bytes) -> bytes | None:
+        """The same, within a callback: for steps and resets of an environment that never waits.
+
+        None means that this message is not of that kind and was not looked at.
+        """
+        if self.ended or self._turn.locked() or not text.startswith(_INSTANT):
+            return None
+        answering = self.answer(text, _no_rpc)
+        try:
+            answering.send(None)
+        except StopIteration as finished:
+            reply: bytes = finished.value
+            return reply
+        raise RuntimeError(f"{self.host.contract.spec} waited, though it said that it never does.")
 
     async def reset(self, task: Mapping[str, Any]) -> Observation:
         async with self._turn:
@@ -98,9 +121,7 @@ class ServedSession:
         async with self._turn:
             began = time.perf_counter()
             observation = await self.host.step(action)
-            self._metrics.steps.inc()
-            self._metrics.seconds.observe(time.perf_counter() - began)
-            self.used_at = time.monotonic()
+            self._metrics.stepped(time.perf_counter() - began)
             return observation
 
 
@@ -188,6 +209,7 @@ class Sessions:
         pause = min(1.0, *(limit / 4 for limit in limits)) if limits else 1.0
         while True:
             await asyncio.sleep(pause)
+            self.metrics.flush()
             for session in list(self._open.values()):
                 if self._expired(session, time.monotonic()):
                     with suppress(Exception):

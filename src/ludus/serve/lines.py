@@ -1,0 +1,123 @@
+"""A line: one open socket, whatever carries it.
+
+`AsgiLine` is any ASGI server's WebSocket. `ludus.serve.upgrade` has the faster one that
+`ludus serve` uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
+
+from ludus.protocol.frames import RESUME_HEADER
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Direct = Callable[[bytes], bytes | None]
+T = TypeVar("T")
+
+_BACKLOG = 16
+"""Messages that are read ahead while one is being answered; the rest waits in the client."""
+CLEAN = (1000, 1001)
+"""Close codes of a client that leaves on purpose."""
+
+
+class Gone(Exception):
+    """The client has left; `clean` says whether it said so."""
+
+    def __init__(self, clean: bool = False) -> None:
+        self.clean = clean
+
+
+class Line:
+    """What the client said about itself when it connected, and reading with foresight."""
+
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        self.session_id: str | None = next(iter(query.get("session_id", ())), None)
+        self.named_session = self.session_id is not None
+        """Whether the client asks for a session that exists already."""
+        replies = query.get("replies", [""])[0]
+        self.replies = int(replies) if replies.isdecimal() else None
+        """How many replies a returning client has; None for one that does not return."""
+        self.resumable = RESUME_HEADER.encode() in dict(scope["headers"])
+        self.direct: Direct | None = None
+        """Answers a message at once, or with None leaves it to whoever receives."""
+        self._backlog: deque[bytes] = deque()
+        self._early: asyncio.Task[bytes] | None = None
+
+    @abstractmethod
+    async def send(self, text: bytes) -> None:
+        """Send a message; raises `Gone`."""
+
+    @abstractmethod
+    async def close(self, code: int = 1000) -> None:
+        """Hang up."""
+
+    @abstractmethod
+    async def _next(self) -> bytes:
+        """The next message; raises `Gone`."""
+
+    async def receive(self) -> bytes:
+        """The next message; raises `Gone` when there will be none."""
+        if self._backlog:
+            return self._backlog.popleft()
+        early, self._early = self._early, None
+        return await (early or self._next())
+
+    async def watch(self, work: asyncio.Task[T]) -> T:
+        """Wait for this work; raises `Gone` if the client leaves first. Messages are kept."""
+        while not work.done():
+            if len(self._backlog) >= _BACKLOG:
+                await asyncio.wait((work,))
+                break
+            self._early = self._early or asyncio.ensure_future(self._next())
+            await asyncio.wait((work, self._early), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                early, self._early = self._early, None
+                self._backlog.append(early.result())
+        return work.result()
+
+    def let_go(self) -> None:
+        """Stop listening."""
+        if self._early is not None:
+            self._early.cancel()
+            self._early = None
+
+
+class AsgiLine(Line):
+    """The socket that an ASGI server hands us."""
+
+    def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
+        super().__init__(scope)
+        self._receive, self._send = receive, send
+
+    async def accept(self, headers: Mapping[str, str]) -> None:
+        await self._receive()
+        named = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "websocket.accept", "headers": named})
+
+    async def send(self, text: bytes) -> None:
+        try:
+            await self._send({"type": "websocket.send", "text": text.decode()})
+        except (OSError, RuntimeError):
+            raise Gone from None
+
+    async def close(self, code: int = 1000) -> None:
+        self.let_go()
+        # It may have hung up first.
+        with suppress(OSError, RuntimeError):
+            await self._send({"type": "websocket.close", "code": code})
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect":
+            raise Gone(clean=message.get("code") in CLEAN)
+        text = message.get("text")
+        return text.encode() if text is not None else message.get("bytes") or b""

@@ -1,0 +1,197 @@
+"""The fast way from a TCP connection to a session: WebSocket frames parsed in C by picows.
+
+uvicorn reads the HTTP request and hands every upgrade to us. Those to `/ws` leave ASGI here: a
+message of a cheap environment is answered within the callback that it arrived in. All other
+upgrades (`/mcp`, sessions of other workers, callers without the token) go on to the ASGI app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from picows import (
+    WSAutoPingStrategy,
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+)
+
+# picows offers no public way to take over a connection that is open already.
+from picows.picows import WSProtocol  # type: ignore[attr-defined]
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ludus.serve.lines import Gone, Line
+from ludus.serve.settings import ServeSettings
+from ludus.serve.sockets import SocketEndpoint
+
+_log = logging.getLogger("ludus.serve")
+_log.setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where upgrades to `/ws` go, and which of them may."""
+
+    endpoint: SocketEndpoint
+    settings: ServeSettings
+    admits: Callable[[Mapping[str, Any]], bool]
+
+
+class UpgradingProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with an eye on upgrades."""
+
+    def __init__(self, *args: Any, door: Door, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._door = door
+
+    def handle_websocket_upgrade(self) -> None:
+        door, headers = self._door, list(self.scope["headers"])
+        path, _, query = self.url.partition(b"?")
+        asked = {"path": path.decode("latin-1"), "query_string": query, "headers": headers}
+        passed_on = self.transport.get_extra_info("socket").family == socket.AF_UNIX
+        if path != b"/ws" or passed_on or not door.admits(asked):
+            super().handle_websocket_upgrade()
+            return
+        self.connections.discard(self)
+        protocol = _websocket(FastLine(asked, door.endpoint, self.connections), door.settings)
+        protocol.connection_made(self.transport)
+        _feed(protocol, _request(self.url, headers))
+        self.transport.set_protocol(protocol)
+
+
+class FastLine(WSListener, Line):
+    """A line whose frames are parsed in C."""
+
+    def __init__(
+        self, scope: Mapping[str, Any], endpoint: SocketEndpoint, connections: set[Any]
+    ) -> None:
+        Line.__init__(self, scope)
+        self._endpoint = endpoint
+        self._connections = connections
+        self._arrived: asyncio.Queue[bytes | Gone] = asyncio.Queue()
+        self._parts: list[bytes] = []
+        self._clean = False
+        self._max_size = endpoint.max_frame
+        self._transport: WSTransport
+        self._task: asyncio.Task[None]
+
+    def upgrade(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
+        headers = self._endpoint.greet(self)
+        return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(headers), self)
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        self._connections.add(self)
+        self._task = asyncio.get_running_loop().create_task(self._endpoint.serve(self))
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        kind = frame.msg_type
+        if kind == WSMsgType.TEXT and frame.fin:
+            self._take(frame.get_payload_as_bytes())
+        elif kind in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
+            self._collect(frame)
+        elif kind == WSMsgType.CLOSE:
+            code = frame.get_close_code()
+            self._clean = code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY)
+            transport.send_close(code or WSCloseCode.OK)
+            transport.disconnect()
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._connections.discard(self)
+        self.direct = None
+        self._arrived.put_nowait(Gone(clean=self._clean))
+
+    def pause_writing(self) -> None:
+        """The client does not read: then we do not listen."""
+        self._transport.underlying_transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._transport.underlying_transport.resume_reading()
+
+    def shutdown(self) -> None:
+        """uvicorn is stopping."""
+        self._transport.send_close(WSCloseCode.SERVICE_RESTART)
+        self._transport.disconnect()
+
+    async def send(self, text: bytes) -> None:
+        if self._transport.is_disconnected:
+            raise Gone
+        self._transport.send(WSMsgType.TEXT, text)
+
+    async def close(self, code: int = 1000) -> None:
+        self.let_go()
+        if not self._transport.is_disconnected:
+            self._transport.send_close(WSCloseCode(code))
+            self._transport.disconnect()
+
+    async def _next(self) -> bytes:
+        arrived = await self._arrived.get()
+        if isinstance(arrived, Gone):
+            # Whoever asks again is told again.
+            self._arrived.put_nowait(arrived)
+            raise arrived
+        return arrived
+
+    def _take(self, payload: bytes) -> None:
+        if self.direct is not None and self._arrived.empty():
+            reply = self.direct(payload)
+            if reply is not None:
+                self._transport.send(WSMsgType.TEXT, reply)
+                return
+        self._arrived.put_nowait(payload)
+
+    def _collect(self, frame: WSFrame) -> None:
+        """A message that comes in several frames."""
+        self._parts.append(frame.get_payload_as_bytes())
+        if sum(map(len, self._parts)) > self._max_size:
+            self._transport.send_close(WSCloseCode.MESSAGE_TOO_BIG)
+            self._transport.disconnect()
+        elif frame.fin:
+            parts, self._parts = self._parts, []
+            self._take(b"".join(parts))
+
+
+def _websocket(line: FastLine, settings: ServeSettings) -> Any:
+    return WSProtocol(
+        None,
+        None,
+        False,
+        line.upgrade,
+        _log,
+        True,
+        None,
+        True,
+        settings.ping_interval,
+        settings.ping_interval,
+        WSAutoPingStrategy.PING_WHEN_IDLE,
+        True,
+        settings.max_frame,
+        None,
+        2048,
+    )
+
+
+def _request(url: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The request once more, as uvicorn too gives it to its WebSocket protocols."""
+    lines = [b"GET " + url + b" HTTP/1.1"]
+    lines += [name + b": " + value for name, value in headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _feed(protocol: Any, data: bytes) -> None:
+    while data:
+        buffer = protocol.get_buffer(len(data))
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        protocol.buffer_updated(count)
+        data = data[count:]
