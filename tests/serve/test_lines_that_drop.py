@@ -118,12 +118,12 @@ async def test_a_client_that_cannot_resume_frees_its_slot_at_once_even_during_a_
         line = await websocket(served.ws)
         await line.send('{"type":"reset","data":{"name":"gone"}}')
         await line.recv()
-        await line.send('{"type":"step","data":{"seconds":1.0}}')
+        await line.send('{"type":"step","data":{"seconds":3.0}}')
         await asyncio.sleep(0.1)
         began = time.monotonic()
         line.transport.abort()
         await until(lambda: served.sessions.slots.taken == 0)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 2.0
         # The environment is closed after its step has returned, and not beside it.
         assert "gone" not in Slow.closed
         await until(lambda: "gone" in Slow.closed)

@@ -67,14 +67,15 @@ def serve(
     )
 
     def ready(url: str) -> None:
-        out = console()
-        out.print(
-            f"[bold]{spec}[/] on [bold]{url}[/]  ({max_sessions} sessions, {workers} workers)"
-        )
-        out.print(
-            f"  WebSocket {url.replace('http', 'ws', 1)}/ws   MCP {url}/mcp   docs {url}/docs"
-        )
-        out.print("  Ctrl-C stops it; running steps finish first.")
+        crew = f"{workers} workers" if workers > 1 else "one process"
+        for line in (
+            f"[bold]{spec}[/] is served on [bold]{url}[/] (up to {max_sessions} sessions, {crew})",
+            f"  WebSocket  {url.replace('http', 'ws', 1)}/ws",
+            f"  MCP        {url}/mcp",
+            f"  docs       {url}/docs",
+            "Ctrl-C stops it; running steps finish first.",
+        ):
+            console().print(line, soft_wrap=True)
 
     run(spec, settings, ready=ready)
     console().print("Stopped.")
