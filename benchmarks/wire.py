@@ -38,10 +38,13 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 LUDUS = str(Path(sys.executable).with_name("ludus"))
 
-BASELINE, THREADED = "OpenEnv", "Ludus, in a thread"
+BASELINE, UVLOOP, THREADED = "OpenEnv", "OpenEnv + uvloop", "Ludus, in a thread"
 SAME, NATIVE = "Ludus, same class", "Ludus, own class"
+OPENENV = [sys.executable, "-m", "uvicorn", "--factory", "echo_openenv:app"]
 COMMANDS = {
-    BASELINE: [sys.executable, "-m", "uvicorn", "--factory", "echo_openenv:app", "--port"],
+    # What `pip install openenv` gives: its requirements have neither uvloop nor httptools.
+    BASELINE: [*OPENENV, "--loop", "asyncio", "--http", "h11", "--port"],
+    UVLOOP: [*OPENENV, "--port"],
     THREADED: [LUDUS, "serve", "echo_openenv:EchoEnv", "--port"],
     SAME: [LUDUS, "serve", "echo_openenv:CheapEchoEnv", "--port"],
     NATIVE: [LUDUS, "serve", "echo_ludus:EchoEnv", "--port"],

@@ -64,7 +64,7 @@ async def test_echo_hears_both_tools_and_a_bare_action() -> None:
     async with connect("echo").session() as session:
         await session.reset(seed=1, limit=5)
         said = await session.call("echo_message", {"message": "four"})
-        assert (said.content, said.reward) == ("four", pytest.approx(0.4))
+        assert said.content == "four" and said.reward == pytest.approx(0.4)
         counted = await session.call("echo_with_length", {"message": "longer than five"})
         assert counted.observation["result"] == {"message": "longer than five", "length": 16}
         assert counted.reward == pytest.approx(0.5)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,9 +10,10 @@ from pydantic import BaseModel
 from ludus.client.session import Session, StepResult, result_from
 from ludus.environment.contract import Contract
 from ludus.environment.host import Host
-from ludus.errors import ExecutionFailed, StepTimeout
+from ludus.errors import SessionLost, StepTimeout
 from ludus.protocol.derive import calls_by_name
 from ludus.protocol.frames import action_payload, result_payload
+from ludus.protocol.types import Observation
 
 
 class LocalSession(Session):
@@ -21,7 +21,6 @@ class LocalSession(Session):
 
     def __init__(self, contract: Contract, *, step_timeout: float | None = None) -> None:
         self._host = Host(contract, step_timeout=step_timeout)
-        self._turn = asyncio.Lock()
         self._open = False
 
     async def open(self) -> None:
@@ -31,33 +30,31 @@ class LocalSession(Session):
         self._open = True
 
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
-        async with self._turn:
-            self._require_open()
-            try:
-                return result_from(result_payload(await self._host.reset(task)))
-            except StepTimeout:
-                self._open = False
-                raise
+        return await self._ask(self._host.reset(task))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        async with self._turn:
-            self._require_open()
-            try:
-                return result_from(result_payload(await self._host.step(action_payload(action))))
-            except StepTimeout:
-                self._open = False
-                raise
+        return await self._ask(self._host.step(action_payload(action)))
 
     async def state(self) -> dict[str, Any]:
-        async with self._turn:
-            self._require_open()
-            return await self._host.state()
+        if not self._open:
+            raise _closed()
+        return await self._host.state()
 
     async def close(self) -> None:
         if self._host.environment is not None:
             self._open = False
             await self._host.close()
 
-    def _require_open(self) -> None:
+    async def _ask(self, seen: Coroutine[Any, Any, Observation]) -> StepResult[dict[str, Any]]:
         if not self._open:
-            raise ExecutionFailed("The session is closed; open another.")
+            seen.close()
+            raise _closed()
+        try:
+            return result_from(result_payload(await seen))
+        except StepTimeout:
+            self._open = False
+            raise
+
+
+def _closed() -> SessionLost:
+    return SessionLost("The session is closed; open another.")

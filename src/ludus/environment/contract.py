@@ -99,7 +99,7 @@ class Contract:
         if data.get("type") == "call_tool" and self._has_tools:
             model = CallToolAction
         try:
-            return model.model_validate(data)
+            return model.__pydantic_validator__.validate_python(data)
         except ValidationError:
             # Most actions are right; only those that are not get put right.
             schema = self.action_schema if model is self.action else {}

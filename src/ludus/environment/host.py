@@ -35,12 +35,13 @@ from ludus.protocol.types import (
     ToolFault,
 )
 
+_NO_PLAIN_STEPS = ("list_tools", "call_tool")
 _workers = Workers()
 _single_threads: dict[type, Worker] = {}
 
 
 class Host:
-    """An environment and the thread it lives in. One request at a time."""
+    """An environment and the thread it lives in. One request at a time, in the order they come."""
 
     def __init__(self, contract: Contract, *, step_timeout: float | None = None) -> None:
         self.contract = contract
@@ -51,6 +52,12 @@ class Host:
         self._playing = False
         self._tools = contract.tools
         self._own: Worker | None = None
+        self._turn = asyncio.Lock()
+        self._reset: Callable[..., Any]
+        self._do: Callable[..., Any]
+        self._lists_tools_itself = (
+            contract.tools is not None or "type" not in contract.action.model_fields
+        )
         self._under_way: asyncio.Future[Any] | None = None
         self._cheap = not contract.blocking
         self.instant = self._cheap and not contract.waits
@@ -64,6 +71,9 @@ class Host:
             # A stranger's constructor may do anything, also where its steps are cheap.
             run = self._run if self.contract.native else self._off_loop
             self._environment = await run(self.contract.factory)
+            later = "_async" if self.contract.later else ""
+            self._reset = getattr(self._environment, f"reset{later}")
+            self._do = getattr(self._environment, f"step{later}")
         except Exception as error:
             raise FactoryFailed(
                 f"{self.contract.spec} could not be built: {_words(error)}",
@@ -81,27 +91,31 @@ class Host:
 
     async def reset(self, task: Mapping[str, Any]) -> Observation:
         """Begin an episode."""
-        arguments = self.contract.parse_task(self._chosen(task))
-        method = self._method("reset")
-        value = await self._guarded(lambda: method(**arguments), "reset")
-        given = task.get("episode_id")
-        self.episode_id = str(given) if given is not None else uuid.uuid4().hex
-        self.steps = 0
-        observation = as_observation(value)
-        self._playing = not observation.done
-        return self._checked(observation)
+        async with self._turn:
+            arguments = self._arguments(task)
+            begin = self._reset
+            return self._begun(task, await self._guarded(lambda: begin(**arguments), "reset"))
 
     async def step(self, data: Mapping[str, Any]) -> Observation:
         """Do what the wire's action says."""
-        kind = data.get("type")
-        if kind == "list_tools" and "type" not in self.contract.action.model_fields:
-            return ListToolsObservation(tools=list(await self.tools()))
-        if kind == "list_tools" and self.contract.tools is not None:
-            return ListToolsObservation(tools=list(self.contract.tools))
-        if kind == "call_tool" and not self.contract.named_calls:
-            return await self._call_derived(data)
+        async with self._turn:
+            if data.get("type") == "list_tools" and self._lists_tools_itself:
+                return ListToolsObservation(tools=list(await self._known_tools()))
+            if data.get("type") == "call_tool" and not self.contract.named_calls:
+                return await self._call_derived(data)
+            return await self._act(self.contract.parse_action(data))
+
+    def reset_now(self, task: Mapping[str, Any]) -> Observation:
+        """`reset` for an instant host, without the machinery of waiting."""
+        return self._begun(task, self._attempt(self._reset, **self._arguments(task)))
+
+    def step_now(self, data: Mapping[str, Any]) -> Observation | None:
+        """`step` for an instant host; None for an action that is more than a step."""
+        if "type" in data and data["type"] in _NO_PLAIN_STEPS:
+            return None
         action = self.contract.parse_action(data)
-        return await self._act(action)
+        self._require_episode()
+        return self._seen(self._attempt(self._do, action))
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
         """Call a tool by name; the answer is always a `CallToolObservation`."""
@@ -109,11 +123,13 @@ class Host:
 
     async def tools(self) -> tuple[ToolSpec, ...]:
         """What a model may call. Needs no episode."""
+        async with self._turn:
+            return await self._known_tools()
+
+    async def _known_tools(self) -> tuple[ToolSpec, ...]:
         if self._tools is None:
             module = __import__(self.contract.action.__module__, fromlist=["ListToolsAction"])
-            listed = await self._guarded(
-                lambda: self._environment.step(module.ListToolsAction()), "list_tools"
-            )
+            listed = await self._guarded(lambda: self._do(module.ListToolsAction()), "list_tools")
             self._tools = tuple(
                 ToolSpec.model_validate(tool.model_dump(mode="json")) for tool in listed.tools
             )
@@ -164,14 +180,26 @@ class Host:
                 self._own.stop()
 
     async def _act(self, action: Any) -> Observation:
-        if self.contract.native and not self._playing:
-            if self.episode_id is None:
-                raise EpisodeNotStarted(
-                    "No episode is running: send a reset before the first step."
-                )
-            raise EpisodeOver("The episode is over: send a reset to begin another.")
-        method = self._method("step")
-        observation = self._checked(await self._guarded(lambda: method(action), "step"))
+        self._require_episode()
+        return self._seen(await self._guarded(lambda: self._do(action), "step"))
+
+    def _require_episode(self) -> None:
+        if self._playing or not self.contract.native:
+            return
+        if self.episode_id is None:
+            raise EpisodeNotStarted("No episode is running: send a reset before the first step.")
+        raise EpisodeOver("The episode is over: send a reset to begin another.")
+
+    def _begun(self, task: Mapping[str, Any], value: Any) -> Observation:
+        given = task.get("episode_id")
+        self.episode_id = str(given) if given is not None else uuid.uuid4().hex
+        self.steps = 0
+        observation = as_observation(value)
+        self._playing = not observation.done
+        return self._checked(observation)
+
+    def _seen(self, observation: Observation) -> Observation:
+        self._checked(observation)
         if vars(observation).get("error") is None:
             self.steps += 1
         self._playing = not observation.done
@@ -179,7 +207,7 @@ class Host:
 
     async def _call_derived(self, data: Mapping[str, Any]) -> Observation:
         """A tool call on a typed environment: the tool that was derived from its action."""
-        (tool,) = await self.tools()
+        (tool,) = await self._known_tools()
         name, arguments = data.get("tool_name"), data.get("arguments", {})
         if name != tool.name or not isinstance(arguments, Mapping):
             message = f"No tool is named {name!r}. There is: {tool.name}."
@@ -203,12 +231,12 @@ class Host:
             metadata=seen.metadata,
         )
 
+    def _arguments(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        return self.contract.parse_task(self._chosen(task))
+
     def _chosen(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
         """Replace `split` and `index` by the task they name, unless reset takes them itself."""
-        if {"split", "index"} <= task.keys() and not {
-            "split",
-            "index",
-        } & set(self.contract.task_arguments):
+        if {"split", "index"} <= task.keys() and "split" not in self.contract.task_arguments:
             rest = {key: value for key, value in task.items() if key not in ("split", "index")}
             try:
                 chosen = self._environment.get_task(task["split"], task["index"])
@@ -217,12 +245,6 @@ class Host:
                 raise InvalidAction(message) from None
             return {**chosen, **rest}
         return task
-
-    def _method(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(
-            self._environment, f"{name}_async" if self.contract.later else name
-        )
-        return found
 
     async def _run(self, call: Callable[[], Any]) -> Any:
         if self._cheap:
@@ -239,15 +261,27 @@ class Host:
 
     async def _guarded(self, call: Callable[[], Any], what: str) -> Any:
         """Run it within the time-out, and turn whatever it raises into the wire's errors."""
-        if self._environment is None:
-            raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
+        self._require_open()
         try:
-            # What never waits cannot time out, and setting a clock costs more than a cheap step.
-            return call() if self.instant else await self._timed(call, what)
+            return await self._timed(call, what)
         except WireError:
             raise
         except Exception as error:
             raise ExecutionFailed(_words(error)) from error
+
+    def _attempt(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call it, and turn whatever it raises into the wire's errors."""
+        self._require_open()
+        try:
+            return method(*arguments, **named)
+        except WireError:
+            raise
+        except Exception as error:
+            raise ExecutionFailed(_words(error)) from error
+
+    def _require_open(self) -> None:
+        if self._environment is None:
+            raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
 
     async def _timed(self, call: Callable[[], Any], what: str) -> Any:
         deadline = asyncio.timeout(self.step_timeout)

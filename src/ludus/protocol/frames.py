@@ -53,6 +53,7 @@ class McpFrame(_Frame):
 Frame = ResetFrame | StepFrame | StateFrame | CloseFrame | McpFrame
 _frames: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="type")])
 
+_parse = _frames.validator.validate_json
 _CODES = {
     "json_invalid": ErrorCode.INVALID_JSON,
     "union_tag_invalid": ErrorCode.UNKNOWN_TYPE,
@@ -69,7 +70,8 @@ class FrameRefused(WireError):
 
 def parse_frame(text: str | bytes) -> Frame:
     try:
-        return _frames.validate_json(text)
+        frame: Frame = _parse(text)
+        return frame
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         code = _CODES.get(first["type"], ErrorCode.VALIDATION_ERROR)

@@ -25,6 +25,7 @@ from ludus.protocol.types import EnvironmentMetadata
 from ludus.serve.forward import Forwarder
 from ludus.serve.mcp import McpEndpoint
 from ludus.serve.mcp_http import McpHttp, McpSocket
+from ludus.serve.metrics import Metrics
 from ludus.serve.sessions import ServedSession, Sessions
 from ludus.serve.settings import ServeSettings
 from ludus.serve.slots import Slots
@@ -70,12 +71,14 @@ def create_app(
     settings: ServeSettings | None = None,
     *,
     slots: Slots | None = None,
+    metrics: Metrics | None = None,
     worker: int = 0,
     forwarder: Forwarder | None = None,
 ) -> FastAPI:
     """The application that serves one environment. `app.state.sessions` holds its sessions."""
     settings = settings or ServeSettings()
-    sessions = Sessions(contract, settings, slots or Slots(settings.max_sessions), worker)
+    slots = slots or Slots(settings.max_sessions)
+    sessions = Sessions(contract, settings, slots, worker=worker, metrics=metrics)
     forwarder = forwarder or Forwarder(worker, [])
     rpc = McpEndpoint(sessions)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import resource
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -27,7 +29,7 @@ from ludus.environment.registry import find
 from ludus.errors import LudusError
 from ludus.serve.app import create_app
 from ludus.serve.forward import Forwarder
-from ludus.serve.metrics import MULTIPROCESS_FOLDER
+from ludus.serve.metrics import WIDTH, Metrics
 from ludus.serve.settings import ServeSettings
 from ludus.serve.slots import Slots
 from ludus.serve.upgrade import UpgradingProtocol
@@ -67,6 +69,9 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # What is loaded by now stays: the garbage collector need not walk it during steps.
+        gc.collect()
+        gc.freeze()
         if self.started and self._on_up is not None:
             self._on_up()
 
@@ -158,6 +163,18 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What the workers have in common, in shared memory."""
+
+    counts: Any
+    """Sessions, one number a worker."""
+    lock: Any
+    numbers: Any
+    """Metrics, one row a worker."""
+    up: Any
+
+
 class _Supervisor:
     """Starts the workers, starts them again when they die, and stops them together."""
 
@@ -166,19 +183,15 @@ class _Supervisor:
         self._folder = tempfile.TemporaryDirectory(prefix="ludus-")
         self._lock = self._context.Lock()
         self._counts = self._context.Array("i", settings.workers, lock=False)
+        self._numbers = self._context.Array("d", settings.workers * WIDTH, lock=False)
         self._up = self._context.Semaphore(0)
-        self._arguments = (
-            *(spec, settings, port, self._folder.name),
-            *(self._counts, self._lock, self._up),
-        )
+        shared = _Shared(self._counts, self._lock, self._numbers, self._up)
+        self._arguments = (spec, settings, port, self._folder.name, shared)
         self._workers = settings.workers
         self._patience = settings.shutdown_timeout + 10
         self._stopping = False
 
     def run(self, up: Callable[[], None]) -> None:
-        metrics = Path(self._folder.name) / "metrics"
-        metrics.mkdir()
-        os.environ[MULTIPROCESS_FOLDER] = str(metrics)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         workers = [self._start(index) for index in range(self._workers)]
@@ -191,6 +204,7 @@ class _Supervisor:
                     if not process.is_alive() and not self._stopping:
                         print(f"Worker {index} died; starting it again.", file=sys.stderr)
                         self._counts[index] = 0
+                        Metrics(self._numbers, index).sessions_are(0)
                         workers[index] = self._start(index)
         finally:
             self._end(workers)
@@ -229,20 +243,22 @@ def _work(
     settings: ServeSettings,
     port: int,
     folder: str,
-    counts: Any,
-    lock: Any,
-    up: Any,
+    shared: _Shared,
 ) -> None:
     """One worker process: the shared port, and a door of its own for what others pass on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _allow_many_files()
     doors = [Path(folder) / f"worker-{number}.sock" for number in range(settings.workers)]
-    slots = Slots(settings.max_sessions, counts=counts, worker=index, lock=lock)
     app = create_app(
-        find(spec), settings, slots=slots, worker=index, forwarder=Forwarder(index, doors)
+        find(spec),
+        settings,
+        slots=Slots(settings.max_sessions, counts=shared.counts, worker=index, lock=shared.lock),
+        metrics=Metrics(shared.numbers, index),
+        worker=index,
+        forwarder=Forwarder(index, doors),
     )
-    shared = _bind(settings.host, port, shared=True)
+    front = _bind(settings.host, port, shared=True)
     doors[index].unlink(missing_ok=True)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(str(doors[index]))
-    make_server(app, settings, up.release).run(sockets=[shared, door])
+    make_server(app, settings, shared.up.release).run(sockets=[front, door])

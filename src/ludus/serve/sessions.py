@@ -34,14 +34,6 @@ from ludus.serve.slots import Slots
 Rpc = Callable[["ServedSession", Mapping[str, Any]], Awaitable[dict[str, Any] | None]]
 
 
-_INSTANT = (b'{"type":"step"', b'{"type": "step"', b'{"type":"reset"', b'{"type": "reset"')
-"""How the messages begin that need nothing but the environment; as all known clients write them."""
-
-
-async def _no_rpc(session: ServedSession, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    raise AssertionError("an mcp frame is never answered at once")
-
-
 class ServedSession:
     """One environment that a client holds.
 
@@ -68,7 +60,6 @@ class ServedSession:
         self.used_at = time.monotonic()
         self.left_at: float | None = None
         self._metrics = metrics
-        self._turn = asyncio.Lock()
 
     async def answer(self, text: bytes, rpc: Rpc) -> bytes | None:
         """The reply to one message; None for `close`, which has none."""
@@ -87,55 +78,76 @@ class ServedSession:
                 case CloseFrame():
                     self.ended = True
                     return None
-        except Exception as caught:
-            error = caught if isinstance(caught, WireError) else ExecutionFailed(repr(caught))
-            self._metrics.errors.labels(error.code).inc()
-            self.ended = self.ended or isinstance(error, StepTimeout)
-            reply = encode_error(error)
+        except Exception as error:
+            reply = self._complaint(error)
+        return self._replied(reply)
+
+    def answer_now(self, text: bytes) -> bytes | None:
+        """The same within a callback: for resets and steps of an environment that never waits.
+
+        None means that this message needs more than that, or its turn, and was not acted upon.
+        """
+        if self.ended or self.requests != self.replies:
+            return None
+        began = time.perf_counter()
+        try:
+            frame = parse_frame(text)
+            if isinstance(frame, StepFrame):
+                seen = self.host.step_now(frame.data)
+                if seen is None:
+                    return None
+                self._metrics.stepped(time.perf_counter() - began)
+            elif isinstance(frame, ResetFrame):
+                seen = self.host.reset_now(frame.data)
+                self._metrics.began()
+            else:
+                return None
+            reply = encode_observation(seen)
+        except Exception as error:
+            reply = self._complaint(error)
+        self.requests += 1
+        return self._replied(reply)
+
+    def _complaint(self, caught: Exception) -> bytes:
+        error = caught if isinstance(caught, WireError) else ExecutionFailed(repr(caught))
+        self._metrics.failed(error.code)
+        self.ended = self.ended or isinstance(error, StepTimeout)
+        return encode_error(error)
+
+    def _replied(self, reply: bytes) -> bytes:
         self.replies += 1
         self.last_reply = reply
         self.used_at = time.monotonic()
         return reply
 
-    def answer_now(self, text: bytes) -> bytes | None:
-        """The same, within a callback: for steps and resets of an environment that never waits.
-
-        None means that this message is not of that kind and was not looked at.
-        """
-        if self.ended or self._turn.locked() or not text.startswith(_INSTANT):
-            return None
-        answering = self.answer(text, _no_rpc)
-        try:
-            answering.send(None)
-        except StopIteration as finished:
-            reply: bytes = finished.value
-            return reply
-        raise RuntimeError(f"{self.host.contract.spec} waited, though it said that it never does.")
-
     async def reset(self, task: Mapping[str, Any]) -> Observation:
-        async with self._turn:
-            self._metrics.resets.inc()
-            return await self.host.reset(task)
+        self._metrics.began()
+        return await self.host.reset(task)
 
     async def step(self, action: Mapping[str, Any]) -> Observation:
-        async with self._turn:
-            began = time.perf_counter()
-            observation = await self.host.step(action)
-            self._metrics.stepped(time.perf_counter() - began)
-            return observation
+        began = time.perf_counter()
+        observation = await self.host.step(action)
+        self._metrics.stepped(time.perf_counter() - began)
+        return observation
 
 
 class Sessions:
     """All sessions of this worker."""
 
     def __init__(
-        self, contract: Contract, settings: ServeSettings, slots: Slots, worker: int = 0
+        self,
+        contract: Contract,
+        settings: ServeSettings,
+        slots: Slots,
+        *,
+        worker: int = 0,
+        metrics: Metrics | None = None,
     ) -> None:
         self.contract = contract
         self.settings = settings
         self.slots = slots
         self.worker = worker
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self.draining = False
         self._open: dict[str, ServedSession] = {}
         self._reaper: asyncio.Task[None] | None = None
@@ -170,8 +182,8 @@ class Sessions:
             raise
         session = ServedSession(id or self.new_id(), host, self.metrics, kept=kept)
         self._open[session.id] = session
-        self.metrics.opened.inc()
-        self.metrics.sessions.set(len(self._open))
+        self.metrics.opened()
+        self.metrics.sessions_are(len(self._open))
         return session
 
     async def destroy(self, session: ServedSession) -> None:
@@ -180,7 +192,7 @@ class Sessions:
             return
         session.ended = True
         self.slots.release()
-        self.metrics.sessions.set(len(self._open))
+        self.metrics.sessions_are(len(self._open))
         if session.running is not None:
             session.running.cancel()
         await session.host.close()
@@ -209,7 +221,6 @@ class Sessions:
         pause = min(1.0, *(limit / 4 for limit in limits)) if limits else 1.0
         while True:
             await asyncio.sleep(pause)
-            self.metrics.flush()
             for session in list(self._open.values()):
                 if self._expired(session, time.monotonic()):
                     with suppress(Exception):

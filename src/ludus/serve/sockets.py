@@ -83,7 +83,7 @@ class SocketEndpoint:
             raise SessionError(f"Session {id} already has an attached WebSocket.")
         session.owner, session.left_at = line, None
         if returning:
-            self._sessions.metrics.resumed.inc()
+            self._sessions.metrics.resumed()
         if isinstance(before, Line):
             # The client is back before its old line was seen to be dead.
             before.direct = None
@@ -129,7 +129,7 @@ class SocketEndpoint:
     async def _refuse(self, line: Line, error: SessionError) -> None:
         if not isinstance(error, WireError):
             error = WireError(str(error), ErrorCode.SESSION_ERROR)
-        self._sessions.metrics.errors.labels(error.code).inc()
+        self._sessions.metrics.failed(error.code)
         try:
             await line.send(encode_error(error))
         except Gone:
