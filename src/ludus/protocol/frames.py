@@ -115,7 +115,7 @@ def encode_observation(observation: Observation) -> bytes:
     seen = observation.__pydantic_serializer__.to_json(observation, exclude=_BESIDE)
     frame = b'{"type":"observation","data":{"observation":%b,"reward":%b,"done":%b' % (
         seen,
-        to_json(observation.reward),
+        b"null" if observation.reward is None else to_json(observation.reward),
         b"true" if observation.done else b"false",
     )
     if observation.metadata:

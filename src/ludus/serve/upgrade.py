@@ -34,6 +34,7 @@ from ludus.serve.lines import Gone, Line
 from ludus.serve.settings import ServeSettings
 from ludus.serve.sockets import SocketEndpoint
 
+_TEXT = WSMsgType.TEXT
 _log = logging.getLogger("ludus.serve")
 _log.setLevel(logging.WARNING)
 
@@ -96,7 +97,7 @@ class FastLine(WSListener, Line):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind == WSMsgType.TEXT and frame.fin:
+        if kind == _TEXT and frame.fin:
             self._take(frame.get_payload_as_bytes())
         elif kind in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
             self._collect(frame)
@@ -143,10 +144,11 @@ class FastLine(WSListener, Line):
         return arrived
 
     def _take(self, payload: bytes) -> None:
-        if self.direct is not None and self._arrived.empty():
-            reply = self.direct(payload)
+        direct = self.direct
+        if direct is not None and self._arrived.empty():
+            reply = direct(payload)
             if reply is not None:
-                self._transport.send(WSMsgType.TEXT, reply)
+                self._transport.send(_TEXT, reply)
                 return
         self._arrived.put_nowait(payload)
 

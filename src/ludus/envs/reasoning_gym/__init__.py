@@ -1,0 +1,26 @@
+"""Questions of the reasoning_gym library as an environment. Needs `pip install 'ludus[reasoning]'`.
+
+The names are loaded when they are used, so that the child process that holds the library starts
+without the rest of Ludus.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ludus.envs.reasoning_gym.environment import (
+        ReasoningGym,
+        ReasoningGymAction,
+        ReasoningGymEnv,
+        ReasoningGymObservation,
+    )
+
+__all__ = ["ReasoningGym", "ReasoningGymAction", "ReasoningGymEnv", "ReasoningGymObservation"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.environment"), name)

@@ -1,0 +1,149 @@
+"""The library's data sets, built from what JSON can say and kept for the next request.
+
+Runs in the child process, which is the only one that imports the library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import random
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from ludus.envs.reasoning_gym.repairs import hopeless, repair
+
+RESEEDED = frozenset(
+    (
+        "arc_agi",
+        "base_conversion",
+        "caesar_cipher",
+        "codeio",
+        "emoji_mystery",
+        "figlet_font",
+        "group_anagrams",
+        "letter_counting",
+        "letter_jumble",
+        "n_queens",
+        "rush_hour",
+        "sentence_reordering",
+        "spell_backward",
+        "word_ladder",
+        "word_sequence_reversal",
+        "word_sorting",
+    )
+)
+"""Data sets that take milliseconds to build, load the same files for every seed, and first look at
+their seed when a question is made: one object serves all seeds."""
+
+ACRE_SIZE = 10
+"""`acre` makes all of its questions when it is built; ten are the fewest in its proportions."""
+
+MOST_TURNS = 20
+STRIDE = 100_000_000
+"""A question without a right answer is drawn again, from a seed so much further, so many times."""
+
+MIX = ("chain_sum", "letter_counting", "spell_backward")
+"""What `composite` is made of where nothing else is said."""
+
+
+class Refused(Exception):
+    """The library does not take this config; has the names of the fields that it knows."""
+
+    def __init__(self, error: Exception, fields: Iterable[str]) -> None:
+        super().__init__(str(error) or type(error).__name__)
+        self.fields = sorted(fields)
+
+
+def entry_of(
+    name: str, config: dict[str, Any], *, seed: int, size: int, index: int
+) -> dict[str, Any]:
+    """The library's record of one question, put right, and one that has a right answer."""
+    if name == "acre":
+        seed, index = seed + index, 0
+    for drawn in range(seed, seed + MOST_TURNS * STRIDE, STRIDE):
+        dataset = dataset_of(name, config, seed=drawn, size=size)
+        settle(drawn + index)
+        try:
+            entry: dict[str, Any] = dataset[index]
+            repair(entry)
+            if not hopeless(entry, dataset):
+                break
+        except Exception as error:
+            raise Refused(error, fields_of(name)) from error
+    return entry
+
+
+def dataset_of(name: str, config: dict[str, Any], *, seed: int, size: int) -> Any:
+    """The data set; an error in its config is `Refused`."""
+    shared = name in RESEEDED
+    size = ACRE_SIZE if name == "acre" else size
+    settle(seed)
+    dataset = _built(name, json.dumps(config), None if shared else seed, size)
+    if shared:
+        dataset.seed = dataset.config.seed = seed
+    return dataset
+
+
+def fields_of(name: str) -> dict[str, Any]:
+    """The fields of a data set's config, with their defaults."""
+    from reasoning_gym.factory import DATASETS
+
+    _, config = DATASETS[name]
+    return {
+        field.name: field.default
+        if field.default_factory is dataclasses.MISSING
+        else field.default_factory()
+        for field in dataclasses.fields(config)
+        if field.name not in ("seed", "size")
+    }
+
+
+def settle(seed: int) -> None:
+    """Fix the global random numbers, from which some generators draw."""
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+
+
+@lru_cache(maxsize=32)
+def _built(name: str, config: str, seed: int | None, size: int) -> Any:
+    from reasoning_gym.factory import create_dataset
+
+    try:
+        arguments = {**_typed(name, json.loads(config)), "seed": seed, "size": size}
+        return create_dataset(name, **arguments)
+    except Exception as error:
+        raise Refused(error, fields_of(name)) from error
+
+
+def _typed(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the types that JSON does not have: the defaults tell which ones are meant."""
+    if name == "composite":
+        return {**config, "datasets": _specs(config.get("datasets") or MIX)}
+    defaults = fields_of(name)
+    return {field: _like(defaults.get(field), value) for field, value in config.items()}
+
+
+def _specs(parts: Iterable[Any]) -> list[Any]:
+    """The parts of a mix; a bare name is a part too."""
+    from reasoning_gym.composite import DatasetSpec
+
+    specs = []
+    for part in parts:
+        spec = {"weight": 1.0, "config": {}, **({"name": part} if isinstance(part, str) else part)}
+        specs.append(DatasetSpec(**{**spec, "config": _typed(spec["name"], spec["config"])}))
+    return specs
+
+
+def _like(default: Any, value: Any) -> Any:
+    if isinstance(default, datetime.date | datetime.time) and isinstance(value, str):
+        return type(default).fromisoformat(value)
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(value)
+    if dataclasses.is_dataclass(default) and isinstance(value, dict):
+        return dataclasses.replace(default, **value)  # type: ignore[type-var]
+    return value

@@ -1,0 +1,132 @@
+"""The environment: one question, one answer, one score.
+
+The library itself runs elsewhere, see `library.py`; perfect answers come from `solutions.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from ludus.client.env_client import EnvClient
+from ludus.environment.base import Environment
+from ludus.envs.reasoning_gym.library import DataSet, Question, names
+from ludus.envs.reasoning_gym.solutions import solution
+from ludus.protocol.types import Action, Observation, State
+
+DEFAULT_NAME = "chain_sum"
+DEFAULT_SIZE = 1000
+
+
+class ReasoningGymAction(Action):
+    """Submit the final answer to the question."""
+
+    answer: str = Field(
+        description="The final answer, in the form that the question asks for, and nothing else."
+    )
+
+
+class ReasoningGymObservation(Observation):
+    """A question after a reset; after a step, what the answer was worth."""
+
+    question: str | None = None
+    score: float | None = None
+    correct_answer: str | None = None
+    """The data set's own answer; None where there are many and it names none."""
+    dataset_metadata: dict[str, Any] | None = None
+    """How the question was made. It may hold the answer, so no model is shown it."""
+
+
+class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, State]):
+    """Answer a question of the reasoning_gym library, in one try.
+
+    Every data set of the library is a variant: `reasoning_gym:sudoku`. The bare name is chain_sum.
+
+    Action:
+        answer: the final answer, as text.
+    Observation:
+        After a reset `question` and `dataset_metadata`; after the step `score` and
+        `correct_answer`.
+    Reward:
+        The score: 1.0 for a right answer, less for one that is partly right or wrong.
+    Episode end:
+        With the first answer.
+    Task arguments:
+        dataset_name: the data set to draw from (the variant).
+        dataset_config: its difficulty and the like, by the names of the library's own config.
+        seed: which questions the data set holds (random).
+        size: how many questions it holds (1000).
+        With any of them given the data set is made anew and its first question asked; a reset
+        without them asks the next one, and after the last the first.
+    """
+
+    blocking = True
+
+    def __init__(self, variant: str | None = None) -> None:
+        self._name = variant or DEFAULT_NAME
+        self._dataset: DataSet | None = None
+        self._index = 0
+        self._question: Question | None = None
+
+    @classmethod
+    def variants(cls) -> Sequence[str]:
+        return names()
+
+    def reset(
+        self,
+        *,
+        dataset_name: str | None = None,
+        dataset_config: dict[str, Any] | None = None,
+        seed: int | None = None,
+        size: int | None = None,
+    ) -> ReasoningGymObservation:
+        given = (dataset_name, dataset_config, seed, size)
+        dataset, index = self._dataset, 0
+        if dataset is None or any(argument is not None for argument in given):
+            dataset = DataSet.of(
+                dataset_name or self._name,
+                dataset_config or {},
+                seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
+                size=DEFAULT_SIZE if size is None else size,
+            )
+        else:
+            index = (self._index + 1) % dataset.size
+        self._question = dataset.question(index)
+        self._dataset, self._index = dataset, index
+        return ReasoningGymObservation(
+            question=self._question.text, dataset_metadata=self._question.metadata
+        )
+
+    def step(self, action: ReasoningGymAction) -> ReasoningGymObservation:
+        if self._dataset is None or self._question is None:
+            raise RuntimeError("No question is open: call reset first.")
+        asked, self._question = self._question, None
+        score = self._dataset.score(asked, action.answer)
+        return ReasoningGymObservation(
+            score=score, correct_answer=asked.answer, reward=score, done=True
+        )
+
+    @property
+    def state(self) -> State:
+        if self._dataset is None:
+            return State()
+        return State.model_validate(
+            {
+                "dataset_name": self._dataset.name,
+                "seed": self._dataset.seed,
+                "size": self._dataset.size,
+                "index": self._index,
+            }
+        )
+
+    def oracle(self) -> ReasoningGymAction | None:
+        if self._question is None:
+            return None
+        return ReasoningGymAction(answer=solution(self._question.answer, self._question.metadata))
+
+
+class ReasoningGymEnv(EnvClient[ReasoningGymAction, ReasoningGymObservation, State]):
+    """A typed client for a reasoning_gym server."""

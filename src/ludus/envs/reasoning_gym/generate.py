@@ -1,0 +1,112 @@
+"""The program of the child process: it makes questions and scores answers with the library.
+
+It reads one JSON request a line on stdin and writes one JSON reply a line on stdout. The other end
+of the pipe is `library.py`, which says why there is a pipe at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import pickle
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+from ludus.envs.reasoning_gym.answers import scorable
+from ludus.envs.reasoning_gym.datasets import Refused, dataset_of, entry_of
+from ludus.envs.reasoning_gym.repairs import prepare
+
+
+def names() -> list[str]:
+    """Every data set that the library has."""
+    from reasoning_gym.factory import DATASETS
+
+    return sorted(DATASETS)
+
+
+def question(name: str, config: dict[str, Any], seed: int, size: int, index: int) -> dict[str, Any]:
+    """A question as plain JSON, and the library's own record of it, sealed, for `score`."""
+    entry = entry_of(name, config, seed=seed, size=size, index=index)
+    answer = entry["answer"]
+    return {
+        "question": str(entry["question"]),
+        "answer": None if answer is None else str(answer),
+        "metadata": plain(entry["metadata"]),
+        "entry": base64.b64encode(pickle.dumps(entry)).decode(),
+    }
+
+
+def score(
+    name: str, config: dict[str, Any], seed: int, size: int, entry: str, answer: str
+) -> float:
+    """What the answer is worth: nothing, if the scorer cannot digest it."""
+    asked = pickle.loads(base64.b64decode(entry))
+    dataset = dataset_of(name, config, seed=seed, size=size)
+    answer = scorable(answer, asked["metadata"].get("source_dataset", name))
+    try:
+        worth = float(dataset.score_answer(answer, asked))
+    except Exception:
+        return 0.0
+    return worth if math.isfinite(worth) else 0.0
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(item) for item in value), key=repr)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value)
+
+
+_DEEDS: Mapping[str, Callable[..., Any]] = {"names": names, "question": question, "score": score}
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Reply to requests until the parent closes the pipe, be it by ending."""
+    for line in requests:
+        request = json.loads(line)
+        _allow(request["limit"])
+        try:
+            reply = {"value": _DEEDS[request["do"]](**request["with"])}
+        except Refused as refusal:
+            reply = {"refused": str(refusal), "fields": refusal.fields}
+        _allow(0)
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
+
+
+def _allow(seconds: float) -> None:
+    """Let the kernel end this process after so long; 0 calls it off.
+
+    Python may be stuck in one huge power, where no handler and no other thread would run.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def main() -> None:
+    # An interrupt from the keyboard is the parent's to deal with.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # What the library prints goes nowhere, and what it reads is empty.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    prepare()
+    serve(requests, replies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The doctor is content with everything that ships."""
+
+from __future__ import annotations
+
+import pytest
+
+from ludus.check import examine
+from ludus.environment.registry import registered
+from ludus.envs.reasoning_gym import ReasoningGym
+
+SAMPLE = 8
+"""Every so manieth variant is examined with each test run; `make test-slow` takes all of them."""
+
+
+@pytest.mark.parametrize("spec", sorted(registered()))
+async def test_it_passes(spec: str) -> None:
+    report = await examine(spec)
+    assert report.passed, report.failures
+
+
+@pytest.mark.parametrize("variant", ReasoningGym.variants()[::SAMPLE])
+async def test_a_sample_of_the_variants_passes(variant: str) -> None:
+    report = await examine(f"reasoning_gym:{variant}", seeds=3)
+    assert report.passed, report.failures
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("variant", ReasoningGym.variants())
+async def test_every_variant_passes(variant: str) -> None:
+    report = await examine(f"reasoning_gym:{variant}", seeds=3)
+    assert report.passed, report.failures
