@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 LUDUS = str(Path(sys.executable).with_name("ludus"))
 
-BASELINE, UVLOOP, THREADED = "OpenEnv", "OpenEnv + uvloop", "Ludus, in a thread"
+BASELINE, UVLOOP, THREADED = "OpenEnv", "OpenEnv + uvloop", "Ludus, threaded"
 SAME, NATIVE = "Ludus, same class", "Ludus, own class"
 OPENENV = [sys.executable, "-m", "uvicorn", "--factory", "echo_openenv:app"]
 COMMANDS = {

@@ -7,6 +7,7 @@ still exit. That is what the standard pools do not give.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -51,6 +52,9 @@ class Workers:
 
     def __init__(self) -> None:
         self._idle: deque[Worker] = deque()
+        if hasattr(os, "register_at_fork"):
+            # Threads do not come along into a forked process.
+            os.register_at_fork(after_in_child=self._idle.clear)
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         worker = self._idle.pop() if self._idle else Worker()
