@@ -98,10 +98,6 @@ class Socket:
         self._over: str | None = None
         self._turn = asyncio.Lock()
 
-    @property
-    def is_open(self) -> bool:
-        return self._line is not None and self._over is None
-
     async def open(self) -> None:
         try:
             self._line = await self._dial_again(self._url, tries=3)
@@ -188,10 +184,11 @@ class Socket:
             try:
                 line = await self._dial(url)
                 break
-            except InvalidStatus as status:
-                self._over = str(_refused(self.base_url, status.response.status_code))
-                raise SessionLost(self._over) from None
-            except (OSError, InvalidHandshake, TimeoutError, EOFError):
+            except (OSError, InvalidHandshake, TimeoutError, EOFError) as failed:
+                status = failed.response.status_code if isinstance(failed, InvalidStatus) else 500
+                if status < 500:
+                    self._over = str(_refused(self.base_url, status))
+                    raise SessionLost(self._over) from None
                 if time.monotonic() > give_up_at:
                     self._over = (
                         f"The connection to {self.base_url} broke and could not be made again "

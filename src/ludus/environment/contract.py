@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -50,8 +50,6 @@ class Contract:
     """All instances share one thread (OpenEnv's REQUIRES_SINGLE_THREAD_EXECUTOR)."""
     own_thread: bool = False
     """Each instance keeps to one thread of its own, from construction to close."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Task arguments that hold where a reset does not name them."""
 
     @property
     def spec(self) -> str:
@@ -154,7 +152,7 @@ class Contract:
 
     def parse_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for `reset`; an unknown one is an error, not a shrug."""
-        given = {**self.defaults, **task}
+        given = dict(task)
         for name in CARRIED:
             if name not in self.task_arguments and not self.takes_anything:
                 given.pop(name, None)

@@ -35,7 +35,6 @@ from ludus.protocol.types import (
     ToolFault,
 )
 
-_NO_PLAIN_STEPS = ("list_tools", "call_tool")
 _workers = Workers()
 _single_threads: dict[type, Worker] = {}
 
@@ -55,9 +54,8 @@ class Host:
         self._turn = asyncio.Lock()
         self._reset: Callable[..., Any]
         self._do: Callable[..., Any]
-        self._lists_tools_itself = (
-            contract.tools is not None or "type" not in contract.action.model_fields
-        )
+        self._lists_tools = contract.tools is not None or "type" not in contract.action.model_fields
+        """Whether `list_tools` is answered here; MCP environments of OpenEnv's do it themselves."""
         self._under_way: asyncio.Future[Any] | None = None
         self._cheap = not contract.blocking
         self.instant = self._cheap and not contract.waits
@@ -99,7 +97,7 @@ class Host:
     async def step(self, data: Mapping[str, Any]) -> Observation:
         """Do what the wire's action says."""
         async with self._turn:
-            if data.get("type") == "list_tools" and self._lists_tools_itself:
+            if data.get("type") == "list_tools" and self._lists_tools:
                 return ListToolsObservation(tools=list(await self._known_tools()))
             if data.get("type") == "call_tool" and not self.contract.named_calls:
                 return await self._call_derived(data)
@@ -111,7 +109,8 @@ class Host:
 
     def step_now(self, data: Mapping[str, Any]) -> Observation | None:
         """`step` for an instant host; None for an action that is more than a step."""
-        if "type" in data and data["type"] in _NO_PLAIN_STEPS:
+        kind = data.get("type")
+        if kind == "list_tools" or (kind == "call_tool" and not self.contract.named_calls):
             return None
         action = self.contract.parse_action(data)
         self._require_episode()
@@ -137,7 +136,8 @@ class Host:
 
     async def state(self) -> dict[str, Any]:
         """The state as the wire has it."""
-        found = await self._guarded(lambda: self._environment.state, "state")
+        async with self._turn:
+            found = await self._guarded(lambda: self._environment.state, "state")
         state = found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found or {})
         if self.contract.native:
             state |= {"episode_id": self.episode_id, "step_count": self.steps}
@@ -148,7 +148,8 @@ class Host:
         found = getattr(self._environment, method, None)
         if not callable(found):
             raise NotImplementedError(f"{self.contract.spec} has no {method}.")
-        return await self._run(lambda: found(*arguments))
+        async with self._turn:
+            return await self._run(lambda: found(*arguments))
 
     async def close(self) -> None:
         """Give the environment back, without waiting for a step that hangs.

@@ -7,7 +7,7 @@ imported unless the class itself has imported it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
@@ -34,7 +34,6 @@ def contract_of(
     *,
     name: str | None = None,
     variant: str | None = None,
-    defaults: Mapping[str, Any] | None = None,
 ) -> Contract:
     """Read the contract off a class, or off what a factory function makes."""
     factory = partial(environment, variant=variant) if variant else environment
@@ -50,7 +49,6 @@ def contract_of(
         factory=factory,
         name=name or f"{cls.__module__}:{cls.__name__}",
         variant=variant,
-        defaults=defaults or {},
         **terms,
     )
 

@@ -159,10 +159,6 @@ class Sessions:
         """An id that cannot be guessed and says which worker has the session."""
         return f"{self.worker}-{secrets.token_hex(16)}"
 
-    def worker_of(self, id: str) -> int | None:
-        head = id.partition("-")[0]
-        return int(head) if head.isdecimal() else None
-
     def get(self, id: str) -> ServedSession:
         if (session := self._open.get(id)) is None:
             raise SessionLost(f"Unknown session_id: {id[:80]}")
