@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+from pydantic_core import from_json
 from websockets.asyncio.client import connect as websocket
 from world import Counter, Slow, serving, until
 
@@ -151,3 +152,34 @@ async def test_an_idle_session_is_closed() -> None:
             await line.send('{"type":"reset"}')
             await line.recv()
             await until(lambda: len(served.sessions) == 0)
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
+    with serving(Slow) as slow, serving(Counter) as quick:
+        for served, step, reply in (
+            (slow, '{"type":"step","data":{"seconds":0}}', "Slept, {} calls."),
+            (quick, '{"type":"step","data":{"number":1}}', "Total {}."),
+        ):
+            async with websocket(served.ws) as line:
+                await line.send('{"type":"reset","data":{}}')
+                await line.recv()
+                for _ in range(4):
+                    await line.send(step)
+                    await line.send('{"type":"state"}')
+                for count in range(1, 5):
+                    seen = from_json(await line.recv())["data"]["observation"]["text"]
+                    assert seen == reply.format(count)
+                    assert from_json(await line.recv())["data"]["step_count"] == count
+
+
+async def test_a_client_that_sends_without_end_is_made_to_wait() -> None:
+    with serving(Slow) as served:
+        async with websocket(served.ws) as line:
+            await line.send('{"type":"reset","data":{}}')
+            await line.recv()
+            for _ in range(300):
+                await line.send('{"type":"step","data":{"seconds":0.001}}')
+            last = ""
+            for _ in range(300):
+                last = from_json(await line.recv())["data"]["observation"]["text"]
+            assert last == "Slept, 300 calls."

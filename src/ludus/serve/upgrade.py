@@ -35,6 +35,7 @@ from ludus.serve.settings import ServeSettings
 from ludus.serve.sockets import SocketEndpoint
 
 _TEXT = WSMsgType.TEXT
+_MOST_WAITING = 64
 _log = logging.getLogger("ludus.serve")
 _log.setLevel(logging.WARNING)
 
@@ -82,6 +83,7 @@ class FastLine(WSListener, Line):
         self._arrived: asyncio.Queue[bytes | Gone] = asyncio.Queue()
         self._parts: list[bytes] = []
         self._clean = False
+        self._deaf = False
         self._max_size = endpoint.max_frame
         self._transport: WSTransport
         self._task: asyncio.Task[None]
@@ -114,10 +116,15 @@ class FastLine(WSListener, Line):
 
     def pause_writing(self) -> None:
         """The client does not read: then we do not listen."""
-        self._transport.underlying_transport.pause_reading()
+        self._listen(False)
 
     def resume_writing(self) -> None:
-        self._transport.underlying_transport.resume_reading()
+        self._listen(True)
+
+    def _listen(self, willing: bool) -> None:
+        wire = self._transport.underlying_transport
+        if not wire.is_closing():
+            (wire.resume_reading if willing else wire.pause_reading)()
 
     def shutdown(self) -> None:
         """uvicorn is stopping."""
@@ -137,6 +144,9 @@ class FastLine(WSListener, Line):
 
     async def _next(self) -> bytes:
         arrived = await self._arrived.get()
+        if self._deaf and self._arrived.empty():
+            self._deaf = False
+            self._listen(True)
         if isinstance(arrived, Gone):
             # Whoever asks again is told again.
             self._arrived.put_nowait(arrived)
@@ -151,6 +161,10 @@ class FastLine(WSListener, Line):
                 self._transport.send(_TEXT, reply)
                 return
         self._arrived.put_nowait(payload)
+        if self._arrived.qsize() >= _MOST_WAITING and not self._deaf:
+            # It sends faster than it is answered: the rest waits on its side.
+            self._deaf = True
+            self._listen(False)
 
     def _collect(self, frame: WSFrame) -> None:
         """A message that comes in several frames."""
