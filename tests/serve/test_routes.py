@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus
 from world import Counter, LineWorld, Slow, Two, serving, until
 
 from ludus import connect
+from ludus.check import examine
 from ludus.client.session import Session
 from ludus.errors import ConnectFailed
 
@@ -211,6 +212,8 @@ async def test_without_the_token_only_health_answers(capfd: pytest.CaptureFixtur
             await websocket(served.ws)
         with pytest.raises(ConnectFailed, match="wants a token"):
             await connect(served.url).session().open()
+        with pytest.raises(ConnectFailed, match="wants a token"):
+            await examine(served.url)
         async with connect(served.url, token=secret).session() as session:
             assert isinstance(session, Session) and (await session.reset(goal=3)).content
     said = capfd.readouterr()

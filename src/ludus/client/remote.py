@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ludus.client.session import Session, StepResult, result_from
-from ludus.client.socket import Socket, http_url, is_loopback
+from ludus.client.socket import Socket, http_url, is_loopback, refused
 from ludus.data.tools import JsonObject, ToolSpec
 from ludus.errors import ConnectFailed, WireError
 from ludus.protocol.derive import calls_by_name, tool_from_action
@@ -92,7 +92,8 @@ async def fetch_json(socket: Socket, path: str) -> dict[str, Any]:
             headers=socket.headers, verify=verify, trust_env=not is_loopback(url)
         ) as client:
             reply = await client.get(url, timeout=10.0)
-            reply.raise_for_status()
+            if reply.status_code != 200:
+                raise refused(url, reply.status_code)
             return dict(reply.json())
     except (httpx.HTTPError, ValueError) as error:
         raise ConnectFailed(f"{url} cannot be read: {error or repr(error)}") from None

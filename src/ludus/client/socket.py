@@ -106,7 +106,7 @@ class Socket:
                 f"{self.base_url} did not answer within {self._connect_timeout:g} s."
             ) from None
         except InvalidStatus as error:
-            raise _refused(self.base_url, error.response.status_code) from None
+            raise refused(self.base_url, error.response.status_code) from None
         except (InvalidURI, InvalidHandshake) as error:
             raise ConnectFailed(f"{self.base_url} is no environment server: {error}") from None
         except OSError as error:
@@ -187,7 +187,7 @@ class Socket:
             except (OSError, InvalidHandshake, TimeoutError, EOFError) as failed:
                 status = failed.response.status_code if isinstance(failed, InvalidStatus) else 500
                 if status < 500:
-                    self._over = str(_refused(self.base_url, status))
+                    self._over = str(refused(self.base_url, status))
                     raise SessionLost(self._over) from None
                 if time.monotonic() > give_up_at:
                     self._over = (
@@ -254,7 +254,7 @@ def authorized(headers: Mapping[str, str] | None, token: str | None) -> dict[str
     return {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
 
 
-def _refused(base_url: str, status: int) -> ConnectFailed:
+def refused(base_url: str, status: int) -> ConnectFailed:
     if status in (401, 403):
         return ConnectFailed(f"{base_url} wants a token, or another one (HTTP {status}).")
-    return ConnectFailed(f"{base_url} refuses environment sessions (HTTP {status}).")
+    return ConnectFailed(f"{base_url} does not answer as an environment server (HTTP {status}).")
