@@ -77,6 +77,44 @@ def test_a_bad_flag_is_named_and_exit_code_2(arguments: tuple[str, ...]) -> None
     assert done.returncode == 2 and arguments[2] in done.stderr
 
 
+def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program as if this module were not installed."""
+    script = (
+        "import importlib.util, sys\n"
+        f"sys.modules[{module!r}] = None\n"
+        "found = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name: None if name == {module!r} else found(name)\n"
+        f"sys.argv = ['ludus', *{arguments!r}]\n"
+        "from ludus.cli.main import main\n"
+        "main()\n"
+    )
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("fastapi", ("serve", "echo"), "serve"),
+        ("reasoning_gym", ("check", "reasoning_gym"), "reasoning"),
+        ("reasoning_gym", ("check", "reasoning_gym:chain_sum"), "reasoning"),
+        ("reasoning_gym", ("serve", "reasoning_gym"), "reasoning"),
+        ("reasoning_gym", ("play", "reasoning_gym"), "reasoning"),
+    ],
+)
+def test_a_missing_extra_is_one_line_with_the_way_to_install_it(
+    module: str, arguments: tuple[str, ...], extra: str
+) -> None:
+    done = without(module, *arguments)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.endswith(f"pip install 'ludus[{extra}]'\n")
+
+
+def test_what_can_be_used_is_listed_though_something_is_missing() -> None:
+    listed = without("reasoning_gym", "envs")
+    assert listed.returncode == 0
+    assert "wordle" in listed.stdout and "ludus[reasoning]" in listed.stdout.replace("\n", "")
+
+
 def test_a_taken_port_is_said() -> None:
     with served_by_program("echo") as program:
         port = program.url.rpartition(":")[2]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import threading
+from typing import Any, ClassVar
 
 from fastmcp import FastMCP
 from openenv.core.env_server.interfaces import Environment
@@ -91,3 +93,52 @@ class CheapGuessEnvironment(GuessEnvironment):
     """The same, declared cheap: it is then stepped on the event loop."""
 
     blocking = False
+
+
+class LaterGuessEnvironment(GuessEnvironment):
+    """With async methods of its own: these are what runs."""
+
+    async def reset_async(self, seed: int | None = None, **kwargs: Any) -> GuessObservation:
+        await asyncio.sleep(0)
+        return GuessObservation(text=f"Awaited {seed}.")
+
+    async def step_async(
+        self, action: GuessAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> GuessObservation:
+        await asyncio.sleep(0)
+        return GuessObservation(text="Awaited.", reward=1.0, done=True)
+
+
+class ThreadedGuessEnvironment(GuessEnvironment):
+    """Tells which threads it was built, used and closed in."""
+
+    threads: ClassVar[dict[int, set[int]]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._note()
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
+    ) -> GuessObservation:
+        self._note()
+        return super().reset(seed, episode_id)
+
+    def step(
+        self, action: GuessAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> GuessObservation:
+        self._note()
+        return super().step(action)
+
+    def close(self) -> None:
+        self._note()
+
+    def _note(self) -> None:
+        self.threads.setdefault(id(self), set()).add(threading.get_ident())
+
+
+class OneThreadGuessEnvironment(ThreadedGuessEnvironment):
+    """All of its instances must live in one thread."""
+
+    REQUIRES_SINGLE_THREAD_EXECUTOR = True
+    threads: ClassVar[dict[int, set[int]]] = {}

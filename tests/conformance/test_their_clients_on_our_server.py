@@ -7,13 +7,16 @@ import pytest
 from openenv.core.env_server.mcp_types import CallToolAction
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
-from world import Counter, LineWorld, serving
+from world import Counter, LineWorld, serving, until
 
 from conformance.openenv_worlds import (
     CalculatorEnvironment,
     CheapGuessEnvironment,
     GuessAction,
     GuessEnvironment,
+    LaterGuessEnvironment,
+    OneThreadGuessEnvironment,
+    ThreadedGuessEnvironment,
 )
 
 
@@ -75,6 +78,34 @@ async def test_a_class_of_theirs_is_served_unchanged(environment: type) -> None:
             result = await client.step(GuessAction(number=4).model_dump())
             assert (result.reward, result.done) == (1.0, True)
             assert await client.state() == {"episode_id": "e", "step_count": 1}
+
+
+async def test_async_methods_of_a_class_of_theirs_are_the_ones_that_run() -> None:
+    with serving(LaterGuessEnvironment) as served:
+        async with GenericEnvClient(base_url=served.url) as client:
+            assert (await client.reset(seed=3)).observation["text"] == "Awaited 3."
+            assert (await client.step({"number": 1})).observation["text"] == "Awaited."
+
+
+@pytest.mark.parametrize(
+    ("environment", "together"),
+    [(ThreadedGuessEnvironment, 2), (OneThreadGuessEnvironment, 1)],
+)
+async def test_a_class_of_theirs_keeps_to_its_thread_from_birth_to_close(
+    environment: type[ThreadedGuessEnvironment], together: int
+) -> None:
+    environment.threads.clear()
+    with serving(environment) as served:
+        async with (
+            GenericEnvClient(base_url=served.url) as one,
+            GenericEnvClient(base_url=served.url) as other,
+        ):
+            for client in (one, other, one, other):
+                await client.reset(seed=1)
+                await client.step({"number": 1})
+        await until(lambda: len(served.sessions) == 0)
+    assert [len(threads) for threads in environment.threads.values()] == [1, 1]
+    assert len(set.union(*environment.threads.values())) == together
 
 
 async def test_an_mcp_class_of_theirs_is_served_unchanged() -> None:

@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import InvalidStatus
 from world import Counter, LineWorld, Slow, Two, serving, until
 
-from ludus import connect
+from ludus import EnvClient, connect
 from ludus.check import examine
 from ludus.client.session import Session
 from ludus.errors import ConnectFailed
@@ -214,6 +214,9 @@ async def test_without_the_token_only_health_answers(capfd: pytest.CaptureFixtur
             await connect(served.url).session().open()
         with pytest.raises(ConnectFailed, match="wants a token"):
             await examine(served.url)
+        for options in ({"token": secret}, {"headers": {"Authorization": f"Bearer {secret}"}}):
+            async with EnvClient[Any, Any, Any](base_url=served.url, **options) as typed:
+                assert (await typed.reset(goal=3)).observation["text"] == "Reach 3."
         async with connect(served.url, token=secret).session() as session:
             assert isinstance(session, Session) and (await session.reset(goal=3)).content
     said = capfd.readouterr()

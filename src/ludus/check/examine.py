@@ -37,13 +37,19 @@ class Skipped(Exception):
 
 
 async def examine(
-    spec: str, *, seeds: int = 5, sessions: int = 2, token: str | None = None
+    spec: str,
+    *,
+    seeds: int = 5,
+    sessions: int = 2,
+    token: str | None = None,
+    watch: Callable[[str], None] = lambda name: None,
 ) -> Report:
-    """Put an environment, or a server, through every check."""
+    """Put an environment, or a server, through every check; `watch` is told the next one's name."""
     began = time.monotonic()
     patient = await _Patient.admit(spec, seeds=seeds, sessions=sessions, token=token)
     findings = []
     for name, test in patient.checks():
+        watch(name)
         findings.append(await _run(name, test))
         if name == "starts" and findings[-1].verdict == "fail":
             break

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ludus.check import Report
 
 
 def check(
@@ -29,27 +32,33 @@ def check(
     from ludus.check import examine
     from ludus.cli.console import console
 
-    report = asyncio.run(examine(spec, seeds=seeds, sessions=sessions, token=token))
+    with console(stderr=True).status("check") as status:
+
+        def watch(name: str) -> None:
+            status.update(f"{name} …")
+
+        report = asyncio.run(
+            examine(spec, seeds=seeds, sessions=sessions, token=token, watch=watch)
+        )
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
     else:
-        _print(report, console())
+        _print(report)
     if not report.passed:
         raise typer.Exit(1)
 
 
-def _print(report: object, out: object) -> None:
-    from rich.console import Console
+def _print(report: Report) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    from ludus.check import Report
+    from ludus.cli.console import console
 
-    assert isinstance(report, Report) and isinstance(out, Console)
     marks = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "skip": "[dim]skip[/]"}
     table = Table("check", "", "what was seen", box=None, header_style="bold")
     for finding in report.findings:
-        table.add_row(finding.check, marks[finding.verdict], finding.detail)
-    out.print(table)
-    failed = sum(finding.verdict == "fail" for finding in report.findings)
-    verdict = "[bold red]" + f"{failed} failed[/]" if failed else "[bold green]all good[/]"
-    out.print(f"{report.spec}: {verdict} in {report.seconds:.1f} s")
+        table.add_row(finding.check, marks[finding.verdict], escape(finding.detail))
+    console().print(table)
+    failed = len(report.failures)
+    verdict = f"[bold red]{failed} failed[/]" if failed else "[bold green]all good[/]"
+    console().print(f"{escape(report.spec)}: {verdict} in {report.seconds:.1f} s")

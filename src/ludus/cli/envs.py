@@ -23,6 +23,7 @@ def envs(
 
 
 def _list() -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from ludus.cli.console import console
@@ -35,9 +36,9 @@ def _list() -> None:
         try:
             contract = find(name)
             tools = ", ".join(tool.name for tool in contract.tools or ())
-            table.add_row(name, contract.description, tools, package)
-        except (LudusError, ImportError) as error:
-            table.add_row(name, f"[red]cannot be loaded: {error}[/]", "", package)
+            table.add_row(name, escape(contract.description), tools, package)
+        except LudusError as error:
+            table.add_row(name, f"[red]{escape(str(error))}[/]", "", package)
     console().print(table)
 
 
@@ -50,7 +51,8 @@ def _describe(spec: str) -> None:
     contract = find(spec)
     out = console()
     out.print(f"[bold]{contract.spec}[/]\n")
-    out.print(inspect.getdoc(contract.cls) or contract.description, markup=False)
+    words = inspect.getdoc(contract.cls) or contract.description
+    out.print(words, markup=False, soft_wrap=True)
     variants = list(getattr(contract.cls, "variants", lambda: ())())
     if variants and contract.variant is None:
         out.print(f"\n[bold]{len(variants)} variants[/] ({contract.name}:VARIANT)")

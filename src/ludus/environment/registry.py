@@ -18,7 +18,7 @@ from typing import Any
 
 from ludus.environment.contract import Contract
 from ludus.environment.inspection import contract_of
-from ludus.errors import BadEnvironment, EnvironmentNotFound, did_you_mean
+from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_you_mean
 
 GROUP = "ludus.environments"
 
@@ -47,6 +47,8 @@ def find(spec: str) -> Contract:
 def _loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
+    except LudusError:
+        raise
     except Exception as error:
         raise BadEnvironment(
             f"{point.name!r} ({point.value}) cannot be loaded: {error!r}"

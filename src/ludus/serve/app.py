@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -151,7 +151,7 @@ def _add_episode_routes(app: FastAPI, sessions: Sessions) -> None:
         body = await read_body(request, ResetRequest)
         async with one() as session:
             task = body.model_dump(exclude_unset=True)
-            return JSONResponse(to_jsonable_python(result_payload(await session.reset(task))))
+            return _json(result_payload(await session.reset(task)))
 
     @app.post("/step", openapi_extra=_body_of(StepRequest), response_model=ResultReply)
     async def step(request: Request) -> Any:
@@ -160,12 +160,17 @@ def _add_episode_routes(app: FastAPI, sessions: Sessions) -> None:
             if body.timeout_s is not None:
                 session.host.step_timeout = body.timeout_s
             await session.reset({})
-            return JSONResponse(to_jsonable_python(result_payload(await session.step(body.action))))
+            return _json(result_payload(await session.step(body.action)))
 
-    @app.get("/state")
-    async def state() -> dict[str, Any]:
+    @app.get("/state", response_model=dict[str, Any])
+    async def state() -> Any:
         async with one() as session:
-            return await session.host.state()
+            return _json(await session.host.state())
+
+
+def _json(data: Mapping[str, Any]) -> Response:
+    """Encoded as the socket does it: what JSON has no number for is null."""
+    return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
 
 
 def _body_of(model: type[BaseModel]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ What the children do is in `generate.py`.
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import json
 import os
 import queue
@@ -27,7 +26,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ludus.errors import MissingExtra, did_you_mean
+from ludus.errors import did_you_mean
 
 QUESTION_LIMIT = 120.0
 SCORE_LIMIT = 10.0
@@ -126,8 +125,6 @@ class Child:
     """One child process; it answers one request at a time, and ends with this process."""
 
     def __init__(self) -> None:
-        if importlib.util.find_spec("reasoning_gym") is None:
-            raise MissingExtra.of("reasoning", "The reasoning_gym environment")
         root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
