@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -176,3 +177,37 @@ def test_a_new_package_passes_its_check_and_its_own_test_as_generated(tmp_path: 
         cwd=package,
     )
     assert tested.returncode == 0 and "2 passed" in tested.stdout, tested.stdout
+
+
+def test_an_interrupted_check_says_so_in_one_line() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ludus", "check", "world:Slow", "--seeds", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": "tests"},
+    )
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert complaint.split() == ["Interrupted."]
+
+
+def test_a_server_that_dies_during_a_game_is_one_line() -> None:
+    with served_by_program("catch") as program:
+        player = subprocess.Popen(
+            [sys.executable, "-u", "-m", "ludus", "play", program.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert player.stdin is not None and player.stdout is not None
+        while "Rows left" not in player.stdout.readline():
+            pass
+        program.process.kill()
+        program.process.wait()
+        _said, complaint = player.communicate("left\n", timeout=60)
+    assert player.returncode == 1
+    assert complaint.count("\n") == 1 and "the session went with its server" in complaint

@@ -12,6 +12,8 @@ from ludus.cli import check, envs, init, play, serve
 from ludus.cli.console import complain
 from ludus.errors import LudusError
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="ludus",
     no_args_is_help=True,
@@ -49,6 +51,8 @@ def main() -> None:
     except LudusError as error:
         complain(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
-        complain("Interrupted.")
-        sys.exit(130)
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if isinstance(ended, KeyboardInterrupt) or ended.code == INTERRUPTED:
+            complain("Interrupted.")
+            sys.exit(INTERRUPTED)
+        raise

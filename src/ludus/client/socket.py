@@ -44,6 +44,8 @@ _ERRORS: dict[str, type[WireError]] = {
     "FACTORY_ERROR": FactoryFailed,
 }
 _CLOSING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
+_REFUSED = 3.0
+"""Seconds after which a port that refuses means that the server is gone, and its sessions."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -125,8 +127,7 @@ class Socket:
             text = to_json(frame).decode()
             self._sent += 1
             try:
-                async with asyncio.timeout(self._message_timeout):
-                    reply = await self._exchange(text)
+                reply = await self._exchange(text)
             except TimeoutError:
                 self._give_up("A request was not answered in time; what it did is unknown.")
                 raise RequestTimeout(
@@ -152,21 +153,27 @@ class Socket:
             line.transport.abort()
 
     async def _exchange(self, text: str) -> str:
-        waiting = False
+        """One request and its reply, over as many lines as that takes."""
+        arrived = False
         while True:
-            assert self._line is not None
             try:
-                if not waiting:
-                    # A server that refuses a session says why and hangs up, perhaps before this
-                    # is sent: then the word to read is here already.
-                    with suppress(ConnectionClosed):
-                        await self._line.send(text)
-                    waiting = True
-                reply = await self._line.recv()
+                # Each line gets the whole time: coming back has a limit of its own.
+                async with asyncio.timeout(self._message_timeout):
+                    reply = await self._try(text, arrived=arrived)
                 self._answered += 1
-                return reply if isinstance(reply, str) else reply.decode()
-            except (ConnectionClosed, OSError) as error:
-                waiting = await self._take_up_again(error)
+                return reply
+            except (ConnectionClosed, ConnectionError) as error:
+                arrived = await self._take_up_again(error)
+
+    async def _try(self, text: str, *, arrived: bool) -> str:
+        assert self._line is not None
+        if not arrived:
+            # A server that refuses a session says why and hangs up, perhaps before this is sent:
+            # then the word to read is here already.
+            with suppress(ConnectionClosed):
+                await self._line.send(text)
+        reply = await self._line.recv()
+        return reply if isinstance(reply, str) else reply.decode()
 
     async def _take_up_again(self, error: Exception) -> bool:
         """Come back to the same session; tells whether the request has arrived there already."""
@@ -177,26 +184,7 @@ class Socket:
             self._over = f"The connection to {self.base_url} broke, and its server cannot resume."
             raise SessionLost(self._over) from None
         query = urlencode({"session_id": self._session_id, "replies": self._answered})
-        url = f"{self._url}{'&' if urlsplit(self._url).query else '?'}{query}"
-        give_up_at = time.monotonic() + self._resume_timeout
-        pause = 0.02
-        while True:
-            try:
-                line = await self._dial(url)
-                break
-            except (OSError, InvalidHandshake, TimeoutError, EOFError) as failed:
-                status = failed.response.status_code if isinstance(failed, InvalidStatus) else 500
-                if status < 500:
-                    self._over = str(refused(self.base_url, status))
-                    raise SessionLost(self._over) from None
-                if time.monotonic() > give_up_at:
-                    self._over = (
-                        f"The connection to {self.base_url} broke and could not be made again "
-                        f"within {self._resume_timeout:g} s."
-                    )
-                    raise SessionLost(self._over) from None
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, 1.0)
+        line = await self._redial(f"{self._url}{'&' if '?' in self._url else '?'}{query}")
         assert line.response is not None
         arrived = line.response.headers.get(REQUESTS_HEADER)
         if arrived is None and self._answered == 0:
@@ -210,6 +198,30 @@ class Socket:
             raise SessionLost(self._over)
         self._line = line
         return int(arrived) >= self._sent
+
+    async def _redial(self, url: str) -> ClientConnection:
+        """Dial until somebody answers or the time is up."""
+        began = time.monotonic()
+        pause = 0.02
+        while True:
+            try:
+                return await self._dial(url)
+            except (OSError, InvalidHandshake, TimeoutError, EOFError) as failed:
+                self._over = self._hopeless(failed, time.monotonic() - began)
+            if self._over is not None:
+                raise SessionLost(self._over)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def _hopeless(self, failed: Exception, waited: float) -> str | None:
+        """Why there is no point in dialling again, or None if there is."""
+        if isinstance(failed, InvalidStatus) and failed.response.status_code < 500:
+            return str(refused(self.base_url, failed.response.status_code))
+        if isinstance(failed, ConnectionRefusedError) and waited > _REFUSED:
+            return f"Nobody answers at {self.base_url} any more: the session went with its server."
+        if waited > self._resume_timeout:
+            return f"The line to {self.base_url} broke, and {waited:.0f} s did not bring it back."
+        return None
 
     async def _dial_again(self, url: str, *, tries: int) -> ClientConnection:
         """Dial; a line that drops during the handshake is no answer yet."""

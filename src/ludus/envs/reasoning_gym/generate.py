@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from ludus.envs.reasoning_gym.answers import scorable
@@ -105,7 +106,9 @@ def main() -> None:
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
     prepare()
-    serve(requests, replies)
+    # The parent may be gone before it has read what it asked for.
+    with suppress(BrokenPipeError):
+        serve(requests, replies)
 
 
 if __name__ == "__main__":
