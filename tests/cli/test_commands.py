@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from program import run_ludus, served_by_program
+from world import serving
 
 import ludus
 
@@ -139,6 +140,23 @@ def test_a_person_plays_an_episode() -> None:
     assert done.returncode == 0
     assert "input should be 'left', 'stay' or 'right'" in done.stdout
     assert "You missed the ball." in done.stdout and "Reward 0" in done.stdout
+
+
+def test_a_person_may_think_for_longer_than_the_server_waits_for_a_ping() -> None:
+    with serving("catch", ping_interval=0.2) as served:
+        player = subprocess.Popen(
+            [sys.executable, "-u", "-m", "ludus", "play", served.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert player.stdout is not None
+        while "Rows left" not in player.stdout.readline():
+            pass
+        time.sleep(1.5)
+        said, _ = player.communicate("left\n" * 9, timeout=60)
+        assert served.sessions.metrics.resumptions == 0, "the line was dropped while they thought"
+    assert player.returncode == 0 and "Reward" in said
 
 
 def test_a_person_chooses_a_tool_and_leaves() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
     from rich.console import Console
 
     from ludus.client.session import Session, StepResult
@@ -30,7 +31,7 @@ def play(
 
     Example: ludus play wordle --seed 7
     """
-    import asyncio
+    from anyio.from_thread import start_blocking_portal
 
     try:
         arguments = json.loads(task)
@@ -40,30 +41,36 @@ def play(
         raise typer.BadParameter('--task wants a JSON object, such as {"length": 6}.')
     if seed is not None:
         arguments["seed"] = seed
-    asyncio.run(_play(spec, arguments, token))
+    # The session lives on a loop of its own: it answers the server's pings while the person thinks.
+    with start_blocking_portal() as portal:
+        _play(portal, spec, arguments, token)
 
 
-async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
+def _play(portal: BlockingPortal, spec: str, task: dict[str, Any], token: str | None) -> None:
     from ludus.cli.console import console
     from ludus.client.endpoint import connect
 
     out = console()
-    async with connect(spec, token=token).session() as session:
-        result = await session.reset(**task)
+    session = connect(spec, token=token).session()
+    portal.call(session.open)
+    try:
+        result = portal.call(lambda: session.reset(**task))
         _show(out, result)
         total = 0.0
         while not result.done:
             try:
                 tool = _choose(out, session)
                 arguments = _ask(out, tool)
-            except (EOFError, KeyboardInterrupt):
+            except EOFError:
                 out.print("\nYou left before the end.")
                 return
-            result = await session.call(tool.name, arguments)
+            result = portal.call(session.call, tool.name, arguments)
             total += result.reward or 0.0
             _show(out, result)
         parts = ", ".join(f"{name} {value:g}" for name, value in result.rewards.items())
         out.print(f"[bold]Reward {total:g}[/]" + (f"  ({parts})" if parts else ""))
+    finally:
+        portal.call(session.close)
 
 
 def _show(out: Console, result: StepResult[dict[str, Any]]) -> None:
