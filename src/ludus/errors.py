@@ -5,6 +5,17 @@
     ├── MissingExtra             an optional part is not installed
     ├── BadEnvironment           a class that does not keep the author's contract
     ├── ToolError                raised by an author's tool: the model did something wrong
+    ├── BadSetting               a setting that cannot be, said before anything is played
+    ├── RunError                 a run folder that cannot be used as asked
+    ├── StoppedEarly             a run that was ended because nothing worked any more
+    ├── PublishFailed            an upload that did not arrive; everything is still on disk
+    ├── AgentError               something between an agent and its model
+    │   ├── ProviderRefuses      no point in asking again: key, model, quota
+    │   ├── RequestRefused       this very request is refused: asking again gives the same
+    │   ├── ModelBusy            429 or 5xx, again and again
+    │   ├── ModelUnreachable     the line to the provider does not hold
+    │   ├── ModelTimeout         no reply in time, again and again
+    │   └── BadReply             a reply that cannot be read
     └── SessionError             something between a session and its environment
         ├── ConnectFailed        nobody answers at that address, or it refuses
         ├── SessionLost          the connection broke and the session could not be taken up again
@@ -51,6 +62,50 @@ class BadEnvironment(LudusError):
 
 class ToolError(LudusError):
     """Raised by an author's tool: the model gets the message, and the episode goes on."""
+
+
+class BadSetting(LudusError):
+    """A setting that cannot be; nothing has been played yet."""
+
+
+class RunError(LudusError):
+    """A run folder that cannot be used as asked: other settings, another writer, no run at all."""
+
+
+class StoppedEarly(LudusError):
+    """A run was ended because nothing worked any more. What was recorded stands."""
+
+
+class PublishFailed(LudusError):
+    """An upload did not arrive. Everything is still on disk."""
+
+
+class AgentError(LudusError):
+    """Something went wrong between an agent and its model: nobody's score."""
+
+
+class ProviderRefuses(AgentError):
+    """The provider turns every request away: a wrong key, an unknown model, no quota left."""
+
+
+class RequestRefused(AgentError):
+    """The provider refuses this very request; asking again gives the same."""
+
+
+class ModelBusy(AgentError):
+    """Too many requests (429) or a failing server (5xx), and bounded retries did not help."""
+
+
+class ModelUnreachable(AgentError):
+    """The connection to the provider could not be made or did not hold."""
+
+
+class ModelTimeout(AgentError):
+    """No reply in time, and bounded retries did not help."""
+
+
+class BadReply(AgentError):
+    """The provider answered with something that cannot be read."""
 
 
 class SessionError(LudusError):

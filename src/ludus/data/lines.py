@@ -1,0 +1,187 @@
+"""Reading `episodes.jsonl`: single episodes, and what a resumed run must know of a million of them.
+
+Nothing here writes. Files are streamed: no more than a block and one line is held at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+
+from ludus.data.episode import Episode, StopReason, Usage
+from ludus.errors import RunError
+
+VERSION = 1
+_BLOCK = 4 << 20
+_NOWHERE = -1
+_REASONS = {reason.encode(): reason.value for reason in StopReason}
+_COUNT = rb"(0|[1-9][0-9]{0,17}+)"
+# Three digits of exponent could overflow a float; such a number is left to the JSON parser.
+_NUMBER = rb"(?:null|(-?+(?:0|[1-9][0-9]{0,20}+)(?:\.[0-9]{1,40}+)?+(?:[eE][-+]?+[0-9]{1,2}+)?+))"
+# Eight digits at most, so that one odd id cannot ask for gigabytes of marks.
+_INDEX = r"([0-9]{6}|[1-9][0-9]{6,7})"
+_ID = re.compile(rf"[0-9a-f]{{8}}-{_INDEX}")
+_HEAD = re.compile(
+    rb'\{"version":1,"episode_id":"([0-9a-f]{8}-' + _INDEX.encode() + rb')","attempt":' + _COUNT
+    + rb',"stop_reason":"(' + "|".join(StopReason).encode() + rb')","reward":' + _NUMBER
+    + rb',"usage":\{"prompt_tokens":' + _COUNT + rb',"completion_tokens":' + _COUNT
+    + rb',"cached_tokens":[0-9]+,"reasoning_tokens":[0-9]+,"cost":' + _NUMBER + rb"\}[,}]"
+)  # fmt: skip
+
+
+def episode_id(run: str, index: int) -> str:
+    """The id of the plan's episode at `index`; `run` is eight hex digits."""
+    return f"{run}-{index:06d}"
+
+
+class Head(NamedTuple):
+    """What stands first in a line: all that a resumed run needs."""
+
+    episode_id: str
+    place: int | None
+    """Its index in the plan; None where the id is not of the form that `episode_id` gives."""
+    attempt: int
+    stop_reason: str
+    reward: float | None
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+
+    @classmethod
+    def of(cls, episode: Episode | _Line) -> Head:
+        """The head of the line that this episode makes. What is not finite is written as null."""
+        usage, ours = episode.usage, _ID.fullmatch(episode.episode_id)
+        return cls(
+            episode.episode_id,
+            int(ours[1]) if ours else None,
+            episode.attempt,
+            episode.stop_reason.value,
+            _finite(episode.reward),
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            _finite(usage.cost),
+        )
+
+
+class _Line(BaseModel):
+    """The fields of an episode that make its head, in any order and among any others."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    episode_id: str
+    attempt: int = 1
+    stop_reason: StopReason
+    reward: float | None = None
+    usage: Usage = Usage()
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and isfinite(number) else None
+
+
+def episodes(path: Path, *, strict: bool = True) -> Iterator[Episode]:
+    """Every line as an episode, retries and all.
+
+    A last line that is cut off is passed over: its writer was killed, or is writing it just now.
+    Any other line that is no episode is an error, or passed over too where `strict` is False.
+    """
+    for number, line in numbered(path):
+        try:
+            yield Episode.from_line(line)
+        except ValidationError as error:
+            head_of(line, path, number)  # Raises where it is of a later version.
+            if strict and line.endswith(b"\n"):
+                raise _damaged(path, number, error) from error
+
+
+def find_episode(path: Path, wanted: str) -> Episode:
+    """The episode with this id, or at this index of the plan (`"17"`).
+
+    Where it was tried again, the last attempt that is not broken; only broken ones: the last.
+    """
+    index = int(wanted) if wanted.isascii() and wanted.isdecimal() else _NOWHERE
+    best: dict[bool, tuple[int, bytes]] = {}
+    lowest, highest = _NOWHERE, _NOWHERE
+    for number, line in numbered(path):
+        if (head := head_of(line, path, number)) is None:
+            continue
+        if head.episode_id == wanted or head.place == index:
+            best[not StopReason(head.stop_reason).is_fault] = number, line
+        if head.place is not None:
+            highest = max(highest, head.place)
+            lowest = head.place if lowest == _NOWHERE else min(lowest, head.place)
+    if not best:
+        there = "none that are numbered" if highest == _NOWHERE else f"{lowest} to {highest}"
+        raise RunError(f"There is no episode {wanted!r} in {path}. It holds {there}.")
+    return _whole(path, *(best.get(True) or best[False]))
+
+
+def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file and their numbers, from 1. Empty ones are passed over."""
+    try:
+        with path.open("rb", buffering=_BLOCK) as file:
+            for number, line in enumerate(file, 1):
+                if not line.isspace():
+                    yield number, line
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def head_of(line: bytes, path: Path, number: int) -> Head | None:
+    """The head of a line, or None where the line is no episode.
+
+    A regular expression reads the head as this version writes it. Other writers may order or
+    space the fields otherwise: then the line is parsed. So is one that does not end as lines do,
+    and one with a zero byte, which a power failure can leave in the middle of a file.
+    """
+    found = _HEAD.match(line)
+    if found is None or not line.endswith(b"}\n") or 0 in line:
+        return _parsed(line, path, number)
+    name, index, attempt, reason, reward, prompt, completion, cost = found.groups()
+    # `Head(...)` does the same in twice the time.
+    return tuple.__new__(
+        Head,
+        (
+            name.decode(),
+            int(index),
+            int(attempt),
+            _REASONS[reason],
+            None if reward is None else float(reward),
+            int(prompt),
+            int(completion),
+            None if cost is None else float(cost),
+        ),
+    )
+
+
+def _parsed(line: bytes, path: Path, number: int) -> Head | None:
+    try:
+        fields = from_json(line)
+        version = fields.get("version", VERSION) if isinstance(fields, dict) else VERSION
+        if version == VERSION:
+            return Head.of(_Line.model_validate(fields))
+    except ValueError:
+        return None
+    raise RunError(
+        f"{path}:{number} is of version {version!r} of the episode format, and this Ludus reads "
+        f"version {VERSION}. Upgrade: pip install --upgrade ludus"
+    )
+
+
+def _whole(path: Path, number: int, line: bytes) -> Episode:
+    try:
+        return Episode.from_line(line)
+    except ValidationError as error:
+        raise _damaged(path, number, error) from error
+
+
+def _damaged(path: Path, number: int, error: ValidationError) -> RunError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(map(str, first["loc"]))
+    return RunError(f"{path}:{number} is no episode: {field + ': ' if field else ''}{first['msg']}")

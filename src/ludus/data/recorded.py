@@ -1,0 +1,156 @@
+"""What a resumed run must know of its journal: which episodes are there, and their totals.
+
+One byte for each episode of the plan, so that a million of them are a megabyte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+
+from ludus.data.episode import StopReason
+from ludus.data.lines import Head, head_of, numbered
+
+_REMEMBERED = 10
+_PAGE = 64 << 10
+# What is known of an episode: nothing, how it broke, or that it was played.
+_MISSING = 0
+_FAULTS = dict(enumerate((reason.value for reason in StopReason if reason.is_fault), 1))
+_PLAYED = len(_FAULTS) + 1
+_MARKS = {reason.value: _PLAYED for reason in StopReason} | {name: m for m, name in _FAULTS.items()}
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over episodes. Tokens and cost are of every line: a broken attempt was paid for too."""
+
+    scored: int = 0
+    reward_sum: float = 0.0
+    reward_squares: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+    """US dollars; None while no price is known."""
+    stop_reasons: Counter[str] = field(default_factory=Counter)
+    """How many episodes ended so; of one that was tried again, only how it ended at last."""
+    highest_attempt: int = 0
+
+    @property
+    def episodes(self) -> int:
+        return self.stop_reasons.total()
+
+    @property
+    def broken(self) -> int:
+        """Episodes of which there is no attempt that the infrastructure did not end."""
+        return sum(self.stop_reasons[reason] for reason in _FAULTS.values())
+
+    @property
+    def mean(self) -> float | None:
+        return self.reward_sum / self.scored if self.scored else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the rewards, as estimated from this sample."""
+        if self.scored < 2:
+            return None
+        spread = self.reward_squares - self.reward_sum**2 / self.scored
+        return sqrt(max(0.0, spread) / (self.scored - 1))
+
+
+@dataclass(slots=True)
+class Recorded:
+    """Which episodes of a plan are recorded, in one byte for each, and their totals.
+
+    Episodes of another plan are in the totals as well, because they are in the file.
+    """
+
+    run: str | None = None
+    """The eight hex digits that the plan's ids begin with; None: those of the first id."""
+    totals: Totals = field(default_factory=Totals)
+    foreign: int = 0
+    """Lines with the id of another run, or of another form."""
+    retries: int = 0
+    """Lines for an episode of which only broken attempts had come before."""
+    duplicates: int = 0
+    """Lines for an episode that was played already; how they ended is left out of the totals."""
+    unreadable: int = 0
+    unreadable_lines: list[int] = field(default_factory=list)
+    """The numbers of the first ten lines that are no episode."""
+    _marks: bytearray = field(default_factory=bytearray, repr=False)
+
+    def played(self, index: int) -> bool:
+        return self._mark(index) == _PLAYED
+
+    def broken(self, index: int) -> bool:
+        """Whether it was tried, and nothing but the infrastructure ever ended it."""
+        return self._mark(index) in _FAULTS
+
+    def open_until(self, planned: int, *, retry_broken: bool = True) -> Iterator[int]:
+        """The indexes below `planned` that are still to be played, in order."""
+        settled = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS)
+        return (index for index in range(planned) if self._mark(index) not in settled)
+
+    def add(self, heads: Iterable[Head]) -> None:
+        """Count more lines. One loop over locals, because a run of a million waits for it."""
+        totals, marks, reasons = self.totals, self._marks, self.totals.stop_reasons
+        for name, place, attempt, reason, reward, prompt, completion, cost in heads:
+            totals.prompt_tokens += prompt
+            totals.completion_tokens += completion
+            if cost is not None:
+                totals.cost = cost if totals.cost is None else totals.cost + cost
+            if attempt > totals.highest_attempt:
+                totals.highest_attempt = attempt
+            mark = _MARKS[reason]
+            if place is None or not self._is_ours(name):
+                self.foreign += 1
+            else:
+                if place >= len(marks):
+                    marks.extend(bytes(place + _PAGE - len(marks)))
+                if before := marks[place]:
+                    if before == _PLAYED:
+                        self.duplicates += 1
+                        continue
+                    self.retries += 1
+                    reasons[_FAULTS[before]] -= 1
+                marks[place] = mark
+            reasons[reason] += 1
+            if reward is not None and mark == _PLAYED:
+                totals.scored += 1
+                totals.reward_sum += reward
+                totals.reward_squares += reward * reward
+
+    def add_unreadable(self, number: int) -> None:
+        self.unreadable += 1
+        if self.unreadable <= _REMEMBERED:
+            self.unreadable_lines.append(number)
+
+    def _mark(self, index: int) -> int:
+        return self._marks[index] if 0 <= index < len(self._marks) else _MISSING
+
+    def _is_ours(self, name: str) -> bool:
+        if self.run is None:
+            self.run = name[:8]
+        return name.startswith(self.run)
+
+
+def read_back(path: Path, *, run: str | None = None) -> Recorded:
+    """What is recorded in an `episodes.jsonl`, from the heads of its lines.
+
+    A line that is no episode is counted and left alone. Behind a head that is as this version
+    writes it, the rest of the line is not parsed: `episodes` finds what is damaged there.
+    """
+    recorded = Recorded(run=run)
+    recorded.add(_heads(path, recorded.add_unreadable))
+    return recorded
+
+
+def _heads(path: Path, unreadable: Callable[[int], None]) -> Iterator[Head]:
+    for number, line in numbered(path):
+        head = head_of(line, path, number)
+        if head is not None:
+            yield head
+        elif line.endswith(b"\n"):
+            unreadable(number)

@@ -1,0 +1,268 @@
+"""The run folder: what was asked for, and where its files lie.
+
+    runs/wordle/
+      run.json          settings, their digest, versions; written once, never a secret
+      episodes.jsonl    append-only: `ludus.data.journal`
+      summary.json      written anew whenever there is something to sum up
+
+What the settings mean is the business of the stage that runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+
+from ludus.data.journal import sync_folder
+from ludus.data.settings import differences, digest, written
+from ludus.data.tools import JsonObject
+from ludus.errors import RunError
+
+_DEPTH = 3
+_SHOWN = 20
+_DRAFT = ".draft"
+
+
+class About(BaseModel):
+    """What `run.json` says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    kind: str = "collect"
+    """The stage that made it."""
+    created_at: AwareDatetime
+    digest: str
+    """Eight hex digits of the settings: the same ones give the same."""
+    settings: JsonObject
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A folder with a `run.json`."""
+
+    path: Path
+    about: About
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        settings: JsonObject,
+        versions: Mapping[str, str] | None = None,
+        *,
+        kind: str = "collect",
+    ) -> RunFolder:
+        """Begin a run, in a new folder or an empty one."""
+        about = About(
+            kind=kind,
+            created_at=datetime.now(UTC),
+            digest=digest(settings),
+            settings=settings,
+            versions=_versions() | dict(versions or {}),
+        )
+        text = _json(about.model_dump() | {"created_at": about.created_at.isoformat()})
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _refuse_strangers(path)
+            _write_new(path / "run.json", text)
+            sync_folder(path.absolute().parent)
+        except OSError as error:
+            raise RunError(f"No run can begin in {path}: {error.strerror or error}.") from error
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """The run that is in this folder."""
+        file = path / "run.json"
+        fields = _read(file)
+        if fields is None:
+            raise RunError(f"{path} holds no run: there is no run.json in it.")
+        try:
+            return cls(path, About.model_validate(fields))
+        except ValidationError as error:
+            if fields.get("version") != 1:
+                raise RunError(
+                    f"{file} is of version {fields.get('version')!r}, and this Ludus reads "
+                    "version 1. Upgrade: pip install --upgrade ludus"
+                ) from error
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise RunError(f"{file} is not what a run has: {where}: {first['msg']}.") from error
+
+    @classmethod
+    def resume_or_create(
+        cls,
+        path: Path,
+        settings: JsonObject,
+        versions: Mapping[str, str] | None = None,
+        *,
+        kind: str = "collect",
+    ) -> RunFolder:
+        """The run in this folder if it was made with these settings, or a new one.
+
+        With other settings it is an error: episodes of two kinds in one file are worth nothing.
+        """
+        if not (path / "run.json").exists():
+            return cls.create(path, settings, versions, kind=kind)
+        there = cls.open(path)
+        if there.about.kind != kind:
+            raise RunError(
+                f"{path} holds a run of another kind: {there.about.kind}, not {kind}. "
+                "Use another --output-dir."
+            )
+        if there.about.digest != digest(settings):
+            raise RunError(_other_settings(there, settings))
+        return there
+
+    @property
+    def episodes(self) -> Path:
+        return self.path / "episodes.jsonl"
+
+    def write_summary(self, summary: JsonObject) -> None:
+        """Write `summary.json`, whole or not at all."""
+        file = self.path / "summary.json"
+        try:
+            draft = _draft(file, _json(summary))
+            draft.replace(file)
+            sync_folder(self.path)
+        except OSError as error:
+            raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
+
+    def read_summary(self) -> JsonObject | None:
+        """What `summary.json` says; None before there is one."""
+        return _read(self.path / "summary.json")
+
+
+def beside(path: Path) -> Path:
+    """Make the first folder that is not there yet of `path`, `path-2`, `path-3` and so on."""
+    if path.name in ("", ".."):
+        path = path.resolve()
+    candidate, number = path, 1
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                candidate.mkdir()
+                return candidate
+            except FileExistsError:
+                number += 1
+                candidate = path.with_name(f"{path.name}-{number}")
+    except OSError as error:
+        raise RunError(f"{candidate} cannot be made: {error.strerror or error}.") from error
+
+
+def find_runs(root: Path) -> list[RunFolder]:
+    """The runs in this folder and up to three levels below it, the oldest first.
+
+    A `run.json` that is not one of ours is passed over: other tools have files of that name.
+    """
+    found = []
+    for folder in _folders(root, _DEPTH, set()):
+        if (folder / "run.json").is_file():
+            try:
+                found.append(RunFolder.open(folder))
+            except RunError:
+                continue
+    return sorted(found, key=lambda run: (run.about.created_at, run.path))
+
+
+def _folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    """`root` and the folders below it, each one once, however many links lead there."""
+    try:
+        status = root.stat()
+        identity = status.st_dev, status.st_ino
+        below = sorted(root.iterdir()) if root.is_dir() and identity not in seen else None
+    except OSError:
+        return
+    if below is None:
+        return
+    seen.add(identity)
+    yield root
+    if depth:
+        for folder in below:
+            if not folder.name.startswith("."):
+                yield from _folders(folder, depth - 1, seen)
+
+
+def _versions() -> dict[str, str]:
+    return {"ludus": version("ludus"), "python": platform.python_version()}
+
+
+def _refuse_strangers(path: Path) -> None:
+    """Episodes without a `run.json` are of who knows which run, and other files are not ours."""
+    names = sorted(file.name for file in path.iterdir() if file.suffix != _DRAFT)
+    if "run.json" in names:
+        raise RunError(f"{path} holds a run already. Use another --output-dir.")
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise RunError(
+            f"{path} is not empty ({names[0]}{more}) and holds no run: there is no run.json in it. "
+            "Use another --output-dir."
+        )
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Write a file that must not be there yet. A link, unlike a rename, never replaces one."""
+    draft = _draft(file, text)
+    try:
+        os.link(draft, file)
+    except FileExistsError as error:
+        raise RunError(f"Another run began in {file.parent} just now.") from error
+    except OSError:
+        # A file system without links. That nobody began here was seen a moment ago.
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_folder(file.parent)
+
+
+def _draft(file: Path, text: str) -> Path:
+    """The text on the disk, under a name that nobody reads."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}{_DRAFT}")
+    with draft.open("w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    return draft
+
+
+def _json(value: JsonObject) -> str:
+    return written(value, indent=2) + "\n"
+
+
+def _read(file: Path) -> JsonObject | None:
+    try:
+        value = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise RunError(f"{file} is not JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise RunError(f"{file} is not a JSON object.")
+    return value
+
+
+def _other_settings(there: RunFolder, settings: JsonObject) -> str:
+    lines = list(differences(there.about.settings, settings))
+    if not lines:
+        lines = [f"its run.json was changed by hand: its digest is not {there.about.digest}"]
+    if len(lines) > _SHOWN:
+        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"]
+    listed = "\n".join(f"  {line}" for line in lines)
+    return (
+        f"{there.path} holds a run with other settings:\n{listed}\n"
+        "Use --no-resume for a new run beside it, or another --output-dir."
+    )

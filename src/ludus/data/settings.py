@@ -1,0 +1,75 @@
+"""Settings as JSON: whether two are the same, and what differs; not what they mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from ludus.data.tools import JsonObject
+from ludus.errors import RunError
+
+_WIDTH = 60
+_LEAD = 20
+_NOT_SET = "not set"
+
+
+def digest(settings: JsonObject) -> str:
+    """Eight hex digits that are the same for the same settings, in whatever order they stand."""
+    text = written(_whole_numbers(settings), sort_keys=True)
+    return blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def written(value: JsonObject, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """JSON that every reader takes: no NaN, no half characters."""
+    try:
+        text = json.dumps(
+            value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
+        )
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise RunError(f"This cannot be written as JSON: {error}.") from error
+    return text
+
+
+def differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
+    """`temperature: 0.2 there, 0.7 here`, for every setting that is not the same."""
+    old, new = dict(_leaves(there)), dict(_leaves(here))
+    for key in sorted(old | new):
+        before, after = old.get(key, _NOT_SET), new.get(key, _NOT_SET)
+        if before != after:
+            start = max(0, _first_difference(before, after) - _LEAD)
+            yield f"{key}: {_cut(before, start)} there, {_cut(after, start)} here"
+
+
+def _first_difference(one: str, other: str) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every single setting under its dotted name, as JSON."""
+    if isinstance(value, Mapping) and (value or not key):
+        for name, item in value.items():
+            yield from _leaves(item, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, json.dumps(_whole_numbers(value), ensure_ascii=False)
+
+
+def _cut(text: str, start: int) -> str:
+    """What fits on a line, from a little before where two long texts begin to differ."""
+    if len(text) <= _WIDTH:
+        return text
+    start = min(start, len(text) - _WIDTH)
+    end = start + _WIDTH
+    return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+
+
+def _whole_numbers(value: Any) -> Any:
+    """1.0 as 1: a command line and a TOML file write the same number differently."""
+    if isinstance(value, Mapping):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

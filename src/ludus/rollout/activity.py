@@ -1,0 +1,36 @@
+"""What an episode is doing right now, for the deadline and the watchdog to name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+Side = Literal["model", "environment"]
+
+
+@dataclass(slots=True)
+class Activity:
+    """One attempt, and where its time goes."""
+
+    episode_id: str
+    environment: str = ""
+    words: str = "starting"
+    side: Side = "environment"
+    since: float = field(default_factory=time.monotonic)
+    seconds: dict[Side, float] = field(default_factory=lambda: {"model": 0.0, "environment": 0.0})
+
+    @contextmanager
+    def doing(self, side: Side, words: str) -> Iterator[None]:
+        """While the block runs, this is what the episode waits for."""
+        self.side, self.words, self.since = side, words, time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[side] += time.monotonic() - self.since
+
+    def waited(self) -> float:
+        """How long the present thing has taken."""
+        return time.monotonic() - self.since

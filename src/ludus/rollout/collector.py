@@ -1,0 +1,289 @@
+"""Plays many episodes at once, and loses none: schedule, retry, budget, resume.
+
+How one episode is played is the loop's business; what is written and read back is the journal's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ludus.agents.agent import Agent
+from ludus.data.episode import Episode
+from ludus.data.journal import Journal
+from ludus.data.run import RunFolder
+from ludus.errors import RunError, SessionError, SessionLost, StoppedEarly
+from ludus.rollout.activity import Activity
+from ludus.rollout.breaker import HOPELESS, Breaker
+from ludus.rollout.budget import Budget
+from ludus.rollout.job import Job
+from ludus.rollout.loop import fault_of, play, unplayed
+from ludus.rollout.places import Place
+from ludus.rollout.plan import Assignment, Plan
+from ludus.rollout.sessions import SessionPool
+from ludus.rollout.tally import Tally
+from ludus.rollout.watchdog import Watchdog
+
+TICK = 0.25
+SUMMARY_EVERY = 10.0
+GRACE = 30.0
+"""Seconds that episodes under way still get when the time is used up."""
+
+
+class Reporter:
+    """Told how a run goes. This one keeps it to itself."""
+
+    def begin(self, collector: Collector) -> None:
+        """The first episodes are about to be played."""
+
+    def warn(self, words: str) -> None:
+        """Something that a person should know; may come from another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a run is played; none of it changes what is played."""
+
+    concurrency: int = 64
+    """Episodes at once, at the most."""
+    attempts: int = 3
+    """How often an episode is tried that the infrastructure breaks."""
+    retry_pause: float = 1.0
+    patience: float = 120.0
+    """Seconds that a server may be gone in the middle of a run."""
+    hang_warning: float = 60.0
+    """Seconds after which the watchdog names what is waited for."""
+
+
+class Collector:
+    """One start of one run."""
+
+    def __init__(
+        self,
+        job: Job,
+        agent: Agent,
+        folder: RunFolder,
+        plan: Plan,
+        places: Mapping[str, Place],
+        *,
+        tally: Tally,
+        todo: Iterator[int],
+        tuning: Tuning,
+        budget: Budget,
+        reporter: Reporter,
+    ) -> None:
+        self.job = job
+        self.agent = agent
+        self.folder = folder
+        self.tally = tally
+        self.tuning = tuning
+        self.stopped: str | None = None
+        """Why it ended before everything was played, if it did."""
+        self.activities: dict[str, Activity] = {}
+        self._plan = plan
+        self._todo = todo
+        self._budget = budget
+        self._reporter = reporter
+        self._pools = {
+            spec: SessionPool(place.endpoint, patience=tuning.patience)
+            for spec, place in places.items()
+        }
+        self._breaker = Breaker()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._freed = asyncio.Event()
+        self._failed: RunError | None = None
+
+    @property
+    def waiting_for(self) -> str | None:
+        """The server that nobody can reach just now, if there is one."""
+        for pool in self._pools.values():
+            if pool.waiting_since is not None:
+                return pool.endpoint.spec
+        return None
+
+    @property
+    def level(self) -> int:
+        """How many episodes may be played at once just now."""
+        level = self.agent.level
+        most = self.tuning.concurrency
+        return most if level is None else max(1, min(most, level))
+
+    def drain(self, why: str) -> None:
+        """Begin no further episode; those under way are finished."""
+        self.stopped = self.stopped or why
+        self._freed.set()
+
+    def abort(self, why: str) -> None:
+        """Stop at once; what is under way will be played again when the run goes on."""
+        self.drain(why)
+        for task in self._tasks:
+            task.cancel()
+
+    async def run(self, journal: Journal) -> None:
+        """Play all that is left to do. Raises `StoppedEarly` when nothing works any more."""
+        self._journal = journal
+        self._reporter.begin(self)
+        dog = Watchdog(self.activities, self._reporter.warn, patience=self.tuning.hang_warning)
+        with dog:
+            ticking = asyncio.create_task(self._tick(dog))
+            try:
+                await self._play_all()
+            finally:
+                ticking.cancel()
+                await self._settle()
+        if self._failed is not None:
+            raise self._failed
+        if self._breaker.why is not None:
+            raise StoppedEarly(f"{self._breaker.why} {self._rest()}".strip())
+
+    def _rest(self) -> str:
+        return (
+            f"{self.tally.totals.episodes:,} of {self.tally.planned:,} episodes are recorded in "
+            f"{self.folder.path}; the same command goes on with the rest."
+        )
+
+    async def _play_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for index in self._todo:
+                if not await self._room():
+                    break
+                task = group.create_task(self._episode(index))
+                self._tasks.add(task)
+                self.tally.active += 1
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.tally.active -= 1
+        self._freed.set()
+
+    async def _room(self) -> bool:
+        """Wait until another episode may begin; False when none should."""
+        while self.stopped is None:
+            self.stopped = self._budget.reached(self.tally)
+            if self.stopped is not None:
+                break
+            if self.tally.active < self.level and not self._budget.scouting(self.tally):
+                return True
+            self._freed.clear()
+            try:
+                async with asyncio.timeout(TICK):
+                    await self._freed.wait()
+            except TimeoutError:
+                pass
+        return False
+
+    async def _episode(self, index: int) -> None:
+        assignment = self._plan[index]
+        activity = Activity(assignment.episode_id, assignment.environment)
+        self.activities[assignment.episode_id] = activity
+        try:
+            pool = self._pools[self._plan.spec_of(index)]
+            episode = await self._attempts(assignment, pool, activity)
+            if episode is not None:
+                self._record(episode)
+        finally:
+            del self.activities[assignment.episode_id]
+
+    async def _attempts(
+        self, assignment: Assignment, pool: SessionPool, activity: Activity
+    ) -> Episode | None:
+        """Play it until it is not the infrastructure that ends it; None: left for another start."""
+        for attempt in range(1, self.tuning.attempts + 1):
+            episode = await self._attempt(assignment, pool, activity, attempt)
+            self.tally.attempted(episode)
+            if episode.error is None or episode.error.kind in HOPELESS:
+                return episode
+            if self.stopped is not None:
+                return None
+            if attempt < self.tuning.attempts:
+                pause = self.tuning.retry_pause * 2 ** (attempt - 1)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+        return episode
+
+    async def _attempt(
+        self, assignment: Assignment, pool: SessionPool, activity: Activity, attempt: int
+    ) -> Episode:
+        limits = self.job.limits
+        try:
+            with activity.doing("environment", f"a session of {pool.endpoint.spec}"):
+                session = await pool.take()
+        except SessionError as error:
+            fault = fault_of(error, activity)
+            return unplayed(assignment, self.agent, limits, fault, attempt=attempt)
+        try:
+            episode = await play(
+                session,
+                self.agent,
+                assignment,
+                limits=limits,
+                system_prompt=self.job.system_prompt,
+                attempt=attempt,
+                activity=activity,
+            )
+        except BaseException:
+            await pool.drop(session)
+            raise
+        await self._give_back(session, pool, episode)
+        return episode
+
+    async def _give_back(self, session: Any, pool: SessionPool, episode: Episode) -> None:
+        if episode.error is None or episode.error.where == "model":
+            pool.keep(session)
+            return
+        await pool.drop(session)
+        if episode.error.kind == SessionLost.__name__:
+            await pool.drop_idle()
+
+    def _record(self, episode: Episode) -> None:
+        if not episode.broken:
+            for held in self._breaker.succeeded():
+                self._write(held)
+            self._write(episode)
+            return
+        self._breaker.failed(episode)
+        if self._breaker.why is not None:
+            self.abort("nothing works any more")
+
+    def _write(self, episode: Episode) -> None:
+        try:
+            self._journal.append(episode.as_line())
+        except RunError as error:
+            self._failed = error
+            self.abort("the journal cannot be written")
+            return
+        self.tally.add(episode)
+
+    async def _settle(self) -> None:
+        """Write what is still held back, and give everything back."""
+        if self.stopped is None:
+            for held in self._breaker.finished():
+                self._write(held)
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+        self.write_summary()
+
+    def write_summary(self) -> None:
+        self.folder.write_summary(
+            {
+                **self.tally.summary(),
+                "seconds": round(self.tally.seconds, 3),
+                "stopped": self.stopped,
+                "bytes": self.folder.episodes.stat().st_size,
+            }
+        )
+
+    async def _tick(self, dog: Watchdog) -> None:
+        """What has to happen now and then, whatever the episodes do."""
+        beats = 0
+        while True:
+            await asyncio.sleep(TICK)
+            dog.beat()
+            beats += 1
+            if beats % round(SUMMARY_EVERY / TICK) == 0:
+                self.write_summary()
+            limit = self._budget.max_time
+            if limit is not None and self.tally.seconds > limit + GRACE and self._tasks:
+                self.abort(f"--max-time {limit:g} s is used up")

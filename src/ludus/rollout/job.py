@@ -1,0 +1,53 @@
+"""What a run is: the settings that decide what its episodes are.
+
+Two starts with the same job go on with the same run. Addresses, speed and budgets are no part of
+it: a server may have moved, and a machine may have grown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ludus.agents.agent import Agent
+from ludus.data.tools import JsonObject
+from ludus.environment.mix import Mix
+from ludus.errors import BadSetting
+from ludus.rollout.loop import SYSTEM_PROMPT, Limits
+
+_ADDRESSES = ("endpoint",)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which episodes, on which environments, within which limits."""
+
+    environments: Mix
+    episodes: int
+    task: JsonObject = field(default_factory=dict)
+    """Arguments of reset for every episode."""
+    seed: int = 0
+    group_size: int = 1
+    """How often each task is played."""
+    system_prompt: str | None = SYSTEM_PROMPT
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1 or self.group_size < 1:
+            raise BadSetting("A run needs at least one episode, and groups at least one member.")
+        if "seed" in self.task:
+            raise BadSetting("The seed of each episode comes from --seed; leave it out of --task.")
+
+    def settings(self, agent: Agent) -> JsonObject:
+        """What must be the same for a run to go on."""
+        described = agent.describe().items()
+        return {
+            "environment": str(self.environments),
+            "task": self.task,
+            "seed": self.seed,
+            "group_size": self.group_size,
+            "agent": {key: value for key, value in described if key not in _ADDRESSES},
+            "system_prompt": self.system_prompt,
+            "max_turns": self.limits.max_turns,
+            "max_tokens": self.limits.max_tokens,
+            "max_episode_tokens": self.limits.max_episode_tokens,
+        }

@@ -1,0 +1,291 @@
+"""The loop: the only place where a model and an environment meet.
+
+Collecting plays teachers with it, evaluating plays candidates, training plays the policy. What
+fails is a value here, an episode without a score; whether it is tried again is the collector's
+business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ludus.agents.agent import Agent, Finish, Player, Reply, Situation
+from ludus.client.session import Session, StepResult
+from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
+from ludus.data.messages import Call, Message, said
+from ludus.data.tools import JsonObject, ToolSpec
+from ludus.errors import BadEnvironment
+from ludus.rollout.activity import Activity
+from ludus.rollout.plan import Assignment
+
+SYSTEM_PROMPT = (
+    "You act through the tools that you are given. Read what you are shown, then call a tool; "
+    "words alone do nothing here."
+)
+NOT_RUN = "Error: This call was not run, because the episode had ended before it."
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where an episode is cut off."""
+
+    max_turns: int = 20
+    max_tokens: int | None = None
+    """Of one reply."""
+    max_episode_tokens: int | None = None
+    """Of all replies together; each turn may use what is left."""
+    episode_timeout: float | None = None
+    """Seconds for the whole episode."""
+
+
+async def play(
+    session: Session,
+    agent: Agent,
+    assignment: Assignment,
+    *,
+    limits: Limits | None = None,
+    system_prompt: str | None = SYSTEM_PROMPT,
+    attempt: int = 1,
+    observe: Callable[[Message], None] | None = None,
+    activity: Activity | None = None,
+) -> Episode:
+    """Play one episode on an open session; what breaks it is in the episode's `error`.
+
+    `observe` is shown each message as it is said.
+    """
+    limits = limits or Limits()
+    activity = activity or Activity(assignment.episode_id, assignment.environment)
+    table = _Table(session, assignment, limits, activity, observe or (lambda message: None))
+    if system_prompt:
+        table.say(Message(role="system", content=system_prompt))
+    started_at = datetime.now(UTC)
+    error: Fault | None = None
+    try:
+        async with asyncio.timeout(limits.episode_timeout) as clock:
+            stop = await table.play(agent)
+    except Exception as failed:
+        late = clock.expired() and isinstance(failed, TimeoutError)
+        stop = StopReason.DEADLINE if late else StopReason.BROKEN
+        error = _overdue(activity, limits) if late else fault_of(failed, activity)
+    return Episode(
+        episode_id=assignment.episode_id,
+        attempt=attempt,
+        stop_reason=stop,
+        reward=table.reward(stop),
+        usage=table.usage,
+        environment=assignment.environment,
+        task=assignment.task,
+        seed=assignment.seed,
+        group_id=assignment.group_id,
+        agent=described(agent, limits),
+        messages=tuple(table.messages),
+        tools=tuple(tool.as_openai() for tool in session.tools),
+        rewards=dict(table.parts) if error is None else {},
+        done=table.done,
+        turns=table.turns,
+        tool_calls=table.tool_calls,
+        malformed_calls=table.malformed_calls,
+        error=error,
+        timing=Timing(
+            started_at=started_at,
+            ended_at=datetime.now(UTC),
+            model_s=round(activity.seconds["model"], 6),
+            environment_s=round(activity.seconds["environment"], 6),
+        ),
+        tokens=table.tokens,
+    )
+
+
+def unplayed(
+    assignment: Assignment, agent: Agent, limits: Limits, error: Fault, *, attempt: int
+) -> Episode:
+    """The record of an attempt for which there was not even a session."""
+    now = datetime.now(UTC)
+    return Episode(
+        episode_id=assignment.episode_id,
+        attempt=attempt,
+        stop_reason=StopReason.BROKEN,
+        environment=assignment.environment,
+        task=assignment.task,
+        seed=assignment.seed,
+        group_id=assignment.group_id,
+        agent=described(agent, limits),
+        error=error,
+        timing=Timing(started_at=now, ended_at=now),
+    )
+
+
+def described(agent: Agent, limits: Limits) -> JsonObject:
+    """The agent as an episode records it."""
+    budget = {} if limits.max_tokens is None else {"max_tokens": limits.max_tokens}
+    return {**agent.describe(), **budget}
+
+
+def fault_of(error: BaseException, activity: Activity) -> Fault:
+    """An exception as a record: what it is, and on whose side it happened."""
+    message = str(error) or repr(error)
+    return Fault(kind=type(error).__name__, where=activity.side, message=message)
+
+
+def _overdue(activity: Activity, limits: Limits) -> Fault:
+    message = (
+        f"The episode was not over after {limits.episode_timeout:g} s; "
+        f"the last {activity.waited():.1f} s went into {activity.words}."
+    )
+    return Fault(kind="Deadline", where=activity.side, message=message)
+
+
+@dataclass(slots=True)
+class _Table:
+    """An episode while it is being played."""
+
+    session: Session
+    assignment: Assignment
+    limits: Limits
+    activity: Activity
+    observe: Callable[[Message], None]
+    messages: list[Message] = field(default_factory=list)
+    given: list[float] = field(default_factory=list)
+    parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    usage: Usage = field(default_factory=Usage)
+    tokens: Tokens | None = None
+    done: bool = False
+    turns: int = 0
+    tool_calls: int = 0
+    malformed_calls: int = 0
+
+    def say(self, message: Message) -> None:
+        self.messages.append(message)
+        self.observe(message)
+
+    def reward(self, stop: StopReason) -> float | None:
+        """The return. An environment that ends an episode without ever rewarding does not score."""
+        if stop.is_fault or (stop is StopReason.DONE and not self.given):
+            return None
+        return math.fsum(self.given)
+
+    async def play(self, agent: Agent) -> StopReason:
+        with self.activity.doing("environment", "reset"):
+            self.see(await self.session.reset(**self.assignment.task), "user")
+        if self.done:
+            return StopReason.DONE
+        with self.activity.doing("model", "the agent's first thoughts"):
+            player = await agent.begin(self.situation())
+        try:
+            return await self.turn_by_turn(player)
+        finally:
+            await player.close()
+
+    def situation(self) -> Situation:
+        play = self.assignment
+        return Situation(
+            environment=play.environment,
+            tools=tuple(self.session.tools),
+            task=play.task,
+            seed=play.seed,
+            member=play.member,
+        )
+
+    async def turn_by_turn(self, player: Player) -> StopReason:
+        while self.turns < self.limits.max_turns:
+            budget = self.budget()
+            if budget is not None and budget <= 0:
+                return StopReason.MAX_TOKENS
+            with self.activity.doing("model", f"the model's reply (turn {self.turns + 1})"):
+                reply = await player.act(self.messages, max_tokens=budget)
+            calls = self.hear(reply)
+            if not calls:
+                return _silence(reply.finish)
+            for call in calls:
+                await self.answer(call)
+            if self.done:
+                return StopReason.DONE
+        return StopReason.MAX_TURNS
+
+    def budget(self) -> int | None:
+        """How many tokens the next reply may have."""
+        bounds = [self.limits.max_tokens]
+        if self.limits.max_episode_tokens is not None:
+            bounds.append(self.limits.max_episode_tokens - self.usage.completion_tokens)
+        known = [bound for bound in bounds if bound is not None]
+        return min(known) if known else None
+
+    def hear(self, reply: Reply) -> Sequence[Call]:
+        self.turns += 1
+        self.usage += reply.usage
+        self.tokens = reply.tokens or self.tokens
+        message = reply.message
+        if message.content or message.tool_calls or message.reasoning_content:
+            self.say(message)
+        return message.tool_calls or ()
+
+    async def answer(self, call: Call) -> None:
+        """Run one of the model's calls; each gets a reply, whatever became of it."""
+        self.tool_calls += 1
+        if self.done:
+            self.say(Message(role="tool", content=NOT_RUN, tool_call_id=call.id))
+            return
+        name = call.function.name
+        arguments = _arguments(call.function.arguments)
+        if isinstance(arguments, str):
+            wrong = f"{arguments} {_example(self.session.tools, name)}".strip()
+            self.see(StepResult({}, error=wrong, malformed=True), "tool", tool_call_id=call.id)
+            return
+        with self.activity.doing("environment", f"the tool {name}"):
+            result = await self.session.call(name, arguments)
+        self.see(result, "tool", tool_call_id=call.id)
+
+    def see(self, result: StepResult[dict[str, Any]], role: Any, **more: Any) -> None:
+        """Take in what the environment gave."""
+        self.say(said(role, result.content, **more))
+        self.malformed_calls += result.malformed
+        self.done = result.done
+        if result.reward is not None:
+            self.given.append(_finite(result.reward))
+        for name, part in result.rewards.items():
+            self.parts[name] += _finite(part)
+
+
+def _silence(finish: Finish) -> StopReason:
+    """Why a model called nothing."""
+    match finish:
+        case Finish.LENGTH:
+            return StopReason.MAX_TOKENS
+        case Finish.REFUSED:
+            return StopReason.REFUSED
+        case Finish.STOP:
+            return StopReason.NO_TOOL_CALL
+
+
+def _arguments(written: str) -> dict[str, Any] | str:
+    """The arguments of a call, or what is wrong with them in words for the model."""
+    try:
+        arguments = json.loads(written) if written.strip() else {}
+    except ValueError as error:
+        return f"The arguments of this call are not JSON ({error})."
+    if not isinstance(arguments, dict):
+        return "The arguments of this call are not a JSON object."
+    return arguments
+
+
+def _example(tools: Sequence[ToolSpec], name: str) -> str:
+    for tool in tools:
+        if tool.name == name:
+            names = tool.input_schema.get("properties", {})
+            form = ", ".join(f'"{argument}": …' for argument in names)
+            return f"Write them like {{{form}}}."
+    return ""
+
+
+def _finite(reward: float) -> float:
+    value = float(reward)
+    if not math.isfinite(value):
+        raise BadEnvironment(f"The environment gave a reward that is no number: {reward!r}.")
+    return value

@@ -1,0 +1,95 @@
+"""What is to be played: episode i of a run is the same task and seed, whenever it is asked for.
+
+Nothing here remembers anything, so the order in which episodes end, and how many are played at
+once, change nothing; a run that is made longer only adds to its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.data.tools import JsonObject
+from ludus.environment.mix import Mix
+
+_SEEDS = 2**31
+"""Seeds fit into 31 bits: environments hand them to numpy and to C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One episode that is to be played."""
+
+    episode_id: str
+    environment: str
+    task: JsonObject
+    """The arguments of reset, the seed among them."""
+    seed: int | None = None
+    group_id: str = ""
+    member: int = 0
+    """Which attempt at the task this is, from 0."""
+
+    @classmethod
+    def of(cls, environment: str, *, episode_id: str = "episode", **task: Any) -> Assignment:
+        """A single episode, outside of any run."""
+        return cls(episode_id, environment, task, task.get("seed"), group_of(environment, task))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All the episodes of a run, without an end."""
+
+    run_id: str
+    environments: Mix
+    seed: int = 0
+    group_size: int = 1
+    task: JsonObject = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What episodes call an environment, where that is not its spec: a URL says who it is."""
+    variants: Mapping[str, JsonObject] = field(default_factory=dict)
+    """Arguments of reset that ask for an environment's variant, by spec."""
+
+    def spec_of(self, index: int) -> str:
+        """Where episode `index` is played."""
+        return self.environments.pick(index // self.group_size, _unit(self.seed))
+
+    def __getitem__(self, index: int) -> Assignment:
+        number, member = divmod(index, self.group_size)
+        spec = self.spec_of(index)
+        seed = task_seed(self.seed, number)
+        task = {**self.variants.get(spec, {}), **self.task, "seed": seed}
+        name = self.names.get(spec, spec)
+        return Assignment(
+            episode_id=f"{self.run_id}-{index:06d}",
+            environment=name,
+            task=task,
+            seed=seed,
+            group_id=group_of(name, task),
+            member=member,
+        )
+
+
+def task_seed(seed: int, number: int) -> int:
+    """The seed of a run's task `number`.
+
+    Scattered, so that runs with different seeds share no tasks: with seeds that only count up from
+    the run's, a run of seed 0 and its held-out test of seed 1 would be nearly the same tasks.
+    """
+    return _digest(f"{seed}/{number}") % _SEEDS
+
+
+def group_of(environment: str, task: Mapping[str, Any]) -> str:
+    """A name for the task itself: the same in every run, whoever plays it."""
+    words = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
+    return f"{_digest(words):016x}"
+
+
+def _unit(seed: int) -> float:
+    return _digest(f"mix/{seed}") / 2**64
+
+
+def _digest(words: str) -> int:
+    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,127 @@
+"""Open sessions, kept from one episode to the next.
+
+A server that is full sets the number; a server that is gone is waited for, once it has been there.
+So neither costs an episode one of its attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+
+from ludus.client.endpoint import Endpoint
+from ludus.client.session import Session
+from ludus.errors import CapacityReached, ConnectFailed, ExecutionFailed, SessionError
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+ASK_AGAIN = 30.0
+"""Seconds after which a server that was full is asked for more again."""
+
+
+class SessionPool:
+    """The sessions of one environment."""
+
+    def __init__(self, endpoint: Endpoint, *, patience: float = 120.0) -> None:
+        self.endpoint = endpoint
+        self.patience = patience
+        self.waiting_since: float | None = None
+        """Since when nobody has answered, if so; for the display."""
+        self._idle: deque[Session] = deque()
+        self._open = 0
+        self._room: int | None = None
+        """As many as the server takes, once it has said so."""
+        self._refused_at = 0.0
+        self._known = False
+        self._freed = asyncio.Event()
+
+    async def take(self) -> Session:
+        """A session for one episode; give it back with `keep` or `drop`."""
+        began, pause = time.monotonic(), FIRST_PAUSE
+        while True:
+            if self._idle:
+                return self._idle.pop()
+            if self._full():
+                await self._somebody_leaves()
+                continue
+            try:
+                return await self._opened()
+            except (CapacityReached, ConnectFailed) as error:
+                if not await self._worth_waiting(error, began, pause):
+                    raise
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def keep(self, session: Session) -> None:
+        """The episode went well: the next one may use the session."""
+        self._idle.append(session)
+        self._freed.set()
+
+    async def drop(self, session: Session) -> None:
+        """The session may be in any state: close it."""
+        self._open -= 1
+        self._freed.set()
+        await _shut(session)
+
+    async def drop_idle(self) -> None:
+        """A session was lost, so those that were waiting are probably lost too."""
+        idle = list(self._idle)
+        self._idle.clear()
+        for session in idle:
+            await self.drop(session)
+
+    async def close(self) -> None:
+        idle = list(self._idle)
+        self._idle.clear()
+        await asyncio.gather(*(_shut(session) for session in idle))
+
+    async def _opened(self) -> Session:
+        session = self.endpoint.session()
+        self._open += 1
+        try:
+            await session.open()
+            await _admitted(session)
+        except BaseException:
+            self._open -= 1
+            await _shut(session)
+            raise
+        self._known, self.waiting_since = True, None
+        return session
+
+    async def _worth_waiting(self, error: SessionError, began: float, pause: float) -> bool:
+        """Wait, if that can help; a server that has never answered is not waited for."""
+        full = isinstance(error, CapacityReached)
+        if full and self._open:
+            self._room, self._refused_at = self._open, time.monotonic()
+            return True
+        if not (full or self._known) or time.monotonic() - began > self.patience:
+            return False
+        self.waiting_since = self.waiting_since or time.monotonic()
+        await asyncio.sleep(pause)
+        return True
+
+    def _full(self) -> bool:
+        if self._room is None:
+            return False
+        if time.monotonic() - self._refused_at > ASK_AGAIN:
+            self._room = None
+            return False
+        return self._open >= self._room
+
+    async def _somebody_leaves(self) -> None:
+        self._freed.clear()
+        await self._freed.wait()
+
+
+async def _admitted(session: Session) -> None:
+    """A server tells only in its first reply whether it has taken the session at all."""
+    with suppress(ExecutionFailed):  # It answers, with nothing to tell before the first reset.
+        await session.state()
+
+
+async def _shut(session: Session) -> None:
+    try:
+        async with asyncio.timeout(10.0):
+            await session.close()
+    except (SessionError, OSError, TimeoutError):
+        pass  # It is given up in any case.

@@ -1,0 +1,143 @@
+"""Begins a run, or goes on with one where it stood."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.agent import Agent
+from ludus.data.journal import Journal
+from ludus.data.lines import read_back
+from ludus.data.run import RunFolder, beside, digest
+from ludus.data.tools import JsonObject
+from ludus.errors import BadSetting, CapacityReached, ExecutionFailed, InvalidAction
+from ludus.rollout.budget import Budget
+from ludus.rollout.collector import Collector, Reporter, Tuning
+from ludus.rollout.job import Job
+from ludus.rollout.places import Place, find_places
+from ludus.rollout.plan import Plan
+from ludus.rollout.tally import Tally
+
+RUNS = Path("runs")
+REHEARSALS = 3
+"""How many tasks have to crash before the environment is said to be at fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a start of a run came to."""
+
+    folder: Path
+    summary: dict[str, Any]
+    fresh: int
+    """Episodes that this start has recorded."""
+    stopped: str | None
+    """Why it ended before everything was played, if it did."""
+
+
+async def collect(
+    job: Job,
+    agent: Agent,
+    out: Path | None = None,
+    *,
+    base_url: str | None = None,
+    token: str | None = None,
+    resume: bool = True,
+    retry_broken: bool = False,
+    tuning: Tuning | None = None,
+    budget: Budget | None = None,
+    reporter: Reporter | None = None,
+) -> Outcome:
+    """Play every episode of a job that its run folder does not have yet.
+
+    Without `out` the folder's name is made from the settings, so that the same call goes on with
+    the same run. `base_url` is where the environment is served, if not in this process.
+    """
+    tuning, budget, reporter = tuning or Tuning(), budget or Budget(), reporter or Reporter()
+    places = await find_places(job.environments, base_url=base_url, token=token)
+    if budget.max_cost is not None and not agent.priced:
+        raise BadSetting(
+            "--max-cost needs a price, and none is known for this model. "
+            "Say what it costs with --prices, or use --max-total-tokens."
+        )
+    plan = _plan(job, agent, places)
+    await _rehearse(plan, places)
+    await agent.prepare([place.name for place in places.values()])
+    folder = _folder(job, agent, out, resume=resume)
+    with Journal.open(folder.episodes) as journal:
+        if journal.repaired:
+            reporter.warn(journal.repaired)
+        recorded = read_back(folder.episodes, run=folder.about.digest)
+        collector = Collector(
+            job,
+            agent,
+            folder,
+            plan,
+            places,
+            tally=Tally.of(recorded, job.episodes, retry_broken=retry_broken),
+            todo=recorded.open_until(job.episodes, retry_broken=retry_broken),
+            tuning=tuning,
+            budget=budget,
+            reporter=reporter,
+        )
+        await collector.run(journal)
+    return Outcome(
+        folder=folder.path,
+        summary=collector.tally.summary(),
+        fresh=collector.tally.fresh,
+        stopped=collector.stopped,
+    )
+
+
+def default_folder(job: Job, agent: Agent) -> Path:
+    """The same job always gets the same folder."""
+    words = re.sub(r"[^A-Za-z0-9._]+", "-", str(job.environments)).strip("-")[:60]
+    return RUNS / f"{words}-{digest(job.settings(agent))}"
+
+
+def _plan(job: Job, agent: Agent, places: Mapping[str, Place]) -> Plan:
+    return Plan(
+        run_id=digest(job.settings(agent)),
+        environments=job.environments,
+        seed=job.seed,
+        group_size=job.group_size,
+        task=job.task,
+        names={spec: place.name for spec, place in places.items()},
+        variants={spec: place.variant_task for spec, place in places.items()},
+    )
+
+
+async def _rehearse(plan: Plan, places: Mapping[str, Place]) -> None:
+    """Begin a task everywhere, so that what cannot be is said before there is a run folder."""
+    for spec, place in places.items():
+        tasks = (plan[index].task for index in count() if plan.spec_of(index) == spec)
+        await _begin_one_of(spec, place, list(islice(tasks, REHEARSALS)))
+
+
+async def _begin_one_of(spec: str, place: Place, tasks: Sequence[JsonObject]) -> None:
+    """One task may have a crash of its own; several in a row are a fault of them all."""
+    crash: ExecutionFailed | None = None
+    for task in tasks:
+        try:
+            async with place.endpoint.session() as session:
+                await session.reset(**task)
+            return
+        except InvalidAction as error:
+            raise BadSetting(str(error)) from None
+        except ExecutionFailed as error:
+            crash = error
+        except CapacityReached:
+            return  # Others use the server: the run will wait for its turn.
+    raise BadSetting(f"{spec} cannot begin an episode: {crash}")
+
+
+def _folder(job: Job, agent: Agent, out: Path | None, *, resume: bool) -> RunFolder:
+    settings = job.settings(agent)
+    path = out or default_folder(job, agent)
+    if not resume:
+        return RunFolder.create(beside(path), settings)
+    return RunFolder.resume_or_create(path, settings)

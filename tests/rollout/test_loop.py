@@ -1,0 +1,317 @@
+"""The loop, played on small environments by agents that follow a script."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import math
+from typing import Any
+
+from world import Counter, LineWorld, Move, View, serving
+
+from ludus import Image, Text, ToolCall, ToolEnvironment, connect, tool
+from ludus.agents.agent import Agent, Finish, Reply
+from ludus.agents.arbitrary import RandomAgent
+from ludus.agents.human import HumanAgent
+from ludus.agents.oracle import OracleAgent
+from ludus.agents.scripted import ScriptedAgent
+from ludus.client.local import LocalSession
+from ludus.data.episode import Episode, StopReason, Usage, facts
+from ludus.data.messages import Call, Function, Message
+from ludus.environment.inspection import contract_of
+from ludus.errors import ModelBusy
+from ludus.rollout import Assignment, Limits, play
+from ludus.rollout.loop import NOT_RUN
+
+COUNTER = "world:Counter"
+TWO = "world:Two"
+
+
+def add(number: Any) -> ToolCall:
+    return ToolCall(name="add", arguments={"number": number})
+
+
+def raw_call(name: str, arguments: str, **reply: Any) -> Reply:
+    call = Call(id="c1", function=Function(name=name, arguments=arguments))
+    return Reply(Message(role="assistant", tool_calls=(call,)), **reply)
+
+
+async def played(
+    agent: Agent, spec: str = COUNTER, *, limits: Limits | None = None, **task: Any
+) -> Episode:
+    async with connect(spec).session() as session:
+        return await play(session, agent, Assignment.of(spec, **task), limits=limits)
+
+
+def locally(cls: type) -> LocalSession:
+    return LocalSession(contract_of(cls))
+
+
+def roles(episode: Episode) -> list[str]:
+    return [message.role for message in episode.messages]
+
+
+async def test_an_episode_is_recorded_from_the_prompt_to_the_last_tool_result() -> None:
+    episode = await played(ScriptedAgent(add(2), add(3)), goal=5, seed=7)
+    assert roles(episode) == ["system", "user", "assistant", "tool", "assistant", "tool"]
+    assert [m.text for m in episode.messages[1::2]] == ["Reach 5.", "Total 2.", "Total 5."]
+    assert (episode.reward, episode.done, episode.stop_reason) == (1.0, True, StopReason.DONE)
+    assert (episode.turns, episode.tool_calls, episode.malformed_calls) == (2, 2, 0)
+    assert episode.seed == 7
+    assert episode.task == {"goal": 5, "seed": 7}
+    assert episode.tools[0]["function"]["name"] == "add"
+    assert episode.messages[3].tool_call_id == episode.messages[2].tool_calls[0].id  # type: ignore[index]
+
+
+async def test_the_return_is_the_sum_of_rewards_and_of_their_parts() -> None:
+    class Paying(ToolEnvironment):
+        """Pays by the step."""
+
+        def reset(self, *, seed: int | None = None) -> str:
+            return "Go."
+
+        @tool
+        def go(self) -> str:
+            """Go."""
+            self.award(0.25, speed=0.2, style=0.05)
+            return "on"
+
+        @tool
+        def end(self) -> str:
+            """End."""
+            return self.finish(0.5, "over", speed=0.5)
+
+    go, end = ToolCall(name="go"), ToolCall(name="end")
+    async with locally(Paying) as session:
+        episode = await play(session, ScriptedAgent(go, go, end), Assignment.of("paying"))
+    assert episode.reward == 1.0
+    assert episode.rewards == {"speed": 0.9, "style": 0.1}
+
+
+async def test_calls_in_one_turn_are_run_in_order_and_each_is_answered() -> None:
+    episode = await played(ScriptedAgent([add(2), add(3), add(4)]), goal=5)
+    assert [m.text for m in episode.messages if m.role == "tool"] == [
+        "Total 2.",
+        "Total 5.",
+        NOT_RUN,
+    ]
+    assert (episode.turns, episode.tool_calls, episode.reward) == (1, 3, 1.0)
+
+
+async def test_a_call_that_is_not_json_is_answered_and_counted_and_the_episode_goes_on() -> None:
+    agent = ScriptedAgent(raw_call("add", '{"number": 5'), raw_call("add", "[5]"), add(5))
+    episode = await played(agent, goal=5)
+    wrong, not_object, right = (m.text for m in episode.messages if m.role == "tool")
+    assert "not JSON" in wrong
+    assert 'Write them like {"number": …}.' in wrong
+    assert "not a JSON object" in not_object
+    assert right == "Total 5."
+    assert (episode.malformed_calls, episode.reward) == (2, 1.0)
+    assert episode.messages[2].tool_calls[0].function.arguments == '{"number": 5'  # type: ignore[index]
+
+
+async def test_an_unknown_tool_and_arguments_that_do_not_fit_are_malformed() -> None:
+    agent = ScriptedAgent(ToolCall(name="ad"), add("many"), add(-1), add(5))
+    episode = await played(agent, goal=5)
+    unknown, unfit, forbidden, _ = (m.text for m in episode.messages if m.role == "tool")
+    assert "Did you mean 'add'?" in unknown
+    assert "number" in unfit
+    assert forbidden == "Error: Only numbers above zero can be added."
+    assert episode.malformed_calls == 2
+
+
+async def test_each_way_to_stop_has_its_name() -> None:
+    cut = Reply(Message(role="assistant", content="Well, I"), finish=Finish.LENGTH)
+    refusal = Reply(Message(role="assistant", content="No."), finish=Finish.REFUSED)
+    full = Reply(Message(role="assistant"), finish=Finish.LENGTH)
+    outcomes = {
+        StopReason.NO_TOOL_CALL: ScriptedAgent("I would add five."),
+        StopReason.REFUSED: ScriptedAgent(refusal),
+        StopReason.MAX_TOKENS: ScriptedAgent(cut),
+    }
+    for reason, agent in outcomes.items():
+        episode = await played(agent, goal=5)
+        assert (episode.stop_reason, episode.reward, episode.done) == (reason, 0.0, False)
+    episode = await played(ScriptedAgent(full), goal=5)
+    assert episode.stop_reason is StopReason.MAX_TOKENS
+    assert roles(episode) == ["system", "user"]
+    episode = await played(ScriptedAgent(*[add(1)] * 9), goal=50, limits=Limits(max_turns=3))
+    assert (episode.stop_reason, episode.turns, episode.reward) == (StopReason.MAX_TURNS, 3, 0.0)
+
+
+async def test_an_episode_has_a_token_budget_of_which_each_turn_gets_what_is_left() -> None:
+    budgets: list[int | None] = []
+
+    class Counting(ScriptedAgent):
+        async def begin(self, situation: Any) -> Any:
+            player = await super().begin(situation)
+            act = player.act
+
+            async def counted(messages: Any, *, max_tokens: int | None = None) -> Reply:
+                budgets.append(max_tokens)
+                reply = await act(messages, max_tokens=max_tokens)
+                return Reply(reply.message, usage=Usage(prompt_tokens=10, completion_tokens=40))
+
+            player.act = counted  # type: ignore[method-assign]
+            return player
+
+    limits = Limits(max_tokens=64, max_episode_tokens=100)
+    episode = await played(Counting(*[add(1)] * 9), goal=50, limits=limits)
+    assert budgets == [64, 60, 20]
+    assert episode.stop_reason is StopReason.MAX_TOKENS
+    assert episode.usage == Usage(prompt_tokens=30, completion_tokens=120)
+
+
+async def test_a_fault_of_the_model_is_kept_with_its_reason_and_without_a_score() -> None:
+    episode = await played(ScriptedAgent(add(2), ModelBusy("HTTP 503 eight times.")), goal=5)
+    assert (episode.stop_reason, episode.reward, episode.rewards) == (StopReason.BROKEN, None, {})
+    assert episode.error is not None
+    assert (episode.error.kind, episode.error.where) == ("ModelBusy", "model")
+    assert episode.error.message == "HTTP 503 eight times."
+    assert roles(episode)[-1] == "tool"
+
+
+async def test_a_crash_in_the_environment_is_nobodys_score() -> None:
+    class Crashing(Counter):
+        """Crashes."""
+
+        @tool
+        def add(self, number: int) -> str:
+            """Add.
+
+            Args:
+                number: What.
+            """
+            raise RuntimeError("the database is gone")
+
+    with serving(Crashing) as served:
+        async with connect(served.url).session() as session:
+            episode = await play(session, ScriptedAgent(add(1)), Assignment.of("crashing"))
+    assert episode.reward is None
+    assert episode.error is not None
+    assert (episode.error.kind, episode.error.where) == ("ExecutionFailed", "environment")
+    assert "the database is gone" in episode.error.message
+
+
+async def test_a_deadline_says_what_the_time_went_into() -> None:
+    class Thinking(ScriptedAgent):
+        async def begin(self, situation: Any) -> Any:
+            player = await super().begin(situation)
+            player.act = lambda *a, **k: asyncio.sleep(60)  # type: ignore[method-assign, assignment]
+            return player
+
+    episode = await played(Thinking(), goal=5, limits=Limits(episode_timeout=0.05))
+    assert (episode.stop_reason, episode.reward) == (StopReason.DEADLINE, None)
+    assert episode.error is not None
+    assert episode.error.where == "model"
+    assert "went into the model's reply (turn 1)" in episode.error.message
+
+
+async def test_an_environment_that_ends_without_a_reward_does_not_score() -> None:
+    class Silent(LineWorld):
+        """Ends without a word."""
+
+        def step(self, action: Move) -> View:
+            return View(position=action.steps, done=True)
+
+    walk = ToolCall(name="move", arguments={"steps": 1})
+    async with locally(Silent) as session:
+        episode = await play(session, ScriptedAgent(walk), Assignment.of("silent"))
+    assert (episode.stop_reason, episode.reward) == (StopReason.DONE, None)
+
+
+async def test_pictures_reach_the_messages_as_data_urls() -> None:
+    png = base64.b64encode(b"\x89PNG").decode()
+
+    class Gallery(ToolEnvironment):
+        """Shows pictures."""
+
+        def reset(self, *, seed: int | None = None) -> list[Text | Image]:
+            return [Text(text="Look:"), Image(data=png)]
+
+        @tool
+        def turn(self) -> list[Text | Image]:
+            """Turn around."""
+            self.finish(1.0, "")
+            return [Image(data=png)]
+
+    async with locally(Gallery) as session:
+        episode = await play(
+            session, ScriptedAgent(ToolCall(name="turn")), Assignment.of("gallery")
+        )
+    shown = episode.model_dump(mode="json")["messages"]
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png}"}}
+    assert shown[1]["content"] == [{"type": "text", "text": "Look:"}, picture]
+    assert shown[3]["content"] == [picture]
+
+
+async def test_reasoning_is_kept_apart_from_what_was_said() -> None:
+    thought = Reply(
+        Message(
+            role="assistant",
+            reasoning_content="Five is what is missing.",
+            tool_calls=(Call(id="x", function=Function(name="add", arguments='{"number": 5}')),),
+        )
+    )
+    episode = await played(ScriptedAgent(thought), goal=5)
+    assert episode.messages[2].reasoning_content == "Five is what is missing."
+    assert episode.messages[2].content == ""
+    again = Episode.from_line(episode.as_line())
+    assert again == episode
+
+
+async def test_in_process_and_over_the_wire_the_same_episode_reads_the_same() -> None:
+    here = await played(OracleAgent(), goal=9, seed=3)
+    with serving(Counter) as served:
+        async with connect(served.url).session() as session:
+            there = await play(session, OracleAgent(), Assignment.of(COUNTER, goal=9, seed=3))
+    assert facts(here) == facts(there)
+    assert here.reward == 1.0
+
+
+async def test_chance_plays_the_same_calls_in_the_same_episode_and_others_in_other_groups() -> None:
+    async def calls(member: int) -> list[str]:
+        async with connect(TWO).session() as session:
+            assignment = Assignment(f"e{member}", TWO, {"seed": 5}, 5, "g", member)
+            episode = await play(session, RandomAgent(), assignment, limits=Limits(max_turns=8))
+        return [c.function.arguments for m in episode.messages for c in m.tool_calls or ()]
+
+    first = await calls(0)
+    assert first == await calls(0)
+    assert first != await calls(1)
+
+
+async def test_a_person_is_asked_for_a_tool_and_its_arguments() -> None:
+    typed = iter(["nothing", "double", "21", "leave", ""])
+    asked: list[str] = []
+
+    async def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return next(typed)
+
+    episode = await played(HumanAgent(ask), TWO, seed=1)
+    assert asked == ["tool (double, leave): "] * 2 + [
+        "number: ",
+        "tool (double, leave): ",
+        "word: ",
+    ]
+    assert [m.text for m in episode.messages if m.role == "tool"] == ['{"doubled": 42}', "bye"]
+    assert episode.reward == 1.0
+
+
+async def test_a_reward_that_is_no_number_breaks_the_episode() -> None:
+    class Endless(Counter):
+        """Rewards without measure."""
+
+        @tool
+        def add(self, number: int) -> str:
+            """Add.
+
+            Args:
+                number: What.
+            """
+            return self.finish(math.inf, "much")
+
+    async with locally(Endless) as session:
+        episode = await play(session, ScriptedAgent(add(1)), Assignment.of("endless"))
+    assert (episode.stop_reason, episode.reward) == (StopReason.BROKEN, None)
