@@ -1,4 +1,4 @@
-"""Legal random tool calls: arguments made from the tools' schemas."""
+"""Chance as an agent: legal random tool calls, their arguments made from the tools' schemas."""
 
 from __future__ import annotations
 
@@ -6,9 +6,30 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.data.messages import Message, calling
 from ludus.data.tools import ToolCall, ToolSpec
 
 _WORDS = ("apple", "river", "seven", "stone", "crane", "light", "north", "table")
+
+
+class RandomAgent(Agent):
+    """Calls some tool in some way; the same episode gets the same calls."""
+
+    provider = "random"
+
+    async def begin(self, situation: Situation) -> Player:
+        chance = random.Random(f"{situation.seed}/{situation.member}")
+        return _RandomPlayer(situation.tools, chance)
+
+
+class _RandomPlayer(Player):
+    def __init__(self, tools: Sequence[ToolSpec], chance: random.Random) -> None:
+        self._tools = tools
+        self._chance = chance
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        return Reply(calling(arbitrary_call(self._tools, self._chance), at=len(messages)))
 
 
 def arbitrary_call(tools: Sequence[ToolSpec], chance: random.Random) -> ToolCall:

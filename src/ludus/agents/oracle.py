@@ -6,18 +6,64 @@ the same episode everywhere, so its next move there is the right one here, also 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.data.messages import Message, calling
 from ludus.data.tools import ToolCall
 from ludus.environment.contract import Contract
 from ludus.environment.host import Host
-from ludus.errors import BadEnvironment
+from ludus.environment.registry import find, is_url
+from ludus.errors import BadEnvironment, BadSetting, EnvironmentNotFound
 from ludus.protocol.frames import action_payload
 
 
-class Oracle:
-    """A perfect player, if the environment has one to offer."""
+class OracleAgent(Agent):
+    """Plays the solution of whatever environment it finds itself in."""
+
+    provider = "oracle"
+
+    async def prepare(self, environments: Sequence[str] = ()) -> None:
+        for spec in environments:
+            _solved(spec)
+
+    async def begin(self, situation: Situation) -> Player:
+        shadow = Shadow(_solved(situation.environment))
+        await shadow.reset(situation.task)
+        return _OraclePlayer(shadow)
+
+
+@lru_cache(maxsize=256)
+def _solved(spec: str) -> Contract:
+    """The environment on this machine, if it has a solution."""
+    advice = "Choose who plays instead: --provider openai, anthropic, random or human."
+    if is_url(spec):
+        raise BadSetting(f"{spec} does not say which environment it serves. {advice}")
+    try:
+        contract = find(spec)
+    except EnvironmentNotFound as error:
+        raise BadSetting(f"The oracle plays what is installed here. {error} {advice}") from None
+    if not Shadow.known_to(contract):
+        raise BadSetting(f"{spec} has no oracle. {advice}")
+    return contract
+
+
+class _OraclePlayer(Player):
+    def __init__(self, shadow: Shadow) -> None:
+        self._shadow = shadow
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        call = await self._shadow.act()
+        return Reply(calling(call, at=len(messages)))
+
+    async def close(self) -> None:
+        await self._shadow.close()
+
+
+class Shadow:
+    """A copy of the environment that is played by its own oracle."""
 
     def __init__(self, contract: Contract) -> None:
         self._contract = contract

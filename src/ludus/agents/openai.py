@@ -1,0 +1,98 @@
+"""Models behind OpenAI's chat API: OpenAI's own, and those of every server that speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ludus.agents.agent import Player, Reply, Situation
+from ludus.agents.complaint import ContextFull, Filtered
+from ludus.agents.keys import Key
+from ludus.agents.openai_wire import read_reply, write_messages
+from ludus.agents.remote import RemoteAgent, stopped
+from ludus.data.messages import Message
+from ludus.data.tools import JsonObject
+from ludus.errors import RequestRefused
+
+Post = Callable[[JsonObject], Awaitable[Reply]]
+
+_OLD_LIMIT, _NEW_LIMIT = "max_tokens", "max_completion_tokens"
+
+
+class OpenAIAgent(RemoteAgent):
+    """A model that is asked over the chat completions API.
+
+    An endpoint makes it any server with that API: vLLM, llama.cpp, Ollama, OpenRouter and so on.
+    """
+
+    family = "openai"
+    home = "https://api.openai.com/v1"
+
+    def __init__(self, model: str, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        # OpenAI's newer models refuse the old name, many other servers do not know the new one.
+        self._limit = _OLD_LIMIT if self.endpoint else _NEW_LIMIT
+
+    def _headers(self, key: Key | None) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key.reveal()}"} if key else {}
+
+    async def begin(self, situation: Situation) -> Player:
+        return _OpenAIPlayer(self, situation)
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[JsonObject],
+        *,
+        max_tokens: int | None = None,
+        sample: int = 0,
+    ) -> Reply:
+        """One reply. A full context and a provider's filter are replies too."""
+        body: JsonObject = {"model": self.model, "messages": write_messages(messages)}
+        if tools:
+            # Also OpenAI's default, but llama-cpp-python ignores tools without it.
+            body |= {"tools": list(tools), "tool_choice": "auto"}
+
+        async def post(limits: JsonObject) -> Reply:
+            return await self.api.ask(
+                "/chat/completions", {**body, **limits, **self._fields()}, read, sample=sample
+            )
+
+        def read(reply: JsonObject, kept: bool) -> Reply:
+            read = read_reply(reply, messages)
+            return replace(read, usage=self._priced(read.usage, kept))
+
+        try:
+            return await (post({}) if max_tokens is None else self._limited(post, max_tokens))
+        except (ContextFull, Filtered) as error:
+            return stopped(error)
+
+    async def _limited(self, post: Post, max_tokens: int) -> Reply:
+        """Ask with a limit, under the name that this server knows it by."""
+        name = self._limit
+        try:
+            return await post({name: max_tokens})
+        except ContextFull:
+            # Many servers count the limit as if it were used up. What is left is less than it,
+            # so that without one the reply is not longer.
+            return await post({})
+        except RequestRefused as error:
+            if name not in str(error):
+                raise
+            other = _NEW_LIMIT if name == _OLD_LIMIT else _OLD_LIMIT
+        reply = await post({other: max_tokens})
+        self._limit = other
+        return reply
+
+
+class _OpenAIPlayer(Player):
+    def __init__(self, agent: OpenAIAgent, situation: Situation) -> None:
+        self._agent = agent
+        self._tools = [tool.as_openai() for tool in situation.tools]
+        self._member = situation.member
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        return await self._agent.ask(
+            messages, self._tools, max_tokens=max_tokens, sample=self._member
+        )

@@ -1,0 +1,42 @@
+"""An agent that says what it was told to say: for tests, and for looking at an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.data.messages import Message, calling
+from ludus.data.tools import ToolCall
+
+Line = Reply | ToolCall | Sequence[ToolCall] | str | Exception
+
+
+class ScriptedAgent(Agent):
+    """Says the same lines in every episode; after the last it has nothing more to say.
+
+    A line is a tool call, several of them at once, words, a whole reply, or an error to raise.
+    """
+
+    provider = "scripted"
+
+    def __init__(self, *script: Line) -> None:
+        self._script = script
+
+    async def begin(self, situation: Situation) -> Player:
+        return _Actor(self._script)
+
+
+class _Actor(Player):
+    def __init__(self, script: Sequence[Line]) -> None:
+        self._lines = iter(script)
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        line = next(self._lines, "")
+        if isinstance(line, Exception):
+            raise line
+        if isinstance(line, Reply):
+            return line
+        if isinstance(line, str):
+            return Reply(Message(role="assistant", content=line))
+        calls = [line] if isinstance(line, ToolCall) else line
+        return Reply(calling(*calls, at=len(messages)))

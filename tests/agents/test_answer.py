@@ -1,0 +1,171 @@
+"""What answers mean, in the words of the many servers that give them."""
+
+import json
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from ludus.agents.answer import Fault, Reason, Refusal, judge, parse, retry_after
+from ludus.errors import BadReply, ModelBusy
+
+
+def verdict(status: int, body: Any, **headers: str) -> Any:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return judge(status, headers, data)
+
+
+def test_a_reply_is_given_as_it_is() -> None:
+    assert verdict(200, {"choices": [], "error": None}) == {"choices": [], "error": None}
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
+def test_a_server_that_is_asked_too_much_pushes_back(status: int) -> None:
+    fault = verdict(status, {"error": {"message": "Slow down."}})
+    assert isinstance(fault, Fault) and fault.pushback
+    assert (fault.error, fault.kind) == (ModelBusy, str(status))
+    assert fault.text == f"it answered {status} (Slow down.)"
+
+
+@pytest.mark.parametrize("status", [408, 409, 425])
+def test_other_passing_faults_are_no_pushback(status: int) -> None:
+    fault = verdict(status, {})
+    assert isinstance(fault, Fault) and not fault.pushback and fault.error is ModelBusy
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"half":', b"[1]", b'"text"', b"null"])
+def test_a_reply_that_is_no_json_object_is_a_fault(body: bytes) -> None:
+    fault = verdict(200, body)
+    assert isinstance(fault, Fault)
+    assert (fault.error, fault.kind, fault.pushback) == (BadReply, "unreadable", False)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"error": {"code": 429, "message": "x"}}, "429"),
+        ({"error": {"code": "503", "message": "x"}}, "503"),
+        ({"error": {"code": "upstream_error", "message": "x"}}, "500"),
+        ({"error": "x"}, "500"),
+        ({"object": "error", "code": 502, "message": "x"}, "502"),
+    ],
+)
+def test_an_error_under_a_200_is_taken_by_its_own_code(body: Any, kind: str) -> None:
+    fault = verdict(200, body)
+    assert isinstance(fault, Fault) and fault.kind == kind and fault.pushback
+
+
+def test_a_refusal_under_a_200_is_one() -> None:
+    assert verdict(200, {"error": {"code": 401, "message": "no"}}) == Refusal(Reason.KEY, "no")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (401, {"error": {"message": "Incorrect API key"}}, Reason.KEY),
+        (403, {"error": {"message": "Country not supported"}}, Reason.KEY),
+        (404, {"error": {"message": "The model `x` does not exist"}}, Reason.MODEL),
+        (402, {"error": {"message": "Insufficient credits"}}, Reason.QUOTA),
+        (429, {"error": {"message": "Quota", "code": "insufficient_quota"}}, Reason.QUOTA),
+        (400, {"error": {"message": "Your credit balance is too low to go on"}}, Reason.QUOTA),
+        (307, b"", Reason.MOVED),
+        (400, {"error": {"message": "tools.0: bad schema"}}, Reason.REQUEST),
+        (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, Reason.REQUEST),
+        (400, {"error": {"message": "x", "code": "content_filter"}}, Reason.FILTER),
+        (400, {"error": {"message": "x", "code": "content_policy_violation"}}, Reason.FILTER),
+        (400, {"error": {"message": "Output blocked by content filtering policy"}}, Reason.FILTER),
+        (403, {"error": {"message": "x", "metadata": {"flagged_input": "y"}}}, Reason.FILTER),
+    ],
+)
+def test_a_refusal_has_a_reason(status: int, body: Any, reason: Reason) -> None:
+    refusal = verdict(status, body)
+    assert isinstance(refusal, Refusal) and refusal.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, {"message": "too many", "code": "context_length_exceeded"}),
+        (
+            400,
+            {
+                "message": "This model's maximum context length is 4096 tokens. However, you "
+                "requested 5000 tokens (904 in the messages, 4096 in the completion)."
+            },
+        ),
+        (400, {"message": "The decoder prompt is longer than the maximum model length of 40."}),
+        (400, {"message": "The input (9 tokens) is longer than the model's context length (4)."}),
+        (400, {"message": "request (9 tokens) exceeds the available context size (4 tokens)"}),
+        (500, {"message": "the request exceeds the available context size. try increasing it"}),
+        (400, {"message": "x", "type": "exceed_context_size_error"}),
+        (400, {"message": "prompt is too long: 210000 tokens > 200000 maximum"}),
+        (400, {"message": "input length and `max_tokens` exceed context limit: 9 + 4 > 10"}),
+        (400, {"message": "Your input exceeds the context window of this model."}),
+        (422, {"message": "`inputs` tokens + `max_new_tokens` must be <= 8193"}),
+        (400, {"message": "The input token count (9) exceeds the maximum allowed (4)."}),
+    ],
+)
+def test_a_full_context_is_told_from_other_refusals(status: int, error: Any) -> None:
+    refusal = verdict(status, {"error": error})
+    assert isinstance(refusal, Refusal) and refusal.reason is Reason.CONTEXT
+
+
+def test_words_of_the_request_that_a_server_echoes_are_not_taken_for_its_reason() -> None:
+    echoed = "bad tool: " + "x" * 600 + " prompt is too long"
+    refusal = verdict(400, {"error": {"message": echoed, "param": "content_filter"}})
+    assert isinstance(refusal, Refusal) and refusal.reason is Reason.REQUEST
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"error": {"message": "words"}}, "words"),
+        ({"error": "words"}, "words"),
+        ({"type": "error", "error": {"type": "t", "message": "words"}}, "words"),
+        ({"object": "error", "message": "words", "code": 400}, "words"),
+        ({"detail": "words"}, "words"),
+        ({"detail": [{"msg": "words"}]}, "words"),
+        ([{"error": {"code": 400, "message": "words"}}], "words"),
+        ({"error": {"code": 7}}, '{"code": 7}'),
+        (b"plain words", "plain words"),
+        (b"", ""),
+    ],
+)
+def test_a_servers_words_are_found_wherever_it_puts_them(body: Any, said: str) -> None:
+    assert verdict(400, body) == Refusal(Reason.REQUEST, said)
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
+    assert parse(b'{"text": "a\\ud83d!", "whole": "\\ud83d\\ude00"}') == {
+        "text": "a?!",
+        "whole": "\N{GRINNING FACE}",
+    }
+
+
+@pytest.mark.parametrize("body", [b"\xff", b"[" * 100_000])
+def test_bytes_that_are_no_json_are_nothing(body: bytes) -> None:
+    assert parse(body) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "2"}, 2.0),
+        ({"retry-after": "0.25"}, 0.25),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
+        ({"retry-after": formatdate(1_000_030, usegmt=True)}, 30.0),
+        ({"retry-after": formatdate(999_000, usegmt=True)}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({}, None),
+    ],
+)
+def test_a_wait_is_read_however_it_is_said(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, now=1_000_000) == seconds
+
+
+def test_a_passing_fault_carries_the_wait_that_is_asked_for() -> None:
+    fault = judge(503, {"retry-after": "2"}, b"")
+    assert isinstance(fault, Fault) and fault.wait == 2.0

@@ -1,0 +1,110 @@
+"""The stub itself: other tests, drills and benchmarks rely on what it does."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import chat_stub as module
+import pytest
+from chat_stub import chat_stub, sensible
+from world import until
+
+from agents.asking import ANSWER, anthropic, ask, openai, user
+from ludus.agents.agent import Situation
+from ludus.data.tools import JsonObject, ToolSpec
+
+
+def answered(question: str) -> int:
+    request = {
+        "messages": [{"role": "user", "content": question}],
+        "tools": [ANSWER.as_openai()],
+    }
+    (call,) = sensible(request)["tool_calls"]
+    arguments: JsonObject = json.loads(call["function"]["arguments"])
+    return int(arguments["answer"])
+
+
+def test_about_a_fifth_of_the_sums_are_wrong() -> None:
+    asked = [(a, b) for a in range(30) for b in range(30)]
+    wrong = sum(answered(f"Problem: {a} + {b} - 7 =") != a + b - 7 for a, b in asked)
+    assert 0.15 < wrong / len(asked) < 0.25
+
+
+async def test_both_apis_give_the_same_call_for_the_same_question() -> None:
+    with chat_stub() as stub:
+        async with openai(stub) as one, anthropic(stub) as two:
+            asked = user("Problem: 12 - 5 + 91 =")
+            calls = [(await ask(agent, asked)).message.tool_calls for agent in (one, two)]
+    first, second = ((call or ())[0].function for call in calls)
+    assert first == second and first.arguments == '{"answer": "98"}'
+
+
+async def test_other_tools_get_arguments_that_their_schema_allows() -> None:
+    guess = ToolSpec(name="guess", input_schema={"properties": {"word": {"type": "string"}}})
+    schema = {
+        "type": "object",
+        "properties": {
+            "number": {"type": "integer", "minimum": 5, "maximum": 6},
+            "kind": {"enum": ["a", "b"]},
+            "maybe": {"anyOf": [{"type": "null"}, {"type": "string"}]},
+            "list": {"type": "array", "items": {"type": "boolean"}},
+        },
+    }
+    with chat_stub() as stub:
+        async with openai(stub) as agent:
+            calls = []
+            for tool in (guess, ToolSpec(name="move", input_schema=schema)):
+                player = await agent.begin(Situation("here", (tool,)))
+                calls.append((await player.act([user("Go.")])).message.tool_calls or ())
+    word = json.loads(calls[0][0].function.arguments)["word"]
+    made = json.loads(calls[1][0].function.arguments)
+    assert len(word) == 5
+    assert made["number"] in (5, 6) and made["kind"] in ("a", "b")
+    assert made["maybe"] is None and isinstance(made["list"][0], bool)
+
+
+async def test_faults_are_drawn_from_the_seed() -> None:
+    drawn = []
+    for seed in (1, 1, 2):
+        stub = module.Stub(sensible, fail=0.5, seed=seed)
+        drawn.append([stub._step() for _ in range(400)])
+    assert drawn[0] == drawn[1] != drawn[2]
+    counts = {step: drawn[0].count(step) for step in set(drawn[0])}
+    assert 160 < counts.pop("reply") < 240
+    assert set(counts) == set(module.FAULTS)
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[str]:
+    """The stub as a program of its own; gives its address."""
+    path = Path(module.__file__)
+    command = [sys.executable, str(path), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+async def test_as_a_program_it_prints_its_address_and_answers_there() -> None:
+    with program("--latency", "0.01", "--key", "abcd") as url:
+        request = urllib.request.Request(f"{url}/models", headers={"Authorization": "Bearer abcd"})
+        listed = await asyncio.to_thread(lambda: urllib.request.urlopen(request).read())
+        assert json.loads(listed) == {"object": "list", "data": []}
+
+
+@pytest.mark.parametrize("step", ["cut", "hang"])
+async def test_a_stub_stops_while_a_client_waits(step: str) -> None:
+    with chat_stub(script=[step]) as stub:
+        agent = openai(stub)
+        waiting = asyncio.create_task(ask(agent))
+        await until(lambda: stub.counts[step] >= 1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await agent.close()

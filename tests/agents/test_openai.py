@@ -1,0 +1,408 @@
+"""OpenAI's chat API as its many servers speak it."""
+
+from typing import Any
+
+import pytest
+from chat_stub import chat_stub
+
+from agents.asking import (
+    ANSWER,
+    PIXEL,
+    ask,
+    calling,
+    chat,
+    openai,
+    refusing,
+    result,
+    shown,
+    user,
+)
+from ludus.agents.agent import Finish, Reply, Situation
+from ludus.agents.openai import OpenAIAgent
+from ludus.agents.prices import Prices, Rate
+from ludus.data.episode import Usage
+from ludus.data.messages import Message
+from ludus.data.tools import JsonObject
+from ludus.errors import BadSetting, RequestRefused
+
+
+async def replied(message: Any, *asked: Message, **more: Any) -> Reply:
+    """What becomes of this message of a server's."""
+    with chat_stub(script=[chat(message, **more)]) as stub:
+        async with openai(stub) as agent:
+            return await ask(agent, *asked)
+
+
+async def sent(*messages: Message, max_tokens: int | None = None, **settings: Any) -> JsonObject:
+    """What a server is sent."""
+    with chat_stub() as stub:
+        async with openai(stub, **settings) as agent:
+            await ask(agent, *messages, max_tokens=max_tokens)
+        return stub.bodies[0]
+
+
+def made(name: str = "f", arguments: Any = "{}", **more: Any) -> JsonObject:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+async def test_an_episode_is_played_over_the_api() -> None:
+    with chat_stub() as stub:
+        async with openai(stub) as agent:
+            player = await agent.begin(Situation("here", (ANSWER,)))
+            question = user("State the final answer to the following problem: 23 + 55 - 7 =")
+            reply = await player.act([question])
+            await player.close()
+        assert reply.message.tool_calls is not None
+        (call,) = reply.message.tool_calls
+        assert (call.function.name, call.function.arguments) == ("answer", '{"answer": "71"}')
+        assert reply.finish is Finish.STOP
+        assert reply.usage.prompt_tokens > 10 and reply.usage.completion_tokens > 10
+        assert list(stub.paths) == ["/v1/chat/completions"]
+
+
+async def test_a_request_holds_what_was_set_and_nothing_else() -> None:
+    body = await sent(Message(role="system", content="Play."), user("Hello"))
+    assert body == {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "Play."},
+            {"role": "user", "content": "Hello"},
+        ],
+        "tools": [ANSWER.as_openai()],
+        "tool_choice": "auto",
+    }
+
+
+async def test_temperature_and_extra_fields_are_sent() -> None:
+    body = await sent(temperature=0.0, extra={"top_p": 0.5, "tool_choice": "required"})
+    assert (body["temperature"], body["top_p"], body["tool_choice"]) == (0.0, 0.5, "required")
+
+
+async def test_an_extra_field_wins_over_a_setting() -> None:
+    assert (await sent(temperature=0.0, extra={"temperature": 0.7}))["temperature"] == 0.7
+
+
+async def test_without_tools_none_are_sent() -> None:
+    with chat_stub() as stub:
+        async with openai(stub) as agent:
+            player = await agent.begin(Situation("here", ()))
+            reply = await player.act([user("Hello")])
+        assert "tools" not in stub.bodies[0]
+        assert reply.message.content.startswith("I was told")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("field", ["model", "messages", "tools", "stream"])
+def test_an_extra_field_that_is_set_anyway_is_refused(field: str) -> None:
+    with pytest.raises(BadSetting, match=f"extra field '{field}' is not free"):
+        OpenAIAgent("m", endpoint="http://localhost", extra={field: 1})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"extra": {"x": object()}}, {"extra": {"x": float("nan")}}, {"temperature": float("nan")},
+     {"temperature": -1.0}],
+)  # fmt: skip
+def test_settings_that_cannot_be_sent_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(BadSetting):
+        OpenAIAgent("m", endpoint="http://localhost", **settings)
+
+
+def test_an_agent_describes_itself_by_what_was_set() -> None:
+    plain = OpenAIAgent("gpt-4o-mini", key="abcd")
+    assert plain.describe() == {"provider": "openai", "model": "gpt-4o-mini"}
+    assert plain.priced
+    full = OpenAIAgent("m", endpoint="http://h:1/", temperature=0.5, extra={"top_p": 0.9})
+    assert full.describe() == {
+        "provider": "openai-compatible",
+        "model": "m",
+        "endpoint": "http://h:1/v1",
+        "temperature": 0.5,
+        "extra": {"top_p": 0.9},
+    }
+    assert not full.priced
+
+
+def test_openai_itself_needs_a_key() -> None:
+    with pytest.raises(BadSetting, match="OPENAI_API_KEY"):
+        OpenAIAgent("gpt-4o-mini")
+
+
+# Limits
+
+
+async def test_an_endpoint_is_told_the_limit_by_its_old_name() -> None:
+    body = await sent(max_tokens=100)
+    assert body["max_tokens"] == 100 and "max_completion_tokens" not in body
+
+
+async def test_openai_itself_is_told_the_limit_by_its_new_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with chat_stub() as stub:
+        monkeypatch.setattr(OpenAIAgent, "home", stub.url)
+        async with OpenAIAgent("m", key="abcd") as agent:
+            await ask(agent, max_tokens=100)
+        assert stub.bodies[0]["max_completion_tokens"] == 100
+        assert "max_tokens" not in stub.bodies[0]
+        assert stub.headers[0]["authorization"] == "Bearer abcd"
+
+
+async def test_a_server_that_refuses_the_limits_name_is_told_the_other_from_then_on() -> None:
+    unknown = refusing(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.")
+    with chat_stub(script=[unknown]) as stub:
+        async with openai(stub) as agent:
+            await ask(agent, max_tokens=100)
+            await ask(agent, max_tokens=100)
+        names = [sorted(name for name in body if name.startswith("max_")) for body in stub.bodies]
+        assert names == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
+
+
+async def test_a_limit_refused_under_both_names_is_an_error_and_the_name_stays() -> None:
+    large = refusing(400, "max_tokens is too large")
+    with chat_stub(script=[large, large]) as stub:
+        async with openai(stub) as agent:
+            with pytest.raises(RequestRefused, match="max_tokens is too large"):
+                await ask(agent, max_tokens=10**9)
+            await ask(agent, max_tokens=100)
+        assert stub.bodies[-1]["max_tokens"] == 100
+
+
+async def test_another_refusal_is_not_taken_for_one_of_the_limit() -> None:
+    with chat_stub(script=[refusing(400, "tools.0 is wrong")]) as stub:
+        async with openai(stub) as agent:
+            with pytest.raises(RequestRefused, match=r"tools\.0 is wrong"):
+                await ask(agent, max_tokens=100)
+        assert len(stub.bodies) == 1
+
+
+async def test_a_limit_that_does_not_fit_beside_the_prompt_is_left_out() -> None:
+    full = refusing(400, "This model's maximum context length is 100 tokens; max_tokens is 90.")
+    with chat_stub(script=[full, chat({"content": "fits"}), full, full]) as stub:
+        async with openai(stub) as agent:
+            fits = await ask(agent, max_tokens=90)
+            full_anyway = await ask(agent, max_tokens=90)
+        assert (fits.message.content, fits.finish) == ("fits", Finish.STOP)
+        assert full_anyway.finish is Finish.LENGTH
+        assert ["max_tokens" in body for body in stub.bodies] == [True, False, True, False]
+
+
+# Messages sent
+
+
+async def test_what_the_model_thought_is_not_sent_back() -> None:
+    thought = Message(role="assistant", content="Hm.", reasoning_content="secretly")
+    body = await sent(user("a"), thought, user("b"))
+    assert body["messages"][1] == {"role": "assistant", "content": "Hm."}
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ('{"answer": "4"}', '{"answer": "4"}'),
+        ('{"answer": ', "{}"),
+        ("", "{}"),
+        ("[1]", "{}"),
+        ('"text"', "{}"),
+    ],
+)
+async def test_arguments_that_are_no_json_object_are_sent_as_an_empty_one(
+    written: str, told: str
+) -> None:
+    body = await sent(user("a"), calling(written), result("Error: no."))
+    assert body["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "answer", "arguments": told}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "Error: no."},
+    ]
+
+
+async def test_a_made_up_name_is_sent_such_that_it_is_taken() -> None:
+    body = await sent(user("a"), calling("{}", name="functions.answer"), result("Error: no."))
+    (call,) = body["messages"][1]["tool_calls"]
+    assert call["function"]["name"] == "functions_answer"
+
+
+async def test_pictures_of_tools_follow_the_last_result_of_their_turn() -> None:
+    one, two = result(shown("First"), identity="c1"), result(shown("Second"), identity="c2")
+    body = await sent(user("a"), calling("{}"), one, two, result("Third", identity="c3"), user("b"))
+    picture = {"type": "image_url", "image_url": {"url": PIXEL}}
+    assert body["messages"][2:] == [
+        {"role": "tool", "tool_call_id": "c1", "content": "First\n[image]"},
+        {"role": "tool", "tool_call_id": "c2", "content": "Second\n[image]"},
+        {"role": "tool", "tool_call_id": "c3", "content": "Third"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "What c1 shows:"},
+                picture,
+                {"type": "text", "text": "What c2 shows:"},
+                picture,
+            ],
+        },
+        {"role": "user", "content": "b"},
+    ]
+
+
+async def test_pictures_of_the_last_turn_and_of_users_are_sent_too() -> None:
+    looking = Message(role="user", content=shown("Look."))
+    body = await sent(looking, calling("{}"), result(shown("Seen")))
+    picture = {"type": "image_url", "image_url": {"url": PIXEL}}
+    assert body["messages"][0]["content"] == [{"type": "text", "text": "Look."}, picture]
+    assert body["messages"][-1]["content"] == [{"type": "text", "text": "What c1 shows:"}, picture]
+
+
+async def test_text_that_no_encoding_can_hold_is_sent_with_a_mark() -> None:
+    body = await sent(user("half \ud83d a smile"))
+    assert body["messages"][0]["content"] == "half ? a smile"
+
+
+# Replies read
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("words", "words"),
+        (None, ""),
+        ([{"type": "text", "text": "two "}, {"type": "text", "text": "parts"}], "two parts"),
+        ([{"type": "image"}, "odd", {"text": None}], ""),
+    ],
+)
+async def test_content_is_read_in_every_form(content: Any, text: str) -> None:
+    assert (await replied({"content": content})).message.content == text
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+async def test_what_was_thought_is_kept_apart(name: str) -> None:
+    reply = await replied({"content": "said <think>", name: "thought"})
+    assert (reply.message.reasoning_content, reply.message.content) == ("thought", "said <think>")
+
+
+@pytest.mark.parametrize(
+    ("content", "thought", "said"),
+    [
+        ("<think>\nhm\n</think>\n\nyes", "hm", "yes"),
+        (" <think>hm</think>yes", "hm", "yes"),
+        ("hm\n</think>\nyes", "hm", "yes"),
+        ("<think>hm, and then it was cut", "hm, and then it was cut", ""),
+        ("<think></think>yes", None, "yes"),
+        ("I like <think> tags </think>.", None, "I like <think> tags </think>."),
+        ("plain", None, "plain"),
+    ],
+)
+async def test_tags_around_a_thought_are_taken_off(
+    content: str, thought: str | None, said: str
+) -> None:
+    message = (await replied({"content": content})).message
+    assert (message.reasoning_content, message.content) == (thought, said)
+
+
+async def test_a_servers_own_call_ids_are_kept_where_they_are_unique() -> None:
+    reply = await replied({"tool_calls": [made(id="x"), made(id="y")]})
+    assert [call.id for call in reply.message.tool_calls or ()] == ["x", "y"]
+
+
+async def test_call_ids_that_are_missing_or_used_are_made_up_the_same_way_every_time() -> None:
+    asked = (user("a"), calling("{}", identity="old"), result("b", identity="old"))
+    calls = [made(id=""), made(), made(id="x"), made(id="x"), made(id="old"), made(id=7)]
+    first = await replied({"tool_calls": calls}, *asked)
+    again = await replied({"tool_calls": calls}, *asked)
+    ids = [call.id for call in first.message.tool_calls or ()]
+    assert ids == ["call_3_0", "call_3_1", "x", "call_3_3", "call_3_4", "call_3_5"]
+    assert again.message == first.message
+
+
+async def test_a_made_up_call_id_is_never_one_that_the_server_uses() -> None:
+    reply = await replied({"tool_calls": [made(id="call_1_1"), made()]})
+    assert [call.id for call in reply.message.tool_calls or ()] == ["call_1_1", "call_1_1_"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ('{"a": ', '{"a": '),
+        ({"a": "ä"}, '{"a": "ä"}'),
+        (None, "{}"),
+        ([1], "[1]"),
+    ],
+)
+async def test_arguments_are_kept_as_the_model_wrote_them(given: Any, kept: str) -> None:
+    reply = await replied({"tool_calls": [made(arguments=given)]}, finish="tool_calls")
+    assert [call.function.arguments for call in reply.message.tool_calls or ()] == [kept]
+
+
+async def test_a_call_of_the_older_kind_is_read() -> None:
+    reply = await replied({"function_call": {"name": "f", "arguments": "{}"}})
+    (call,) = reply.message.tool_calls or ()
+    assert (call.id, call.function.name) == ("call_1_0", "f")
+
+
+async def test_calls_without_anything_in_them_are_left_for_the_tools_to_refuse() -> None:
+    reply = await replied({"tool_calls": ["odd", {"function": None}, {"id": "x"}]})
+    assert [call.function.name for call in reply.message.tool_calls or ()] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("stop", Finish.STOP),
+        ("tool_calls", Finish.STOP),
+        ("length", Finish.LENGTH),
+        ("content_filter", Finish.REFUSED),
+        (None, Finish.STOP),
+    ],
+)
+async def test_the_way_a_reply_ended_is_told(reason: Any, finish: Finish) -> None:
+    assert (await replied({"content": "x"}, finish=reason)).finish is finish
+
+
+async def test_a_refusal_is_the_message_and_the_finish() -> None:
+    reply = await replied({"content": None, "refusal": "I will not."})
+    assert (reply.message.content, reply.finish) == ("I will not.", Finish.REFUSED)
+
+
+# Usage
+
+
+async def test_usage_is_read_with_its_details() -> None:
+    usage = {
+        "prompt_tokens": 100,
+        "completion_tokens": 20,
+        "prompt_tokens_details": {"cached_tokens": 60},
+        "completion_tokens_details": {"reasoning_tokens": 15},
+    }
+    assert (await replied({"content": "x"}, usage=usage)).usage == Usage(
+        prompt_tokens=100, completion_tokens=20, cached_tokens=60, reasoning_tokens=15
+    )
+
+
+@pytest.mark.parametrize(
+    "usage", [None, [], {"prompt_tokens": None, "prompt_tokens_details": None}, {"cost": "free"}]
+)
+async def test_usage_that_is_missing_is_zero(usage: Any) -> None:
+    assert (await replied({"content": "x"}, usage=usage)).usage == Usage()
+
+
+async def test_a_gateways_own_word_on_the_cost_holds_where_no_price_is_known() -> None:
+    usage = {"prompt_tokens": 1_000_000, "cost": 0.25}
+    assert (await replied({"content": "x"}, usage=usage)).usage.cost == 0.25
+    with chat_stub(script=[chat({"content": "x"}, usage=usage)]) as stub:
+        async with openai(stub, prices=Prices({"m": Rate(input=3, output=0)})) as agent:
+            assert agent.priced
+            assert (await ask(agent)).usage.cost == pytest.approx(3.0)
+
+
+async def test_a_model_of_openais_own_has_its_listed_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+    with chat_stub(script=[chat({"content": "x"}, usage=usage)]) as stub:
+        monkeypatch.setattr(OpenAIAgent, "home", stub.url)
+        async with OpenAIAgent("gpt-4o-mini", key="abcd") as agent:
+            assert (await ask(agent)).usage.cost == pytest.approx(0.15)
