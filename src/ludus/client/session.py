@@ -17,6 +17,8 @@ from ludus.protocol.render import render
 
 ObsT = TypeVar("ObsT")
 
+_NO_SUCH_CALL = ("tool_not_found", "invalid_args")
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult(Generic[ObsT]):
@@ -28,6 +30,8 @@ class StepResult(Generic[ObsT]):
     metadata: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     """What the model did wrong, if it did: a bad argument, an unknown tool. The episode goes on."""
+    malformed: bool = False
+    """Whether that was a call that no tool could take, and not a bad move."""
 
     @property
     def content(self) -> Content:
@@ -89,7 +93,7 @@ class Session(ABC):
         known = {spec.name: spec for spec in self.tools}
         if tool not in known:
             hint = did_you_mean(tool, known, f"There are: {', '.join(known)}.")
-            return StepResult({}, error=f"No tool is named {tool!r}. {hint}")
+            return StepResult({}, error=f"No tool is named {tool!r}. {hint}", malformed=True)
         given = coerce(arguments or {}, known[tool].input_schema)
         action: Mapping[str, Any] = given
         if self.calls_by_name:
@@ -97,10 +101,11 @@ class Session(ABC):
         try:
             result = await self.step(action)
         except InvalidAction as error:
-            return StepResult({}, error=str(error))
+            return StepResult({}, error=str(error), malformed=True)
         fault = result.observation.get("error") or result.metadata.get("error")
         if isinstance(fault, Mapping) and "message" in fault:
-            return replace(result, error=str(fault["message"]))
+            malformed = fault.get("error_type") in _NO_SUCH_CALL
+            return replace(result, error=str(fault["message"]), malformed=malformed)
         return result
 
     async def __aenter__(self) -> Self:

@@ -7,13 +7,14 @@ the number of its worker.
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-import httpx
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, UnixConnector
 from fastapi import Request
 from fastapi.responses import Response
 from websockets.asyncio.client import ClientConnection, unix_connect
@@ -31,7 +32,7 @@ class Forwarder:
     def __init__(self, worker: int, doors: Sequence[Path]) -> None:
         self._worker = worker
         self._doors = doors
-        self._clients: dict[Path, httpx.AsyncClient] = {}
+        self._clients: dict[Path, ClientSession] = {}
 
     def elsewhere(self, session_id: str | None) -> Path | None:
         """The door of the worker that has this session, unless that is this one."""
@@ -47,23 +48,32 @@ class Forwarder:
     async def http(self, door: Path, request: Request, body: bytes) -> Response:
         client = self._clients.get(door)
         if client is None:
-            transport = httpx.AsyncHTTPTransport(uds=str(door))
-            client = self._clients[door] = httpx.AsyncClient(
-                transport=transport, base_url="http://worker", timeout=None
-            )
+            client = self._clients[door] = _client(door)
         headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
-        reply = await client.request(
-            request.method, request.url.path, content=body, headers=headers
-        )
-        kept = {k: v for k, v in reply.headers.items() if k not in _HOP_BY_HOP}
-        return Response(reply.content, reply.status_code, headers=kept)
+        url = f"http://worker{request.url.path}"
+        # As a file: of bytes above one megabyte aiohttp says that they block.
+        async with client.request(
+            request.method, url, data=io.BytesIO(body), headers=headers, allow_redirects=False
+        ) as reply:
+            kept = {k: v for k, v in reply.headers.items() if k.lower() not in _HOP_BY_HOP}
+            return Response(await reply.read(), reply.status, headers=kept)
 
     def sockets(self, here: SocketEndpoint) -> _ForwardingSockets:
         return _ForwardingSockets(self, here)
 
     async def close(self) -> None:
         for client in self._clients.values():
-            await client.aclose()
+            await client.close()
+
+
+def _client(door: Path) -> ClientSession:
+    return ClientSession(
+        # A line is dropped before the other worker drops it: a POST cannot be sent twice.
+        connector=UnixConnector(path=str(door), limit=0, keepalive_timeout=2.0),
+        timeout=ClientTimeout(total=None, sock_connect=None),
+        cookie_jar=DummyCookieJar(),
+        auto_decompress=False,
+    )
 
 
 class _ForwardingSockets:

@@ -1,0 +1,221 @@
+"""The card of a data set: the README.md that the Hub shows and `load_dataset` obeys.
+
+Written from a run's settings and summary, and from nothing else: what is not in them is left out.
+Pure functions; `card_of` reads the two files. The Hub is `ludus.publish.hub`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ludus.data.tools import JsonObject
+from ludus.publish.columns import COLUMNS, DATASETS_VERSION
+
+CARD = "README.md"
+EPISODES = "episodes.jsonl"
+_TAGS = ("ludus", "openenv", "tool-use", "rollouts")
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
+
+
+def data_card(
+    settings: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    *,
+    repo_id: str = "USER/NAME",
+    command: str | None = None,
+) -> str:
+    """The whole README.md.
+
+    `settings` are those of run.json (`environment`, `agent`, ...), `summary` is summary.json;
+    `command` is the command line that makes the data set again.
+    """
+    parts = (
+        f"# {_title(settings)}",
+        _opening(settings, summary),
+        _facts(settings, summary),
+        _endings(summary),
+        _usage(repo_id),
+        _row(),
+        _again(settings, command),
+    )
+    return front_matter(settings, summary) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
+
+
+def front_matter(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """The YAML block that begins a card. Every value is JSON, which is YAML too."""
+    values: JsonObject = {
+        "pretty_name": _title(settings),
+        "tags": _TAGS,
+        "task_categories": ["text-generation"],
+        "size_categories": _size(summary.get("episodes")),
+        "configs": [
+            {"config_name": "default", "data_files": [{"split": "train", "path": EPISODES}]}
+        ],
+    }
+    lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value]
+    features = [f"  - {_yaml(column.feature())}" for column in COLUMNS]
+    return "\n".join(["---", *lines, "dataset_info:", "  features:", *features, "---", ""])
+
+
+def card_of(folder: Path, repo_id: str, *, command: str | None = None) -> str:
+    """The card for a run folder. A README.md of the user's own is kept.
+
+    One without front matter gets ours, or `load_dataset` would also read run.json as episodes.
+    """
+    settings = _read(folder / "run.json").get("settings") or {}
+    summary = _read(folder / "summary.json")
+    own = folder / CARD
+    if not own.is_file():
+        return data_card(settings, summary, repo_id=repo_id, command=command)
+    text = own.read_text(encoding="utf-8-sig")
+    return text if text.startswith("---") else f"{front_matter(settings, summary)}\n{text}"
+
+
+def _read(path: Path) -> JsonObject:
+    try:
+        found = from_json(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _title(settings: Mapping[str, Any]) -> str:
+    played = f"Rollouts of {_inline(settings.get('environment') or 'an environment')}"
+    agent = _agent(settings)
+    name = agent.get("model") or agent.get("provider")
+    return f"{played} by {_inline(name)}" if name else played
+
+
+def _opening(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    count = summary.get("episodes")
+    many = "Episodes" if count is None else f"{count:,} episodes" if count != 1 else "One episode"
+    return (
+        f"{many} collected with Ludus: an agent that calls tools, and an environment that scores "
+        "it. Each row is one attempt at one task, with its messages and its reward."
+    )
+
+
+def _facts(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    usage = summary.get("usage") or {}
+    spent = [
+        f"{usage[key]:,} {word}"
+        for key, word in (("prompt_tokens", "in"), ("completion_tokens", "out"))
+        if usage.get(key) is not None
+    ]
+    episodes, scored = summary.get("episodes"), summary.get("scored")
+    rows = {
+        "Environment": _code(settings.get("environment")),
+        "Agent": _sampling(_agent(settings)),
+        "Episodes": _number(episodes),
+        "Scored": _number(scored),
+        "Mean reward": _number(summary.get("mean_reward")),
+        "Tokens": ", ".join(spent),
+        "Cost": f"${usage['cost']:,.2f}" if usage.get("cost") is not None else "",
+    }
+    known = [(name, fact) for name, fact in rows.items() if fact]
+    table = _table(("", ""), known) if known else ""
+    if episodes is None or scored is None or episodes <= scored:
+        return table
+    some = "One of them is" if episodes - scored == 1 else f"{episodes - scored:,} of them are"
+    return (
+        f"{table}\n\n{some} unscored: `reward` is null, and nothing is known about how well the "
+        "model did. Leave these out of training and statistics; they are no zeros."
+    )
+
+
+def _endings(summary: Mapping[str, Any]) -> str:
+    reasons: Mapping[str, int] = summary.get("stop_reasons") or {}
+    if not reasons:
+        return ""
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    rows = [(_code(reason), f"{count:,}") for reason, count in ordered]
+    return "## How they ended\n\n" + _table(("stop_reason", "episodes"), rows)
+
+
+def _usage(repo_id: str) -> str:
+    lines = (
+        "from datasets import load_dataset",
+        "",
+        f'episodes = load_dataset({json.dumps(repo_id)}, split="train")',
+        'solved = episodes.filter(lambda episode: episode["reward"] == 1.0)',
+        'print(f"{len(solved)} of {len(episodes)} are solved")',
+    )
+    block = _fenced("\n".join(lines), "python")
+    return f"## Load it\n\n{block}\n\nThis needs datasets {DATASETS_VERSION} or newer."
+
+
+def _row() -> str:
+    rows = [(_code(column.name), column.what) for column in COLUMNS]
+    return "## A row\n\n" + _table(("field", "what"), rows)
+
+
+def _again(settings: Mapping[str, Any], command: str | None) -> str:
+    blocks = [_fenced(command, "bash")] if command else []
+    if settings:
+        text = json.dumps(settings, indent=2, ensure_ascii=False, default=str)
+        blocks += ["The settings that decide what the episodes are:", _fenced(text, "json")]
+    return "\n\n".join(["## Make it again", *blocks]) if blocks else ""
+
+
+def _agent(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    agent = settings.get("agent")
+    return agent if isinstance(agent, Mapping) else {"provider": agent} if agent else {}
+
+
+def _sampling(agent: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in agent.items() if key not in ("provider", "model")}
+    named = [_code(agent.get("model")), _inline(agent.get("provider") or "")]
+    tuned = [f"{key} {_code(value)}" for key, value in rest.items() if value is not None]
+    return ", ".join(filter(None, [*named, *tuned]))
+
+
+def _size(episodes: Any) -> list[str]:
+    if not isinstance(episodes, int):
+        return []
+    return [next((name for limit, name in _SIZES if episodes < limit), "n>1M")]
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _yaml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _inline(value: Any) -> str:
+    """One line of printable characters: what YAML and a table's cell can hold."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _code(value: Any) -> str:
+    if value is None:
+        return ""
+    text = _inline(value)
+    marks = "`" * (_longest_run(text) + 1)
+    return f"{marks} {text} {marks}" if "`" in text else f"{marks}{text}{marks}"
+
+
+def _fenced(text: str, language: str) -> str:
+    """A block of code that its own backticks cannot end."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -1,0 +1,83 @@
+"""The columns of `episodes.jsonl`: what `load_dataset` is told about them, and readers too.
+
+Left to itself, `datasets` guesses the columns from the first ten megabytes. That fails as soon as
+something new comes later (the first broken episode, another environment's task), and it turns the
+text "42" into a number where some messages have pictures. So the card declares every column.
+
+What has a fixed form is declared as it is. What differs from row to row is `json`: one JSON text
+inside, so it comes back as it was written, with no keys filled in. The file stays the one that
+Ludus reads itself; no second copy is uploaded.
+
+Two limits are those of `datasets`, which parses every line again for `json`: floats keep ten
+decimals, and no integer may have more than 64 bits. It must be version 4.7 or newer, as for TRL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ludus.data.tools import JsonObject
+
+DATASETS_VERSION = "4.7"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of an episode."""
+
+    name: str
+    form: JsonObject
+    """Its type, as `dataset_info` has it in a card's front matter."""
+    what: str
+
+    def feature(self) -> JsonObject:
+        return {"name": self.name, **self.form}
+
+
+_INT, _FLOAT, _TEXT, _BOOL = ({"dtype": dtype} for dtype in ("int64", "float64", "string", "bool"))
+_JSON: JsonObject = {"dtype": "json"}
+_JSON_LIST: JsonObject = {"list": "json"}
+
+
+def _struct(**forms: JsonObject) -> JsonObject:
+    return {"struct": [{"name": name, **form} for name, form in forms.items()]}
+
+
+COLUMNS = (
+    Column("version", _INT, "Of this format."),
+    Column("episode_id", _TEXT, "The same plan gives the same ids."),
+    Column("attempt", _INT, "Counts the retries of an episode that broke."),
+    Column("stop_reason", _TEXT, "Why it ended."),
+    Column("reward", _FLOAT, "The sum of the rewards; null: unscored."),
+    Column(
+        "usage",
+        _struct(
+            prompt_tokens=_INT,
+            completion_tokens=_INT,
+            cached_tokens=_INT,
+            reasoning_tokens=_INT,
+            cost=_FLOAT,
+        ),
+        "Tokens, and US dollars where a price is known.",
+    ),
+    Column("environment", _TEXT, "What was played."),
+    Column("task", _JSON, "The arguments of reset."),
+    Column("seed", _INT, "The same seed gives the same task."),
+    Column("group_id", _TEXT, "The same for all attempts at the same task."),
+    Column("agent", _JSON, "Provider, model, sampling settings."),
+    Column("messages", _JSON_LIST, "The conversation, in OpenAI's form."),
+    Column("tools", _JSON_LIST, "The tools that were offered, in OpenAI's form."),
+    Column("rewards", _JSON, "The named parts of the reward."),
+    Column("done", _BOOL, "Whether the environment ended it."),
+    Column("turns", _INT, "How often the model spoke."),
+    Column("tool_calls", _INT, "How often it called a tool."),
+    Column("malformed_calls", _INT, "Calls that no tool could take."),
+    Column("error", _struct(kind=_TEXT, where=_TEXT, message=_TEXT), "What broke it, if anything."),
+    # Not a struct: where all times are whole seconds, `datasets` would write them another way.
+    Column("timing", _JSON, "When it was played, and the seconds in model and environment."),
+    Column(
+        "tokens",
+        _struct(ids={"list": "int64"}, logprobs={"list": "float64"}, mask={"list": "int8"}),
+        "What a local policy sampled, token by token.",
+    ),
+)

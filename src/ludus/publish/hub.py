@@ -1,0 +1,196 @@
+"""Uploading a run folder to the Hugging Face Hub as a data set.
+
+`check_repo_id`, `check_login` and `open_repo` are for before the first episode: nobody should
+collect for an hour and then learn that he may not upload. `push_folder` uploads. Nothing is
+written into the folder, and no file is held in memory: a large one is streamed by the Hub's own
+client. What the data set says about itself is `ludus.publish.card`'s business.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ludus.errors import BadSetting, MissingExtra, PublishFailed
+from ludus.publish.card import CARD, EPISODES, card_of
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+FILES = (EPISODES, "run.json", "summary.json")
+TIMEOUT = 60.0
+"""Seconds without a sign of life before a request is given up."""
+
+_NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
+_REPO_ID = re.compile(rf"{_NAME}/{_NAME}")
+_LONGEST = 96
+
+
+def check_repo_id(repo_id: str) -> None:
+    """Whether the Hub can have a data set of this name."""
+    fits = _REPO_ID.fullmatch(repo_id) and len(repo_id) <= _LONGEST
+    if not fits or "--" in repo_id or ".." in repo_id or repo_id.endswith(".git"):
+        raise BadSetting(
+            f"{repo_id!r} cannot be the name of a data set on the Hub. "
+            "Give USER/NAME, such as 'ada/wordle-rollouts'."
+        )
+
+
+def check_login() -> None:
+    """Whether there is a token to upload with. Asks nobody; `open_repo` asks the Hub."""
+    with _hub():
+        from huggingface_hub import constants, get_token
+
+        try:
+            token = get_token()
+        except Exception as error:
+            raise BadSetting(f"There is no token for the Hub: {_why(error)}.") from None
+    if not token:
+        raise BadSetting("Uploading needs a login: run `hf auth login`, or set HF_TOKEN.")
+    if constants.HF_HUB_OFFLINE:
+        raise BadSetting("HF_HUB_OFFLINE is set, so nothing can be uploaded. Unset it.")
+
+
+def open_repo(
+    repo_id: str, *, private: bool = False, endpoint: str | None = None, timeout: float = TIMEOUT
+) -> str:
+    """The data set's address; it is created if it does not exist.
+
+    Only the Hub knows whether the token is good and may write there, so ask before a run.
+    """
+    try:
+        with _hub(endpoint, timeout) as api:
+            return _created(api, repo_id, private=private)
+    except MissingExtra:
+        raise
+    except Exception as error:
+        raise BadSetting(f"Nothing can be uploaded to {repo_id}: {_why(error)}.") from None
+
+
+def push_folder(
+    folder: Path,
+    repo_id: str,
+    *,
+    private: bool = False,
+    message: str | None = None,
+    files: Sequence[str] = FILES,
+    retry: str | None = None,
+    command: str | None = None,
+    endpoint: str | None = None,
+    timeout: float = TIMEOUT,
+) -> str:
+    """Upload the folder's `files` and a card as one commit, and return the data set's address.
+
+    Files that are not there are left out. `retry` is the command that an error names to go on
+    with, `command` the one by which the card says that the data set is made.
+    """
+    try:
+        with _hub(endpoint, timeout) as api:
+            url = _created(api, repo_id, private=private)
+            _commit(api, folder, repo_id, files, message, command)
+            return url
+    except MissingExtra:
+        raise
+    except Exception as error:
+        again = f" Go on with: {retry}" if retry else ""
+        raise PublishFailed(
+            f"The upload to {repo_id} failed: {_why(error)}. Everything is in {folder}.{again}"
+        ) from None
+
+
+def _created(api: HfApi, repo_id: str, *, private: bool) -> str:
+    # Not private=False: whether a new repository is public is the namespace's to say.
+    url = api.create_repo(repo_id, repo_type="dataset", private=private or None, exist_ok=True)
+    if private and not api.repo_info(repo_id, repo_type="dataset").private:
+        raise PublishFailed(f"{url} exists and is public: make it private there first")
+    return str(url)
+
+
+def _commit(
+    api: HfApi,
+    folder: Path,
+    repo_id: str,
+    files: Sequence[str],
+    message: str | None,
+    command: str | None,
+) -> None:
+    from huggingface_hub import CommitOperationAdd
+
+    found = [name for name in files if name != CARD and (folder / name).is_file()]
+    if not found:
+        raise PublishFailed(f"there is no {' or '.join(files)} in the folder")
+    card = card_of(folder, repo_id, command=command)
+    api.create_commit(
+        repo_id,
+        [
+            CommitOperationAdd(CARD, card.encode()),
+            *(CommitOperationAdd(name, folder / name) for name in found),
+        ],
+        commit_message=message or f"Episodes of {folder.name}",
+        repo_type="dataset",
+    )
+
+
+@contextmanager
+def _hub(endpoint: str | None = None, timeout: float = TIMEOUT) -> Iterator[HfApi]:
+    """The Hub's API: quiet, and with a client that does not wait for ever."""
+    try:
+        from huggingface_hub import HfApi, get_session
+    except ImportError:
+        raise MissingExtra.of("hub", "Uploading") from None
+    # Through importlib, because what this module offers is made up at run time, unseen by mypy.
+    bars = importlib.import_module("huggingface_hub.utils")
+    client, log = get_session(), logging.getLogger("huggingface_hub")
+    patience, level, shown = client.timeout, log.level, not bars.are_progress_bars_disabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        client.timeout = timeout
+        log.setLevel(logging.CRITICAL)
+        bars.disable_progress_bars()
+        try:
+            yield HfApi(endpoint=endpoint, library_name="ludus")
+        finally:
+            client.timeout = patience
+            log.setLevel(level)
+            if shown:
+                bars.enable_progress_bars()
+
+
+def _why(error: BaseException) -> str:
+    """What went wrong, for a person: no traceback, no request id, no token."""
+    if isinstance(error, PublishFailed):
+        return str(error)
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    response = getattr(error, "response", None)
+    if response is not None:
+        return _refusal(response.status_code, getattr(error, "server_message", None))
+    if "TimeoutException" in kinds:
+        return "the Hub did not answer in time"
+    if "TransportError" in kinds:
+        return f"the Hub cannot be reached ({_one_line(error)})"
+    deeper = f" ({_why(error.__cause__)})" if error.__cause__ is not None else ""
+    return _one_line(error) + deeper
+
+
+def _refusal(status: int, said: str | None) -> str:
+    words = f": {_one_line(said)}" if said else ""
+    if status == 401:
+        return "the Hub does not accept the token (HTTP 401); `hf auth login`, or set HF_TOKEN"
+    if status == 403:
+        return f"the token may not write there (HTTP 403){words}"
+    return f"the Hub answered HTTP {status}{words}"
+
+
+def _one_line(said: object) -> str:
+    text = " ".join(str(said).split()).rstrip(".") or type(said).__name__
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if token := os.environ.get(name):
+            text = text.replace(token, "***")
+    return re.sub(r"\b(hf_|api_org_|Bearer )\w{8,}", "***", text)[:300]

@@ -1,0 +1,79 @@
+"""What a data set says about itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import DatasetCard
+
+from ludus.data.episode import Episode
+from ludus.publish.card import card_of, data_card
+from ludus.publish.columns import COLUMNS
+from publish.sample import SETTINGS, SUMMARY, episode, run_folder
+
+
+def front(card: str) -> dict[str, Any]:
+    """As the Hub reads it."""
+    return vars(DatasetCard(card).data)
+
+
+def test_the_front_matter_points_at_the_episodes_and_counts_them() -> None:
+    found = front(data_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
+    assert found["pretty_name"] == "Rollouts of reasoning_gym:chain_sum by gpt-5-mini"
+    assert {"ludus", "openenv"} <= set(found["tags"])
+    assert found["size_categories"] == ["10K<n<100K"]
+    files = [{"split": "train", "path": "episodes.jsonl"}]
+    assert found["configs"] == [{"config_name": "default", "data_files": files}]
+
+
+def test_names_of_any_kind_stay_one_value() -> None:
+    name = 'a: "b" #c\n---\n{x} 😀 \x00\x85\ufeff ``d`` | e'
+    settings = {"environment": name, "agent": {"model": name}}
+    card = data_card(settings, SUMMARY, repo_id="a/b")
+    shown = 'a: "b" #c --- {x} 😀 ``d`` | e'
+    assert front(card)["pretty_name"] == f"Rollouts of {shown} by {shown}"
+    assert "| Environment | ``` " + shown.replace("|", "\\|") + " ``` |" in card
+
+
+def test_the_body_tells_what_was_played_and_what_came_of_it() -> None:
+    card = data_card(SETTINGS, SUMMARY, repo_id="ada/sums", command="ludus collect x")
+    for line in (
+        "3 episodes collected with Ludus",
+        "| Agent | `gpt-5-mini`, openai, temperature `0.7` |",
+        "| Mean reward | 0.750 |",
+        "| Tokens | 12,345 in, 678 out |",
+        "| Cost | $0.12 |",
+        "| `done` | 2 |\n| `broken` | 1 |",
+        "One of them is unscored",
+        'load_dataset("ada/sums", split="train")',
+        'episode["reward"] == 1.0',
+        "```bash\nludus collect x\n```",
+    ):
+        assert line in card
+
+
+def test_a_prompt_cannot_end_the_block_that_it_is_shown_in() -> None:
+    card = data_card(SETTINGS, SUMMARY, command="ludus --system-prompt 'Answer.\n```\n'")
+    assert "````bash\n" in card and "\n````\n" in card
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    card = data_card({}, {})
+    assert front(card)["pretty_name"] == "Rollouts of an environment"
+    assert "None" not in card and "unscored:" not in card and "| --- | --- |\n\n" not in card
+
+
+def test_every_field_of_an_episode_is_declared_and_explained() -> None:
+    assert [column.name for column in COLUMNS] == list(Episode.model_fields)
+
+
+def test_a_readme_of_the_users_own_is_kept(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, episode(1))
+    own = folder / "README.md"
+    own.write_text("---\nlicense: mit\n---\n# Mine\n")
+    assert card_of(folder, "a/b") == own.read_text()
+    own.write_text("# Mine\n")
+    card = card_of(folder, "a/b")
+    assert card.endswith("---\n\n# Mine\n") and front(card)["configs"]
+    assert own.read_text() == "# Mine\n"
