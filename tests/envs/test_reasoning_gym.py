@@ -24,6 +24,7 @@ from ludus.envs.reasoning_gym import (
     ReasoningGymAction,
     ReasoningGymEnv,
     ReasoningGymObservation,
+    children,
     library,
 )
 from ludus.envs.reasoning_gym.answers import UNREADABLE, scorable
@@ -281,7 +282,7 @@ def losses(seeds: range) -> dict[str, list[int]]:
     def lost(name: str) -> list[int]:
         return [seed for seed in seeds if oracle_score(name, seed=seed) != 1.0]
 
-    with ThreadPoolExecutor(library.MOST_CHILDREN) as pool:
+    with ThreadPoolExecutor(children.MOST_CHILDREN) as pool:
         variants = ReasoningGym.variants()
         found = dict(zip(variants, pool.map(lost, variants), strict=True))
     return {name: lost for name, lost in found.items() if lost}

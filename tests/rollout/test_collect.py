@@ -211,7 +211,7 @@ async def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_task_that_cannot_be_is_said_before_there_is_a_run(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="Cannot reset .* Did you mean 'goal'"):
+    with pytest.raises(BadSetting, match=r"Cannot reset .* Did you mean 'goal'"):
         await run(tmp_path / "run", ScriptedAgent(), n=50, task={"gaol": 3})
     with pytest.raises(BadSetting, match="max_terms must be >= min_terms"):
         await run(

@@ -197,7 +197,7 @@ async def test_a_full_server_sets_the_number_of_sessions_and_nobody_fails() -> N
     assert endpoint.most == 3
 
 
-async def test_a_server_that_was_there_is_waited_for() -> None:
+async def test_a_server_that_is_gone_is_waited_for() -> None:
     endpoint = FakeEndpoint()
     pool = SessionPool(endpoint, patience=5)
     await pool.drop(await pool.take())
@@ -208,13 +208,6 @@ async def test_a_server_that_was_there_is_waited_for() -> None:
     endpoint.away = False
     await waiting
     assert pool.waiting_since is None
-
-
-async def test_a_server_that_never_answered_is_not_waited_for() -> None:
-    endpoint = FakeEndpoint()
-    endpoint.away = True
-    with pytest.raises(ConnectFailed):
-        await SessionPool(endpoint).take()
 
 
 async def test_patience_has_an_end() -> None:

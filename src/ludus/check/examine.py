@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from pydantic_core import to_json
 
 from ludus.agents.arbitrary import arbitrary_call
-from ludus.check.player import MAX_STEPS, Player, Transcript
+from ludus.check.player import Player, Transcript, Turns
 from ludus.check.report import Finding, Report
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.client.remote import fetch_json
@@ -68,7 +68,8 @@ async def _run(name: str, test: Callable[[], Awaitable[str]]) -> Finding:
     except TimeoutError:
         detail = f"not finished after {TIME_LIMIT:g} s"
     except LudusError as error:
-        detail = f"{type(error).__name__}: {error}"
+        named = "" if type(error) is LudusError else f"{type(error).__name__}: "
+        detail = f"{named}{error}"
     return Finding(check=name, verdict=verdict, detail=detail)
 
 
@@ -180,7 +181,7 @@ class _Patient:
         async with self._playing() as (player, session):
             episode = await player.play(session, self._seeds[0])
             if not episode.done:
-                raise Skipped(f"the episode did not end within {len(episode.calls)} steps")
+                raise Skipped(f"the episode did not end within {len(episode.actions)} steps")
             return await _expect_error(session, "a step after the end was taken")
 
     async def capacity(self) -> str:
@@ -193,18 +194,17 @@ class _Patient:
     async def isolation(self) -> str:
         """Two episodes, move by move in turn, must be what they are when played alone."""
         seeds = list(self._seeds)[:2]
-        async with self._playing() as one, self._playing() as other:
-            pairs = [(*one, Transcript(), seeds[0]), (*other, Transcript(), seeds[1])]
-            dice = {seed: random.Random(seed) for seed in seeds}
-            for player, session, episode, seed in pairs:
-                await player.begin(session, seed, episode)
-            going = True
-            while going:
-                going = False
-                for player, session, episode, seed in pairs:
-                    if not episode.done and len(episode.calls) < MAX_STEPS:
-                        going |= await player.move(session, episode, dice[seed])
-        for _, _, episode, seed in pairs:
+        turns = Turns(len(seeds))
+
+        async def alternating(place: int) -> Transcript:
+            async with self._playing() as (player, session):
+                try:
+                    return await player.play(session, seeds[place], turn=turns.of(place))
+                finally:
+                    await turns.leave(place)
+
+        together = await asyncio.gather(*(alternating(place) for place in range(len(seeds))))
+        for seed, episode in zip(seeds, together, strict=True):
             if _frozen(episode) != _frozen(await self._episode(seed)):
                 raise Failed(f"seed {seed} went another way while another session was playing")
         return "two episodes in turn, as when played alone"
@@ -212,9 +212,8 @@ class _Patient:
     async def oracle(self) -> str:
         contract = self._contract
         top = getattr(contract.cls, "max_reward", None) if contract else None
-        async with self._playing() as (player, _):
-            if not player.is_oracle or top is None:
-                raise Skipped("it has no oracle" if contract else "not known to this machine")
+        if top is None or not Player(contract).is_oracle:
+            raise Skipped("it has no oracle" if contract else "not known to this machine")
         for seed in self._seeds:
             total = sum((await self._episode(seed)).rewards)
             if not math.isclose(total, top, abs_tol=1e-9):
@@ -229,12 +228,8 @@ class _Patient:
 
     @asynccontextmanager
     async def _playing(self) -> AsyncIterator[tuple[Player, Session]]:
-        player = Player(self._contract)
-        try:
-            async with self._endpoint.session() as session:
-                yield player, session
-        finally:
-            await player.close()
+        async with self._endpoint.session() as session:
+            yield Player(self._contract), session
 
 
 def _same_here(name: Any) -> Contract | None:

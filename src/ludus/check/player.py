@@ -1,20 +1,30 @@
-"""Playing whole episodes for the doctor, by the oracle where there is one, else by chance."""
+"""Whole episodes for the doctor: by the oracle where there is one, else by chance.
+
+They are played by the same loop as everybody's; a session in between takes down what it saw.
+"""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.agents.arbitrary import arbitrary_call
-from ludus.agents.oracle import Oracle
+from pydantic import BaseModel
+
+from ludus.agents.agent import Agent
+from ludus.agents.arbitrary import RandomAgent
+from ludus.agents.oracle import OracleAgent, Shadow
 from ludus.client.session import Session, StepResult
-from ludus.data.tools import ToolCall
 from ludus.environment.contract import Contract
+from ludus.errors import BadEnvironment, LudusError
+from ludus.protocol.frames import action_payload
+from ludus.rollout import Assignment, Limits, play
 
 MAX_STEPS = 100
 """Where an episode is cut off that does not end by itself."""
+
+Turn = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -22,7 +32,7 @@ class Transcript:
     """Everything that was seen and done in one episode."""
 
     results: list[StepResult[dict[str, Any]]] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
+    actions: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def rewards(self) -> list[float]:
@@ -38,51 +48,95 @@ class Transcript:
             (_lasting(result.observation), result.reward, result.done, result.error)
             for result in self.results
         ]
-        return [seen, [(call.name, call.arguments) for call in self.calls]]
+        return [seen, self.actions]
 
 
 def _lasting(observation: Mapping[str, Any]) -> Any:
     return {key: value for key, value in observation.items() if key != "episode_id"}
 
 
+class Witness(Session):
+    """A session that takes down what passes through it; `turn` is awaited before each request."""
+
+    def __init__(self, session: Session, turn: Turn | None = None) -> None:
+        self._session = session
+        self._turn = turn
+        self.tools = session.tools
+        self.calls_by_name = session.calls_by_name
+        self.seen = Transcript()
+
+    async def open(self) -> None:
+        """The session is open already, and is closed by whoever opened it."""
+
+    async def close(self) -> None:
+        """See `open`."""
+
+    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
+        await self._my_turn()
+        return self._noted(await self._session.reset(**task))
+
+    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
+        await self._my_turn()
+        self.seen.actions.append(action_payload(action))
+        return self._noted(await self._session.step(action))
+
+    async def state(self) -> dict[str, Any]:
+        return await self._session.state()
+
+    async def _my_turn(self) -> None:
+        if self._turn is not None:
+            await self._turn()
+
+    def _noted(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+        self.seen.results.append(result)
+        return result
+
+
 class Player:
     """Plays one episode at a time on a session."""
 
     def __init__(self, contract: Contract | None) -> None:
-        self._oracle = Oracle(contract) if contract and Oracle.known_to(contract) else None
+        self.is_oracle = contract is not None and Shadow.known_to(contract)
+        self._agent: Agent = OracleAgent() if self.is_oracle else RandomAgent()
+        self._spec = contract.spec if contract is not None else "unknown"
 
-    @property
-    def is_oracle(self) -> bool:
-        return self._oracle is not None
-
-    async def play(self, session: Session, seed: int, *, chance: int | None = None) -> Transcript:
+    async def play(
+        self, session: Session, seed: int, *, chance: int | None = None, turn: Turn | None = None
+    ) -> Transcript:
         """One episode of this seed; `chance` makes the moves, where there is no oracle."""
-        episode = Transcript()
-        await self.begin(session, seed, episode)
-        dice = random.Random(seed if chance is None else chance)
-        while not episode.done and len(episode.calls) < MAX_STEPS:
-            if not await self.move(session, episode, dice):
-                break
-        return episode
+        witness = Witness(session, turn)
+        dice = seed if chance is None else chance
+        assignment = Assignment("check", self._spec, {"seed": seed}, dice)
+        episode = await play(witness, self._agent, assignment, limits=Limits(max_turns=MAX_STEPS))
+        # A reward that is no number is for a check of its own to complain of.
+        if episode.error is not None and episode.error.kind != BadEnvironment.__name__:
+            raise LudusError(f"{episode.error.kind}: {episode.error.message}")
+        return witness.seen
 
-    async def begin(self, session: Session, seed: int, episode: Transcript) -> None:
-        if self._oracle is not None:
-            await self._oracle.reset({"seed": seed})
-        episode.results.append(await session.reset(seed=seed))
 
-    async def move(self, session: Session, episode: Transcript, dice: random.Random) -> bool:
-        """One step; False when the player has nothing left to do."""
-        call = (
-            await self._oracle.act()
-            if self._oracle is not None
-            else arbitrary_call(session.tools, dice)
-        )
-        if call is None:
-            return False
-        episode.calls.append(call)
-        episode.results.append(await session.call(call.name, call.arguments))
-        return True
+class Turns:
+    """Lets several players move in turn, however long each thinks."""
 
-    async def close(self) -> None:
-        if self._oracle is not None:
-            await self._oracle.close()
+    def __init__(self, players: int) -> None:
+        self._left = list(range(players))
+        self._next = 0
+        self._moved = asyncio.Condition()
+
+    def of(self, player: int) -> Turn:
+        async def turn() -> None:
+            async with self._moved:
+                await self._moved.wait_for(lambda: self._left[self._next] == player)
+                self._next = (self._next + 1) % len(self._left)
+                self._moved.notify_all()
+
+        return turn
+
+    async def leave(self, player: int) -> None:
+        """The player's episode is over."""
+        async with self._moved:
+            place = self._left.index(player)
+            self._left.remove(player)
+            if place < self._next:
+                self._next -= 1
+            self._next %= max(1, len(self._left))
+            self._moved.notify_all()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ludus import __version__
-from ludus.cli import check, envs, init, play, serve
+from ludus.cli import check, collect, envs, init, play, runs, serve, show
 from ludus.cli.console import complain
 from ludus.errors import LudusError
 
@@ -26,6 +26,9 @@ app.command("envs")(envs.envs)
 app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("play")(play.play)
+app.command("collect")(collect.collect)
+app.command("runs")(runs.runs)
+app.command("show")(show.show)
 app.command("init")(init.init)
 
 

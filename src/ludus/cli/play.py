@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from anyio.from_thread import BlockingPortal
-    from rich.console import Console
-
-    from ludus.client.session import Session, StepResult
-    from ludus.data.tools import ToolSpec
 
 
 def play(
@@ -31,7 +24,7 @@ def play(
 
     Example: ludus play wordle --seed 7
     """
-    from anyio.from_thread import start_blocking_portal
+    import asyncio
 
     try:
         arguments = json.loads(task)
@@ -41,62 +34,39 @@ def play(
         raise typer.BadParameter('--task wants a JSON object, such as {"length": 6}.')
     if seed is not None:
         arguments["seed"] = seed
-    # The session lives on a loop of its own: it answers the server's pings while the person thinks.
-    with start_blocking_portal() as portal:
-        _play(portal, spec, arguments, token)
+    asyncio.run(_play(spec, arguments, token))
 
 
-def _play(portal: BlockingPortal, spec: str, task: dict[str, Any], token: str | None) -> None:
+async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
+    from ludus.agents.human import HumanAgent
     from ludus.cli.console import console
     from ludus.client.endpoint import connect
+    from ludus.data.messages import Message
+    from ludus.errors import LudusError, ProviderRefuses
+    from ludus.rollout import Assignment, Limits
+    from ludus.rollout import play as play_episode
 
     out = console()
-    session = connect(spec, token=token).session()
-    portal.call(session.open)
-    try:
-        result = portal.call(lambda: session.reset(**task))
-        _show(out, result)
-        total = 0.0
-        while not result.done:
-            try:
-                tool = _choose(out, session)
-                arguments = _ask(out, tool)
-            except EOFError:
-                out.print("\nYou left before the end.")
-                return
-            result = portal.call(session.call, tool.name, arguments)
-            total += result.reward or 0.0
-            _show(out, result)
-        parts = ", ".join(f"{name} {value:g}" for name, value in result.rewards.items())
-        out.print(f"[bold]Reward {total:g}[/]" + (f"  ({parts})" if parts else ""))
-    finally:
-        portal.call(session.close)
 
+    def show(message: Message) -> None:
+        if message.role != "assistant":
+            wrong = message.role == "tool" and message.text.startswith("Error:")
+            out.print(message.text, markup=False, style="red" if wrong else "")
 
-def _show(out: Console, result: StepResult[dict[str, Any]]) -> None:
-    from ludus.data.content import plain
-
-    style = "red" if result.error else ""
-    out.print(plain(result.content), markup=False, style=style)
-
-
-def _choose(out: Console, session: Session) -> ToolSpec:
-    tools = {tool.name: tool for tool in session.tools}
-    if len(tools) == 1:
-        return next(iter(tools.values()))
-    while True:
-        name = out.input(f"[bold]tool[/] ({', '.join(tools)}): ").strip()
-        if name in tools:
-            return tools[name]
-
-
-def _ask(out: Console, tool: ToolSpec) -> dict[str, Any]:
-    """One line per argument; an empty line leaves an optional one out."""
-    required = tool.input_schema.get("required", ())
-    given = {}
-    for name, schema in tool.input_schema.get("properties", {}).items():
-        choices = "/".join(str(choice) for choice in schema.get("enum", ()))
-        value = out.input(f"[bold]{name}[/]" + (f" ({choices})" if choices else "") + ": ")
-        if value or name in required:
-            given[name] = value
-    return given
+    async with connect(spec, token=token).session() as session:
+        episode = await play_episode(
+            session,
+            HumanAgent(),
+            Assignment.of(spec, **task),
+            limits=Limits(max_turns=1_000_000),
+            system_prompt=None,
+            observe=show,
+        )
+    if episode.error is not None and episode.error.kind == ProviderRefuses.__name__:
+        out.print("\nYou left before the end.")
+    elif episode.error is not None:
+        raise LudusError(episode.error.message)
+    else:
+        parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
+        worth = "No reward" if episode.reward is None else f"Reward {episode.reward:g}"
+        out.print(f"[bold]{worth}[/]" + (f"  ({parts})" if parts else ""))

@@ -40,6 +40,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """What may follow the colon in `name:variant`; the class then takes `variant=`."""
         return ()
 
+    @classmethod
+    def variant_task(cls, variant: str) -> dict[str, Any]:
+        """The arguments of `reset` that ask for a variant, where one server has them all."""
+        return {}
+
     @abstractmethod
     def reset(self, *args: Any, **task: Any) -> ObsT | Content | Awaitable[ObsT | Content]:
         """Start an episode. The keyword arguments of your override are the task's."""

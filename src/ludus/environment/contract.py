@@ -45,7 +45,7 @@ class Contract:
     named_calls: bool
     """Whether `step` itself takes `call_tool` actions."""
     later: bool = False
-    """A foreign class with async methods of its own: they are used."""
+    """It has `reset_async` and `step_async` of its own: they are used."""
     single_thread: bool = False
     """All instances share one thread (OpenEnv's REQUIRES_SINGLE_THREAD_EXECUTOR)."""
     own_thread: bool = False
@@ -119,7 +119,8 @@ class Contract:
 
     @cached_property
     def _reset_parameters(self) -> Mapping[str, inspect.Parameter]:
-        method = getattr(self.cls, "reset_async" if self.later else "reset")
+        later = self.later and not self.native
+        method = getattr(self.cls, "reset_async" if later else "reset")
         return dict(list(inspect.signature(method).parameters.items())[1:])
 
     @cached_property

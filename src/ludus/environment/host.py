@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import uuid
+import os
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,6 +37,10 @@ from ludus.protocol.types import (
 )
 
 _workers = Workers()
+# Its own numbers, because an environment may seed the global ones; and no system call for each.
+_ids = random.Random()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ids.seed)
 _single_threads: dict[type, Worker] = {}
 
 
@@ -193,7 +198,7 @@ class Host:
 
     def _begun(self, task: Mapping[str, Any], value: Any) -> Observation:
         given = task.get("episode_id")
-        self.episode_id = str(given) if given is not None else uuid.uuid4().hex
+        self.episode_id = str(given) if given is not None else f"{_ids.getrandbits(128):032x}"
         self.steps = 0
         observation = as_observation(value)
         self._playing = not observation.done

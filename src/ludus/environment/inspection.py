@@ -62,8 +62,10 @@ def _try_out(factory: Callable[[], Any]) -> Any:
 
 
 def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
+    later = _overrides(cls, "reset_async") and _overrides(cls, "step_async")
     terms: dict[str, Any] = {
-        "blocking": cls.blocking,
+        "blocking": cls.blocking and not later,
+        "later": later,
         "concurrent": cls.concurrent,
         "native": True,
         "state": State,
@@ -133,7 +135,7 @@ def _read_foreign(cls: type) -> dict[str, Any]:
 
 
 def _overrides(cls: type, method: str) -> bool:
-    """Whether a foreign class has an async method of its own beside the base's default."""
+    """Whether a class has an async method of its own beside the base's default."""
     owner = next((base for base in cls.__mro__ if method in vars(base)), None)
     return owner is not None and owner.__name__ not in ("Environment", "MCPEnvironment")
 

@@ -29,6 +29,8 @@ from ludus.rollout.watchdog import Watchdog
 
 TICK = 0.25
 SUMMARY_EVERY = 10.0
+READY = 32
+"""Episodes that may wait for their turn to call the model."""
 GRACE = 30.0
 """Seconds that episodes under way still get when the time is used up."""
 
@@ -48,7 +50,7 @@ class Tuning:
     """How a run is played; none of it changes what is played."""
 
     concurrency: int = 64
-    """Episodes at once, at the most."""
+    """Episodes at once, at the most, where the agent does not say how many calls it takes."""
     attempts: int = 3
     """How often an episode is tried that the infrastructure breaks."""
     retry_pause: float = 1.0
@@ -105,11 +107,14 @@ class Collector:
         return None
 
     @property
-    def level(self) -> int:
-        """How many episodes may be played at once just now."""
+    def room(self) -> int:
+        """How many episodes may be under way just now.
+
+        More than the model takes calls: some are always with their environment or waiting to try
+        again, and a call that ends finds another one ready.
+        """
         level = self.agent.level
-        most = self.tuning.concurrency
-        return most if level is None else max(1, min(most, level))
+        return self.tuning.concurrency if level is None else level + min(level, READY)
 
     def drain(self, why: str) -> None:
         """Begin no further episode; those under way are finished."""
@@ -166,7 +171,7 @@ class Collector:
             self.stopped = self._budget.reached(self.tally)
             if self.stopped is not None:
                 break
-            if self.tally.active < self.level and not self._budget.scouting(self.tally):
+            if self.tally.active < self.room and not self._budget.scouting(self.tally):
                 return True
             self._freed.clear()
             try:

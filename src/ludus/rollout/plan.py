@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ludus.data.lines import episode_id
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mix
 
@@ -63,7 +64,7 @@ class Plan:
         task = {**self.variants.get(spec, {}), **self.task, "seed": seed}
         name = self.names.get(spec, spec)
         return Assignment(
-            episode_id=f"{self.run_id}-{index:06d}",
+            episode_id=episode_id(self.run_id, index),
             environment=name,
             task=task,
             seed=seed,

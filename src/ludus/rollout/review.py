@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.data.lines import read_back
+from ludus.data.recorded import read_back
 from ludus.data.run import RunFolder
 from ludus.rollout.tally import Tally
 

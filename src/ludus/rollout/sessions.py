@@ -1,7 +1,7 @@
 """Open sessions, kept from one episode to the next.
 
-A server that is full sets the number; a server that is gone is waited for, once it has been there.
-So neither costs an episode one of its attempts.
+A server that is full sets the number, and one that is gone is waited for: neither costs an episode
+one of its attempts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class SessionPool:
         self._room: int | None = None
         """As many as the server takes, once it has said so."""
         self._refused_at = 0.0
-        self._known = False
         self._freed = asyncio.Event()
 
     async def take(self) -> Session:
@@ -85,16 +84,16 @@ class SessionPool:
             self._open -= 1
             await _shut(session)
             raise
-        self._known, self.waiting_since = True, None
+        self.waiting_since = None
         return session
 
     async def _worth_waiting(self, error: SessionError, began: float, pause: float) -> bool:
-        """Wait, if that can help; a server that has never answered is not waited for."""
+        """Wait, unless that has been tried for long enough."""
         full = isinstance(error, CapacityReached)
         if full and self._open:
             self._room, self._refused_at = self._open, time.monotonic()
             return True
-        if not (full or self._known) or time.monotonic() - began > self.patience:
+        if time.monotonic() - began > self.patience:
             return False
         self.waiting_since = self.waiting_since or time.monotonic()
         await asyncio.sleep(pause)

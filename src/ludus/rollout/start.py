@@ -11,8 +11,9 @@ from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.data.journal import Journal
-from ludus.data.lines import read_back
-from ludus.data.run import RunFolder, beside, digest
+from ludus.data.recorded import read_back
+from ludus.data.run import RunFolder, beside
+from ludus.data.settings import digest
 from ludus.data.tools import JsonObject
 from ludus.errors import BadSetting, CapacityReached, ExecutionFailed, InvalidAction
 from ludus.rollout.budget import Budget

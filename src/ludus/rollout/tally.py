@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.data.episode import Episode, Usage
-from ludus.data.lines import Head, Recorded, Totals
+from ludus.data.lines import Head
+from ludus.data.recorded import Recorded, Totals
 
 WINDOW = 20.0
 """Seconds over which the present speed is taken."""

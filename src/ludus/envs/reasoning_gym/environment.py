@@ -75,6 +75,10 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
     def variants(cls) -> Sequence[str]:
         return names()
 
+    @classmethod
+    def variant_task(cls, variant: str) -> dict[str, Any]:
+        return {"dataset_name": variant, "size": 1}
+
     def reset(
         self,
         *,
@@ -83,31 +87,57 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         seed: int | None = None,
         size: int | None = None,
     ) -> ReasoningGymObservation:
-        given = (dataset_name, dataset_config, seed, size)
-        dataset, index = self._dataset, 0
-        if dataset is None or any(argument is not None for argument in given):
-            dataset = DataSet.of(
-                dataset_name or self._name,
-                dataset_config or {},
-                seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
-                size=DEFAULT_SIZE if size is None else size,
-            )
-        else:
-            index = (self._index + 1) % dataset.size
-        self._question = dataset.question(index)
-        self._dataset, self._index = dataset, index
-        return ReasoningGymObservation(
-            question=self._question.text, dataset_metadata=self._question.metadata
-        )
+        dataset, index = self._chosen(dataset_name, dataset_config, seed, size)
+        return self._asked(dataset, index, dataset.question(index))
+
+    async def reset_async(
+        self,
+        *,
+        dataset_name: str | None = None,
+        dataset_config: dict[str, Any] | None = None,
+        seed: int | None = None,
+        size: int | None = None,
+    ) -> ReasoningGymObservation:
+        """The same from an event loop, which goes on while the library thinks."""
+        dataset, index = self._chosen(dataset_name, dataset_config, seed, size)
+        return self._asked(dataset, index, await dataset.question_later(index))
 
     def step(self, action: ReasoningGymAction) -> ReasoningGymObservation:
+        dataset, asked = self._answering()
+        return _scored(asked, dataset.score(asked, action.answer))
+
+    async def step_async(self, action: ReasoningGymAction) -> ReasoningGymObservation:
+        dataset, asked = self._answering()
+        return _scored(asked, await dataset.score_later(asked, action.answer))
+
+    def _chosen(
+        self,
+        name: str | None,
+        config: dict[str, Any] | None,
+        seed: int | None,
+        size: int | None,
+    ) -> tuple[DataSet, int]:
+        """A data set made anew, or the next question of the present one."""
+        anew = any(argument is not None for argument in (name, config, seed, size))
+        if self._dataset is not None and not anew:
+            return self._dataset, (self._index + 1) % self._dataset.size
+        made = DataSet.of(
+            name or self._name,
+            config or {},
+            seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
+            size=DEFAULT_SIZE if size is None else size,
+        )
+        return made, 0
+
+    def _asked(self, dataset: DataSet, index: int, question: Question) -> ReasoningGymObservation:
+        self._dataset, self._index, self._question = dataset, index, question
+        return ReasoningGymObservation(question=question.text, dataset_metadata=question.metadata)
+
+    def _answering(self) -> tuple[DataSet, Question]:
         if self._dataset is None or self._question is None:
             raise RuntimeError("No question is open: call reset first.")
         asked, self._question = self._question, None
-        score = self._dataset.score(asked, action.answer)
-        return ReasoningGymObservation(
-            score=score, correct_answer=asked.answer, reward=score, done=True
-        )
+        return self._dataset, asked
 
     @property
     def state(self) -> State:
@@ -126,6 +156,12 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         if self._question is None:
             return None
         return ReasoningGymAction(answer=solution(self._question.answer, self._question.metadata))
+
+
+def _scored(asked: Question, score: float) -> ReasoningGymObservation:
+    return ReasoningGymObservation(
+        score=score, correct_answer=asked.answer, reward=score, done=True
+    )
 
 
 class ReasoningGymEnv(EnvClient[ReasoningGymAction, ReasoningGymObservation, State]):

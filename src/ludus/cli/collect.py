@@ -1,0 +1,233 @@
+"""`ludus collect`: many episodes at once into a run folder."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ludus.cli.figures import seconds_of
+
+if TYPE_CHECKING:
+    from ludus.agents.agent import Agent
+    from ludus.cli.progress import Display
+    from ludus.rollout import Job, Outcome
+
+
+def collect(
+    environment: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV",
+            help="name, name:variant, package.module:Class, URL, or a mix: wordle=0.7,catch=0.3.",
+        ),
+    ],
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="Where ENV is served.", show_default="in this process"),
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
+    ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(help="oracle, openai, anthropic, random or human.", show_default="oracle"),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The provider's name of the model.")] = None,
+    llm_endpoint: Annotated[
+        str | None,
+        typer.Option(help="A server with OpenAI's chat API: vLLM, Ollama, llama.cpp, OpenRouter."),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="Sampling temperature.", show_default="the model's")
+    ] = None,
+    extra: Annotated[
+        str | None, typer.Option(help="More fields of each request, as JSON: '{\"top_p\": 0.9}'.")
+    ] = None,
+    system_prompt: Annotated[
+        str | None, typer.Option(help="What the model is told first; '' for nothing.")
+    ] = None,
+    num_episodes: Annotated[
+        int, typer.Option("--num-episodes", "-n", min=1, help="How many episodes.")
+    ] = 10,
+    group_size: Annotated[int, typer.Option(min=1, help="How often each task is played.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Which tasks.")] = 0,
+    dataset_config: Annotated[
+        str | None, typer.Option(help="The task's dataset_config, as JSON: '{\"max_terms\": 3}'.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")
+    ] = None,
+    max_turns: Annotated[int, typer.Option(min=1, help="Replies in an episode.")] = 20,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens in a reply.")] = 2048,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once, at the most.")] = 64,
+    call_timeout: Annotated[str, typer.Option(help="For one reply of the model.")] = "5m",
+    episode_timeout: Annotated[str, typer.Option(help="For one episode.")] = "1h",
+    retries: Annotated[
+        int, typer.Option(min=0, help="How often a call to the model is tried again.")
+    ] = 8,
+    attempts: Annotated[
+        int, typer.Option(min=1, help="How often an episode is tried that breaks.")
+    ] = 3,
+    max_cost: Annotated[float | None, typer.Option(min=0, help="US dollars.")] = None,
+    max_total_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens, both ways.")] = None,
+    max_time: Annotated[str | None, typer.Option(help="90s, 10m or 2h.")] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="A JSON file with dollars per million tokens.")
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Answer identical requests from this folder.")
+    ] = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", help="The run folder.", show_default="below runs/"),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume/--no-resume", help="Go on with the run, or start one beside it."),
+    ] = True,
+    retry_broken: Annotated[
+        bool, typer.Option("--retry-broken", help="Play recorded broken episodes again.")
+    ] = False,
+    push_to_hub: Annotated[
+        str | None, typer.Option("--push-to-hub", "-H", help="USER/NAME of a data set.")
+    ] = None,
+    private: Annotated[bool, typer.Option(help="Make that data set a private one.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")] = False,
+) -> None:
+    """Play episodes, many at once, and keep every one of them.
+
+    The same command goes on where it stopped. Without --provider the environment's own solution
+    plays, without --base-url the environment runs in this process.
+
+    Examples:
+
+    ludus collect wordle -n 100
+
+    ludus collect reasoning_gym:chain_sum --provider openai --model gpt-5-mini -n 300
+    """
+    from ludus.agents.choose import Choice, choose
+    from ludus.cli.progress import display
+    from ludus.environment.mix import parse_mix
+    from ludus.rollout import SYSTEM_PROMPT, Job, Limits
+    from ludus.rollout.budget import Budget
+    from ludus.rollout.collector import Tuning
+
+    if push_to_hub is not None:
+        from ludus.publish.hub import check_login, check_repo_id, open_repo
+
+        check_repo_id(push_to_hub)
+        check_login()
+        open_repo(push_to_hub, private=private)
+    arguments = _json(task, "--task")
+    if dataset_config is not None:
+        arguments["dataset_config"] = _json(dataset_config, "--dataset-config")
+    agent = choose(
+        Choice(
+            provider=provider,
+            model=model,
+            endpoint=llm_endpoint,
+            temperature=temperature,
+            extra=_json(extra, "--extra"),
+            concurrency=concurrency,
+            call_timeout=seconds_of(call_timeout),
+            retries=retries,
+            cache=cache,
+            prices=prices,
+        )
+    )
+    job = Job(
+        environments=parse_mix(environment),
+        episodes=num_episodes,
+        task=arguments,
+        seed=seed,
+        group_size=group_size,
+        system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
+        limits=Limits(
+            max_turns=max_turns,
+            max_tokens=max_tokens if model is not None else None,
+            episode_timeout=seconds_of(episode_timeout),
+        ),
+    )
+    with display(as_json=as_json, quiet=agent.provider == "human") as shown:
+        outcome = _run(
+            job,
+            agent,
+            shown,
+            out=output_dir,
+            base_url=base_url,
+            token=token,
+            resume=resume,
+            retry_broken=retry_broken,
+            tuning=Tuning(concurrency=concurrency, attempts=attempts),
+            budget=Budget(
+                max_cost=max_cost,
+                max_total_tokens=max_total_tokens,
+                max_time=seconds_of(max_time) if max_time is not None else None,
+            ),
+        )
+    _tell(outcome, as_json=as_json)
+    if push_to_hub is not None:
+        _push(outcome, push_to_hub, private=private, as_json=as_json)
+
+
+def _run(job: Job, agent: Agent, shown: Display, **settings: Any) -> Outcome:
+    from ludus.cli.running import Interrupts, run_async
+    from ludus.rollout import collect as play_all
+
+    async def main() -> Outcome:
+        with Interrupts(shown) as reporter:
+            async with agent:
+                return await play_all(job, agent, reporter=reporter, **settings)
+
+    return run_async(main())
+
+
+def _json(text: str | None, option: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if text is not None else {}
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise typer.BadParameter(f"{option} wants a JSON object.")
+    return value
+
+
+def _tell(outcome: Outcome, *, as_json: bool) -> None:
+    from ludus.cli.running import INTERRUPTED, TERMINATED
+
+    if as_json:
+        facts = {"folder": str(outcome.folder), "stopped": outcome.stopped, **outcome.summary}
+        typer.echo(json.dumps({"event": "summary", **facts}, allow_nan=False))
+    else:
+        from ludus.cli.console import console
+        from ludus.cli.summary import told
+
+        console().print(told(outcome))
+    if outcome.stopped in (INTERRUPTED, TERMINATED):
+        raise typer.Exit(130 if outcome.stopped == INTERRUPTED else 143)
+
+
+def _push(outcome: Outcome, repo_id: str, *, private: bool, as_json: bool) -> None:
+    from ludus.publish.hub import push_folder
+
+    url = push_folder(
+        outcome.folder, repo_id, private=private, retry="the same command", command=_as_typed()
+    )
+    typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")
+
+
+def _as_typed() -> str:
+    """The command line, without the token that may stand in it."""
+    words = iter(sys.argv[1:])
+    kept = ["ludus"]
+    for word in words:
+        if word == "--token":
+            next(words, None)
+        elif not word.startswith("--token="):
+            kept.append(word)
+    return shlex.join(kept)

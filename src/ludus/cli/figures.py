@@ -1,0 +1,50 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import typer
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def count(number: float) -> str:
+    """1234 -> 1,234; 1234567 -> 1.23M."""
+    for size, letter in ((1e9, "G"), (1e6, "M")):
+        if number >= size:
+            return f"{number / size:.2f}{letter}"
+    return f"{number:,.0f}"
+
+
+def dollars(cost: float | None) -> str:
+    """Small sums keep their digits."""
+    if cost is None:
+        return ""
+    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
+
+
+def clock(seconds: float) -> str:
+    """75 -> 1:15; 3675 -> 1:01:15."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def speed(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+
+
+def tallied(counts: Mapping[str, int]) -> str:
+    """Most frequent first: ModelBusy 12, SessionLost 3."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {number:,}" for name, number in ordered if number)
+
+
+def seconds_of(text: str) -> float:
+    """90, 90s, 10m or 2h, as seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise typer.BadParameter(f"{text!r} is no time; write 90s, 10m or 2h.")
+    return float(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,83 @@
+"""Long work on an event loop, and what Ctrl-C means to it: once cleanly, twice at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ludus.cli.progress import Display
+from ludus.rollout.collector import Reporter
+
+if TYPE_CHECKING:
+    from ludus.rollout.collector import Collector
+
+Result = TypeVar("Result")
+
+INTERRUPTED = "interrupted"
+TERMINATED = "terminated"
+
+
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run it on the fastest loop that is installed."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(work)
+
+
+class Interrupts(Reporter):
+    """Passes everything on to a display, and turns signals into a clean end.
+
+    Before the first episode Ctrl-C is what it always is.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._collector: Collector | None = None
+        self._pressed = 0
+
+    def begin(self, collector: Collector) -> None:
+        self._collector = collector
+        self._display.begin(collector)
+
+    def warn(self, words: str) -> None:
+        self._display.warn(words)
+
+    def __enter__(self) -> Interrupts:
+        self._loop = asyncio.get_running_loop()
+        self._before = {
+            number: signal.signal(number, self._caught)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self._pressed += 1
+        if self._collector is None or self._pressed > 2:
+            raise KeyboardInterrupt
+        if number == signal.SIGTERM:
+            self._loop.call_soon_threadsafe(self._collector.abort, TERMINATED)
+        elif self._pressed == 1:
+            self._loop.call_soon_threadsafe(self._drain, self._collector)
+        else:
+            self._loop.call_soon_threadsafe(self._collector.abort, INTERRUPTED)
+
+    def _drain(self, collector: Collector) -> None:
+        collector.drain(INTERRUPTED)
+        under_way = collector.tally.active
+        if under_way:
+            self.warn(f"Finishing {under_way} episodes; Ctrl-C again stops at once.")

@@ -1,0 +1,82 @@
+"""What a run came to, as a person reads it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ludus.cli.figures import count, dollars
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ludus.rollout import Outcome
+
+_BAR = 24
+
+
+def told(outcome: Outcome) -> RenderableType:
+    """The last words of `ludus collect`."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = outcome.summary
+    table = Table.grid(padding=(0, 2))
+    for name, value in (
+        ("episodes", _episodes(facts, outcome.fresh)),
+        ("mean reward", reward(facts)),
+        ("tokens", tokens(facts)),
+    ):
+        if value:
+            table.add_row(Text(name, style="bold"), Text(value))
+    for number, (reason, times) in enumerate(ordered(facts["stop_reasons"])):
+        label = "" if number else "ended"
+        table.add_row(Text(label, style="bold"), bar(reason, times, facts["episodes"]))
+    table.add_row(Text("run", style="bold"), Text(str(outcome.folder)))
+    lines: list[RenderableType] = [table]
+    if outcome.stopped is not None or facts["left"]:
+        words = f"{facts['left']:,} episodes are left to do: {outcome.stopped or 'not played'}. "
+        lines.append(Text(words + "The same command goes on with them.", style="yellow"))
+    if facts["broken"]:
+        words = f"{facts['broken']:,} episodes broke and are not scored; --retry-broken plays them."
+        lines.append(Text(words, style="yellow"))
+    return Group(*lines)
+
+
+def ordered(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])
+
+
+def reward(facts: Mapping[str, Any]) -> str:
+    """The mean with its standard error."""
+    mean, deviation, scored = facts["mean_reward"], facts["reward_deviation"], facts["scored"]
+    if mean is None:
+        return "unscored" if facts["episodes"] else ""
+    error = f" ± {deviation / math.sqrt(scored):.3f}" if deviation is not None else ""
+    return f"{mean:.3f}{error}"
+
+
+def tokens(facts: Mapping[str, Any]) -> str:
+    usage = facts["usage"]
+    if not usage["prompt_tokens"] + usage["completion_tokens"]:
+        return ""
+    cost = f", {dollars(usage['cost'])}" if usage["cost"] is not None else ""
+    said, heard = count(usage["completion_tokens"]), count(usage["prompt_tokens"])
+    return f"{heard} in, {said} out{cost}"
+
+
+def bar(name: str, times: int, total: int) -> RenderableType:
+    from rich.text import Text
+
+    length = max(1, round(_BAR * times / max(1, total)))
+    return Text.assemble((f"{name:<13}"), ("█" * length, "cyan"), f" {times:,}")
+
+
+def _episodes(facts: Mapping[str, Any], fresh: int) -> str:
+    of = f" of {facts['planned']:,}" if facts["left"] else ""
+    if fresh == facts["episodes"]:
+        return f"{facts['episodes']:,}{of}"
+    new = f"{fresh:,} new" if fresh else "none new: all of them were there"
+    return f"{facts['episodes']:,}{of} ({new})"

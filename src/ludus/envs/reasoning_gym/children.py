@@ -1,0 +1,197 @@
+"""The child processes that hold the reasoning_gym library: this module is their parent.
+
+The library needs a process of its own. Questions depend on PYTHONHASHSEED and on the global random
+numbers; generators print; scorers hand the answer to `eval`, and an answer such as 9**9**9 would
+stop a server for good. In a child the hash seed is 0 and an overlong answer costs the child alone.
+What the children do is in `generate.py`.
+
+They are asked by a thread that waits (`ask`), or by an event loop (`crew.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+MOST_CHILDREN = min(8, os.cpu_count() or 1)
+PATIENCE = 0.5
+"""Seconds that a request waits for a busy child before another one is started."""
+
+_SETTINGS = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+Reply = dict[str, Any]
+
+
+class ChildLost(RuntimeError):
+    """The child ended before it replied."""
+
+
+class TookTooLong(ChildLost):
+    """The child ended because it went over the time limit of the request."""
+
+
+class Child:
+    """One child process; it answers one request at a time, and ends with this process."""
+
+    def __init__(self) -> None:
+        root = str(Path(__file__).parents[3])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-m", "ludus.envs.reasoning_gym.generate"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **_SETTINGS, "PYTHONPATH": path},
+            # Some questions are about programs, which are run and may write files.
+            cwd=tempfile.gettempdir(),
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def requests(self) -> int:
+        """Where requests are written to, as a file descriptor."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    @property
+    def replies(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def ask(self, request: bytes) -> Reply:
+        """Write it, and wait for the reply."""
+        pipes = self._process
+        assert pipes.stdin is not None and pipes.stdout is not None
+        reply = b""
+        with suppress(BrokenPipeError):
+            pipes.stdin.write(request + b"\n")
+            pipes.stdin.flush()
+            reply = pipes.stdout.readline()
+        if not reply.endswith(b"\n"):
+            raise self.lost()
+        return dict(json.loads(reply))
+
+    def lost(self) -> ChildLost:
+        """Why there will be no reply."""
+        status = self._process.wait()
+        late = hasattr(signal, "SIGALRM") and status == -signal.SIGALRM
+        return (TookTooLong if late else ChildLost)(
+            f"The process of the reasoning_gym library ended with status {status}."
+        )
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+class Children:
+    """As many children as there are requests that would else have to wait, within a limit."""
+
+    def __init__(self) -> None:
+        self._idle: queue.LifoQueue[Child] = queue.LifoQueue()
+        self._all: set[Child] = set()
+        self._lock = threading.Lock()
+
+    def ask(self, request: bytes) -> Reply:
+        child = self._take()
+        try:
+            reply = child.ask(request)
+        except BaseException:
+            # Its pipe may hold half a message now.
+            self.drop(child)
+            raise
+        self.give_back(child)
+        return reply
+
+    def borrow(self) -> Child:
+        """An idle child, or a new one, for somebody who does not wait."""
+        while not self._idle.empty():
+            with suppress(queue.Empty):
+                child = self._idle.get_nowait()
+                if child.alive:
+                    return child
+                self.drop(child)
+        return self._born()
+
+    def give_back(self, child: Child) -> None:
+        self._idle.put(child)
+
+    def drop(self, child: Child) -> None:
+        child.end()
+        with self._lock:
+            self._all.discard(child)
+
+    def end(self) -> None:
+        for child in tuple(self._all):
+            self.drop(child)
+
+    def _take(self) -> Child:
+        while True:
+            try:
+                child = self._idle.get(timeout=PATIENCE if self._all else 0)
+            except queue.Empty:
+                if len(self._all) < MOST_CHILDREN:
+                    return self._born()
+                continue
+            if child.alive:
+                return child
+            self.drop(child)
+
+    def _born(self) -> Child:
+        child = Child()
+        with self._lock:
+            self._all.add(child)
+        return child
+
+
+_children = Children()
+_of_the_parent: list[Children] = []
+
+
+def children() -> Children:
+    """Those of this process."""
+    return _children
+
+
+def ask(request: bytes) -> Reply:
+    """A request to some child, and its reply."""
+    try:
+        return _children.ask(request)
+    except TookTooLong:
+        raise
+    except ChildLost:
+        # Something outside ended it: the request is as good as it was.
+        return _children.ask(request)
+
+
+def _start_afresh() -> None:
+    """In a forked process: the pipes are still the parent's, and stay open unused."""
+    global _children
+    _of_the_parent.append(_children)
+    _children = Children()
+
+
+atexit.register(lambda: _children.end())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)

@@ -1,0 +1,208 @@
+"""Children that an event loop watches: a thousand sessions ask them without a single thread.
+
+Threads would be simpler, and cost a collector a third of its speed: each of them takes the
+interpreter away from the loop just when a reply has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from pydantic_core import from_json
+
+from ludus.envs.reasoning_gym.children import (
+    MOST_CHILDREN,
+    PATIENCE,
+    Child,
+    ChildLost,
+    Children,
+    Reply,
+    TookTooLong,
+    children,
+)
+
+AHEAD = 2
+"""Requests that a child has at a time: the next one lies ready while a reply is on its way."""
+_MUCH = 1 << 20
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A line for a child, and who waits for the reply."""
+
+    line: bytes
+    reply: asyncio.Future[Reply]
+    sent_at: float = 0.0
+    tries: int = 0
+
+
+@dataclass(eq=False)
+class Line:
+    """One child; its replies come in the order of the requests."""
+
+    child: Child
+    asked: deque[Request] = field(default_factory=deque)
+    unsent: bytearray = field(default_factory=bytearray)
+    unread: bytearray = field(default_factory=bytearray)
+
+
+class Crew:
+    """The children of one event loop."""
+
+    def __init__(self, home: Children) -> None:
+        self._home = home
+        self._loop = asyncio.get_running_loop()
+        self._lines: list[Line] = []
+        self._waiting: deque[Request] = deque()
+        self._watching = False
+
+    async def ask(self, line: bytes) -> Reply:
+        request = Request(line, self._loop.create_future())
+        self._waiting.append(request)
+        self._hand_out()
+        return await request.reply
+
+    @property
+    def over(self) -> bool:
+        return self._loop.is_closed()
+
+    def disband(self) -> None:
+        """The loop is closed: others may have the children that owe it nothing."""
+        for line in self._lines:
+            if line.asked or line.unsent or not line.child.alive:
+                self._home.drop(line.child)
+            else:
+                os.set_blocking(line.child.replies, True)
+                os.set_blocking(line.child.requests, True)
+                self._home.give_back(line.child)
+        self._lines.clear()
+
+    def _hand_out(self) -> None:
+        """Give requests to children that have few."""
+        if not self._lines:
+            self._hire()
+        while self._waiting:
+            line = min(self._lines, key=lambda line: len(line.asked))
+            if len(line.asked) >= AHEAD:
+                self._watch()
+                return
+            self._send(line, self._waiting.popleft())
+
+    def _send(self, line: Line, request: Request) -> None:
+        if request.reply.done():
+            return  # Nobody waits for it any more.
+        request.sent_at = time.monotonic()
+        line.asked.append(request)
+        line.unsent += request.line + b"\n"
+        self._write(line)
+
+    def _write(self, line: Line) -> None:
+        try:
+            sent = os.write(line.child.requests, line.unsent)
+        except BlockingIOError:
+            sent = 0
+        except BrokenPipeError:
+            return  # The reader will hear of it.
+        del line.unsent[:sent]
+        if line.unsent:
+            self._loop.add_writer(line.child.requests, self._write, line)
+        else:
+            self._loop.remove_writer(line.child.requests)
+
+    def _read(self, line: Line) -> None:
+        data = os.read(line.child.replies, _MUCH)
+        if not data:
+            self._bury(line)
+            return
+        line.unread += data
+        *replies, rest = line.unread.split(b"\n")
+        line.unread = rest
+        for reply in replies:
+            request = line.asked.popleft()
+            if not request.reply.done():
+                request.reply.set_result(from_json(reply))
+        self._hand_out()
+
+    def _hire(self) -> None:
+        line = Line(self._home.borrow())
+        os.set_blocking(line.child.replies, False)
+        os.set_blocking(line.child.requests, False)
+        self._loop.add_reader(line.child.replies, self._read, line)
+        self._lines.append(line)
+
+    def _bury(self, line: Line) -> None:
+        """The child has ended: the request that it was at is to blame, the others are not."""
+        self._loop.remove_reader(line.child.replies)
+        self._loop.remove_writer(line.child.requests)
+        self._lines.remove(line)
+        error = line.child.lost()
+        self._home.drop(line.child)
+        if line.asked:
+            self._blame(line.asked.popleft(), error)
+        self._waiting.extendleft(reversed(line.asked))
+        if self._waiting:
+            self._hand_out()
+
+    def _blame(self, request: Request, error: ChildLost) -> None:
+        request.tries += 1
+        if isinstance(error, TookTooLong) or request.tries > 1:
+            if not request.reply.done():
+                request.reply.set_exception(error)
+        else:
+            # Something outside ended it: the request is as good as it was.
+            self._waiting.appendleft(request)
+
+    def _watch(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self._loop.call_later(PATIENCE, self._look)
+
+    def _look(self) -> None:
+        """Hire another child when one keeps others waiting, which must not wait behind it."""
+        self._watching = False
+        late = [line for line in self._lines if _keeps_waiting(line)]
+        if late and len(self._lines) < MOST_CHILDREN:
+            self._hire()
+        if len(late) < len(self._lines):
+            for line in late:
+                self._waiting.extendleft(reversed(self._taken_from(line)))
+        if self._waiting or late:
+            self._watch()
+        self._hand_out()
+
+    def _taken_from(self, line: Line) -> list[Request]:
+        """The requests behind the one that a child is at; its replies to them will not be heard."""
+        head, *behind = line.asked
+        line.asked = deque([head, *(Request(b"", _answered(self._loop)) for _ in behind)])
+        return [request for request in behind if not request.reply.done()]
+
+
+def _keeps_waiting(line: Line) -> bool:
+    return bool(line.asked) and time.monotonic() - line.asked[0].sent_at > PATIENCE
+
+
+def _answered(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Reply]:
+    """The place of a request that was moved away: its reply will come all the same."""
+    future: asyncio.Future[Reply] = loop.create_future()
+    future.set_result({})
+    return future
+
+
+_crews: WeakKeyDictionary[asyncio.AbstractEventLoop, Crew] = WeakKeyDictionary()
+
+
+async def ask_later(request: bytes) -> Reply:
+    """A request to some child, and its reply, without a thread."""
+    loop = asyncio.get_running_loop()
+    crew = _crews.get(loop)
+    home = children()
+    if crew is None or crew._home is not home:
+        for old in [loop for loop, crew in _crews.items() if crew.over]:
+            _crews.pop(old).disband()
+        crew = _crews[loop] = Crew(home)
+    return await crew.ask(request)
