@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format bench-wire clean
+.PHONY: demo test test-slow lint format bench-wire bench-collect bench-journal clean
 
 demo: $(VENV)/.ludus
 	$(BIN)/python examples/oracle_over_the_wire.py
@@ -29,6 +29,14 @@ format: $(VENV)/.dev
 # Steps per second beside OpenEnv's own server, in one run.
 bench-wire: $(VENV)/.dev
 	$(BIN)/python benchmarks/wire.py
+
+# Episodes per second beside `openenv collect`, in one run.
+bench-collect: $(VENV)/.dev
+	$(BIN)/python benchmarks/collect.py
+
+# A million episodes read back for a resumed run.
+bench-journal: $(VENV)/.dev
+	$(BIN)/python benchmarks/journal.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

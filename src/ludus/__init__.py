@@ -14,8 +14,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "Action": "ludus.protocol.types",
     "EnvClient": "ludus.client.env_client",
+    "Episode": "ludus.data.episode",
     "Environment": "ludus.environment.base",
     "Image": "ludus.data.content",
+    "Job": "ludus.rollout.job",
     "LudusError": "ludus.errors",
     "Observation": "ludus.protocol.types",
     "Session": "ludus.client.session",
@@ -24,7 +26,10 @@ _HOMES = {
     "ToolCall": "ludus.data.tools",
     "ToolEnvironment": "ludus.environment.tool_environment",
     "ToolError": "ludus.errors",
+    "collect": "ludus.rollout.start",
     "connect": "ludus.client.endpoint",
+    "episodes": "ludus.data.lines",
+    "mix": "ludus.environment.mix",
     "tool": "ludus.environment.tools",
 }
 
@@ -33,18 +38,25 @@ if TYPE_CHECKING:
     from ludus.client.env_client import EnvClient
     from ludus.client.session import Session
     from ludus.data.content import Image, Text
+    from ludus.data.episode import Episode
+    from ludus.data.lines import episodes
     from ludus.data.tools import ToolCall
     from ludus.environment.base import Environment
+    from ludus.environment.mix import mix
     from ludus.environment.tool_environment import ToolEnvironment
     from ludus.environment.tools import tool
     from ludus.errors import LudusError, ToolError
     from ludus.protocol.types import Action, Observation, State
+    from ludus.rollout.job import Job
+    from ludus.rollout.start import collect
 
 __all__ = [
     "Action",
     "EnvClient",
     "Environment",
+    "Episode",
     "Image",
+    "Job",
     "LudusError",
     "Observation",
     "Session",
@@ -53,7 +65,10 @@ __all__ = [
     "ToolCall",
     "ToolEnvironment",
     "ToolError",
+    "collect",
     "connect",
+    "episodes",
+    "mix",
     "tool",
 ]
 

@@ -18,7 +18,6 @@ from ludus.agents.agent import Player, Situation
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason, facts
 from ludus.data.lines import episodes
-from ludus.environment.mix import parse_mix
 from ludus.rollout import Job, collect
 from ludus.rollout.collector import Tuning
 
@@ -88,7 +87,7 @@ async def test_a_server_that_is_killed_and_started_again_costs_no_episode(tmp_pa
         port = first.url.rpartition(":")[2]
         running = asyncio.create_task(
             collect(
-                Job(environments=parse_mix("world:Counter"), episodes=120),
+                Job("world:Counter", episodes=120),
                 Unhurried(),
                 tmp_path / "run",
                 base_url=first.url,

@@ -18,7 +18,6 @@ from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode import Episode, StopReason, Usage, facts
 from ludus.data.lines import episodes
 from ludus.data.messages import Message
-from ludus.environment.mix import parse_mix
 from ludus.errors import (
     BadSetting,
     ConnectFailed,
@@ -36,7 +35,7 @@ QUICK = Tuning(retry_pause=0.001, patience=5.0)
 
 
 def job(spec: str = COUNTER, n: int = 20, **settings: Any) -> Job:
-    return Job(environments=parse_mix(spec), episodes=n, **settings)
+    return Job(spec, episodes=n, **settings)
 
 
 def read(folder: Path) -> list[Episode]:

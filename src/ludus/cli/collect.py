@@ -112,7 +112,6 @@ def collect(
     """
     from ludus.agents.choose import Choice, choose
     from ludus.cli.progress import display
-    from ludus.environment.mix import parse_mix
     from ludus.rollout import SYSTEM_PROMPT, Job, Limits
     from ludus.rollout.budget import Budget
     from ludus.rollout.collector import Tuning
@@ -141,7 +140,7 @@ def collect(
         )
     )
     job = Job(
-        environments=parse_mix(environment),
+        environment=environment,
         episodes=num_episodes,
         task=arguments,
         seed=seed,

@@ -89,7 +89,9 @@ class PlainDisplay(_Periodic):
         tally = collector.tally
         done = tally.planned - tally.left
         parts = [f"{done:,}/{tally.planned:,} episodes", *_figures(collector)]
-        print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+        line = ", ".join(part for part in parts if part)
+        trouble = _trouble(collector)
+        print(line + (f"; {trouble}" if trouble else ""), file=sys.stderr, flush=True)
 
     def warn(self, words: str) -> None:
         print(words, file=sys.stderr, flush=True)
@@ -141,7 +143,7 @@ def _figures(collector: Collector) -> list[str]:
         f"reward {totals.mean:.3f}" if totals.mean is not None else "",
         f"{count(tokens)} tokens" if tokens else "",
         dollars(totals.cost),
-        f"{tally.active} at once",
+        f"{tally.active} under way",
         f"{totals.broken:,} broken" if totals.broken else "",
         f"{clock(left)} left" if left is not None else "",
     ]

@@ -7,10 +7,11 @@ it: a server may have moved, and a machine may have grown.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ludus.agents.agent import Agent
 from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mix
+from ludus.environment.mix import Mix, parse_mix
 from ludus.errors import BadSetting
 from ludus.rollout.loop import SYSTEM_PROMPT, Limits
 
@@ -21,7 +22,8 @@ _ADDRESSES = ("endpoint",)
 class Job:
     """Which episodes, on which environments, within which limits."""
 
-    environments: Mix
+    environment: str | Mix
+    """A spec, a mix of them, or a mix as a command line writes it."""
     episodes: int
     task: JsonObject = field(default_factory=dict)
     """Arguments of reset for every episode."""
@@ -37,11 +39,17 @@ class Job:
         if "seed" in self.task:
             raise BadSetting("The seed of each episode comes from --seed; leave it out of --task.")
 
+    @cached_property
+    def mix(self) -> Mix:
+        return (
+            parse_mix(self.environment) if isinstance(self.environment, str) else self.environment
+        )
+
     def settings(self, agent: Agent) -> JsonObject:
         """What must be the same for a run to go on."""
         described = agent.describe().items()
         return {
-            "environment": str(self.environments),
+            "environment": str(self.mix),
             "task": self.task,
             "seed": self.seed,
             "group_size": self.group_size,

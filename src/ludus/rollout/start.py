@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
+from ludus.agents.oracle import OracleAgent
 from ludus.data.journal import Journal
 from ludus.data.recorded import read_back
 from ludus.data.run import RunFolder, beside
@@ -42,7 +43,7 @@ class Outcome:
 
 async def collect(
     job: Job,
-    agent: Agent,
+    agent: Agent | None = None,
     out: Path | None = None,
     *,
     base_url: str | None = None,
@@ -55,11 +56,12 @@ async def collect(
 ) -> Outcome:
     """Play every episode of a job that its run folder does not have yet.
 
-    Without `out` the folder's name is made from the settings, so that the same call goes on with
+    Without an agent the environment's own solution plays. Without `out` the folder's name is made from the settings, so that the same call goes on with
     the same run. `base_url` is where the environment is served, if not in this process.
     """
     tuning, budget, reporter = tuning or Tuning(), budget or Budget(), reporter or Reporter()
-    places = await find_places(job.environments, base_url=base_url, token=token)
+    agent = agent or OracleAgent()
+    places = await find_places(job.mix, base_url=base_url, token=token)
     if budget.max_cost is not None and not agent.priced:
         raise BadSetting(
             "--max-cost needs a price, and none is known for this model. "
@@ -96,14 +98,14 @@ async def collect(
 
 def default_folder(job: Job, agent: Agent) -> Path:
     """The same job always gets the same folder."""
-    words = re.sub(r"[^A-Za-z0-9._]+", "-", str(job.environments)).strip("-")[:60]
+    words = re.sub(r"[^A-Za-z0-9._]+", "-", str(job.mix)).strip("-")[:60]
     return RUNS / f"{words}-{digest(job.settings(agent))}"
 
 
 def _plan(job: Job, agent: Agent, places: Mapping[str, Place]) -> Plan:
     return Plan(
         run_id=digest(job.settings(agent)),
-        environments=job.environments,
+        environments=job.mix,
         seed=job.seed,
         group_size=job.group_size,
         task=job.task,
