@@ -7,7 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 .PHONY: demo test test-slow lint format bench-wire bench-collect bench-journal clean
 
 demo: $(VENV)/.ludus
-	$(BIN)/python examples/oracle_over_the_wire.py
+	$(BIN)/ludus collect reasoning_gym:chain_sum -n 200
+	$(BIN)/ludus runs
+	$(BIN)/ludus show runs/reasoning_gym-chain_sum-*
 
 test: lint
 	$(BIN)/pytest

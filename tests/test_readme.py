@@ -9,9 +9,14 @@ from pathlib import Path
 
 from world import serving
 
-BLOCKS = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL
-)
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+
+
+BLOCKS = blocks("README.md")
 
 
 def run(code: str, folder: Path) -> str:
@@ -26,8 +31,20 @@ def test_the_first_lines_play_wordle(tmp_path: Path) -> None:
     assert "C R A N E" in run(BLOCKS[0], tmp_path)
 
 
+def test_the_collector_solves_what_it_plays(tmp_path: Path) -> None:
+    assert run(BLOCKS[1], tmp_path).startswith("200 solved, in runs/reasoning_gym-chain_sum-")
+
+
+def test_the_collector_in_the_docs_plays_groups(tmp_path: Path) -> None:
+    (block,) = blocks("docs/collecting.md")
+    lines = run(block, tmp_path).splitlines()
+    assert lines[0].startswith("1.0 runs/catch-")
+    assert len(lines) == 21
+    assert len({line.split()[1] for line in lines[1:]}) == 5
+
+
 def test_the_environment_is_sound(tmp_path: Path) -> None:
-    (tmp_path / "doubling.py").write_text(BLOCKS[1])
+    (tmp_path / "doubling.py").write_text(BLOCKS[2])
     code = (
         "import asyncio; from ludus.check import examine; print(asyncio.run(examine(SPEC)).passed)"
     )
@@ -36,5 +53,5 @@ def test_the_environment_is_sound(tmp_path: Path) -> None:
 
 def test_the_client_from_openenv_scores_an_answer(tmp_path: Path) -> None:
     with serving("reasoning_gym") as served:
-        out = run(BLOCKS[2].replace("http://localhost:8000", served.url), tmp_path)
+        out = run(BLOCKS[3].replace("http://localhost:8000", served.url), tmp_path)
     assert re.fullmatch(r"0\.\d+ 0\.\d+ True|1\.0 1\.0 True", out.strip()), out

@@ -20,7 +20,7 @@ import ludus
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     done = run_ludus("--help")
     assert done.returncode == 0
-    for command in ("envs", "serve", "check", "play", "init"):
+    for command in ("envs", "serve", "check", "play", "init", "collect", "runs", "show"):
         assert f"  {command} " in done.stdout
     # What help loads decides how fast it answers; benchmarks/wire.py reports the time.
     script = (

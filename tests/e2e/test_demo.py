@@ -1,20 +1,28 @@
-"""What `make demo` runs."""
+"""The examples run as they stand."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-DEMO = Path(__file__).parents[2] / "examples" / "oracle_over_the_wire.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_the_oracle_solves_every_episode_over_the_wire(tmp_path: Path) -> None:
+def run(name: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, str(DEMO), "catch", "--episodes", "7"],
+        [sys.executable, str(EXAMPLES / name)],
         capture_output=True,
         text=True,
         timeout=60,
-        cwd=tmp_path,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    told = {line.split()[0]: line.split()[-1] for line in done.stdout.splitlines() if line.split()}
-    assert "mean reward" in done.stdout and told["solved"] == "7"
+    return done.stdout
+
+
+def test_the_example_collects_once_and_finds_its_episodes_again(tmp_path: Path) -> None:
+    first = run("collect_and_filter.py", tmp_path)
+    assert first.startswith("100 episodes were played now; 100 are in runs/example")
+    assert "wordle: 30 solved" in first
+    assert "reasoning_gym:chain_sum: 70 solved" in first
+    again = run("collect_and_filter.py", tmp_path)
+    assert again.startswith("0 episodes were played now; 100 are in runs/example")

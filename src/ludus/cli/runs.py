@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from ludus.data.run import RunFolder
+
+_WORDS = ("environment", "agent")
+_NARROW = 11
 
 
 def runs(
@@ -54,29 +57,49 @@ def _print(facts: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     from ludus.cli.console import console
+
+    out = console()
+    rows = _fitted([_row(fact) for fact in facts], out.width)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in rows[0]:
+        words = name in _WORDS or name == "run"
+        table.add_column(name, justify="left" if words else "right", no_wrap=True)
+    for row in rows:
+        cells = row.items()
+        table.add_row(*(Text(cell, style="bold" if name == "run" else "") for name, cell in cells))
+    out.print(table, soft_wrap=True)
+
+
+def _fitted(rows: list[dict[str, str]], width: int) -> list[dict[str, str]]:
+    """Without columns that are empty throughout, and with words cut to what numbers leave them."""
+    shown = [name for name in rows[0] if any(row[name] for row in rows)]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in shown}
+    fixed = sum(widths[name] + 2 for name in shown if name not in _WORDS)
+    most = max(_NARROW, (width - fixed) // len(_WORDS) - 2)
+    return [
+        {name: _cut(row[name], most) if name in _WORDS else row[name] for name in shown}
+        for row in rows
+    ]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _row(fact: dict[str, Any]) -> dict[str, str]:
+    """One line of the table."""
     from ludus.cli.figures import count, dollars
     from ludus.cli.summary import reward
 
-    names = ("run", "environment", "agent", "episodes", "reward", "broken", "tokens", "cost")
-    table = Table(box=None, header_style="bold")
-    for name in names:
-        words = name in ("environment", "agent")
-        side: Literal["left", "right"] = "left" if words or name == "run" else "right"
-        table.add_column(
-            name, justify=side, overflow="fold" if words else "ignore", no_wrap=not words
-        )
-    for fact in facts:
-        usage, agent = fact["usage"], fact["agent"]
-        planned = f"/{fact['planned']:,}" if fact["left"] else ""
-        tokens = usage["prompt_tokens"] + usage["completion_tokens"]
-        table.add_row(
-            Text(fact["run"], style="bold"),
-            Text(str(fact["environment"])),
-            Text(str(agent.get("model") or agent.get("provider", ""))),
-            f"{fact['episodes']:,}{planned}",
-            reward(fact),
-            f"{fact['broken']:,}" if fact["broken"] else "",
-            count(tokens) if tokens else "",
-            dollars(usage["cost"]),
-        )
-    console().print(table)
+    usage, agent = fact["usage"], fact["agent"]
+    tokens = usage["prompt_tokens"] + usage["completion_tokens"]
+    return {
+        "run": str(fact["run"]),
+        "environment": str(fact["environment"]),
+        "agent": str(agent.get("model") or agent.get("provider", "")),
+        "episodes": f"{fact['episodes']:,}" + (f"/{fact['planned']:,}" if fact["left"] else ""),
+        "reward": reward(fact),
+        "broken": f"{fact['broken']:,}" if fact["broken"] else "",
+        "tokens": count(tokens) if tokens else "",
+        "cost": dollars(usage["cost"]),
+    }

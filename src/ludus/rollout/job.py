@@ -41,9 +41,8 @@ class Job:
 
     @cached_property
     def mix(self) -> Mix:
-        return (
-            parse_mix(self.environment) if isinstance(self.environment, str) else self.environment
-        )
+        given = self.environment
+        return parse_mix(given) if isinstance(given, str) else given
 
     def settings(self, agent: Agent) -> JsonObject:
         """What must be the same for a run to go on."""

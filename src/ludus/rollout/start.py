@@ -56,8 +56,9 @@ async def collect(
 ) -> Outcome:
     """Play every episode of a job that its run folder does not have yet.
 
-    Without an agent the environment's own solution plays. Without `out` the folder's name is made from the settings, so that the same call goes on with
-    the same run. `base_url` is where the environment is served, if not in this process.
+    Without an agent the environment's own solution plays. Without `out` the folder's name is made
+    from the settings, so that the same call goes on with the same run. `base_url` is where the
+    environment is served, if not in this process.
     """
     tuning, budget, reporter = tuning or Tuning(), budget or Budget(), reporter or Reporter()
     agent = agent or OracleAgent()
