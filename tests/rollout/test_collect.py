@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 from world import Counter, serving
 
-from ludus import ToolCall
+from ludus import State, ToolCall
 from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode import Episode, StopReason, Usage, facts
 from ludus.data.lines import episodes
-from ludus.data.messages import Message
+from ludus.data.messages import Call, Function, Message
 from ludus.errors import (
     BadSetting,
     ConnectFailed,
     ModelBusy,
     ProviderRefuses,
+    RequestRefused,
     RunError,
     StoppedEarly,
 )
@@ -196,6 +198,73 @@ async def test_when_nothing_works_the_run_ends_and_nothing_is_recorded(tmp_path:
     assert outcome.summary["scored"] == 500
 
 
+async def test_faults_that_are_quicker_than_successes_do_not_end_the_run(tmp_path: Path) -> None:
+    class Uneven(OracleAgent):
+        async def begin(self, situation: Situation) -> Player:
+            if situation.seed is not None and situation.seed % 2:
+                raise ModelBusy("HTTP 503")
+            await asyncio.sleep(0.3)
+            return await super().begin(situation)
+
+    tuning = Tuning(concurrency=60, attempts=1)
+    outcome = await run(tmp_path / "run", Uneven(), n=120, tuning=tuning)
+    assert outcome.summary["complete"]
+    assert outcome.summary["broken"] > 40
+    assert outcome.summary["broken"] + outcome.summary["scored"] == 120
+
+
+async def test_a_run_whose_last_episode_always_breaks_can_be_finished(tmp_path: Path) -> None:
+    await run(tmp_path / "run", n=9)
+    doomed = Flaky(lambda key, attempt: ModelBusy("HTTP 503"))
+    outcome = await run(tmp_path / "run", doomed, n=10)
+    assert (outcome.summary["complete"], outcome.summary["broken"]) == (True, 1)
+
+
+async def test_what_one_task_cannot_take_is_its_own_fault_and_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    odd: list[str] = []
+
+    def breaks(key: str, attempt: int) -> Exception | None:
+        if not odd or key in odd:
+            odd.append(key)
+            return RequestRefused("HTTP 400: this picture cannot be read")
+        return None
+
+    outcome = await run(tmp_path / "run", Flaky(breaks), n=10)
+    assert (outcome.summary["broken"], outcome.summary["scored"]) == (1, 9)
+    assert len(odd) == 1
+
+
+async def test_what_broken_attempts_have_cost_is_recorded(tmp_path: Path) -> None:
+    class Costly(Priced):
+        failed = False
+
+        async def begin(self, situation: Situation) -> Player:
+            player = await super().begin(situation)
+            act = player.act
+
+            async def act_and_break(
+                messages: Sequence[Message], *, max_tokens: int | None = None
+            ) -> Reply:
+                reply = await act(messages)
+                if len(messages) == 2:
+                    call = Call(id="c", function=Function(name="add", arguments="{}"))
+                    return Reply(Message(role="assistant", tool_calls=(call,)), usage=reply.usage)
+                if not self.failed:
+                    self.failed = True
+                    raise ModelBusy("HTTP 503")
+                return reply
+
+            player.act = act_and_break  # type: ignore[method-assign]
+            return player
+
+    await run(tmp_path / "run", Costly(), n=1)
+    (episode,) = read(tmp_path / "run")
+    assert episode.attempt == 2
+    assert episode.usage.cost == pytest.approx(0.03)
+
+
 async def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
     calls = 0
 
@@ -313,6 +382,14 @@ async def test_draining_finishes_what_is_under_way(tmp_path: Path) -> None:
     assert (outcome.stopped, outcome.summary["episodes"]) == ("enough", 8)
 
 
+async def test_draining_does_not_begin_another_attempt(tmp_path: Path) -> None:
+    drain = Ending(lambda collector: collector.drain("enough"))
+    dead = Flaky(lambda key, attempt: ModelBusy("HTTP 503"))
+    patient = Tuning(concurrency=4, retry_pause=60.0)
+    outcome = await run(tmp_path / "run", dead, n=4, reporter=drain, tuning=patient)
+    assert (outcome.stopped, outcome.summary["episodes"]) == ("enough", 0)
+
+
 async def test_aborting_leaves_what_is_under_way_to_be_played_again(tmp_path: Path) -> None:
     abort = Ending(lambda collector: collector.abort("now"))
     outcome = await run(
@@ -351,6 +428,45 @@ async def test_the_watchdog_is_heard(tmp_path: Path) -> None:
     reporter = Ending(lambda collector: None)
     await run(tmp_path / "run", Stuck(), n=1, reporter=reporter, tuning=Tuning(hang_warning=0.1))
     assert any("has waited" in words for words in reporter.warnings)
+
+
+async def test_an_environment_that_never_opens_meets_the_deadline(tmp_path: Path) -> None:
+    class Stuck(Counter):
+        """Opens once, for the rehearsal."""
+
+        begun = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            Stuck.begun += 1
+
+        @property
+        async def state(self) -> State:  # type: ignore[override]
+            if Stuck.begun > 1:
+                await asyncio.sleep(60)
+            return State()
+
+    with (
+        serving(Stuck) as served,
+        pytest.raises(StoppedEarly, match="Deadline: The episode was not over"),
+    ):
+        limits = Limits(episode_timeout=0.2)
+        await run(tmp_path / "run", ScriptedAgent(), spec=served.url, n=2, limits=limits)
+
+
+async def test_a_person_plays_one_episode_after_the_other(tmp_path: Path) -> None:
+    shown: list[str] = []
+    asked: list[str] = []
+
+    async def ask(prompt: str) -> str:
+        await asyncio.sleep(0)
+        asked.append(shown[-1])
+        return "60"
+
+    person = HumanAgent(ask, lambda message: shown.append(message.text))
+    await run(tmp_path / "run", person, n=3)
+    assert [line.split()[0] for line in shown] == ["Reach", "Total"] * 3
+    assert all(line.startswith("Reach") for line in asked)
 
 
 async def test_sessions_are_given_back(tmp_path: Path) -> None:

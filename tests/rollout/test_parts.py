@@ -63,6 +63,27 @@ def test_faults_in_a_row_end_the_run_and_record_nothing() -> None:
     assert breaker.finished() == []
 
 
+def test_a_row_of_faults_counts_when_all_that_was_under_way_has_ended() -> None:
+    breaker = Breaker(limit=2)
+    breaker.failed(broken(1), under_way=["slow"])
+    breaker.failed(broken(2), under_way=["slow", "slower"])
+    breaker.ended("slow")
+    assert breaker.why is None
+    breaker.ended("slower")
+    assert breaker.why is not None
+
+
+def test_after_ten_minutes_without_a_success_a_few_faults_are_enough() -> None:
+    now = 0.0
+    breaker = Breaker(clock=lambda: now)
+    breaker.failed(broken(1))
+    breaker.failed(broken(2))
+    now = 601.0
+    assert breaker.why is None
+    breaker.failed(broken(3))
+    assert breaker.why is not None
+
+
 def test_a_refusal_that_meets_everybody_ends_the_run_at_once() -> None:
     breaker = Breaker()
     breaker.failed(broken(0, kind="ProviderRefuses"))
@@ -120,6 +141,14 @@ def test_the_watchdog_names_what_hangs_and_does_not_nag() -> None:
     slow.since -= 70
     dog.look()
     assert len(said) == 2
+
+
+def test_the_watchdog_does_not_complain_of_a_model_that_asked_for_time() -> None:
+    said: list[str] = []
+    waiting = Activity("0badcafe-000001", words="the model's reply (turn 1)", side="model")
+    waiting.since = time.monotonic() - 70
+    Watchdog({"1": waiting}, said.append, patience=60, excused=lambda: True).look()
+    assert said == []
 
 
 def test_the_watchdog_names_an_environment_that_holds_up_everything() -> None:
@@ -195,6 +224,16 @@ async def test_a_full_server_sets_the_number_of_sessions_and_nobody_fails() -> N
 
     await asyncio.gather(*(use() for _ in range(40)))
     assert endpoint.most == 3
+
+
+async def test_who_was_refused_beside_others_gets_a_session_when_there_is_one() -> None:
+    endpoint = FakeEndpoint(capacity=0)
+    pool = SessionPool(endpoint, patience=5)
+    waiting = [asyncio.create_task(pool.take()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    endpoint.capacity = 3
+    async with asyncio.timeout(2):
+        await asyncio.gather(*waiting)
 
 
 async def test_a_server_that_is_gone_is_waited_for() -> None:

@@ -88,6 +88,11 @@ class Agent(ABC):
         return None
 
     @property
+    def pause(self) -> float:
+        """Seconds that its provider has asked everybody to wait from now on."""
+        return 0.0
+
+    @property
     def priced(self) -> bool:
         """Whether it is known what a reply costs."""
         return True

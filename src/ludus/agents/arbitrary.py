@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -58,17 +59,38 @@ def _value(schema: Mapping[str, Any], root: Mapping[str, Any], chance: random.Ra
                 if name in required or chance.random() < 0.5
             }
         case "integer":
-            low = int(schema.get("minimum", 0))
-            return chance.randint(low, max(low, int(schema.get("maximum", low + 9))))
+            low, high = _bounds(schema, step=1.0)
+            return chance.randint(math.ceil(low), max(math.ceil(low), math.floor(high)))
         case "number":
-            return chance.uniform(schema.get("minimum", 0.0), schema.get("maximum", 1.0))
+            return chance.uniform(*_bounds(schema, step=1e-6))
         case "boolean":
             return chance.random() < 0.5
         case "array":
-            return [_value(schema.get("items", {}), root, chance) for _ in range(2)]
+            least = schema.get("minItems", 0)
+            length = max(least, min(2, schema.get("maxItems", 2)))
+            return [_value(schema.get("items", {}), root, chance) for _ in range(length)]
         case "null":
             return None
         case "object":
             return {}
         case _:
-            return chance.choice(_WORDS)
+            return _word(schema, chance)
+
+
+def _bounds(schema: Mapping[str, Any], *, step: float) -> tuple[float, float]:
+    """The least and the greatest number that is allowed; about ten apart where one is open."""
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if "exclusiveMinimum" in schema:
+        low = max(schema["exclusiveMinimum"] + step, low if low is not None else -math.inf)
+    if "exclusiveMaximum" in schema:
+        high = min(schema["exclusiveMaximum"] - step, high if high is not None else math.inf)
+    if low is None:
+        low = 0.0 if high is None or high >= 0 else high - 9.0
+    return low, low + 9.0 if high is None else high
+
+
+def _word(schema: Mapping[str, Any], chance: random.Random) -> str:
+    word = chance.choice(_WORDS)
+    while len(word) < schema.get("minLength", 0):
+        word += f" {chance.choice(_WORDS)}"
+    return word[: schema.get("maxLength")]

@@ -40,10 +40,22 @@ def choose(choice: Choice) -> Agent:
             raise BadSetting(
                 f"--provider {provider} needs a --model, such as {_EXAMPLES[provider]}."
             )
-    elif choice.model or choice.endpoint:
-        given = "--model" if choice.model else "--llm-endpoint"
-        raise BadSetting(f"{given} means nothing to the {provider}; add --provider openai.")
+    elif unused := _unused(choice):
+        raise BadSetting(f"{unused} means nothing to {provider!r}; add --provider openai.")
     return _MAKERS[provider](choice)
+
+
+def _unused(choice: Choice) -> str | None:
+    """An option that only a model behind an API can make something of."""
+    given = {
+        "--model": choice.model,
+        "--llm-endpoint": choice.endpoint,
+        "--temperature": choice.temperature is not None,
+        "--extra": choice.extra,
+        "--cache": choice.cache,
+        "--prices": choice.prices,
+    }
+    return next((option for option, value in given.items() if value), None)
 
 
 def _oracle(choice: Choice) -> Agent:

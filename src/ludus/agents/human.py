@@ -14,29 +14,50 @@ from ludus.data.tools import ToolCall, ToolSpec
 from ludus.errors import ProviderRefuses
 
 Ask = Callable[[str], Awaitable[str]]
+Show = Callable[[Message], None]
 
 
 class HumanAgent(Agent):
-    """Whoever sits in front of it. One episode at a time."""
+    """Whoever sits in front of it; one episode at a time."""
 
     provider = "human"
 
-    def __init__(self, ask: Ask | None = None) -> None:
+    def __init__(self, ask: Ask | None = None, show: Show | None = None) -> None:
         self._ask = ask or Terminal().ask
+        self._show = show or (lambda message: print(message.text))
+        self._seat = asyncio.Lock()
 
     async def begin(self, situation: Situation) -> Player:
-        return _HumanPlayer(situation.tools, self._ask)
+        await self._seat.acquire()
+        return _HumanPlayer(situation.tools, self._ask, self._show, self._seat)
 
 
 class _HumanPlayer(Player):
-    def __init__(self, tools: Sequence[ToolSpec], ask: Ask) -> None:
+    def __init__(self, tools: Sequence[ToolSpec], ask: Ask, show: Show, seat: asyncio.Lock) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._ask = ask
+        self._show = show
+        self._seat = seat
+        self._messages: Sequence[Message] = ()
+        self._seen = 0
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        self._messages = messages
+        self._look()
         tool = await self._choose()
         call = ToolCall(name=tool.name, arguments=await self._arguments(tool))
         return Reply(calling(call, at=len(messages)))
+
+    async def close(self) -> None:
+        self._look()
+        self._seat.release()
+
+    def _look(self) -> None:
+        """Show what has been said since, but not the person's own words."""
+        for message in self._messages[self._seen :]:
+            if message.role in ("user", "tool"):
+                self._show(message)
+        self._seen = len(self._messages)
 
     async def _choose(self) -> ToolSpec:
         if len(self._tools) == 1:

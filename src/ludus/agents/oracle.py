@@ -31,7 +31,11 @@ class OracleAgent(Agent):
 
     async def begin(self, situation: Situation) -> Player:
         shadow = Shadow(_solved(situation.environment))
-        await shadow.reset(situation.task)
+        try:
+            await shadow.reset(situation.task)
+        except BaseException:
+            await shadow.close()
+            raise
         return _OraclePlayer(shadow)
 
 

@@ -109,6 +109,10 @@ class RemoteAgent(Agent):
         return self.api.throttle.level
 
     @property
+    def pause(self) -> float:
+        return self.api.throttle.pause_left
+
+    @property
     def priced(self) -> bool:
         return self._price is not None
 

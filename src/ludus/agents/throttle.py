@@ -52,6 +52,11 @@ class Throttle:
         """How many calls may be under way at once just now."""
         return int(self._level)
 
+    @property
+    def pause_left(self) -> float:
+        """Seconds until calls may begin again; 0 when they may."""
+        return max(0.0, self._resumes_at - self._now()) if self._paused() else 0.0
+
     def slot(self) -> Slot:
         return Slot(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -64,7 +65,9 @@ def collect(
     ] = None,
     max_turns: Annotated[int, typer.Option(min=1, help="Replies in an episode.")] = 20,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens in a reply.")] = 2048,
-    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once, at the most.")] = 64,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Calls to the model at once, at the most.")
+    ] = 64,
     call_timeout: Annotated[str, typer.Option(help="For one reply of the model.")] = "5m",
     episode_timeout: Annotated[str, typer.Option(help="For one episode.")] = "1h",
     retries: Annotated[
@@ -114,7 +117,7 @@ def collect(
     from ludus.cli.progress import display
     from ludus.rollout import SYSTEM_PROMPT, Job, Limits
     from ludus.rollout.budget import Budget
-    from ludus.rollout.collector import Tuning
+    from ludus.rollout.collector import HANG_WARNING, Tuning
 
     if push_to_hub is not None:
         from ludus.publish.hub import check_login, check_repo_id, open_repo
@@ -139,6 +142,7 @@ def collect(
             prices=prices,
         )
     )
+    person = agent.provider == "human"
     job = Job(
         environment=environment,
         episodes=num_episodes,
@@ -149,10 +153,10 @@ def collect(
         limits=Limits(
             max_turns=max_turns,
             max_tokens=max_tokens if model is not None else None,
-            episode_timeout=seconds_of(episode_timeout),
+            episode_timeout=None if person else seconds_of(episode_timeout),
         ),
     )
-    with display(as_json=as_json, quiet=agent.provider == "human") as shown:
+    with display(as_json=as_json, quiet=person) as shown:
         outcome = _run(
             job,
             agent,
@@ -162,7 +166,11 @@ def collect(
             token=token,
             resume=resume,
             retry_broken=retry_broken,
-            tuning=Tuning(concurrency=concurrency, attempts=attempts),
+            tuning=Tuning(
+                concurrency=1 if person else concurrency,
+                attempts=attempts,
+                hang_warning=math.inf if person else HANG_WARNING,
+            ),
             budget=Budget(
                 max_cost=max_cost,
                 max_total_tokens=max_total_tokens,

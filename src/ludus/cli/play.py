@@ -49,18 +49,16 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
     out = console()
 
     def show(message: Message) -> None:
-        if message.role != "assistant":
-            wrong = message.role == "tool" and message.text.startswith("Error:")
-            out.print(message.text, markup=False, style="red" if wrong else "")
+        wrong = message.role == "tool" and message.text.startswith("Error:")
+        out.print(message.text, markup=False, style="red" if wrong else "")
 
     async with connect(spec, token=token).session() as session:
         episode = await play_episode(
             session,
-            HumanAgent(),
+            HumanAgent(show=show),
             Assignment.of(spec, **task),
             limits=Limits(max_turns=1_000_000),
             system_prompt=None,
-            observe=show,
         )
     if episode.error is not None and episode.error.kind == ProviderRefuses.__name__:
         out.print("\nYou left before the end.")

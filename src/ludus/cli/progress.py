@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ludus.cli.console import console
@@ -102,7 +103,15 @@ class JsonDisplay(_Periodic):
 
     def say(self, collector: Collector) -> None:
         tally = collector.tally
-        self.event("progress", **tally.summary(), rate=tally.rate, active=tally.active)
+        self.event(
+            "progress",
+            **tally.summary(),
+            rate=round(tally.rate, 3),
+            seconds_left=tally.seconds_left,
+            active=tally.active,
+            level=collector.agent.level,
+            faults=_faults(collector),
+        )
 
     def warn(self, words: str) -> None:
         self.event("warning", message=words)
@@ -151,18 +160,23 @@ def _figures(collector: Collector) -> list[str]:
 
 def _trouble(collector: Collector) -> str:
     """What goes wrong, what is waited for, and why it is ending."""
-    faults = {**collector.agent.faults}
-    for kind, number in collector.tally.faults.items():
-        faults[kind] = faults.get(kind, 0) + number
-    parts = [f"tried again: {tallied(faults)}"] if any(faults.values()) else []
+    faults = _faults(collector)
+    parts = [f"tried again: {tallied(faults)}"] if faults else []
     level = collector.agent.level
     if level is not None and level < collector.tuning.concurrency:
         parts.append(f"slowed to {level} calls at once")
+    if (pause := collector.agent.pause) > 1:
+        parts.append(f"the provider asks to wait {clock(pause)}")
     if (server := collector.waiting_for) is not None:
         parts.append(f"waiting for {server} to come back")
     if collector.stopped:
         parts.append(f"ending: {collector.stopped}")
     return "; ".join(parts)
+
+
+def _faults(collector: Collector) -> dict[str, int]:
+    """By kind: calls that failed and attempts that broke."""
+    return dict(Counter(collector.agent.faults) + collector.tally.faults)
 
 
 def display(*, as_json: bool, quiet: bool = False) -> Display:

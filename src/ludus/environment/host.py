@@ -78,6 +78,8 @@ class Host:
             self._reset = getattr(self._environment, f"reset{later}")
             self._do = getattr(self._environment, f"step{later}")
         except Exception as error:
+            if self._own is not None:
+                self._own.stop()
             raise FactoryFailed(
                 f"{self.contract.spec} could not be built: {_words(error)}",
                 details={"factory_name": self.contract.cls.__name__},
@@ -143,7 +145,12 @@ class Host:
         """The state as the wire has it."""
         async with self._turn:
             found = await self._guarded(lambda: self._environment.state, "state")
-        state = found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found or {})
+        try:
+            state = (
+                found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found or {})
+            )
+        except (TypeError, ValueError) as error:
+            raise ExecutionFailed(f"The state is no mapping: {_words(error)}") from error
         if self.contract.native:
             state |= {"episode_id": self.episode_id, "step_count": self.steps}
         return state
@@ -262,7 +269,9 @@ class Host:
 
     def _off_loop(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         if self.contract.single_thread:
-            return _single_threads.setdefault(self.contract.cls, Worker()).submit(call)
+            if self.contract.cls not in _single_threads:
+                _single_threads[self.contract.cls] = Worker()
+            return _single_threads[self.contract.cls].submit(call)
         return (self._own or _workers).submit(call)
 
     async def _guarded(self, call: Callable[[], Any], what: str) -> Any:

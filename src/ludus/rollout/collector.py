@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ludus.agents.agent import Agent
-from ludus.data.episode import Episode
+from ludus.data.episode import Episode, Usage
 from ludus.data.journal import Journal
 from ludus.data.run import RunFolder
-from ludus.errors import RunError, SessionError, SessionLost, StoppedEarly
+from ludus.data.tools import JsonObject
+from ludus.errors import RunError, SessionLost, StoppedEarly
 from ludus.rollout.activity import Activity
-from ludus.rollout.breaker import HOPELESS, Breaker
+from ludus.rollout.breaker import LASTING, Breaker
 from ludus.rollout.budget import Budget
 from ludus.rollout.job import Job
-from ludus.rollout.loop import fault_of, play, unplayed
+from ludus.rollout.loop import fault_of, overdue, play, unplayed
 from ludus.rollout.places import Place
 from ludus.rollout.plan import Assignment, Plan
 from ludus.rollout.sessions import SessionPool
@@ -28,6 +30,7 @@ from ludus.rollout.tally import Tally
 from ludus.rollout.watchdog import Watchdog
 
 TICK = 0.25
+HANG_WARNING = 60.0
 SUMMARY_EVERY = 10.0
 READY = 32
 """Episodes that may wait for their turn to call the model."""
@@ -56,7 +59,7 @@ class Tuning:
     retry_pause: float = 1.0
     patience: float = 120.0
     """Seconds that a server may be gone in the middle of a run."""
-    hang_warning: float = 60.0
+    hang_warning: float = HANG_WARNING
     """Seconds after which the watchdog names what is waited for."""
 
 
@@ -93,9 +96,10 @@ class Collector:
             spec: SessionPool(place.endpoint, patience=tuning.patience)
             for spec, place in places.items()
         }
-        self._breaker = Breaker()
+        self._breaker = Breaker(played=tally.totals.scored > 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
+        self._ending = asyncio.Event()
         self._failed: RunError | None = None
 
     @property
@@ -119,6 +123,7 @@ class Collector:
     def drain(self, why: str) -> None:
         """Begin no further episode; those under way are finished."""
         self.stopped = self.stopped or why
+        self._ending.set()
         self._freed.set()
 
     def abort(self, why: str) -> None:
@@ -130,8 +135,14 @@ class Collector:
     async def run(self, journal: Journal) -> None:
         """Play all that is left to do. Raises `StoppedEarly` when nothing works any more."""
         self._journal = journal
+        self.write_summary()
         self._reporter.begin(self)
-        dog = Watchdog(self.activities, self._reporter.warn, patience=self.tuning.hang_warning)
+        dog = Watchdog(
+            self.activities,
+            self._reporter.warn,
+            patience=self.tuning.hang_warning,
+            excused=lambda: self.agent.pause > 0,
+        )
         with dog:
             ticking = asyncio.create_task(self._tick(dog))
             try:
@@ -142,7 +153,7 @@ class Collector:
         if self._failed is not None:
             raise self._failed
         if self._breaker.why is not None:
-            raise StoppedEarly(f"{self._breaker.why} {self._rest()}".strip())
+            raise StoppedEarly(f"{self._breaker.why.rstrip('.')}. {self._rest()}")
 
     def _rest(self) -> str:
         return (
@@ -174,50 +185,52 @@ class Collector:
             if self.tally.active < self.room and not self._budget.scouting(self.tally):
                 return True
             self._freed.clear()
-            try:
-                async with asyncio.timeout(TICK):
-                    await self._freed.wait()
-            except TimeoutError:
-                pass
+            await _wait(self._freed, TICK)
         return False
 
     async def _episode(self, index: int) -> None:
         assignment = self._plan[index]
-        activity = Activity(assignment.episode_id, assignment.environment)
-        self.activities[assignment.episode_id] = activity
         try:
-            pool = self._pools[self._plan.spec_of(index)]
-            episode = await self._attempts(assignment, pool, activity)
-            if episode is not None:
-                self._record(episode)
+            episode = await self._attempts(assignment, self._pools[self._plan.spec_of(index)])
         finally:
-            del self.activities[assignment.episode_id]
+            self.activities.pop(assignment.episode_id, None)
+        if episode is not None:
+            self._record(episode)
+        self._breaker.ended(assignment.episode_id)
+        if self._breaker.why is not None:
+            self.abort("nothing works any more")
 
-    async def _attempts(
-        self, assignment: Assignment, pool: SessionPool, activity: Activity
-    ) -> Episode | None:
+    async def _attempts(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
         """Play it until it is not the infrastructure that ends it; None: left for another start."""
+        spent = Usage()
         for attempt in range(1, self.tuning.attempts + 1):
-            episode = await self._attempt(assignment, pool, activity, attempt)
+            episode = await self._attempt(assignment, pool, attempt)
             self.tally.attempted(episode)
-            if episode.error is None or episode.error.kind in HOPELESS:
-                return episode
-            if self.stopped is not None:
-                return None
+            spent += episode.usage
+            if episode.error is None or episode.error.kind in LASTING:
+                break
             if attempt < self.tuning.attempts:
                 pause = self.tuning.retry_pause * 2 ** (attempt - 1)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-        return episode
+                await _wait(self._ending, pause * random.uniform(0.5, 1.5))
+                if self.stopped is not None:
+                    return None
+        # What broken attempts have cost was paid for this episode too.
+        return episode if attempt == 1 else episode.model_copy(update={"usage": spent})
 
-    async def _attempt(
-        self, assignment: Assignment, pool: SessionPool, activity: Activity, attempt: int
-    ) -> Episode:
+    async def _attempt(self, assignment: Assignment, pool: SessionPool, attempt: int) -> Episode:
+        activity = Activity(assignment.episode_id, assignment.environment)
+        self.activities[assignment.episode_id] = activity
         limits = self.job.limits
         try:
             with activity.doing("environment", f"a session of {pool.endpoint.spec}"):
-                session = await pool.take()
-        except SessionError as error:
-            fault = fault_of(error, activity)
+                async with asyncio.timeout(limits.episode_timeout):
+                    session = await pool.take()
+        except Exception as error:
+            fault = (
+                overdue(activity, limits)
+                if isinstance(error, TimeoutError)
+                else fault_of(error, activity)
+            )
             return unplayed(assignment, self.agent, limits, fault, attempt=attempt)
         try:
             episode = await play(
@@ -249,9 +262,7 @@ class Collector:
                 self._write(held)
             self._write(episode)
             return
-        self._breaker.failed(episode)
-        if self._breaker.why is not None:
-            self.abort("nothing works any more")
+        self._breaker.failed(episode, self.activities)
 
     def _write(self, episode: Episode) -> None:
         try:
@@ -268,17 +279,25 @@ class Collector:
             for held in self._breaker.finished():
                 self._write(held)
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+        if self.tally.left == 0:
+            self.stopped = None
         self.write_summary()
 
+    def summary(self) -> JsonObject:
+        """For `summary.json`; `bytes` tells whether the journal has grown since."""
+        return {
+            **self.tally.summary(),
+            "seconds": round(self.tally.seconds, 3),
+            "stopped": self.stopped,
+            "bytes": self.folder.episodes.stat().st_size,
+        }
+
     def write_summary(self) -> None:
-        self.folder.write_summary(
-            {
-                **self.tally.summary(),
-                "seconds": round(self.tally.seconds, 3),
-                "stopped": self.stopped,
-                "bytes": self.folder.episodes.stat().st_size,
-            }
-        )
+        """A summary that cannot be written costs no episode: `ludus runs` makes it again."""
+        try:
+            self.folder.write_summary(self.summary())
+        except RunError as error:
+            self._reporter.warn(str(error))
 
     async def _tick(self, dog: Watchdog) -> None:
         """What has to happen now and then, whatever the episodes do."""
@@ -288,7 +307,14 @@ class Collector:
             dog.beat()
             beats += 1
             if beats % round(SUMMARY_EVERY / TICK) == 0:
-                self.write_summary()
+                await asyncio.to_thread(self.write_summary)
             limit = self._budget.max_time
             if limit is not None and self.tally.seconds > limit + GRACE and self._tasks:
                 self.abort(f"--max-time {limit:g} s is used up")
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until the event, but no longer than so many seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -53,18 +53,14 @@ async def play(
     limits: Limits | None = None,
     system_prompt: str | None = SYSTEM_PROMPT,
     attempt: int = 1,
-    observe: Callable[[Message], None] | None = None,
     activity: Activity | None = None,
 ) -> Episode:
-    """Play one episode on an open session; what breaks it is in the episode's `error`.
-
-    `observe` is shown each message as it is said.
-    """
+    """Play one episode on an open session; what breaks it is in the episode's `error`."""
     limits = limits or Limits()
     activity = activity or Activity(assignment.episode_id, assignment.environment)
-    table = _Table(session, assignment, limits, activity, observe or (lambda message: None))
+    table = _Table(session, assignment, limits, activity)
     if system_prompt:
-        table.say(Message(role="system", content=system_prompt))
+        table.messages.append(Message(role="system", content=system_prompt))
     started_at = datetime.now(UTC)
     error: Fault | None = None
     try:
@@ -73,7 +69,7 @@ async def play(
     except Exception as failed:
         late = clock.expired() and isinstance(failed, TimeoutError)
         stop = StopReason.DEADLINE if late else StopReason.BROKEN
-        error = _overdue(activity, limits) if late else fault_of(failed, activity)
+        error = overdue(activity, limits) if late else fault_of(failed, activity)
     return Episode(
         episode_id=assignment.episode_id,
         attempt=attempt,
@@ -134,7 +130,8 @@ def fault_of(error: BaseException, activity: Activity) -> Fault:
     return Fault(kind=type(error).__name__, where=activity.side, message=message)
 
 
-def _overdue(activity: Activity, limits: Limits) -> Fault:
+def overdue(activity: Activity, limits: Limits) -> Fault:
+    """The record of a deadline that passed, and of what it passed in."""
     message = (
         f"The episode was not over after {limits.episode_timeout:g} s; "
         f"the last {activity.waited():.1f} s went into {activity.words}."
@@ -150,7 +147,6 @@ class _Table:
     assignment: Assignment
     limits: Limits
     activity: Activity
-    observe: Callable[[Message], None]
     messages: list[Message] = field(default_factory=list)
     given: list[float] = field(default_factory=list)
     parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -160,10 +156,6 @@ class _Table:
     turns: int = 0
     tool_calls: int = 0
     malformed_calls: int = 0
-
-    def say(self, message: Message) -> None:
-        self.messages.append(message)
-        self.observe(message)
 
     def reward(self, stop: StopReason) -> float | None:
         """The return. An environment that ends an episode without ever rewarding does not score."""
@@ -223,14 +215,14 @@ class _Table:
         self.tokens = reply.tokens or self.tokens
         message = reply.message
         if message.content or message.tool_calls or message.reasoning_content:
-            self.say(message)
+            self.messages.append(message)
         return message.tool_calls or ()
 
     async def answer(self, call: Call) -> None:
         """Run one of the model's calls; each gets a reply, whatever became of it."""
         self.tool_calls += 1
         if self.done:
-            self.say(Message(role="tool", content=NOT_RUN, tool_call_id=call.id))
+            self.messages.append(Message(role="tool", content=NOT_RUN, tool_call_id=call.id))
             return
         name = call.function.name
         arguments = _arguments(call.function.arguments)
@@ -244,7 +236,7 @@ class _Table:
 
     def see(self, result: StepResult[dict[str, Any]], role: Any, **more: Any) -> None:
         """Take in what the environment gave."""
-        self.say(said(role, result.content, **more))
+        self.messages.append(said(role, result.content, **more))
         self.malformed_calls += result.malformed
         self.done = result.done
         if result.reward is not None:

@@ -66,8 +66,7 @@ class SessionPool:
         """A session was lost, so those that were waiting are probably lost too."""
         idle = list(self._idle)
         self._idle.clear()
-        for session in idle:
-            await self.drop(session)
+        await asyncio.gather(*(self.drop(session) for session in idle))
 
     async def close(self) -> None:
         idle = list(self._idle)
@@ -76,14 +75,13 @@ class SessionPool:
 
     async def _opened(self) -> Session:
         session = self.endpoint.session()
-        self._open += 1
         try:
             await session.open()
             await _admitted(session)
         except BaseException:
-            self._open -= 1
             await _shut(session)
             raise
+        self._open += 1
         self.waiting_since = None
         return session
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
 from ludus.data.journal import Journal
-from ludus.data.recorded import read_back
+from ludus.data.recorded import Recorded, read_back
 from ludus.data.run import RunFolder, beside
 from ludus.data.settings import digest
 from ludus.data.tools import JsonObject
@@ -25,6 +26,7 @@ from ludus.rollout.plan import Plan
 from ludus.rollout.tally import Tally
 
 RUNS = Path("runs")
+REHEARSAL_LIMIT = 300.0
 REHEARSALS = 3
 """How many tasks have to crash before the environment is said to be at fault."""
 
@@ -69,13 +71,15 @@ async def collect(
             "Say what it costs with --prices, or use --max-total-tokens."
         )
     plan = _plan(job, agent, places)
-    await _rehearse(plan, places)
+    await _rehearse(plan, places, job.episodes)
     await agent.prepare([place.name for place in places.values()])
     folder = _folder(job, agent, out, resume=resume)
     with Journal.open(folder.episodes) as journal:
         if journal.repaired:
             reporter.warn(journal.repaired)
         recorded = read_back(folder.episodes, run=folder.about.digest)
+        if recorded.unreadable:
+            reporter.warn(_damage(folder.episodes, recorded))
         collector = Collector(
             job,
             agent,
@@ -97,6 +101,14 @@ async def collect(
     )
 
 
+def _damage(journal: Path, recorded: Recorded) -> str:
+    lines = ", ".join(str(number) for number in recorded.unreadable_lines)
+    return (
+        f"{recorded.unreadable} lines of {journal} are no episodes (line {lines}); they are left "
+        "alone, and what they were is played again."
+    )
+
+
 def default_folder(job: Job, agent: Agent) -> Path:
     """The same job always gets the same folder."""
     words = re.sub(r"[^A-Za-z0-9._]+", "-", str(job.mix)).strip("-")[:60]
@@ -115,10 +127,11 @@ def _plan(job: Job, agent: Agent, places: Mapping[str, Place]) -> Plan:
     )
 
 
-async def _rehearse(plan: Plan, places: Mapping[str, Place]) -> None:
+async def _rehearse(plan: Plan, places: Mapping[str, Place], episodes: int) -> None:
     """Begin a task everywhere, so that what cannot be is said before there is a run folder."""
     for spec, place in places.items():
-        tasks = (plan[index].task for index in count() if plan.spec_of(index) == spec)
+        firsts = range(0, episodes, plan.group_size)
+        tasks = (plan[index].task for index in firsts if plan.spec_of(index) == spec)
         await _begin_one_of(spec, place, list(islice(tasks, REHEARSALS)))
 
 
@@ -127,16 +140,21 @@ async def _begin_one_of(spec: str, place: Place, tasks: Sequence[JsonObject]) ->
     crash: ExecutionFailed | None = None
     for task in tasks:
         try:
-            async with place.endpoint.session() as session:
+            async with asyncio.timeout(REHEARSAL_LIMIT), place.endpoint.session() as session:
                 await session.reset(**task)
             return
         except InvalidAction as error:
             raise BadSetting(str(error)) from None
         except ExecutionFailed as error:
             crash = error
+        except TimeoutError:
+            raise BadSetting(
+                f"{spec} has not begun an episode after {REHEARSAL_LIMIT:g} s."
+            ) from None
         except CapacityReached:
             return  # Others use the server: the run will wait for its turn.
-    raise BadSetting(f"{spec} cannot begin an episode: {crash}")
+    if crash is not None:
+        raise BadSetting(f"{spec} cannot begin an episode: {crash}")
 
 
 def _folder(job: Job, agent: Agent, out: Path | None, *, resume: bool) -> RunFolder:

@@ -15,7 +15,10 @@ NAMED = 3
 
 
 class Watchdog:
-    """Looks at what episodes are doing; `warn` is told, from another thread."""
+    """Looks at what episodes are doing; `warn` is told, from another thread.
+
+    While `excused` says so, the model's side may take its time: its provider asked for that.
+    """
 
     def __init__(
         self,
@@ -23,12 +26,15 @@ class Watchdog:
         warn: Callable[[str], None],
         *,
         patience: float = 60.0,
+        excused: Callable[[], bool] = lambda: False,
     ) -> None:
         self._activities = activities
         self._warn = warn
         self._patience = patience
+        self._excused = excused
         self._beat = time.monotonic()
-        self._named: dict[str, float] = {}
+        self._named: dict[tuple[str, float], float] = {}
+        self._standstill = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ludus-watchdog", daemon=True)
 
@@ -56,26 +62,30 @@ class Watchdog:
 
     def look(self) -> None:
         """Say what has taken too long, each thing once, and again when it has taken twice that."""
-        slow = [activity for activity in list(self._activities.values()) if self._is_news(activity)]
         held_up = time.monotonic() - self._beat
-        if held_up > self._patience and self._named.get("", 0.0) < held_up / 2:
-            self._named[""] = held_up
+        if held_up < self._patience:
+            self._standstill = 0.0
+            self._name_the_slow()
+        elif held_up > 2 * self._standstill:
+            self._standstill = held_up
             self._warn(f"Everything has stood still for {held_up:.0f} s: {self._culprit()}.")
-            return
-        for activity in slow[:NAMED]:
-            self._warn(
-                f"{activity.episode_id} has waited {activity.waited():.0f} s for {activity.words}."
-            )
-        if len(slow) > NAMED:
-            self._warn(f"{len(slow) - NAMED} more episodes wait like that.")
 
-    def _is_news(self, activity: Activity) -> bool:
-        key = f"{activity.episode_id}/{activity.since}"
-        waited = activity.waited()
-        if waited < self._patience or waited < 2 * self._named.get(key, 0.0):
-            return False
-        self._named[key] = waited
-        return True
+    def _name_the_slow(self) -> None:
+        present = list(self._activities.values())
+        excused = self._excused()
+        late = {
+            (activity.episode_id, activity.since): activity
+            for activity in present
+            if activity.waited() > self._patience and not (excused and activity.side == "model")
+        }
+        self._named = {key: told for key, told in self._named.items() if key in late}
+        news = [key for key in late if late[key].waited() > 2 * self._named.get(key, 0.0)]
+        for key in news[:NAMED]:
+            slow = late[key]
+            self._warn(f"{slow.episode_id} has waited {slow.waited():.0f} s for {slow.words}.")
+        if len(news) > NAMED:
+            self._warn(f"{len(news) - NAMED} more episodes wait like that.")
+        self._named.update((key, late[key].waited()) for key in news)
 
     def _culprit(self) -> str:
         """The environment whose call holds up the loop is the one that began last."""

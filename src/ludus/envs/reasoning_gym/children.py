@@ -91,7 +91,7 @@ class Child:
     def lost(self) -> ChildLost:
         """Why there will be no reply."""
         status = self._process.wait()
-        late = hasattr(signal, "SIGALRM") and status == -signal.SIGALRM
+        late = hasattr(signal, "SIGPROF") and status == -signal.SIGPROF
         return (TookTooLong if late else ChildLost)(
             f"The process of the reasoning_gym library ended with status {status}."
         )
@@ -111,6 +111,7 @@ class Children:
     def __init__(self) -> None:
         self._idle: queue.LifoQueue[Child] = queue.LifoQueue()
         self._all: set[Child] = set()
+        self._lent: set[Child] = set()
         self._lock = threading.Lock()
 
     def ask(self, request: bytes) -> Reply:
@@ -124,23 +125,23 @@ class Children:
         self.give_back(child)
         return reply
 
-    def borrow(self) -> Child:
-        """An idle child, or a new one, for somebody who does not wait."""
-        while not self._idle.empty():
-            with suppress(queue.Empty):
-                child = self._idle.get_nowait()
-                if child.alive:
-                    return child
-                self.drop(child)
-        return self._born()
+    def lend(self) -> Child:
+        """An idle child, or a new one, to somebody who keeps it: an event loop."""
+        child = self._spare() or self._born()
+        with self._lock:
+            self._lent.add(child)
+        return child
 
     def give_back(self, child: Child) -> None:
+        with self._lock:
+            self._lent.discard(child)
         self._idle.put(child)
 
     def drop(self, child: Child) -> None:
         child.end()
         with self._lock:
             self._all.discard(child)
+            self._lent.discard(child)
 
     def end(self) -> None:
         for child in tuple(self._all):
@@ -149,11 +150,21 @@ class Children:
     def _take(self) -> Child:
         while True:
             try:
-                child = self._idle.get(timeout=PATIENCE if self._all else 0)
+                child = self._idle.get(timeout=PATIENCE if self._all - self._lent else 0)
             except queue.Empty:
-                if len(self._all) < MOST_CHILDREN:
+                if len(self._all) - len(self._lent) < MOST_CHILDREN:
                     return self._born()
                 continue
+            if child.alive:
+                return child
+            self.drop(child)
+
+    def _spare(self) -> Child | None:
+        while True:
+            try:
+                child = self._idle.get_nowait()
+            except queue.Empty:
+                return None
             if child.alive:
                 return child
             self.drop(child)

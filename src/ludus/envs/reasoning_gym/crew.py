@@ -37,7 +37,7 @@ class Request:
 
     line: bytes
     reply: asyncio.Future[Reply]
-    sent_at: float = 0.0
+    asked_at: float = field(default_factory=time.monotonic)
     tries: int = 0
 
 
@@ -65,6 +65,7 @@ class Crew:
         request = Request(line, self._loop.create_future())
         self._waiting.append(request)
         self._hand_out()
+        self._watch()
         return await request.reply
 
     @property
@@ -89,14 +90,12 @@ class Crew:
         while self._waiting:
             line = min(self._lines, key=lambda line: len(line.asked))
             if len(line.asked) >= AHEAD:
-                self._watch()
                 return
             self._send(line, self._waiting.popleft())
 
     def _send(self, line: Line, request: Request) -> None:
         if request.reply.done():
             return  # Nobody waits for it any more.
-        request.sent_at = time.monotonic()
         line.asked.append(request)
         line.unsent += request.line + b"\n"
         self._write(line)
@@ -129,7 +128,7 @@ class Crew:
         self._hand_out()
 
     def _hire(self) -> None:
-        line = Line(self._home.borrow())
+        line = Line(self._home.lend())
         os.set_blocking(line.child.replies, False)
         os.set_blocking(line.child.requests, False)
         self._loop.add_reader(line.child.replies, self._read, line)
@@ -163,17 +162,19 @@ class Crew:
             self._loop.call_later(PATIENCE, self._look)
 
     def _look(self) -> None:
-        """Hire another child when one keeps others waiting, which must not wait behind it."""
+        """Hire another child when requests wait, and let none wait behind a slow one."""
         self._watching = False
-        late = [line for line in self._lines if _keeps_waiting(line)]
-        if late and len(self._lines) < MOST_CHILDREN:
+        slow = [line for line in self._lines if line.asked and _impatient(line.asked[0])]
+        behind = [request for line in slow for request in list(line.asked)[1:]]
+        kept_waiting = [request for request in [*self._waiting, *behind] if _impatient(request)]
+        if kept_waiting and len(self._lines) < MOST_CHILDREN:
             self._hire()
-        if len(late) < len(self._lines):
-            for line in late:
+        if len(slow) < len(self._lines):
+            for line in slow:
                 self._waiting.extendleft(reversed(self._taken_from(line)))
-        if self._waiting or late:
-            self._watch()
         self._hand_out()
+        if self._waiting or any(line.asked for line in self._lines):
+            self._watch()
 
     def _taken_from(self, line: Line) -> list[Request]:
         """The requests behind the one that a child is at; its replies to them will not be heard."""
@@ -182,8 +183,8 @@ class Crew:
         return [request for request in behind if not request.reply.done()]
 
 
-def _keeps_waiting(line: Line) -> bool:
-    return bool(line.asked) and time.monotonic() - line.asked[0].sent_at > PATIENCE
+def _impatient(request: Request) -> bool:
+    return not request.reply.done() and time.monotonic() - request.asked_at > PATIENCE
 
 
 def _answered(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Reply]:

@@ -71,6 +71,9 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+WAITING = 10
+"""How much longer than it may work a request may take in all."""
+
 _DEEDS: Mapping[str, Callable[..., Any]] = {"names": names, "question": question, "score": score}
 
 
@@ -89,12 +92,15 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def _allow(seconds: float) -> None:
-    """Let the kernel end this process after so long; 0 calls it off.
+    """Let the kernel end this process after so many seconds of work; 0 calls it off.
 
-    Python may be stuck in one huge power, where no handler and no other thread would run.
+    Python may be stuck in one huge power, where no handler and no other thread would run. Only
+    work counts, because a machine that is suspended or busy says nothing about an answer; what
+    waits without working is ended too, but much later and by another signal.
     """
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_REAL, WAITING * seconds)
 
 
 def main() -> None:
