@@ -1,0 +1,95 @@
+"""The library's child processes, asked from event loops and from threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from ludus.envs.reasoning_gym import crew as crews
+from ludus.envs.reasoning_gym.children import MOST_CHILDREN, TookTooLong, children
+from ludus.envs.reasoning_gym.library import DataSet, Question
+
+SLOW = DataSet.of("futoshiki", {"min_board_size": 9, "max_board_size": 9}, seed=1, size=1)
+
+
+def sums(seed: int) -> DataSet:
+    return DataSet.of("chain_sum", {}, seed=seed, size=1)
+
+
+def pids() -> list[int]:
+    return [child._process.pid for child in children()._all]
+
+
+async def test_a_thousand_questions_at_once_need_no_thread() -> None:
+    before = threading.active_count()
+    asked = await asyncio.gather(*(sums(seed).question_later(0) for seed in range(1000)))
+    assert threading.active_count() == before
+    assert len({question.text for question in asked}) > 990
+    assert asked[7] == sums(7).question(0)
+
+
+async def test_replies_reach_the_one_who_asked_whatever_their_order() -> None:
+    async def both(seed: int) -> float:
+        dataset = sums(seed)
+        question = await dataset.question_later(0)
+        assert question.answer is not None
+        return await dataset.score_later(question, question.answer)
+
+    assert await asyncio.gather(*(both(seed) for seed in range(100))) == [1.0] * 100
+
+
+@pytest.mark.skipif(MOST_CHILDREN < 2, reason="needs two processors")
+async def test_nobody_waits_behind_a_slow_question() -> None:
+    slow = asyncio.create_task(SLOW.question_later(0))
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    quick = await asyncio.gather(*(sums(seed).question_later(0) for seed in range(3)))
+    waited = time.monotonic() - began
+    assert all(isinstance(question, Question) for question in quick)
+    assert not slow.done(), f"it was not slow enough: the others waited {waited:.1f} s"
+    slow.cancel()
+
+
+async def test_a_child_that_is_killed_costs_no_request() -> None:
+    asking = asyncio.gather(*(sums(seed).question_later(0) for seed in range(300)))
+    await asyncio.sleep(0.02)
+    for pid in pids():
+        os.kill(pid, signal.SIGKILL)
+    assert len(await asking) == 300
+
+
+async def test_a_request_over_its_limit_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = crews.ask_later(
+        b'{"do": "question", "limit": 0.05, "with": {"name": "futoshiki", "config": '
+        b'{"min_board_size": 9, "max_board_size": 9}, "seed": 1, "size": 1, "index": 0}}'
+    )
+    others = asyncio.gather(*(sums(seed).question_later(0) for seed in range(20)))
+    with pytest.raises(TookTooLong):
+        await limited
+    assert len(await others) == 20
+
+
+def test_loops_and_threads_hand_the_children_on() -> None:
+    for seed in range(3):
+        later = asyncio.run(sums(seed).question_later(0))
+        assert later == sums(seed).question(0)
+    assert len(pids()) <= 2 * MOST_CHILDREN
+
+
+def limited(deed: str) -> int:
+    """How a process ends that may work for 0.2 s."""
+    start = "import time; from ludus.envs.reasoning_gym.generate import _allow; _allow(0.2); "
+    return subprocess.run([sys.executable, "-c", start + deed]).returncode
+
+
+def test_only_work_counts_so_that_a_machine_that_stood_still_makes_no_answer_wrong() -> None:
+    assert limited("time.sleep(0.5)") == 0
+    assert limited("9**9**9") == -signal.SIGPROF
+    assert limited("time.sleep(60)") == -signal.SIGALRM
