@@ -98,8 +98,8 @@ def test_a_run_of_which_nothing_succeeded_is_not_recorded_as_broken() -> None:
     assert breaker.why.startswith("Not one episode could be played")
 
 
-def spent(episodes: int, *, cost: float, active: int = 0) -> Tally:
-    tally = Tally(planned=1000, left=1000, active=active)
+def spent(episodes: int, *, cost: float) -> Tally:
+    tally = Tally(planned=1000, left=1000)
     for number in range(episodes):
         tally.attempted(good(number, cost))
         tally.add(good(number, cost))
@@ -108,9 +108,11 @@ def spent(episodes: int, *, cost: float, active: int = 0) -> Tally:
 
 def test_a_budget_counts_what_is_under_way_as_if_it_were_spent() -> None:
     budget = Budget(max_cost=1.0)
+    begun = Usage()
     assert budget.reached(spent(50, cost=0.01)) is None
-    assert budget.reached(spent(50, cost=0.01, active=49)) is None
-    assert budget.reached(spent(50, cost=0.01, active=50)) == "--max-cost $1 is used up"
+    assert budget.reached(spent(50, cost=0.01), [begun] * 48) is None
+    assert budget.reached(spent(50, cost=0.01), [begun] * 51) == "--max-cost $1 is used up"
+    assert budget.reached(spent(50, cost=0.01), [Usage(cost=0.5)]) == "--max-cost $1 is used up"
     tokens = Budget(max_total_tokens=1000)
     assert tokens.reached(spent(9, cost=0.0)) is None
     assert tokens.reached(spent(10, cost=0.0)) == "--max-total-tokens 1,000 is used up"
@@ -122,11 +124,10 @@ def test_a_budget_counts_what_earlier_starts_have_spent_and_attempts_that_broke(
     assert Budget(max_cost=1.0).reached(tally) == "--max-cost $1 is used up"
 
 
-def test_a_budget_is_approached_by_a_few_scouts() -> None:
-    tally = Tally(planned=10, left=10, active=SCOUTS)
-    assert Budget(max_cost=1.0).scouting(tally)
-    assert not Budget(max_time=1.0).scouting(tally)
-    assert not Budget(max_cost=1.0).scouting(spent(1, cost=0.1, active=SCOUTS))
+def test_no_more_is_begun_than_is_known_of_the_price() -> None:
+    assert Budget(max_cost=1.0).room(spent(0, cost=0.1)) == SCOUTS
+    assert Budget(max_cost=1.0).room(spent(10, cost=0.1)) == SCOUTS + 10
+    assert Budget(max_time=1.0).room(spent(0, cost=0.1)) == float("inf")
 
 
 def test_the_watchdog_names_what_hangs_and_does_not_nag() -> None:

@@ -101,6 +101,8 @@ class Terminal:
     async def _more(self) -> None:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
+        if sys.stdin is None:
+            raise ProviderRefuses("There is no input to play from.")
         source = sys.stdin.fileno()
         try:
             loop.add_reader(source, _settle, ready)

@@ -33,7 +33,7 @@ Read = Callable[[JsonObject, bool], T]
 LONGEST_WAIT = 600.0
 _CONNECT_TIMEOUT = 30.0
 _PREPARE_TIMEOUT = 10.0
-_PREPARE_TRIES = 4
+_PREPARE_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Provider:
         why = ""
         for retry in range(_PREPARE_TRIES):
             if retry:
-                await asyncio.sleep(self._backoff.before(retry))
+                await asyncio.sleep(self._backoff.before(retry - 1))
             try:
                 return await self._look()
             except (aiohttp.ClientError, OSError) as error:

@@ -6,12 +6,15 @@ import json
 import math
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ludus.cli.figures import seconds_of
+from ludus.errors import LudusError
 
 if TYPE_CHECKING:
     from ludus.agents.agent import Agent
@@ -120,11 +123,10 @@ def collect(
     from ludus.rollout.collector import HANG_WARNING, Tuning
 
     if push_to_hub is not None:
-        from ludus.publish.hub import check_login, check_repo_id, open_repo
+        from ludus.publish.hub import check_login, check_repo_id
 
         check_repo_id(push_to_hub)
         check_login()
-        open_repo(push_to_hub, private=private)
     arguments = _json(task, "--task")
     if dataset_config is not None:
         arguments["dataset_config"] = _json(dataset_config, "--dataset-config")
@@ -136,7 +138,7 @@ def collect(
             temperature=temperature,
             extra=_json(extra, "--extra"),
             concurrency=concurrency,
-            call_timeout=seconds_of(call_timeout),
+            call_timeout=seconds_of(call_timeout, "--call-timeout"),
             retries=retries,
             cache=cache,
             prices=prices,
@@ -153,7 +155,7 @@ def collect(
         limits=Limits(
             max_turns=max_turns,
             max_tokens=max_tokens if model is not None else None,
-            episode_timeout=None if person else seconds_of(episode_timeout),
+            episode_timeout=None if person else seconds_of(episode_timeout, "--episode-timeout"),
         ),
     )
     with display(as_json=as_json, quiet=person) as shown:
@@ -161,6 +163,7 @@ def collect(
             job,
             agent,
             shown,
+            partial(_open_repo, push_to_hub, private),
             out=output_dir,
             base_url=base_url,
             token=token,
@@ -174,7 +177,7 @@ def collect(
             budget=Budget(
                 max_cost=max_cost,
                 max_total_tokens=max_total_tokens,
-                max_time=seconds_of(max_time) if max_time is not None else None,
+                max_time=seconds_of(max_time, "--max-time") if max_time is not None else None,
             ),
         )
     _tell(outcome, as_json=as_json)
@@ -182,16 +185,30 @@ def collect(
         _push(outcome, push_to_hub, private=private, as_json=as_json)
 
 
-def _run(job: Job, agent: Agent, shown: Display, **settings: Any) -> Outcome:
+def _open_repo(repo_id: str | None, private: bool) -> None:
+    """Before the first episode: only the Hub knows whether it will take what is collected."""
+    if repo_id is not None:
+        from ludus.publish.hub import open_repo
+
+        open_repo(repo_id, private=private)
+
+
+def _run(
+    job: Job, agent: Agent, shown: Display, checked: Callable[[], None], **settings: Any
+) -> Outcome:
     from ludus.cli.running import Interrupts, run_async
     from ludus.rollout import collect as play_all
 
     async def main() -> Outcome:
-        with Interrupts(shown) as reporter:
+        with Interrupts(shown, checked) as reporter:
             async with agent:
                 return await play_all(job, agent, reporter=reporter, **settings)
 
-    return run_async(main())
+    try:
+        return run_async(main())
+    except LudusError as error:
+        shown.failed(str(error))
+        raise
 
 
 def _json(text: str | None, option: str) -> dict[str, Any]:
@@ -205,7 +222,7 @@ def _json(text: str | None, option: str) -> dict[str, Any]:
 
 
 def _tell(outcome: Outcome, *, as_json: bool) -> None:
-    from ludus.cli.running import INTERRUPTED, TERMINATED
+    from ludus.cli.running import EXIT_CODES
 
     if as_json:
         facts = {"folder": str(outcome.folder), "stopped": outcome.stopped, **outcome.summary}
@@ -214,9 +231,9 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
         from ludus.cli.console import console
         from ludus.cli.summary import told
 
-        console().print(told(outcome))
-    if outcome.stopped in (INTERRUPTED, TERMINATED):
-        raise typer.Exit(130 if outcome.stopped == INTERRUPTED else 143)
+        console().print(told(outcome), soft_wrap=True)
+    if outcome.stopped in EXIT_CODES:
+        raise typer.Exit(EXIT_CODES[outcome.stopped])
 
 
 def _push(outcome: Outcome, repo_id: str, *, private: bool, as_json: bool) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @cache
@@ -19,4 +22,9 @@ def console(*, stderr: bool = False) -> Console:
 def complain(message: str) -> None:
     from rich.text import Text
 
-    console(stderr=True).print(Text(message, style="bold red"))
+    console(stderr=True).print(Text(harmless(message), style="bold red"))
+
+
+def harmless(words: str) -> str:
+    """What a model or a server said, without what would steer the terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", words)

@@ -18,6 +18,10 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def dollars(cost: float | None) -> str:
     """Small sums keep their digits."""
     if cost is None:
@@ -42,9 +46,9 @@ def tallied(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in ordered if number)
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, option: str) -> float:
     """90, 90s, 10m or 2h, as seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if found is None or float(found[1]) <= 0:
-        raise typer.BadParameter(f"{text!r} is no time; write 90s, 10m or 2h.")
+        raise typer.BadParameter(f"{option}: {text!r} is no time; write 90s, 10m or 2h.")
     return float(found[1]) * _UNITS[found[2]]

@@ -39,7 +39,7 @@ def play(
 
 async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
     from ludus.agents.human import HumanAgent
-    from ludus.cli.console import console
+    from ludus.cli.console import console, harmless
     from ludus.client.endpoint import connect
     from ludus.data.messages import Message
     from ludus.errors import LudusError, ProviderRefuses
@@ -50,7 +50,7 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
 
     def show(message: Message) -> None:
         wrong = message.role == "tool" and message.text.startswith("Error:")
-        out.print(message.text, markup=False, style="red" if wrong else "")
+        out.print(harmless(message.text), markup=False, style="red" if wrong else "")
 
     async with connect(spec, token=token).session() as session:
         episode = await play_episode(

@@ -22,7 +22,13 @@ EVERY = 10.0
 
 
 class Display(Reporter):
-    """A reporter that can be ended."""
+    """A reporter that can be ended. This one shows nothing but warnings."""
+
+    def warn(self, words: str) -> None:
+        print(words, file=sys.stderr, flush=True)
+
+    def failed(self, words: str) -> None:
+        """The run has come to nothing; the error itself is shown by others."""
 
     def __enter__(self) -> Display:
         return self
@@ -94,9 +100,6 @@ class PlainDisplay(_Periodic):
         trouble = _trouble(collector)
         print(line + (f"; {trouble}" if trouble else ""), file=sys.stderr, flush=True)
 
-    def warn(self, words: str) -> None:
-        print(words, file=sys.stderr, flush=True)
-
 
 class JsonDisplay(_Periodic):
     """One JSON object a line on stdout: progress, warnings, and in the end the summary."""
@@ -115,6 +118,9 @@ class JsonDisplay(_Periodic):
 
     def warn(self, words: str) -> None:
         self.event("warning", message=words)
+
+    def failed(self, words: str) -> None:
+        self.event("error", message=words)
 
     def event(self, kind: str, **facts: Any) -> None:
         line = json.dumps({"event": kind, "at": time.time(), **facts}, allow_nan=False)

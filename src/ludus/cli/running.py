@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ludus.cli.figures import plural
 from ludus.cli.progress import Display
 from ludus.rollout.collector import Reporter
 
@@ -18,6 +19,7 @@ Result = TypeVar("Result")
 
 INTERRUPTED = "interrupted"
 TERMINATED = "terminated"
+EXIT_CODES = {INTERRUPTED: 130, TERMINATED: 143}
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
@@ -36,10 +38,14 @@ class Interrupts(Reporter):
     Before the first episode Ctrl-C is what it always is.
     """
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self, display: Display, checked: Callable[[], None]) -> None:
         self._display = display
+        self._checked = checked
         self._collector: Collector | None = None
         self._pressed = 0
+
+    def checked(self) -> None:
+        self._checked()
 
     def begin(self, collector: Collector) -> None:
         self._collector = collector
@@ -67,6 +73,8 @@ class Interrupts(Reporter):
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self._pressed += 1
+        if self._collector is None and number == signal.SIGTERM:
+            raise SystemExit(EXIT_CODES[TERMINATED])
         if self._collector is None or self._pressed > 2:
             raise KeyboardInterrupt
         if number == signal.SIGTERM:
@@ -80,4 +88,4 @@ class Interrupts(Reporter):
         collector.drain(INTERRUPTED)
         under_way = collector.tally.active
         if under_way:
-            self.warn(f"Finishing {under_way} episodes; Ctrl-C again stops at once.")
+            self.warn(f"Finishing {plural(under_way, 'episode')}; Ctrl-C again stops at once.")

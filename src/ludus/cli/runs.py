@@ -53,21 +53,22 @@ def _facts(folder: RunFolder) -> dict[str, Any]:
 
 
 def _print(facts: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    """A table without rich's: it would rather cut a path short than let the terminal wrap it."""
     from rich.text import Text
 
     from ludus.cli.console import console
 
     out = console()
     rows = _fitted([_row(fact) for fact in facts], out.width)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in rows[0]:
-        words = name in _WORDS or name == "run"
-        table.add_column(name, justify="left" if words else "right", no_wrap=True)
-    for row in rows:
-        cells = row.items()
-        table.add_row(*(Text(cell, style="bold" if name == "run" else "") for name, cell in cells))
-    out.print(table, soft_wrap=True)
+    names = dict(zip(rows[0], rows[0], strict=True))
+    widths = {name: max(len(row[name]) for row in [names, *rows]) for name in names}
+    for row in [names, *rows]:
+        cells = [
+            cell.ljust(widths[name]) if name in ("run", *_WORDS) else cell.rjust(widths[name])
+            for name, cell in row.items()
+        ]
+        line = Text("  ".join(cells).rstrip(), style="bold" if row is names else "")
+        out.print(line, soft_wrap=True)
 
 
 def _fitted(rows: list[dict[str, str]], width: int) -> list[dict[str, str]]:

@@ -61,20 +61,24 @@ def _print(out: Console, words: str, style: str) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    out.print(Padding(Text(words, style=style), (0, 0, 0, 2)))
+    from ludus.cli.console import harmless
+
+    out.print(Padding(Text(harmless(words), style=style), (0, 0, 0, 2)))
 
 
 def _head(out: Console, episode: Episode) -> None:
+    from ludus.cli.console import harmless
+
     agent = " ".join(
         str(episode.agent[key]) for key in ("provider", "model") if key in episode.agent
     )
     facts = [episode.environment, f"seed {episode.seed}", agent]
-    out.print(episode.episode_id, style="bold", end="  ")
-    out.print(" · ".join(facts), markup=False, soft_wrap=True)
+    head = f"{episode.episode_id}  {' · '.join(facts)}"
+    out.print(harmless(head), markup=False, soft_wrap=True, style="bold")
 
 
 def _end(out: Console, episode: Episode) -> None:
-    from ludus.cli.figures import count, dollars
+    from ludus.cli.figures import count, dollars, plural
 
     worth = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
@@ -82,8 +86,8 @@ def _end(out: Console, episode: Episode) -> None:
     facts = [
         worth + (f" ({parts})" if parts else ""),
         episode.stop_reason.value,
-        f"{episode.turns} turns",
-        f"{episode.malformed_calls} malformed calls" if episode.malformed_calls else "",
+        plural(episode.turns, "turn"),
+        plural(episode.malformed_calls, "malformed call") if episode.malformed_calls else "",
         f"{count(usage.total_tokens)} tokens" if usage.total_tokens else "",
         dollars(usage.cost),
     ]

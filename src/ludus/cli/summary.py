@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ludus.cli.figures import count, dollars
+from ludus.cli.figures import count, dollars, plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,14 +34,16 @@ def told(outcome: Outcome) -> RenderableType:
     for number, (reason, times) in enumerate(ordered(facts["stop_reasons"])):
         label = "" if number else "ended"
         table.add_row(Text(label, style="bold"), bar(reason, times, facts["episodes"]))
-    table.add_row(Text("run", style="bold"), Text(str(outcome.folder)))
-    lines: list[RenderableType] = [table]
-    if outcome.stopped is not None or facts["left"]:
-        words = f"{facts['left']:,} episodes are left to do: {outcome.stopped or 'not played'}. "
-        lines.append(Text(words + "The same command goes on with them.", style="yellow"))
+    run = Text.assemble((f"{'run':<13}", "bold"), str(outcome.folder), overflow="ignore")
+    lines: list[RenderableType] = [table, run]
+    if facts["left"]:
+        words = (
+            f"Left to do: {plural(facts['left'], 'episode')} ({outcome.stopped or 'not played'})."
+        )
+        lines.append(Text(f"{words} The same command goes on.", style="yellow"))
     if facts["broken"]:
-        words = f"{facts['broken']:,} episodes broke and are not scored; --retry-broken plays them."
-        lines.append(Text(words, style="yellow"))
+        words = f"Broken and not scored: {plural(facts['broken'], 'episode')}."
+        lines.append(Text(f"{words} --retry-broken plays what broke again.", style="yellow"))
     return Group(*lines)
 
 

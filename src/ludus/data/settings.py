@@ -38,7 +38,7 @@ def differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
     old, new = dict(_leaves(there)), dict(_leaves(here))
     for key in sorted(old | new):
         before, after = old.get(key, _NOT_SET), new.get(key, _NOT_SET)
-        if before != after:
+        if before != after and not any(other.startswith(f"{key}.") for other in old | new):
             start = max(0, _first_difference(before, after) - _LEAD)
             yield f"{key}: {_cut(before, start)} there, {_cut(after, start)} here"
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ludus.data.episode import Usage
+
 Side = Literal["model", "environment"]
 
 
@@ -20,6 +22,8 @@ class Activity:
     words: str = "starting"
     side: Side = "environment"
     since: float = field(default_factory=time.monotonic)
+    usage: Usage = field(default_factory=Usage)
+    """What the model has used so far."""
     seconds: dict[Side, float] = field(default_factory=lambda: {"model": 0.0, "environment": 0.0})
 
     @contextmanager

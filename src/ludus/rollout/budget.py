@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ludus.data.episode import Usage
 from ludus.rollout.tally import Tally
 
 SCOUTS = 4
@@ -21,26 +23,39 @@ class Budget:
     max_time: float | None = None
     """Seconds since this start."""
 
-    def reached(self, tally: Tally) -> str | None:
+    @property
+    def limits_spending(self) -> bool:
+        return self.max_cost is not None or self.max_total_tokens is not None
+
+    def reached(self, tally: Tally, under_way: Sequence[Usage] = ()) -> str | None:
         """Why no further episode should be begun, or None.
 
-        Those under way are counted as if they cost what episodes cost on average: they will be
-        paid for too.
+        Episodes under way have spent something already, and will cost what episodes cost on
+        average, or more if they have.
         """
         if self.max_time is not None and tally.seconds >= self.max_time:
             return f"--max-time {self.max_time:g} s is used up"
-        ahead = 1.0 + tally.active / tally.fresh if tally.fresh else 1.0
         if self.max_cost is not None:
-            before, now = tally.spent_before.cost or 0.0, tally.spent_now.cost or 0.0
-            if before + now * ahead >= self.max_cost:
+            spent = _expected(tally, under_way, lambda usage: usage.cost or 0.0)
+            if spent > self.max_cost:
                 return f"--max-cost ${self.max_cost:g} is used up"
         if self.max_total_tokens is not None:
-            spent = tally.spent_before.total_tokens + tally.spent_now.total_tokens * ahead
-            if spent >= self.max_total_tokens:
+            spent = _expected(tally, under_way, lambda usage: usage.total_tokens)
+            if spent > self.max_total_tokens:
                 return f"--max-total-tokens {self.max_total_tokens:,} is used up"
         return None
 
-    def scouting(self, tally: Tally) -> bool:
-        """Whether to go slowly, because it is not known yet what an episode costs."""
-        limited = self.max_cost is not None or self.max_total_tokens is not None
-        return limited and tally.fresh == 0 and tally.active >= SCOUTS
+    def room(self, tally: Tally) -> float:
+        """How many episodes may be under way.
+
+        The shortest end first, so what one costs on average is known only bit by bit: no more are
+        begun than that knowledge carries.
+        """
+        return SCOUTS + tally.known if self.limits_spending else float("inf")
+
+
+def _expected(tally: Tally, under_way: Sequence[Usage], price: Callable[[Usage], float]) -> float:
+    """What will have been spent when all that was begun, and one more, has ended."""
+    finished = price(tally.spent_before) + price(tally.spent_now)
+    mean = finished / tally.known if tally.known else 0.0
+    return finished + mean + sum(max(mean, price(usage)) for usage in under_way)

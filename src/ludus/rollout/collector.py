@@ -41,6 +41,9 @@ GRACE = 30.0
 class Reporter:
     """Told how a run goes. This one keeps it to itself."""
 
+    def checked(self) -> None:
+        """All is in order, and nothing has been made yet: the last moment to object."""
+
     def begin(self, collector: Collector) -> None:
         """The first episodes are about to be played."""
 
@@ -179,14 +182,21 @@ class Collector:
     async def _room(self) -> bool:
         """Wait until another episode may begin; False when none should."""
         while self.stopped is None:
-            self.stopped = self._budget.reached(self.tally)
+            self.stopped = self._budget.reached(self.tally, self._under_way())
             if self.stopped is not None:
                 break
-            if self.tally.active < self.room and not self._budget.scouting(self.tally):
+            if self.tally.active < min(self.room, self._budget.room(self.tally)):
                 return True
             self._freed.clear()
             await _wait(self._freed, TICK)
         return False
+
+    def _under_way(self) -> list[Usage]:
+        """What each episode under way has used; only budgets want to know."""
+        if not self._budget.limits_spending:
+            return []
+        begun = [activity.usage for activity in self.activities.values()]
+        return begun + [Usage()] * (self.tally.active - len(begun))
 
     async def _episode(self, index: int) -> None:
         assignment = self._plan[index]

@@ -212,6 +212,7 @@ class _Table:
     def hear(self, reply: Reply) -> Sequence[Call]:
         self.turns += 1
         self.usage += reply.usage
+        self.activity.usage = self.usage
         self.tokens = reply.tokens or self.tokens
         message = reply.message
         if message.content or message.tool_calls or message.reasoning_content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from ludus.client.endpoint import Endpoint, connect
 from ludus.client.remote import fetch_json
@@ -32,6 +33,12 @@ async def find_places(
         raise BadSetting("--base-url is the address of one environment; a mix has several.")
     if base_url is not None and not is_url(base_url):
         raise BadSetting(f"--base-url wants an address such as http://localhost:8000: {base_url}")
+    for address in (base_url, *environments.specs):
+        if address is not None and is_url(address) and "@" in urlsplit(address).netloc:
+            raise BadSetting(
+                "An address stands in files that are shared: leave user and password out of it, "
+                "and use --token."
+            )
     return {spec: await _place(spec, base_url, token) for spec in environments.specs}
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.data.recorded import read_back
+from ludus.data.recorded import Recorded, read_back
 from ludus.data.run import RunFolder
+from ludus.errors import RunError
 from ludus.rollout.tally import Tally
 
 
@@ -17,9 +18,12 @@ def review(folder: RunFolder) -> dict[str, Any]:
     """
     path = folder.episodes
     size = path.stat().st_size if path.exists() else 0
-    known = folder.read_summary() or {}
+    try:
+        known = folder.read_summary() or {}
+    except RunError:
+        known = {}  # It is made anew.
     if known.get("bytes") == size:
         return known
-    recorded = read_back(path, run=folder.about.digest)
+    recorded = read_back(path, run=folder.about.digest) if size else Recorded()
     planned = max(known.get("planned", 0), recorded.totals.episodes)
     return {**Tally.of(recorded, planned).summary(), "bytes": size}

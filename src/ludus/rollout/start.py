@@ -73,6 +73,7 @@ async def collect(
     plan = _plan(job, agent, places)
     await _rehearse(plan, places, job.episodes)
     await agent.prepare([place.name for place in places.values()])
+    reporter.checked()
     folder = _folder(job, agent, out, resume=resume)
     with Journal.open(folder.episodes) as journal:
         if journal.repaired:

@@ -24,6 +24,8 @@ class Tally:
     """Episodes that are still to be played."""
     recorded: Recorded = field(default_factory=Recorded)
     active: int = 0
+    known: int = 0
+    """Attempts of which it is known what they cost."""
     fresh: int = 0
     """Recorded since this start."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -43,6 +45,7 @@ class Tally:
             planned=planned,
             left=sum(1 for _ in recorded.open_until(planned, retry_broken=retry_broken)),
             recorded=recorded,
+            known=totals.episodes,
             spent_before=Usage(
                 prompt_tokens=totals.prompt_tokens,
                 completion_tokens=totals.completion_tokens,
@@ -61,6 +64,7 @@ class Tally:
 
     def attempted(self, episode: Episode) -> None:
         """An attempt ended; it may be tried again."""
+        self.known += 1
         self.spent_now += episode.usage
         if episode.error is not None:
             self.faults[episode.error.kind] += 1
