@@ -15,6 +15,7 @@ from typing import Any
 from ludus import (
     Action,
     Environment,
+    Episode,
     Observation,
     State,
     ToolCall,
@@ -197,3 +198,8 @@ async def until(fact: Any, *, seconds: float = 10.0) -> None:
     while not fact():
         assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.005)
+
+
+def facts(episode: Episode) -> dict[str, Any]:
+    """All that must be the same when the same episode is played again: not when it was played."""
+    return episode.model_dump(mode="json", exclude={"timing"})

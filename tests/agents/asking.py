@@ -12,7 +12,8 @@ from ludus.agents.anthropic import AnthropicAgent
 from ludus.agents.openai import OpenAIAgent
 from ludus.agents.provider import Backoff
 from ludus.agents.remote import RemoteAgent
-from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, TextPart
+from ludus.data.content import Text
+from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
 from ludus.data.tools import ToolSpec
 
 SECRET = "sk-very-secret-0123456789"
@@ -59,8 +60,8 @@ def result(content: Any, *, identity: str = "c1") -> Message:
     return Message(role="tool", content=content, tool_call_id=identity)
 
 
-def shown(text: str) -> tuple[TextPart, ImagePart]:
-    return TextPart(text=text), ImagePart(image_url=ImageUrl(url=PIXEL))
+def shown(text: str) -> tuple[Text, ImagePart]:
+    return Text(text=text), ImagePart(image_url=ImageUrl(url=PIXEL))
 
 
 def chat(message: Any, *, finish: str = "stop", **more: Any) -> Said:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from world import wait_until
 
 from data.attempts import attempt, written
 from ludus.data.journal import Journal
@@ -195,25 +196,23 @@ def test_many_appends_share_a_sync(tmp_path: Path) -> None:
     assert disk.syncs == 2
 
 
-async def test_nothing_new_needs_no_sync(tmp_path: Path) -> None:
+def test_nothing_new_needs_no_sync(tmp_path: Path) -> None:
     disk = Disk()
     with Journal.open(tmp_path / "j", sync_every=0.001, fsync=disk.fsync) as journal:
-        await asyncio.sleep(0.02)
+        time.sleep(0.02)
         assert disk.syncs == 0
         journal.append(b"1\n")
-        await journal.sync()
-        await asyncio.sleep(0.02)
-        await journal.sync()
+        assert disk.asked.wait(10)
+        time.sleep(0.02)
     assert disk.syncs == 1
 
 
-async def test_a_failed_sync_is_told_at_the_next_call_and_ever_after(tmp_path: Path) -> None:
+def test_a_failed_sync_is_told_at_the_next_call_and_ever_after(tmp_path: Path) -> None:
     disk = Disk()
     journal = Journal.open(tmp_path / "j", fsync=disk.fsync)
     disk.fails = True
     journal.append(b"1\n")
-    with pytest.raises(RunError, match="Input/output error"):
-        await journal.sync()
+    wait_until(lambda: journal._refusal is not None)
     disk.fails = False
     with pytest.raises(RunError, match="Input/output error"):
         journal.append(b"2\n")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from chat_stub import chat_stub
 from program import LUDUS, run_ludus, served_by_program
-from world import until
+from world import facts, until
 
 from ludus.agents.agent import Player, Situation
 from ludus.agents.oracle import OracleAgent
-from ludus.data.episode import Episode, StopReason, facts
+from ludus.data.episode import Episode, StopReason
 from ludus.data.lines import episodes
 from ludus.rollout import Job, collect
 from ludus.rollout.collector import Tuning

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ludus.data.content import Text
 from ludus.data.episode import Episode, Fault, Timing, Tokens, Usage
 from ludus.data.messages import (
     Call,
@@ -14,7 +15,6 @@ from ludus.data.messages import (
     ImagePart,
     ImageUrl,
     Message,
-    TextPart,
 )
 from ludus.environment.registry import find
 
@@ -84,7 +84,7 @@ def with_pictures(number: int) -> Episode:
     """A content that is a list, beside contents that look like JSON."""
     picture = ImagePart(image_url=ImageUrl(url="data:image/png;base64,AAAA"))
     messages = (
-        Message(role="user", content=(TextPart(text="42"), picture)),
+        Message(role="user", content=(Text(text="42"), picture)),
         Message(role="assistant", content="42"),
         Message(role="user", content="[1, 2]"),
     )

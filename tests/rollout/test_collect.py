@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import Counter, serving
+from world import Counter, facts, serving
 
 from ludus import State, ToolCall
 from ludus.agents.agent import Agent, Player, Reply, Situation
 from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
-from ludus.data.episode import Episode, StopReason, Usage, facts
+from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.lines import episodes
 from ludus.data.messages import Call, Function, Message
 from ludus.errors import (
@@ -417,6 +417,19 @@ async def test_a_torn_line_is_mended_and_its_episode_played_again(tmp_path: Path
     assert (outcome.fresh, outcome.summary["episodes"]) == (1, 10)
     assert len(reporter.warnings) == 1
     assert [e.stop_reason for e in read(tmp_path / "run")] == [StopReason.DONE] * 10
+
+
+async def test_damage_in_the_middle_of_a_journal_is_told_and_played_again(tmp_path: Path) -> None:
+    await run(tmp_path / "run", n=4, tuning=Tuning(concurrency=1))
+    journal = tmp_path / "run/episodes.jsonl"
+    first, _, *rest = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([first, b"not an episode\n", *rest, first]))
+    reporter = Ending(lambda collector: None)
+    outcome = await run(tmp_path / "run", n=4, reporter=reporter)
+    assert (outcome.fresh, outcome.summary["episodes"]) == (1, 4)
+    damage, twice = reporter.warnings
+    assert "1 lines that are no episodes (line 2)" in damage
+    assert "1 episodes twice" in twice
 
 
 async def test_the_watchdog_is_heard(tmp_path: Path) -> None:

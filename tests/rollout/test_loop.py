@@ -7,7 +7,7 @@ import base64
 import math
 from typing import Any
 
-from world import Counter, LineWorld, Move, View, serving
+from world import Counter, LineWorld, Move, View, facts, serving
 
 from ludus import Image, Text, ToolCall, ToolEnvironment, connect, tool
 from ludus.agents.agent import Agent, Finish, Reply
@@ -16,7 +16,7 @@ from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.client.local import LocalSession
-from ludus.data.episode import Episode, StopReason, Usage, facts
+from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.messages import Call, Function, Message
 from ludus.environment.inspection import contract_of
 from ludus.errors import ModelBusy

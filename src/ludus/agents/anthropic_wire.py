@@ -12,8 +12,9 @@ from typing import Any
 from ludus.agents.agent import Finish, Reply
 from ludus.agents.answer import count
 from ludus.agents.calls import Asked, parse_arguments, read_calls, sendable_name
+from ludus.data.content import Text
 from ludus.data.episode import Usage
-from ludus.data.messages import Call, Message, Part, TextPart
+from ludus.data.messages import Call, Message, Part
 from ludus.data.tools import JsonObject, ToolSpec
 from ludus.errors import BadReply
 
@@ -104,7 +105,7 @@ def _parts(content: str | tuple[Part, ...]) -> Blocks:
 
 
 def _part(part: Part) -> JsonObject:
-    if isinstance(part, TextPart):
+    if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     return {"type": "image", "source": _source(part.image_url.url)}
 

@@ -14,8 +14,9 @@ from typing import Any
 from ludus.agents.agent import Finish, Reply
 from ludus.agents.answer import count
 from ludus.agents.calls import Asked, parse_arguments, read_calls, sendable_name
+from ludus.data.content import Text
 from ludus.data.episode import Usage
-from ludus.data.messages import Call, ImagePart, Message, Part, TextPart
+from ludus.data.messages import Call, ImagePart, Message, Part
 from ludus.data.tools import JsonObject
 from ludus.errors import BadReply
 
@@ -75,7 +76,7 @@ def _pictures(message: Message) -> list[JsonObject]:
 
 
 def _part(part: Part) -> JsonObject:
-    if isinstance(part, TextPart):
+    if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     return {"type": "image_url", "image_url": {"url": part.image_url.url}}
 

@@ -167,8 +167,3 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, list):
         return [_encodable(item) for item in value]
     return value
-
-
-def facts(episode: Episode) -> dict[str, Any]:
-    """All that must be the same when the same episode is played again: not when it was played."""
-    return episode.model_dump(mode="json", exclude={"timing"})

@@ -7,7 +7,6 @@ machine that loses power loses no more than the last moments. What a line says i
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -90,12 +89,6 @@ class Journal:
         self._end += len(line)
         self._appended += 1
         self._news.set()
-
-    async def sync(self) -> None:
-        """Come back when all that was appended so far is on the disk."""
-        await asyncio.to_thread(self._flush)
-        if self._refusal:
-            raise RunError(self._refusal)
 
     def close(self) -> None:
         """Write to the disk what is not there yet, and let others write. Once is enough."""

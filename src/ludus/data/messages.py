@@ -17,15 +17,6 @@ from ludus.data.tools import ToolCall
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-class TextPart(BaseModel):
-    """A piece of text among pictures."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    type: Literal["text"] = "text"
-    text: str
-
-
 class ImageUrl(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +32,7 @@ class ImagePart(BaseModel):
     image_url: ImageUrl
 
 
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Part = Annotated[Text | ImagePart, Field(discriminator="type")]
 
 
 class Function(BaseModel):
@@ -85,7 +76,7 @@ class Message(BaseModel):
         if isinstance(self.content, str):
             return self.content
         return "\n".join(
-            part.text if isinstance(part, TextPart) else "[image]" for part in self.content
+            part.text if isinstance(part, Text) else "[image]" for part in self.content
         )
 
 
@@ -118,7 +109,7 @@ def _parts(content: Content) -> str | tuple[Part, ...]:
     return tuple(_part(block) for block in content)
 
 
-def _part(block: Text | Image) -> TextPart | ImagePart:
+def _part(block: Text | Image) -> Text | ImagePart:
     if isinstance(block, Text):
-        return TextPart(text=block.text)
+        return block
     return ImagePart(image_url=ImageUrl(url=f"data:{block.mime_type};base64,{block.data}"))

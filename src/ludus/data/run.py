@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -59,7 +59,6 @@ class RunFolder:
         cls,
         path: Path,
         settings: JsonObject,
-        versions: Mapping[str, str] | None = None,
         *,
         kind: str = "collect",
     ) -> RunFolder:
@@ -69,7 +68,7 @@ class RunFolder:
             created_at=datetime.now(UTC),
             digest=digest(settings),
             settings=settings,
-            versions=_versions() | dict(versions or {}),
+            versions=_versions(),
         )
         text = _json(about.model_dump() | {"created_at": about.created_at.isoformat()})
         try:
@@ -105,7 +104,6 @@ class RunFolder:
         cls,
         path: Path,
         settings: JsonObject,
-        versions: Mapping[str, str] | None = None,
         *,
         kind: str = "collect",
     ) -> RunFolder:
@@ -114,7 +112,7 @@ class RunFolder:
         With other settings it is an error: episodes of two kinds in one file are worth nothing.
         """
         if not (path / "run.json").exists():
-            return cls.create(path, settings, versions, kind=kind)
+            return cls.create(path, settings, kind=kind)
         there = cls.open(path)
         if there.about.kind != kind:
             raise RunError(

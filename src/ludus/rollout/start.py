@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -79,8 +79,8 @@ async def collect(
         if journal.repaired:
             reporter.warn(journal.repaired)
         recorded = read_back(folder.episodes, run=folder.about.digest)
-        if recorded.unreadable:
-            reporter.warn(_damage(folder.episodes, recorded))
+        for words in _oddities(folder.episodes, recorded):
+            reporter.warn(words)
         collector = Collector(
             job,
             agent,
@@ -102,12 +102,18 @@ async def collect(
     )
 
 
-def _damage(journal: Path, recorded: Recorded) -> str:
-    lines = ", ".join(str(number) for number in recorded.unreadable_lines)
-    return (
-        f"{recorded.unreadable} lines of {journal} are no episodes (line {lines}); they are left "
-        "alone, and what they were is played again."
-    )
+def _oddities(journal: Path, recorded: Recorded) -> Iterator[str]:
+    """What is in a journal that this run has not written."""
+    if recorded.unreadable:
+        lines = ", ".join(str(number) for number in recorded.unreadable_lines)
+        yield (
+            f"{journal} has {recorded.unreadable} lines that are no episodes (line {lines}); they "
+            "are left alone, and what they were is played again."
+        )
+    if recorded.foreign:
+        yield f"{journal} has {recorded.foreign} episodes of other runs; they are left alone."
+    if recorded.duplicates:
+        yield f"{journal} has {recorded.duplicates} episodes twice; the first of each counts."
 
 
 def default_folder(job: Job, agent: Agent) -> Path:

@@ -90,16 +90,9 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         dataset, index = self._chosen(dataset_name, dataset_config, seed, size)
         return self._asked(dataset, index, dataset.question(index))
 
-    async def reset_async(
-        self,
-        *,
-        dataset_name: str | None = None,
-        dataset_config: dict[str, Any] | None = None,
-        seed: int | None = None,
-        size: int | None = None,
-    ) -> ReasoningGymObservation:
+    async def reset_async(self, **task: Any) -> ReasoningGymObservation:
         """The same from an event loop, which goes on while the library thinks."""
-        dataset, index = self._chosen(dataset_name, dataset_config, seed, size)
+        dataset, index = self._chosen(**task)
         return self._asked(dataset, index, await dataset.question_later(index))
 
     def step(self, action: ReasoningGymAction) -> ReasoningGymObservation:
@@ -112,18 +105,18 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
 
     def _chosen(
         self,
-        name: str | None,
-        config: dict[str, Any] | None,
-        seed: int | None,
-        size: int | None,
+        dataset_name: str | None = None,
+        dataset_config: dict[str, Any] | None = None,
+        seed: int | None = None,
+        size: int | None = None,
     ) -> tuple[DataSet, int]:
         """A data set made anew, or the next question of the present one."""
-        anew = any(argument is not None for argument in (name, config, seed, size))
-        if self._dataset is not None and not anew:
+        given = (dataset_name, dataset_config, seed, size)
+        if self._dataset is not None and all(argument is None for argument in given):
             return self._dataset, (self._index + 1) % self._dataset.size
         made = DataSet.of(
-            name or self._name,
-            config or {},
+            dataset_name or self._name,
+            dataset_config or {},
             seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
             size=DEFAULT_SIZE if size is None else size,
         )
