@@ -19,7 +19,7 @@ from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason
 from ludus.data.lines import episodes
 from ludus.rollout import Job, collect
-from ludus.rollout.collector import Tuning
+from ludus.rollout.tuning import Tuning
 
 TESTS = Path(__file__).parents[1]
 KILLS = 20

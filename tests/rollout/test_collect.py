@@ -30,7 +30,9 @@ from ludus.errors import (
 )
 from ludus.rollout import Job, Limits, Outcome, collect
 from ludus.rollout.budget import Budget
-from ludus.rollout.collector import Collector, Reporter, Tuning
+from ludus.rollout.collector import Collector
+from ludus.rollout.reporter import Reporter
+from ludus.rollout.tuning import Tuning
 
 COUNTER = "world:Counter"
 QUICK = Tuning(retry_pause=0.001, patience=5.0)

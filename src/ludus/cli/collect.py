@@ -120,7 +120,7 @@ def collect(
     from ludus.cli.progress import display
     from ludus.rollout import SYSTEM_PROMPT, Job, Limits
     from ludus.rollout.budget import Budget
-    from ludus.rollout.collector import HANG_WARNING, Tuning
+    from ludus.rollout.tuning import HANG_WARNING, Tuning
 
     if push_to_hub is not None:
         from ludus.publish.hub import check_login, check_repo_id

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.cli.console import console
 from ludus.cli.figures import clock, count, dollars, speed, tallied
-from ludus.rollout.collector import Collector, Reporter
+from ludus.rollout.collector import Collector
+from ludus.rollout.reporter import Reporter
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ludus.cli.figures import plural
 from ludus.cli.progress import Display
-from ludus.rollout.collector import Reporter
+from ludus.rollout.reporter import Reporter
 
 if TYPE_CHECKING:
     from ludus.rollout.collector import Collector

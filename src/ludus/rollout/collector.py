@@ -9,10 +9,9 @@ import asyncio
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 from ludus.agents.agent import Agent
+from ludus.client.session import Session
 from ludus.data.episode import Episode, Usage
 from ludus.data.journal import Journal
 from ludus.data.run import RunFolder
@@ -25,45 +24,18 @@ from ludus.rollout.job import Job
 from ludus.rollout.loop import fault_of, overdue, play, unplayed
 from ludus.rollout.places import Place
 from ludus.rollout.plan import Assignment, Plan
+from ludus.rollout.reporter import Reporter
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.tally import Tally
+from ludus.rollout.tuning import Tuning
 from ludus.rollout.watchdog import Watchdog
 
 TICK = 0.25
-HANG_WARNING = 60.0
 SUMMARY_EVERY = 10.0
 READY = 32
 """Episodes that may wait for their turn to call the model."""
 GRACE = 30.0
 """Seconds that episodes under way still get when the time is used up."""
-
-
-class Reporter:
-    """Told how a run goes. This one keeps it to itself."""
-
-    def checked(self) -> None:
-        """All is in order, and nothing has been made yet: the last moment to object."""
-
-    def begin(self, collector: Collector) -> None:
-        """The first episodes are about to be played."""
-
-    def warn(self, words: str) -> None:
-        """Something that a person should know; may come from another thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How a run is played; none of it changes what is played."""
-
-    concurrency: int = 64
-    """Episodes at once, at the most, where the agent does not say how many calls it takes."""
-    attempts: int = 3
-    """How often an episode is tried that the infrastructure breaks."""
-    retry_pause: float = 1.0
-    patience: float = 120.0
-    """Seconds that a server may be gone in the middle of a run."""
-    hang_warning: float = HANG_WARNING
-    """Seconds after which the watchdog names what is waited for."""
 
 
 class Collector:
@@ -258,7 +230,7 @@ class Collector:
         await self._give_back(session, pool, episode)
         return episode
 
-    async def _give_back(self, session: Any, pool: SessionPool, episode: Episode) -> None:
+    async def _give_back(self, session: Session, pool: SessionPool, episode: Episode) -> None:
         if episode.error is None or episode.error.where == "model":
             pool.keep(session)
             return

@@ -19,11 +19,13 @@ from ludus.data.settings import digest
 from ludus.data.tools import JsonObject
 from ludus.errors import BadSetting, CapacityReached, ExecutionFailed, InvalidAction
 from ludus.rollout.budget import Budget
-from ludus.rollout.collector import Collector, Reporter, Tuning
+from ludus.rollout.collector import Collector
 from ludus.rollout.job import Job
 from ludus.rollout.places import Place, find_places
 from ludus.rollout.plan import Plan
+from ludus.rollout.reporter import Reporter
 from ludus.rollout.tally import Tally
+from ludus.rollout.tuning import Tuning
 
 RUNS = Path("runs")
 REHEARSAL_LIMIT = 300.0
