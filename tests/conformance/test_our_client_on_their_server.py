@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,11 @@ from conformance.openenv_worlds import (
     GuessEnvironment,
     GuessObservation,
 )
-from ludus import Action, EnvClient, Observation, State, connect
+from ludus import Action, EnvClient, Job, Observation, State, ToolCall, collect, connect, episodes
+from ludus.agents.arbitrary import RandomAgent
+from ludus.agents.scripted import ScriptedAgent
 from ludus.errors import InvalidAction, SessionLost
+from ludus.rollout.tuning import Tuning
 
 
 @contextmanager
@@ -117,3 +121,27 @@ async def test_a_lost_connection_to_their_server_is_said_and_never_papered_over(
             await client.step({"number": 1})
         with pytest.raises(SessionLost):
             await client.step({"number": 1})
+
+
+async def test_thirty_episodes_at_once_share_the_four_sessions_of_their_server(
+    tmp_path: Path,
+) -> None:
+    with guessing() as url:
+        guesses = [ToolCall(name="guess", arguments={"number": number}) for number in range(10)]
+        outcome = await collect(
+            Job(url, episodes=30), ScriptedAgent(*guesses), tmp_path / "run", tuning=Tuning()
+        )
+    assert outcome.summary["complete"]
+    found = list(episodes(tmp_path / "run/episodes.jsonl"))
+    assert {(episode.reward, episode.done) for episode in found} == {(1.0, True)}
+    assert {episode.turns for episode in found} == {
+        (episode.seed or 0) % 10 + 1 for episode in found
+    }
+
+
+async def test_collecting_from_an_mcp_server_of_theirs(tmp_path: Path) -> None:
+    with calculating() as url:
+        await collect(Job(url, episodes=8), RandomAgent(), tmp_path / "run")
+    found = list(episodes(tmp_path / "run/episodes.jsonl"))
+    assert {episode.stop_reason.value for episode in found} == {"max_turns"}
+    assert {len(episode.tools) for episode in found} == {2}
