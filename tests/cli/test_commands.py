@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from program import run_ludus, served_by_program
-from world import serving
+from world import serving, wait_until
 
 import ludus
 
@@ -197,15 +197,31 @@ def test_a_new_package_passes_its_check_and_its_own_test_as_generated(tmp_path: 
     assert tested.returncode == 0 and "2 passed" in tested.stdout, tested.stdout
 
 
-def test_an_interrupted_check_says_so_in_one_line() -> None:
+LONG = """
+from pathlib import Path
+from world import Slow
+
+
+class Long(Slow):
+    \"\"\"Leaves a mark when it is played.\"\"\"
+
+    def reset(self, *, seed: int | None = None) -> str:
+        Path("begun").touch()
+        return super().reset(seed=seed)
+"""
+
+
+def test_an_interrupted_check_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
     process = subprocess.Popen(
-        [sys.executable, "-m", "ludus", "check", "world:Slow", "--seeds", "1000"],
+        [sys.executable, "-m", "ludus", "check", "long:Long", "--seeds", "1000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": "tests"},
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )
-    time.sleep(3)
+    wait_until((tmp_path / "begun").exists, seconds=60)
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -59,10 +59,10 @@ def _value(schema: Mapping[str, Any], root: Mapping[str, Any], chance: random.Ra
                 if name in required or chance.random() < 0.5
             }
         case "integer":
-            low, high = _bounds(schema, step=1.0)
+            low, high = _bounds(schema, step=1.0, span=9.0)
             return chance.randint(math.ceil(low), max(math.ceil(low), math.floor(high)))
         case "number":
-            return chance.uniform(*_bounds(schema, step=1e-6))
+            return chance.uniform(*_bounds(schema, step=1e-6, span=1.0))
         case "boolean":
             return chance.random() < 0.5
         case "array":
@@ -77,16 +77,16 @@ def _value(schema: Mapping[str, Any], root: Mapping[str, Any], chance: random.Ra
             return _word(schema, chance)
 
 
-def _bounds(schema: Mapping[str, Any], *, step: float) -> tuple[float, float]:
-    """The least and the greatest number that is allowed; about ten apart where one is open."""
+def _bounds(schema: Mapping[str, Any], *, step: float, span: float) -> tuple[float, float]:
+    """The least and the greatest number that is allowed; a span apart where one is open."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if "exclusiveMinimum" in schema:
         low = max(schema["exclusiveMinimum"] + step, low if low is not None else -math.inf)
     if "exclusiveMaximum" in schema:
         high = min(schema["exclusiveMaximum"] - step, high if high is not None else math.inf)
     if low is None:
-        low = 0.0 if high is None or high >= 0 else high - 9.0
-    return low, low + 9.0 if high is None else high
+        low = 0.0 if high is None or high >= 0 else high - span
+    return low, low + span if high is None else high
 
 
 def _word(schema: Mapping[str, Any], chance: random.Random) -> str:
