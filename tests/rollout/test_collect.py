@@ -94,6 +94,15 @@ async def test_a_finished_run_is_not_played_again(tmp_path: Path) -> None:
     assert (tmp_path / "run/episodes.jsonl").read_bytes() == before
 
 
+async def test_a_finished_run_needs_neither_its_server_nor_its_model(tmp_path: Path) -> None:
+    with serving("catch") as served:
+        await run(tmp_path / "run", spec="catch", n=5, base_url=served.url)
+    outcome = await run(tmp_path / "run", spec="catch", n=5, base_url=served.url)
+    assert (outcome.fresh, outcome.summary["complete"]) == (0, True)
+    with pytest.raises(ConnectFailed):
+        await run(tmp_path / "run", spec="catch", n=6, base_url=served.url)
+
+
 async def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path) -> None:
     await run(tmp_path / "run", n=10)
     outcome = await run(tmp_path / "run", n=25)

@@ -24,6 +24,7 @@ from ludus.rollout.job import Job
 from ludus.rollout.places import Place, find_places
 from ludus.rollout.plan import Plan
 from ludus.rollout.reporter import Reporter
+from ludus.rollout.review import review
 from ludus.rollout.tally import Tally
 from ludus.rollout.tuning import Tuning
 
@@ -66,6 +67,9 @@ async def collect(
     """
     tuning, budget, reporter = tuning or Tuning(), budget or Budget(), reporter or Reporter()
     agent = agent or OracleAgent()
+    path = out or default_folder(job, agent)
+    if resume and (done := _finished(job, agent, path, retry_broken=retry_broken)):
+        return done
     places = await find_places(job.mix, base_url=base_url, token=token)
     if budget.max_cost is not None and not agent.priced:
         raise BadSetting(
@@ -76,7 +80,12 @@ async def collect(
     await _rehearse(plan, places, job.episodes)
     await agent.prepare([place.name for place in places.values()])
     reporter.checked()
-    folder = _folder(job, agent, out, resume=resume)
+    settings = job.settings(agent)
+    folder = (
+        RunFolder.resume_or_create(path, settings)
+        if resume
+        else RunFolder.create(beside(path), settings)
+    )
     with Journal.open(folder.episodes) as journal:
         if journal.repaired:
             reporter.warn(journal.repaired)
@@ -102,6 +111,17 @@ async def collect(
         fresh=collector.tally.fresh,
         stopped=collector.stopped,
     )
+
+
+def _finished(job: Job, agent: Agent, path: Path, *, retry_broken: bool) -> Outcome | None:
+    """The run as it is, if it has all that is asked for: then no server and no model is needed."""
+    if not (path / "run.json").exists():
+        return None
+    facts = review(RunFolder.resume_or_create(path, job.settings(agent)))
+    complete = facts["complete"] and facts["planned"] >= job.episodes
+    if not complete or (retry_broken and facts["broken"]):
+        return None
+    return Outcome(folder=path, summary=facts, fresh=0, stopped=None)
 
 
 def _oddities(journal: Path, recorded: Recorded) -> Iterator[str]:
@@ -164,11 +184,3 @@ async def _begin_one_of(spec: str, place: Place, tasks: Sequence[JsonObject]) ->
             return  # Others use the server: the run will wait for its turn.
     if crash is not None:
         raise BadSetting(f"{spec} cannot begin an episode: {crash}")
-
-
-def _folder(job: Job, agent: Agent, out: Path | None, *, resume: bool) -> RunFolder:
-    settings = job.settings(agent)
-    path = out or default_folder(job, agent)
-    if not resume:
-        return RunFolder.create(beside(path), settings)
-    return RunFolder.resume_or_create(path, settings)
