@@ -220,6 +220,8 @@ def test_an_interrupted_check_says_so_in_one_line(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        # A shell that starts a job in the background lets it ignore interrupts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_until((tmp_path / "begun").exists, seconds=60)
     process.send_signal(signal.SIGINT)

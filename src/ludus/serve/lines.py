@@ -71,6 +71,9 @@ class Line:
         early, self._early = self._early, None
         return await (early or self._next())
 
+    def answered(self) -> None:
+        """The message that was received last has been dealt with."""
+
     async def watch(self, work: asyncio.Task[T]) -> T:
         """Wait for this work; raises `Gone` if the client leaves first. Messages are kept."""
         while not work.done():

@@ -106,6 +106,7 @@ class SocketEndpoint:
                 reply = await line.watch(session.running)
             if reply is not None:
                 await line.send(reply)
+            line.answered()
 
     async def _catch_up(self, line: Line, session: ServedSession) -> None:
         """Give a client that came back the reply that it is waiting for."""

@@ -81,6 +81,8 @@ class FastLine(WSListener, Line):
         self._endpoint = endpoint
         self._connections = connections
         self._arrived: asyncio.Queue[bytes | Gone] = asyncio.Queue()
+        self._unanswered = 0
+        """Messages that were left to whoever receives, until `answered` is called for each."""
         self._parts: list[bytes] = []
         self._clean = False
         self._deaf = False
@@ -142,6 +144,9 @@ class FastLine(WSListener, Line):
             self._transport.send_close(WSCloseCode(code))
             self._transport.disconnect()
 
+    def answered(self) -> None:
+        self._unanswered -= 1
+
     async def _next(self) -> bytes:
         arrived = await self._arrived.get()
         if self._deaf and self._arrived.empty():
@@ -155,11 +160,13 @@ class FastLine(WSListener, Line):
 
     def _take(self, payload: bytes) -> None:
         direct = self.direct
-        if direct is not None and self._arrived.empty():
+        # Not past a message that is still being answered, though it is in the queue no longer.
+        if direct is not None and not self._unanswered:
             reply = direct(payload)
             if reply is not None:
                 self._transport.send(_TEXT, reply)
                 return
+        self._unanswered += 1
         self._arrived.put_nowait(payload)
         if self._arrived.qsize() >= _MOST_WAITING and not self._deaf:
             # It sends faster than it is answered: the rest waits on its side.
