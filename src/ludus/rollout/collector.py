@@ -73,6 +73,8 @@ class Collector:
         }
         self._breaker = Breaker(played=tally.totals.scored > 0)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unbegun = 0
+        """Episodes that were given a task, which has not run yet."""
         self._freed = asyncio.Event()
         self._ending = asyncio.Event()
         self._failed: RunError | None = None
@@ -144,6 +146,7 @@ class Collector:
                 task = group.create_task(self._episode(index))
                 self._tasks.add(task)
                 self.tally.active += 1
+                self._unbegun += 1
                 task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -168,9 +171,10 @@ class Collector:
         if not self._budget.limits_spending:
             return []
         begun = [activity.usage for activity in self.activities.values()]
-        return begun + [Usage()] * (self.tally.active - len(begun))
+        return begun + [Usage()] * self._unbegun
 
     async def _episode(self, index: int) -> None:
+        self._unbegun -= 1
         assignment = self._plan[index]
         try:
             episode = await self._attempts(assignment, self._pools[self._plan.spec_of(index)])
