@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import wait_until
 
@@ -70,6 +70,7 @@ def test_what_is_not_one_line_is_refused(line: bytes, tmp_path: Path) -> None:
     assert (tmp_path / "j").read_bytes() == b""
 
 
+@settings(deadline=None)  # it waits for the disk
 @given(cut=st.integers(0, len(WHOLE)))
 def test_a_file_cut_anywhere_keeps_its_complete_lines(
     cut: int, tmp_path_factory: pytest.TempPathFactory

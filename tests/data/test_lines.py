@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data.attempts import RUN, attempt, written
@@ -53,6 +53,7 @@ def spaced(line: bytes) -> bytes:
     return json.dumps(dict(reversed(fields.items())), ensure_ascii=False).encode() + b"\r\n"
 
 
+@settings(deadline=None)
 @given(any_episode())
 @example(attempt(0, reward=1e-7))
 @example(attempt(0, reward=-0.0))
@@ -174,6 +175,7 @@ def test_only_the_first_ten_unreadable_lines_are_remembered(tmp_path: Path) -> N
     assert (recorded.unreadable, recorded.unreadable_lines) == (1000, list(range(1, 11)))
 
 
+@settings(deadline=None)
 @given(cut=st.integers(1, len(attempt(1).as_line()) - 2))
 @example(cut=attempt(1).as_line().index(b'},"environment"') + 1)
 def test_a_torn_last_line_does_not_count(

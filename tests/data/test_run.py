@@ -123,7 +123,7 @@ def test_a_run_is_never_begun_over_another(tmp_path: Path) -> None:
 
 def test_a_file_where_the_folder_should_be_is_a_run_error(tmp_path: Path) -> None:
     (tmp_path / "r").touch()
-    assert "File exists" in refusal(tmp_path / "r", SETTINGS)[0]
+    assert "is a file, and a run needs a folder" in refusal(tmp_path / "r", SETTINGS)[0]
     assert "Not a directory" in refusal(tmp_path / "r" / "below", SETTINGS)[0]
 
 

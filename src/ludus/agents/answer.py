@@ -167,8 +167,8 @@ def _status_within(parsed: JsonObject) -> int:
     error = parsed.get("error")
     code = (error if isinstance(error, dict) else parsed).get("code")
     try:
-        status = int(code)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        status = int(str(code))
+    except ValueError:
         return 500
     return status if 400 <= status < 600 else 500
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -219,4 +220,5 @@ class Provider:
 
 
 def _told(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else str(error) or type(error).__name__

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ class LiveDisplay(Display):
             self._live.stop()
 
 
-class _Periodic(Display):
+class _Periodic(Display, ABC):
     """Says how things stand every few seconds, from a thread of its own."""
 
     def __init__(self, every: float = EVERY) -> None:
@@ -81,8 +82,9 @@ class _Periodic(Display):
         while not self._over.wait(self._every):
             self.say(collector)
 
+    @abstractmethod
     def say(self, collector: Collector) -> None:
-        raise NotImplementedError
+        """How things stand."""
 
     def __exit__(self, *error: object) -> None:
         self._over.set()

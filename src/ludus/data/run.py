@@ -71,6 +71,8 @@ class RunFolder:
             versions=_versions(),
         )
         text = _json(about.model_dump() | {"created_at": about.created_at.isoformat()})
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path} is a file, and a run needs a folder. Use another --output-dir.")
         try:
             path.mkdir(parents=True, exist_ok=True)
             _refuse_strangers(path)

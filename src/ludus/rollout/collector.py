@@ -9,10 +9,11 @@ import asyncio
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from ludus.agents.agent import Agent
 from ludus.client.session import Session
-from ludus.data.episode import Episode, Usage
+from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.journal import Journal
 from ludus.data.run import RunFolder
 from ludus.data.tools import JsonObject
@@ -21,7 +22,7 @@ from ludus.rollout.activity import Activity
 from ludus.rollout.breaker import LASTING, Breaker
 from ludus.rollout.budget import Budget
 from ludus.rollout.job import Job
-from ludus.rollout.loop import fault_of, overdue, play, unplayed
+from ludus.rollout.loop import fault_of, overdue, play, recorded
 from ludus.rollout.places import Place
 from ludus.rollout.plan import Assignment, Plan
 from ludus.rollout.reporter import Reporter
@@ -206,18 +207,23 @@ class Collector:
     async def _attempt(self, assignment: Assignment, pool: SessionPool, attempt: int) -> Episode:
         activity = Activity(assignment.episode_id, assignment.environment)
         self.activities[assignment.episode_id] = activity
-        limits = self.job.limits
+        limits, started_at = self.job.limits, datetime.now(UTC)
         try:
             with activity.doing("environment", f"a session of {pool.endpoint.spec}"):
                 async with asyncio.timeout(limits.episode_timeout):
                     session = await pool.take()
         except Exception as error:
-            fault = (
-                overdue(activity, limits)
-                if isinstance(error, TimeoutError)
-                else fault_of(error, activity)
+            late = isinstance(error, TimeoutError)
+            return recorded(
+                assignment,
+                self.agent,
+                limits,
+                attempt=attempt,
+                stop_reason=StopReason.DEADLINE if late else StopReason.BROKEN,
+                error=overdue(activity, limits) if late else fault_of(error, activity),
+                started_at=started_at,
+                activity=activity,
             )
-            return unplayed(assignment, self.agent, limits, fault, attempt=attempt)
         try:
             episode = await play(
                 session,

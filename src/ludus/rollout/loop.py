@@ -70,17 +70,17 @@ async def play(
         late = clock.expired() and isinstance(failed, TimeoutError)
         stop = StopReason.DEADLINE if late else StopReason.BROKEN
         error = overdue(activity, limits) if late else fault_of(failed, activity)
-    return Episode(
-        episode_id=assignment.episode_id,
+    return recorded(
+        assignment,
+        agent,
+        limits,
         attempt=attempt,
         stop_reason=stop,
+        error=error,
+        started_at=started_at,
+        activity=activity,
         reward=table.reward(stop),
         usage=table.usage,
-        environment=assignment.environment,
-        task=assignment.task,
-        seed=assignment.seed,
-        group_id=assignment.group_id,
-        agent=described(agent, limits),
         messages=tuple(table.messages),
         tools=tuple(tool.as_openai() for tool in session.tools),
         rewards=dict(table.parts) if error is None else {},
@@ -88,33 +88,34 @@ async def play(
         turns=table.turns,
         tool_calls=table.tool_calls,
         malformed_calls=table.malformed_calls,
-        error=error,
+        tokens=table.tokens,
+    )
+
+
+def recorded(
+    assignment: Assignment,
+    agent: Agent,
+    limits: Limits,
+    *,
+    started_at: datetime,
+    activity: Activity,
+    **what: Any,
+) -> Episode:
+    """The record of an attempt: who and which task, and what became of it."""
+    return Episode(
+        episode_id=assignment.episode_id,
+        environment=assignment.environment,
+        task=assignment.task,
+        seed=assignment.seed,
+        group_id=assignment.group_id,
+        agent=described(agent, limits),
         timing=Timing(
             started_at=started_at,
             ended_at=datetime.now(UTC),
             model_s=round(activity.seconds["model"], 6),
             environment_s=round(activity.seconds["environment"], 6),
         ),
-        tokens=table.tokens,
-    )
-
-
-def unplayed(
-    assignment: Assignment, agent: Agent, limits: Limits, error: Fault, *, attempt: int
-) -> Episode:
-    """The record of an attempt for which there was not even a session."""
-    now = datetime.now(UTC)
-    return Episode(
-        episode_id=assignment.episode_id,
-        attempt=attempt,
-        stop_reason=StopReason.BROKEN,
-        environment=assignment.environment,
-        task=assignment.task,
-        seed=assignment.seed,
-        group_id=assignment.group_id,
-        agent=described(agent, limits),
-        error=error,
-        timing=Timing(started_at=now, ended_at=now),
+        **what,
     )
 
 

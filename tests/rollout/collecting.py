@@ -1,0 +1,90 @@
+"""Small runs, and agents that fail, cost or dawdle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.agents.oracle import OracleAgent
+from ludus.data.episode import Episode, Usage
+from ludus.data.lines import episodes
+from ludus.data.messages import Message
+from ludus.rollout import Job, Outcome, collect
+from ludus.rollout.collector import Collector
+from ludus.rollout.reporter import Reporter
+from ludus.rollout.tuning import Tuning
+
+COUNTER = "world:Counter"
+QUICK = Tuning(retry_pause=0.001, patience=5.0)
+
+
+def job(spec: str = COUNTER, n: int = 20, **settings: Any) -> Job:
+    return Job(spec, episodes=n, **settings)
+
+
+def read(folder: Path) -> list[Episode]:
+    return sorted(episodes(folder / "episodes.jsonl"), key=lambda episode: episode.episode_id)
+
+
+async def run(out: Path, agent: Agent | None = None, **settings: Any) -> Outcome:
+    kept = {name: settings.pop(name) for name in list(settings) if name in _COLLECT}
+    return await collect(job(**settings), agent or OracleAgent(), out, **{"tuning": QUICK, **kept})
+
+
+_COLLECT = ("base_url", "resume", "retry_broken", "tuning", "budget", "reporter", "token")
+
+
+class Flaky(OracleAgent):
+    """Breaks in some episodes, for some attempts."""
+
+    def __init__(self, breaks: Callable[[str, int], Exception | None]) -> None:
+        self._breaks = breaks
+        self._attempts: dict[str, int] = {}
+
+    async def begin(self, situation: Situation) -> Player:
+        key = f"{situation.seed}/{situation.member}"
+        self._attempts[key] = self._attempts.get(key, 0) + 1
+        error = self._breaks(key, self._attempts[key])
+        if error is not None:
+            raise error
+        return await super().begin(situation)
+
+
+class Priced(Agent):
+    """Each reply costs a cent and a hundred tokens."""
+
+    provider = "priced"
+
+    async def begin(self, situation: Situation) -> Player:
+        class Payer(Player):
+            async def act(
+                self, messages: Sequence[Message], *, max_tokens: int | None = None
+            ) -> Reply:
+                await asyncio.sleep(0.001)
+                usage = Usage(prompt_tokens=80, completion_tokens=20, cost=0.01)
+                return Reply(Message(role="assistant", content="Hm."), usage=usage)
+
+        return Payer()
+
+
+class Ending(Reporter):
+    """Ends the run after a while, in one way or the other."""
+
+    def __init__(self, end: Callable[[Collector], None]) -> None:
+        self._end = end
+        self.warnings: list[str] = []
+
+    def begin(self, collector: Collector) -> None:
+        asyncio.get_running_loop().call_later(0.05, self._end, collector)
+
+    def warn(self, words: str) -> None:
+        self.warnings.append(words)
+
+
+class Slow(OracleAgent):
+    async def begin(self, situation: Situation) -> Player:
+        await asyncio.sleep(0.1)
+        return await super().begin(situation)

@@ -1,0 +1,187 @@
+"""Budgets, the ways to end a run, and what the next start finds."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from world import Counter, serving
+
+from ludus import State, ToolCall
+from ludus.agents.agent import Player, Situation
+from ludus.agents.human import HumanAgent
+from ludus.agents.oracle import OracleAgent
+from ludus.agents.scripted import ScriptedAgent
+from ludus.data.episode import StopReason
+from ludus.errors import (
+    BadSetting,
+    ModelBusy,
+    RunError,
+    StoppedEarly,
+)
+from ludus.rollout import Limits
+from ludus.rollout.budget import Budget
+from ludus.rollout.tuning import Tuning
+from rollout.collecting import Ending, Flaky, Priced, Slow, read, run
+
+
+@pytest.mark.parametrize(
+    ("budget", "why", "most"),
+    [
+        (Budget(max_cost=0.5), "--max-cost $0.5 is used up", 50),
+        (Budget(max_total_tokens=3000), "--max-total-tokens 3,000 is used up", 30),
+    ],
+)
+async def test_a_budget_ends_the_run_cleanly_and_the_rest_is_left(
+    tmp_path: Path, budget: Budget, why: str, most: int
+) -> None:
+    outcome = await run(tmp_path / "run", Priced(), n=300, budget=budget)
+    assert outcome.stopped == why
+    assert most - 2 <= outcome.summary["episodes"] <= most + 1
+    assert outcome.summary["left"] == 300 - outcome.summary["episodes"]
+    again = await run(tmp_path / "run", Priced(), n=300, budget=budget)
+    assert outcome.summary["episodes"] + again.fresh <= most + 1, "what was spent before counts"
+    await run(tmp_path / "run", Priced(), n=300)
+    assert len(read(tmp_path / "run")) == 300
+
+
+async def test_time_is_a_budget_too(tmp_path: Path) -> None:
+    outcome = await run(
+        tmp_path / "run",
+        Priced(),
+        n=100_000,
+        budget=Budget(max_time=0.3),
+        tuning=Tuning(concurrency=4),
+    )
+    assert outcome.stopped == "--max-time 0.3 s is used up"
+    assert 0 < outcome.summary["episodes"] < 100_000
+
+
+async def test_a_cost_limit_without_a_price_is_refused(tmp_path: Path) -> None:
+    class Unpriced(Priced):
+        priced = False
+
+    with pytest.raises(BadSetting, match="--max-cost needs a price"):
+        await run(tmp_path / "run", Unpriced(), budget=Budget(max_cost=1.0))
+    assert not (tmp_path / "run").exists()
+
+
+async def test_draining_finishes_what_is_under_way(tmp_path: Path) -> None:
+    drain = Ending(lambda collector: collector.drain("enough"))
+    outcome = await run(
+        tmp_path / "run", Slow(), n=100, reporter=drain, tuning=Tuning(concurrency=8)
+    )
+    assert (outcome.stopped, outcome.summary["episodes"]) == ("enough", 8)
+
+
+async def test_draining_does_not_begin_another_attempt(tmp_path: Path) -> None:
+    drain = Ending(lambda collector: collector.drain("enough"))
+    dead = Flaky(lambda key, attempt: ModelBusy("HTTP 503"))
+    patient = Tuning(concurrency=4, retry_pause=60.0)
+    outcome = await run(tmp_path / "run", dead, n=4, reporter=drain, tuning=patient)
+    assert (outcome.stopped, outcome.summary["episodes"]) == ("enough", 0)
+
+
+async def test_aborting_leaves_what_is_under_way_to_be_played_again(tmp_path: Path) -> None:
+    abort = Ending(lambda collector: collector.abort("now"))
+    outcome = await run(
+        tmp_path / "run", Slow(), n=20, reporter=abort, tuning=Tuning(concurrency=8)
+    )
+    assert (outcome.stopped, outcome.summary["episodes"]) == ("now", 0)
+    outcome = await run(tmp_path / "run", n=20)
+    assert outcome.summary["scored"] == 20
+
+
+async def test_two_writers_do_not_share_a_run(tmp_path: Path) -> None:
+    first = asyncio.create_task(run(tmp_path / "run", Slow(), n=4))
+    await asyncio.sleep(0.05)
+    with pytest.raises(RunError, match="Another process is writing"):
+        await run(tmp_path / "run", n=4)
+    await first
+
+
+async def test_a_torn_line_is_mended_and_its_episode_played_again(tmp_path: Path) -> None:
+    await run(tmp_path / "run", n=10, tuning=Tuning(concurrency=1))
+    journal = tmp_path / "run/episodes.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-200])
+    reporter = Ending(lambda collector: None)
+    outcome = await run(tmp_path / "run", n=10, reporter=reporter)
+    assert (outcome.fresh, outcome.summary["episodes"]) == (1, 10)
+    assert len(reporter.warnings) == 1
+    assert [e.stop_reason for e in read(tmp_path / "run")] == [StopReason.DONE] * 10
+
+
+async def test_damage_in_the_middle_of_a_journal_is_told_and_played_again(tmp_path: Path) -> None:
+    await run(tmp_path / "run", n=4, tuning=Tuning(concurrency=1))
+    journal = tmp_path / "run/episodes.jsonl"
+    first, _, *rest = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([first, b"not an episode\n", *rest, first]))
+    reporter = Ending(lambda collector: None)
+    outcome = await run(tmp_path / "run", n=4, reporter=reporter)
+    assert (outcome.fresh, outcome.summary["episodes"]) == (1, 4)
+    damage, twice = reporter.warnings
+    assert "1 lines that are no episodes (line 2)" in damage
+    assert "1 episodes twice" in twice
+
+
+async def test_the_watchdog_is_heard(tmp_path: Path) -> None:
+    class Stuck(OracleAgent):
+        async def begin(self, situation: Situation) -> Player:
+            await asyncio.sleep(0.5)
+            return await super().begin(situation)
+
+    reporter = Ending(lambda collector: None)
+    await run(tmp_path / "run", Stuck(), n=1, reporter=reporter, tuning=Tuning(hang_warning=0.1))
+    assert any("has waited" in words for words in reporter.warnings)
+
+
+async def test_an_environment_that_never_opens_meets_the_deadline(tmp_path: Path) -> None:
+    class Stuck(Counter):
+        """Opens once, for the rehearsal."""
+
+        begun = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            Stuck.begun += 1
+
+        @property
+        async def state(self) -> State:  # type: ignore[override]
+            if Stuck.begun > 1:
+                await asyncio.sleep(60)
+            return State()
+
+    with (
+        serving(Stuck) as served,
+        pytest.raises(StoppedEarly, match="Deadline: The episode was not over"),
+    ):
+        limits = Limits(episode_timeout=0.2)
+        await run(tmp_path / "run", ScriptedAgent(), spec=served.url, n=2, limits=limits)
+
+
+async def test_a_person_plays_one_episode_after_the_other(tmp_path: Path) -> None:
+    shown: list[str] = []
+    asked: list[str] = []
+
+    async def ask(prompt: str) -> str:
+        await asyncio.sleep(0)
+        asked.append(shown[-1])
+        return "60"
+
+    person = HumanAgent(ask, lambda message: shown.append(message.text))
+    await run(tmp_path / "run", person, n=3)
+    assert [line.split()[0] for line in shown] == ["Reach", "Total"] * 3
+    assert all(line.startswith("Reach") for line in asked)
+
+
+async def test_sessions_are_given_back(tmp_path: Path) -> None:
+    with serving(Counter) as served:
+        await run(tmp_path / "run", n=30, base_url=served.url, tuning=Tuning(concurrency=8))
+        assert len(served.sessions) == 0
+
+
+async def test_arguments_of_the_scripted_agent_are_recorded(tmp_path: Path) -> None:
+    agent = ScriptedAgent(ToolCall(name="add", arguments={"number": 60}))
+    await run(tmp_path / "run", agent, n=2)
+    assert {e.reward for e in read(tmp_path / "run")} == {0.0}
