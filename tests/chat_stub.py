@@ -165,7 +165,7 @@ class Stub:
 def as_openai(request: Json, message: Json) -> Json:
     calls = message.get("tool_calls")
     return {
-        "id": f"chatcmpl-{_digest(request)[:12]}",
+        "id": f"chatcmpl-{len(request['messages'])}",
         "object": "chat.completion",
         "model": request["model"],
         "choices": [
@@ -222,9 +222,9 @@ def sensible(request: Json) -> Json:
     if not tools:
         return {"content": f"I was told {_tokens(request['messages'])} tokens."}
     question = _question(request)
-    chance = random.Random(_digest(request["messages"]))
     if "answer" in tools and (problem := _SUM.search(question)):
         return _calling("answer", {"answer": str(_sum(problem.group(), question))}, request)
+    chance = random.Random(_digest(request["messages"]))
     if "guess" in tools:
         return _calling("guess", {"word": chance.choice(_WORDS)}, request)
     name, schema = next(iter(tools.items()))
