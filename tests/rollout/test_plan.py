@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
+from ludus.data.episode import group_of
 from ludus.environment.mix import Mix, mix, parse_mix
 from ludus.errors import BadSetting
-from ludus.rollout.plan import Plan, group_of, task_seed
+from ludus.rollout.plan import Plan, task_seed
 
 
 def plan(text: str = "wordle", **settings: object) -> Plan:

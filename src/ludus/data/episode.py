@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -157,6 +160,18 @@ class Episode(BaseModel):
     @classmethod
     def from_line(cls, line: bytes | str) -> Episode:
         return cls.model_validate_json(line)
+
+
+def group_of(environment: str, task: Mapping[str, Any]) -> str:
+    """A name for the task itself: the same in every run, whoever plays it."""
+    words = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
+    return f"{digest_of(words):016x}"
+
+
+def digest_of(words: str) -> int:
+    """Eight bytes of a hash that is the same everywhere, unlike Python's own."""
+    data = words.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
 def _encodable(value: Any) -> Any:

@@ -7,6 +7,7 @@ API wants otherwise is its agent's business.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
@@ -78,6 +79,14 @@ class Message(BaseModel):
         return "\n".join(
             part.text if isinstance(part, Text) else "[image]" for part in self.content
         )
+
+
+def prompt_of(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """What stood there before the model spoke."""
+    for at, message in enumerate(messages):
+        if message.role == "assistant":
+            return tuple(messages[:at])
+    return tuple(messages)
 
 
 def calling(*calls: ToolCall | None, at: int) -> Message:

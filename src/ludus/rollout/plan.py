@@ -6,12 +6,11 @@ once, change nothing; a run that is made longer only adds to its end.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ludus.data.episode import digest_of, group_of
 from ludus.data.lines import episode_id
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mix
@@ -79,18 +78,8 @@ def task_seed(seed: int, number: int) -> int:
     Scattered, so that runs with different seeds share no tasks: with seeds that only count up from
     the run's, a run of seed 0 and its held-out test of seed 1 would be nearly the same tasks.
     """
-    return _digest(f"{seed}/{number}") % _SEEDS
-
-
-def group_of(environment: str, task: Mapping[str, Any]) -> str:
-    """A name for the task itself: the same in every run, whoever plays it."""
-    words = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
-    return f"{_digest(words):016x}"
+    return digest_of(f"{seed}/{number}") % _SEEDS
 
 
 def _unit(seed: int) -> float:
-    return _digest(f"mix/{seed}") / 2**64
-
-
-def _digest(words: str) -> int:
-    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "big")
+    return digest_of(f"mix/{seed}") / 2**64

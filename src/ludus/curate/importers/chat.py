@@ -1,0 +1,159 @@
+"""Chat messages and tools as other programs write them, brought into the one form stored here.
+
+The differences are small and everywhere: `content` that is null or a list of parts, arguments as
+an object instead of a string of JSON, calls without ids, `developer` for `system`, reasoning under
+four names, tools that are flat. Nothing that was said is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ludus.curate.importers.reading import Malformed, an_object
+from ludus.data.content import Text
+from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
+from ludus.data.tools import JsonObject
+
+_ROLES = {"developer": "system", "function": "tool"}
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
+
+
+def messages_of(values: Any, what: str = "messages") -> tuple[Message, ...]:
+    """A list of messages in any of the forms that chat APIs take."""
+    if not isinstance(values, list):
+        raise Malformed(f"{what} is not a list")
+    return tuple(linked(_message(value, at) for at, value in enumerate(values)))
+
+
+def tools_of(values: Any) -> tuple[JsonObject, ...]:
+    """Tools in OpenAI's chat form. Those of its Responses API, of Anthropic and MCP are flat."""
+    if values is None:
+        return ()
+    if not isinstance(values, list):
+        raise Malformed("tools is not a list")
+    return tuple(_tool(an_object(value, "a tool")) for value in values)
+
+
+def call_of(name: Any, arguments: Any, identity: Any = None) -> Call:
+    """A tool call; its arguments are kept as they were written, also where they are no JSON."""
+    if not isinstance(name, str):
+        raise Malformed("a tool call has no name")
+    written = arguments if isinstance(arguments, str) else as_json(arguments or {})
+    return Call(id=str(identity or ""), function=Function(name=name, arguments=written))
+
+
+def content_of(value: Any) -> str | tuple[Part, ...]:
+    """What a message says: words alone become a string, pictures keep their place among them."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    parts = [_part(part) for part in (value if isinstance(value, list) else [value])]
+    if all(isinstance(part, Text) for part in parts) and len(parts) == 1:
+        return parts[0].text  # type: ignore[union-attr]
+    return tuple(parts)
+
+
+def linked(messages: Iterable[Message]) -> Iterator[Message]:
+    """Every call with an id, and every tool's answer with the id of the call that it answers.
+
+    Where a file has no ids, answers belong to the calls before them in the order of the calls.
+    """
+    waiting: list[Call] = []
+    for at, message in enumerate(messages):
+        if message.tool_calls:
+            calls = tuple(
+                call if call.id else call.model_copy(update={"id": f"call_{at}_{number}"})
+                for number, call in enumerate(message.tool_calls)
+            )
+            waiting = list(calls)
+            yield message.model_copy(update={"tool_calls": calls})
+        elif message.role == "tool":
+            known = next((call for call in waiting if call.id == message.tool_call_id), None)
+            answered = known or (waiting[0] if waiting and not message.tool_call_id else None)
+            if answered is not None:
+                waiting.remove(answered)
+                message = message.model_copy(update={"tool_call_id": answered.id})
+            yield message
+        else:
+            yield message
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _message(value: Any, at: int) -> Message:
+    fields = an_object(value, f"message {at}")
+    role = fields.get("role")
+    thought = next((fields[name] for name in _REASONING if fields.get(name)), None)
+    return Message(
+        role=_ROLES.get(str(role), role),  # type: ignore[arg-type]
+        content=content_of(fields.get("content")),
+        reasoning_content=_plain(thought) if thought is not None else None,
+        tool_calls=tuple(_calls(fields)) or None,
+        tool_call_id=fields.get("tool_call_id"),
+        name=fields.get("name"),
+    )
+
+
+def _calls(fields: JsonObject) -> Iterator[Call]:
+    calls = fields.get("tool_calls") or []
+    if fields.get("function_call"):
+        calls = [{"function": fields["function_call"]}]
+    for value in calls:
+        if isinstance(value, str):  # A JSON object that was written into a string.
+            value = _parsed(value)
+        call = an_object(value, "a tool call")
+        function = call.get("function", call)
+        if isinstance(function, str):
+            function = {"name": function, "arguments": call.get("arguments")}
+        yield call_of(function.get("name"), function.get("arguments"), call.get("id"))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise Malformed("a tool call is a string that is not JSON") from None
+
+
+def _part(value: Any) -> Text | ImagePart:
+    if isinstance(value, str):
+        return Text(text=value)
+    part = an_object(value, "a part of a message")
+    kind = part.get("type")
+    if kind in _TEXTS or kind is None:
+        words = part.get("text", part.get("refusal"))
+        if isinstance(words, str):
+            return Text(text=words)
+    image = part.get("image_url", part.get("image"))
+    if image is not None:
+        address = image.get("url") if isinstance(image, dict) else image
+        if isinstance(address, str):
+            return ImagePart(image_url=ImageUrl(url=address))
+    raise Malformed(f"a part of type {kind!r} is neither text nor an image")
+
+
+def _plain(value: Any) -> str:
+    content = content_of(value)
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content if isinstance(part, Text))
+
+
+def _tool(value: JsonObject) -> JsonObject:
+    function = value.get("function")
+    if isinstance(function, dict):
+        return {**value, "type": value.get("type", "function")}
+    if not isinstance(value.get("name"), str):
+        raise Malformed("a tool has no name")
+    schema = value.get("parameters", value.get("input_schema", value.get("inputSchema")))
+    made: JsonObject = {"name": value["name"], "description": value.get("description") or ""}
+    made["parameters"] = schema or {"type": "object", "properties": {}}
+    if value.get("strict") is not None:
+        made["strict"] = value["strict"]
+    return {"type": "function", "function": made}

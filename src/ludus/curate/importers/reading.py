@@ -1,0 +1,87 @@
+"""What every importer is: a file in somebody's format -> episodes, and what could not be read.
+
+An importer never raises over a file's content and never passes anything over in silence: a line
+that is no episode comes out as `Unreadable`, in its place. Writing the run folder is
+`ludus.curate.importers.bring_in`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from ludus.data.episode import Episode
+from ludus.data.lines import numbered
+from ludus.data.tools import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A place in a file that holds no episode, and why."""
+
+    path: Path
+    line: int | None
+    """From 1; None where the whole file cannot be read."""
+    why: str
+
+    def __str__(self) -> str:
+        where = f"{self.path}:{self.line}" if self.line is not None else str(self.path)
+        return f"{where}: {self.why}"
+
+
+Importer = Callable[[Path], Iterator[Episode | Unreadable]]
+"""Reads one file. An `episode_id` may be empty: then the run folder gives it one."""
+
+
+class Malformed(ValueError):
+    """This line is JSON, and not what the format says."""
+
+
+def each_line(
+    path: Path, episodes_of: Callable[[JsonObject], Iterator[Episode]]
+) -> Iterator[Episode | Unreadable]:
+    """Every line of a JSONL file through `episodes_of`, which raises `Malformed` where it must.
+
+    All of a line is read before any of it is passed on: half a line is not a result.
+    """
+    for number, line in numbered(path):
+        try:
+            yield from list(episodes_of(an_object(from_json(line))))
+        except ValidationError as error:
+            yield Unreadable(path, number, first_complaint(error))
+        except Malformed as error:
+            yield Unreadable(path, number, str(error))
+        except ValueError as error:
+            yield Unreadable(path, number, f"not JSON: {error}")
+
+
+def an_object(value: Any, what: str = "the line") -> JsonObject:
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} is {_kind(value)}, not a JSON object")
+    return value
+
+
+def a_number(value: Any, what: str) -> float | None:
+    """A score as files have it; None: unscored. A truth value is 0 or 1."""
+    if value is None:
+        return None
+    if not isinstance(value, int | float):
+        raise Malformed(f"{what} is {_kind(value)}, not a number")
+    return float(value)
+
+
+def first_complaint(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
+
+
+def _kind(value: Any) -> str:
+    names = {str: "a string", bool: "true or false", int: "a number", float: "a number"}
+    named = {list: "a list", dict: "an object", type(None): "null"} | names
+    return named.get(type(value), type(value).__name__)
