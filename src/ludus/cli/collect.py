@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ludus.cli.figures import seconds_of
+from ludus.cli.typed import as_typed
 from ludus.errors import LudusError
 
 if TYPE_CHECKING:
@@ -240,18 +239,6 @@ def _push(outcome: Outcome, repo_id: str, *, private: bool, as_json: bool) -> No
     from ludus.publish.hub import push_folder
 
     url = push_folder(
-        outcome.folder, repo_id, private=private, retry="the same command", command=_as_typed()
+        outcome.folder, repo_id, private=private, retry="the same command", command=as_typed()
     )
     typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")
-
-
-def _as_typed() -> str:
-    """The command line, without the token that may stand in it."""
-    words = iter(sys.argv[1:])
-    kept = ["ludus"]
-    for word in words:
-        if word == "--token":
-            next(words, None)
-        elif not word.startswith("--token="):
-            kept.append(word)
-    return shlex.join(kept)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ludus import __version__
-from ludus.cli import check, collect, envs, init, play, runs, serve, show
+from ludus.cli import bring, check, collect, curate, envs, init, lint, play, runs, serve, show
 from ludus.cli.console import complain
 from ludus.errors import LudusError
 
@@ -27,9 +27,12 @@ app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("play")(play.play)
 app.command("collect")(collect.collect)
+app.command("import")(bring.bring)
+app.command("curate")(curate.curate)
 app.command("runs")(runs.runs)
 app.command("show")(show.show)
 app.command("init")(init.init)
+app.command("lint")(lint.lint)
 
 
 def _version(wanted: bool) -> None:

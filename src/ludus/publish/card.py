@@ -7,20 +7,19 @@ Pure functions; `card_of` reads the two files. The Hub is `ludus.publish.hub`'s 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
 
+from ludus.data.columns import COLUMNS, DATASETS_VERSION
+from ludus.data.markdown import code, fenced, front_matter_of, inline, size_category, table
 from ludus.data.tools import JsonObject
-from ludus.publish.columns import COLUMNS, DATASETS_VERSION
 
 CARD = "README.md"
 EPISODES = "episodes.jsonl"
 _TAGS = ("ludus", "openenv", "tool-use", "rollouts")
-_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
 
 
 def data_card(
@@ -53,14 +52,12 @@ def front_matter(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str
         "pretty_name": _title(settings),
         "tags": _TAGS,
         "task_categories": ["text-generation"],
-        "size_categories": _size(summary.get("episodes")),
+        "size_categories": size_category(summary.get("episodes")),
         "configs": [
             {"config_name": "default", "data_files": [{"split": "train", "path": EPISODES}]}
         ],
     }
-    lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value]
-    features = [f"  - {_yaml(column.feature())}" for column in COLUMNS]
-    return "\n".join(["---", *lines, "dataset_info:", "  features:", *features, "---", ""])
+    return front_matter_of(values, [column.feature() for column in COLUMNS])
 
 
 def card_of(folder: Path, repo_id: str, *, command: str | None = None) -> str:
@@ -86,10 +83,10 @@ def _read(path: Path) -> JsonObject:
 
 
 def _title(settings: Mapping[str, Any]) -> str:
-    played = f"Rollouts of {_inline(settings.get('environment') or 'an environment')}"
+    played = f"Rollouts of {inline(settings.get('environment') or 'an environment')}"
     agent = _agent(settings)
     name = agent.get("model") or agent.get("provider")
-    return f"{played} by {_inline(name)}" if name else played
+    return f"{played} by {inline(name)}" if name else played
 
 
 def _opening(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -110,7 +107,7 @@ def _facts(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     ]
     episodes, scored = summary.get("episodes"), summary.get("scored")
     rows = {
-        "Environment": _code(settings.get("environment")),
+        "Environment": code(settings.get("environment")),
         "Agent": _sampling(_agent(settings)),
         "Episodes": _number(episodes),
         "Scored": _number(scored),
@@ -119,12 +116,12 @@ def _facts(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
         "Cost": f"${usage['cost']:,.2f}" if usage.get("cost") is not None else "",
     }
     known = [(name, fact) for name, fact in rows.items() if fact]
-    table = _table(("", ""), known) if known else ""
+    listed = table(("", ""), known) if known else ""
     if episodes is None or scored is None or episodes <= scored:
-        return table
+        return listed
     some = "One of them is" if episodes - scored == 1 else f"{episodes - scored:,} of them are"
     return (
-        f"{table}\n\n{some} unscored: `reward` is null, and nothing is known about how well the "
+        f"{listed}\n\n{some} unscored: `reward` is null, and nothing is known about how well the "
         "model did. Leave these out of training and statistics; they are no zeros."
     )
 
@@ -134,8 +131,8 @@ def _endings(summary: Mapping[str, Any]) -> str:
     if not reasons:
         return ""
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    rows = [(_code(reason), f"{count:,}") for reason, count in ordered]
-    return "## How they ended\n\n" + _table(("stop_reason", "episodes"), rows)
+    rows = [(code(reason), f"{count:,}") for reason, count in ordered]
+    return "## How they ended\n\n" + table(("stop_reason", "episodes"), rows)
 
 
 def _usage(repo_id: str) -> str:
@@ -146,20 +143,20 @@ def _usage(repo_id: str) -> str:
         'solved = episodes.filter(lambda episode: episode["reward"] == 1.0)',
         'print(f"{len(solved)} of {len(episodes)} are solved")',
     )
-    block = _fenced("\n".join(lines), "python")
+    block = fenced("\n".join(lines), "python")
     return f"## Load it\n\n{block}\n\nThis needs datasets {DATASETS_VERSION} or newer."
 
 
 def _row() -> str:
-    rows = [(_code(column.name), column.what) for column in COLUMNS]
-    return "## A row\n\n" + _table(("field", "what"), rows)
+    rows = [(code(column.name), column.what) for column in COLUMNS]
+    return "## A row\n\n" + table(("field", "what"), rows)
 
 
 def _again(settings: Mapping[str, Any], command: str | None) -> str:
-    blocks = [_fenced(command, "bash")] if command else []
+    blocks = [fenced(command, "bash")] if command else []
     if settings:
         text = json.dumps(settings, indent=2, ensure_ascii=False, default=str)
-        blocks += ["The settings that decide what the episodes are:", _fenced(text, "json")]
+        blocks += ["The settings that decide what the episodes are:", fenced(text, "json")]
     return "\n\n".join(["## Make it again", *blocks]) if blocks else ""
 
 
@@ -170,52 +167,12 @@ def _agent(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _sampling(agent: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in agent.items() if key not in ("provider", "model")}
-    named = [_code(agent.get("model")), _inline(agent.get("provider") or "")]
-    tuned = [f"{key} {_code(value)}" for key, value in rest.items() if value is not None]
+    named = [code(agent.get("model")), inline(agent.get("provider") or "")]
+    tuned = [f"{key} {code(value)}" for key, value in rest.items() if value is not None]
     return ", ".join(filter(None, [*named, *tuned]))
-
-
-def _size(episodes: Any) -> list[str]:
-    if not isinstance(episodes, int):
-        return []
-    return [next((name for limit, name in _SIZES if episodes < limit), "n>1M")]
 
 
 def _number(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
-
-
-def _yaml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _inline(value: Any) -> str:
-    """One line of printable characters: what YAML and a table's cell can hold."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def _code(value: Any) -> str:
-    if value is None:
-        return ""
-    text = _inline(value)
-    marks = "`" * (_longest_run(text) + 1)
-    return f"{marks} {text} {marks}" if "`" in text else f"{marks}{text}{marks}"
-
-
-def _fenced(text: str, language: str) -> str:
-    """A block of code that its own backticks cannot end."""
-    fence = "`" * max(3, _longest_run(text) + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-def _longest_run(text: str) -> int:
-    return max(map(len, re.findall("`+", text)), default=0)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

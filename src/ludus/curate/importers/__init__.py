@@ -1,0 +1,1 @@
+"""Everybody's rollouts, brought into a run folder: a module for each format."""

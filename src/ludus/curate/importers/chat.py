@@ -47,7 +47,7 @@ def call_of(name: Any, arguments: Any, identity: Any = None) -> Call:
 
 def content_of(value: Any) -> str | tuple[Part, ...]:
     """What a message says: words alone become a string, pictures keep their place among them."""
-    if value is None:
+    if value is None or value == []:
         return ""
     if isinstance(value, str):
         return value
@@ -104,6 +104,8 @@ def _calls(fields: JsonObject) -> Iterator[Call]:
     calls = fields.get("tool_calls") or []
     if fields.get("function_call"):
         calls = [{"function": fields["function_call"]}]
+    if not isinstance(calls, list):
+        raise Malformed("tool_calls is not a list")
     for value in calls:
         if isinstance(value, str):  # A JSON object that was written into a string.
             value = _parsed(value)
@@ -111,6 +113,7 @@ def _calls(fields: JsonObject) -> Iterator[Call]:
         function = call.get("function", call)
         if isinstance(function, str):
             function = {"name": function, "arguments": call.get("arguments")}
+        function = an_object(function, "the function of a tool call")
         yield call_of(function.get("name"), function.get("arguments"), call.get("id"))
 
 

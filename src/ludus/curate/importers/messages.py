@@ -10,9 +10,27 @@ from ludus.curate.importers.making import episode_of
 from ludus.curate.importers.reading import Malformed, Unreadable, a_number, each_line
 from ludus.data.episode import Episode
 from ludus.data.tools import JsonObject
+from ludus.errors import RunError
 
 _MESSAGES = ("messages", "conversations", "conversation")
 _REWARDS = ("reward", "score")
+
+
+def files(path: Path) -> list[Path]:
+    """The file that is named, or every .jsonl file in a folder."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.jsonl"))
+    if not found:
+        raise RunError(f"There is no .jsonl file in {path}. Name the file itself.")
+    return found
+
+
+def others(path: Path) -> list[Path]:
+    """The files of a folder that are not read."""
+    if not path.is_dir():
+        return []
+    return sorted(file for file in path.iterdir() if file.is_file() and file.suffix != ".jsonl")
 
 
 def read(path: Path) -> Iterator[Episode | Unreadable]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,15 @@ def an_object(value: Any, what: str = "the line") -> JsonObject:
 
 
 def a_number(value: Any, what: str) -> float | None:
-    """A score as files have it; None: unscored. A truth value is 0 or 1."""
+    """A score as files have it; None: unscored, as is NaN. A truth value is 0 or 1."""
     if value is None:
         return None
     if not isinstance(value, int | float):
         raise Malformed(f"{what} is {_kind(value)}, not a number")
-    return float(value)
+    try:
+        return float(value) if isfinite(value) else None
+    except OverflowError:
+        raise Malformed(f"{what} is a number of more digits than fit") from None
 
 
 def first_complaint(error: ValidationError) -> str:

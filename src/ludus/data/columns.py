@@ -34,9 +34,9 @@ class Column:
         return {"name": self.name, **self.form}
 
 
-_INT, _FLOAT, _TEXT, _BOOL = ({"dtype": dtype} for dtype in ("int64", "float64", "string", "bool"))
-_JSON: JsonObject = {"dtype": "json"}
-_JSON_LIST: JsonObject = {"list": "json"}
+INT, FLOAT, TEXT, BOOL = ({"dtype": dtype} for dtype in ("int64", "float64", "string", "bool"))
+JSON: JsonObject = {"dtype": "json"}
+JSON_LIST: JsonObject = {"list": "json"}
 
 
 def _struct(**forms: JsonObject) -> JsonObject:
@@ -44,37 +44,37 @@ def _struct(**forms: JsonObject) -> JsonObject:
 
 
 COLUMNS = (
-    Column("version", _INT, "Of this format."),
-    Column("episode_id", _TEXT, "The same plan gives the same ids."),
-    Column("attempt", _INT, "Counts the retries of an episode that broke."),
-    Column("stop_reason", _TEXT, "Why it ended."),
-    Column("reward", _FLOAT, "The sum of the rewards; null: unscored."),
+    Column("version", INT, "Of this format."),
+    Column("episode_id", TEXT, "The same plan gives the same ids."),
+    Column("attempt", INT, "Counts the retries of an episode that broke."),
+    Column("stop_reason", TEXT, "Why it ended."),
+    Column("reward", FLOAT, "The sum of the rewards; null: unscored."),
     Column(
         "usage",
         _struct(
-            prompt_tokens=_INT,
-            completion_tokens=_INT,
-            cached_tokens=_INT,
-            reasoning_tokens=_INT,
-            cost=_FLOAT,
+            prompt_tokens=INT,
+            completion_tokens=INT,
+            cached_tokens=INT,
+            reasoning_tokens=INT,
+            cost=FLOAT,
         ),
         "Tokens, and US dollars where a price is known.",
     ),
-    Column("environment", _TEXT, "What was played."),
-    Column("task", _JSON, "The arguments of reset."),
-    Column("seed", _INT, "The same seed gives the same task."),
-    Column("group_id", _TEXT, "The same for all attempts at the same task."),
-    Column("agent", _JSON, "Provider, model, sampling settings."),
-    Column("messages", _JSON_LIST, "The conversation, in OpenAI's form."),
-    Column("tools", _JSON_LIST, "The tools that were offered, in OpenAI's form."),
-    Column("rewards", _JSON, "The named parts of the reward."),
-    Column("done", _BOOL, "Whether the environment ended it."),
-    Column("turns", _INT, "How often the model spoke."),
-    Column("tool_calls", _INT, "How often it called a tool."),
-    Column("malformed_calls", _INT, "Calls that no tool could take."),
-    Column("error", _struct(kind=_TEXT, where=_TEXT, message=_TEXT), "What broke it, if anything."),
+    Column("environment", TEXT, "What was played."),
+    Column("task", JSON, "The arguments of reset."),
+    Column("seed", INT, "The same seed gives the same task."),
+    Column("group_id", TEXT, "The same for all attempts at the same task."),
+    Column("agent", JSON, "Provider, model, sampling settings."),
+    Column("messages", JSON_LIST, "The conversation, in OpenAI's form."),
+    Column("tools", JSON_LIST, "The tools that were offered, in OpenAI's form."),
+    Column("rewards", JSON, "The named parts of the reward."),
+    Column("done", BOOL, "Whether the environment ended it."),
+    Column("turns", INT, "How often the model spoke."),
+    Column("tool_calls", INT, "How often it called a tool."),
+    Column("malformed_calls", INT, "Calls that no tool could take."),
+    Column("error", _struct(kind=TEXT, where=TEXT, message=TEXT), "What broke it, if anything."),
     # Not a struct: where all times are whole seconds, `datasets` would write them another way.
-    Column("timing", _JSON, "When it was played, and the seconds in model and environment."),
+    Column("timing", JSON, "When it was played, and the seconds in model and environment."),
     Column(
         "tokens",
         _struct(ids={"list": "int64"}, logprobs={"list": "float64"}, mask={"list": "int8"}),

@@ -1,0 +1,87 @@
+"""`ludus import`: other tools' rollouts as a run folder."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ludus.curate.importers.bringing import Brought
+
+_SHOWN = 5
+
+
+class Format(StrEnum):
+    OPENENV = "openenv"
+    NEMO_GYM = "nemo-gym"
+    VERIFIERS = "verifiers"
+    INSPECT = "inspect"
+    MESSAGES = "messages"
+
+
+def bring(
+    format: Annotated[Format, typer.Argument(metavar="FORMAT", help=", ".join(Format))],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of them.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", help="The run folder.", show_default="below runs/"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+) -> None:
+    """Bring rollouts of another tool into a run folder, for every other command to read.
+
+    What cannot be read is named by file and line.
+
+    Example: ludus import nemo-gym results/rollouts.jsonl -o runs/gym
+    """
+    from ludus.cli.watching import watching
+    from ludus.curate.importers.bringing import bring_in
+    from ludus.data.run import beside
+
+    folder = out if out is not None else beside(Path("runs") / f"{format}-{paths[0].stem}")
+    with watching() as watch:
+        made = bring_in(format, paths, folder, watch=lambda done: watch("importing", done, None))
+    if as_json:
+        told = {
+            "folder": str(made.folder),
+            "episodes": made.episodes,
+            "scored": made.scored,
+            "broken": made.broken,
+            "unreadable": made.unreadable,
+            "examples": made.examples,
+            "not_read": [str(path) for path in made.others],
+        }
+        typer.echo(json.dumps(told))
+    else:
+        _tell(made)
+
+
+def _tell(made: Brought) -> None:
+    from rich.text import Text
+
+    from ludus.cli.console import console, harmless
+    from ludus.cli.figures import plural
+    from ludus.curate.importers.bringing import UNREADABLE
+
+    out, err = console(), console(stderr=True)
+    for words in made.examples:
+        err.print(Text(f"not read: {harmless(words)}", style="yellow"))
+    if made.unreadable > len(made.examples):
+        err.print(f"and {made.unreadable - len(made.examples):,} more: {made.folder / UNREADABLE}")
+    if made.others:
+        names = ", ".join(path.name for path in made.others[:_SHOWN])
+        more = f" and {len(made.others) - _SHOWN:,} more" if len(made.others) > _SHOWN else ""
+        err.print(Text(f"left alone, not in this format: {harmless(names)}{more}"))
+    unscored = made.episodes - made.scored - made.broken
+    told = [plural(made.episodes, "episode"), f"{made.scored:,} scored"]
+    told += [f"{unscored:,} unscored"] if unscored else []
+    told += [f"{made.broken:,} broken"] if made.broken else []
+    told += [f"{made.unreadable:,} could not be read"] if made.unreadable else []
+    out.print(Text(", ".join(told)))
+    out.print(Text(f"run: {made.folder}"), soft_wrap=True)

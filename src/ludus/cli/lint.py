@@ -1,0 +1,203 @@
+"""`ludus lint`: the look before training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ludus.curate.lint.examine import Watch
+    from ludus.curate.lint.report import Report, Shown
+    from ludus.curate.lint.student import Student
+    from ludus.policy.templates import Piece
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_OPEN, _CLOSE = "⟦", "⟧"
+"""Around what bears the loss, where there is no colour to say so."""
+
+
+def lint(
+    data: Annotated[Path, typer.Argument(help="A folder of `ludus curate`, or a JSONL file.")],
+    student: Annotated[
+        str | None, typer.Option(help="The model to be trained: a folder, or org/name on the Hub.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a row that training will keep.")
+    ] = None,
+    sample: Annotated[
+        int, typer.Option(min=1, help="How many rows to look at under the student's template.")
+    ] = 100,
+    every: Annotated[
+        bool, typer.Option("--all", help="Look at every row under the student's template.")
+    ] = False,
+    show: Annotated[int, typer.Option(min=0, help="How many of these rows to print.")] = 1,
+    seed: Annotated[int, typer.Option(help="Another seed samples other rows.")] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict/--no-strict", help="Count warnings as errors.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
+) -> None:
+    """Look at training data before it is trained on, and see which tokens bear the loss.
+
+    Example: ludus lint data/wordle --student Qwen/Qwen3-0.6B
+    """
+    from ludus.curate.lint.examine import counted, examine
+    from ludus.curate.lint.rows import files_of
+
+    files = counted(files_of(data))  # Before a student is loaded, which takes seconds.
+    with _progress() as watch:
+        report = examine(
+            files,
+            _student(student) if student is not None else None,
+            max_length=max_length,
+            sample=None if every else sample,
+            show=show,
+            seed=seed,
+            watch=watch,
+        )
+    if as_json:
+        typer.echo(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
+    else:
+        _print(report, strict=strict)
+    if not report.passed(strict=strict):
+        raise typer.Exit(1)
+
+
+def _student(name: str) -> Student:
+    from ludus.curate.lint.student import Student
+    from ludus.policy.tokenizer import load_tokenizer
+
+    return Student(name, load_tokenizer(name))
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """A bar on a terminal; elsewhere nothing, because the result is all that is asked for."""
+    from rich.progress import Progress
+
+    from ludus.cli.console import console
+
+    err = console(stderr=True)
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("lint", total=None)
+
+        def watch(done: int, total: int) -> None:
+            if done % 100 == 0:
+                bar.update(task, completed=done, total=total)
+
+        yield watch
+
+
+def _print(report: Report, *, strict: bool) -> None:
+    from ludus.cli.console import console
+
+    out = console()
+    _findings(out, report)
+    for shown in report.shown:
+        _row(out, shown)
+    if report.lengths is not None and report.lengths.count:
+        _line(out, str(report.lengths))
+    _line(out, _looked_at(report))
+    _verdict(out, report, strict=strict)
+
+
+def _findings(out: Console, report: Report) -> None:
+    """A table with room for words: under each line what was found, and what to do about it."""
+    from rich.text import Text
+
+    from ludus.cli.console import harmless
+
+    head = ("", "check", "rows", "share", "first")
+    rows = [
+        (each.level, each.check, f"{each.rows:,}", _percent(each.share), str(each.first.place))
+        for each in report.findings
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for at, row in enumerate([head, *rows] if rows else []):
+        cells = [
+            cell.rjust(width) if name in ("rows", "share") else cell.ljust(width)
+            for name, cell, width in zip(head, row, widths, strict=True)
+        ]
+        line = Text(harmless("  ".join(cells).rstrip()), _STYLES.get(row[0], "bold"))
+        out.print(line, soft_wrap=True)
+        if at:
+            tally = report.findings[at - 1]
+            words = Text(" " * (widths[0] + 2) + harmless(tally.first.message))
+            words.append(f"{_stop(tally.first.message)} {tally.advice}", "dim")
+            out.print(words, soft_wrap=True)
+
+
+def _stop(message: str) -> str:
+    return "" if message.endswith((".", "!", "?")) else "."
+
+
+def _percent(share: float) -> str:
+    return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
+
+
+def _row(out: Console, shown: Shown) -> None:
+    """The whole text of a row; what bears the loss stands out, in colour or in brackets."""
+    from rich.text import Text
+
+    from ludus.cli.console import harmless
+
+    made = shown.rendered
+    side = f" {shown.side}" if shown.side else ""
+    head = f"{shown.place}{side}  {len(made.ids):,} tokens, {sum(made.mask):,} bear the loss"
+    out.print(Text(harmless(head), "bold"), soft_wrap=True)
+    plain = out.no_color or not out.is_terminal
+    text, inside = Text(), False
+    for piece in made.pieces(shown.special):
+        if plain and piece.bears_loss != inside:
+            text.append(_OPEN if piece.bears_loss else _CLOSE)
+        inside = piece.bears_loss
+        text.append(harmless(piece.text), _style(piece))
+    text.append(_CLOSE if plain and inside else "")
+    out.print(text, soft_wrap=True)
+
+
+def _style(piece: Piece) -> str:
+    if piece.bears_loss:
+        return "bold green underline" if piece.special else "bold green"
+    return "cyan" if piece.special else "dim"
+
+
+def _line(out: Console, words: str) -> None:
+    from ludus.cli.console import harmless
+
+    out.print(harmless(words), markup=False, soft_wrap=True)
+
+
+def _looked_at(report: Report) -> str:
+    from ludus.cli.figures import plural
+
+    rows = plural(report.rows, "row")
+    if report.student is None:
+        return (
+            f"{rows}, looked at without a template: name the --student to see which tokens bear "
+            "the loss, what its template drops, and how long rows are."
+        )
+    if report.rendered < report.rows:
+        return f"{rows}, {report.rendered:,} of them under the template; --all takes every row."
+    return f"{rows}, all under the template of {report.student}."
+
+
+def _verdict(out: Console, report: Report, *, strict: bool) -> None:
+    from rich.text import Text
+
+    from ludus.cli.figures import plural
+
+    errors, warnings = report.checks("error"), report.checks("warning")
+    found = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
+    if report.passed(strict=strict):
+        out.print(Text(f"Fit to train on: {found} (exit code 0).", "bold green"), soft_wrap=True)
+        return
+    why = "" if errors else ", which --strict counts as errors"
+    out.print(Text(f"Not fit to train on: {found}{why} (exit code 1).", "bold red"), soft_wrap=True)

@@ -1,0 +1,18 @@
+"""The command line as it was typed, for cards and logs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+
+def as_typed() -> str:
+    """The command line, without the token that may stand in it."""
+    words = iter(sys.argv[1:])
+    kept = ["ludus"]
+    for word in words:
+        if word == "--token":
+            next(words, None)
+        elif not word.startswith("--token="):
+            kept.append(word)
+    return shlex.join(kept)

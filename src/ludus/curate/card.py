@@ -1,0 +1,159 @@
+"""What a curated data set says about itself: README.md for people, curation.json for programs.
+
+Both are written from the same report, so they cannot differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from ludus.curate.curation import Curation, Report
+from ludus.curate.formats import COLUMNS
+from ludus.curate.target import ABOUT, CARD
+from ludus.data.columns import DATASETS_VERSION
+from ludus.data.markdown import code, fenced, front_matter_of, inline, size_category, table
+from ludus.data.tools import JsonObject
+
+_TAGS = ("ludus", "tool-use")
+_PURPOSE = {
+    "sft": "Rows for supervised fine-tuning",
+    "dpo": "Preference pairs",
+    "episodes": "Episodes",
+    "openenv": "Rollouts in OpenEnv's form",
+    "nemo-gym": "Rollouts in NeMo Gym's form",
+    "nemo-gym-input": "Tasks in NeMo Gym's form",
+}
+_TRAINERS = {"sft": "SFTTrainer", "dpo": "DPOTrainer"}
+
+
+def write_card(
+    folder: Path,
+    report: Report,
+    curation: Curation,
+    *,
+    runs: Sequence[str],
+    command: str | None = None,
+) -> None:
+    """Write README.md and curation.json into the folder."""
+    about = {
+        "version": 1,
+        "ludus": version("ludus"),
+        "runs": list(runs),
+        "settings": _settings(curation),
+        "report": report.as_json(),
+    }
+    text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    (folder / ABOUT).write_text(f"{text}\n", encoding="utf-8")
+    (folder / CARD).write_text(card(report, curation, runs=runs, command=command), encoding="utf-8")
+
+
+def card(
+    report: Report,
+    curation: Curation,
+    *,
+    runs: Sequence[str],
+    command: str | None = None,
+) -> str:
+    parts = (
+        f"# {_title(curation, runs)}",
+        _opening(report, curation),
+        "## What was left out\n\n" + _steps(report),
+        _unreadable(report),
+        _split(report),
+        _lengths(report),
+        _loading(report, curation),
+        _columns(curation),
+        _again(curation, command),
+    )
+    return _front_matter(report, curation, runs) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _title(curation: Curation, runs: Sequence[str]) -> str:
+    named = ", ".join(inline(Path(run).name) for run in runs[:3])
+    more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+    return f"{_PURPOSE[curation.to]} from {named}{more}"
+
+
+def _opening(report: Report, curation: Curation) -> str:
+    many = {side: f"{rows:,}" for side, rows in report.rows.items()}
+    rows = " and ".join(f"{count} to {side} on" for side, count in many.items())
+    said = f"{sum(report.rows.values()):,} rows ({rows}), from {report.kept:,} of "
+    said += f"{report.episodes:,} episodes that were curated with Ludus."
+    if report.rewards:
+        low, mean, high = (f"{report.rewards[name]:.3f}" for name in ("min", "mean", "max"))
+        said += f" Their rewards lie between {low} and {high}, {mean} on average."
+    return said
+
+
+def _steps(report: Report) -> str:
+    rows = [["episodes read", "", f"{report.episodes:,}", ""]]
+    for step in report.steps:
+        rows.append([code(step.reason), inline(step.detail), f"{step.left:,}", f"{step.removed:,}"])
+    return table(("step", "", "left", "left out"), rows)
+
+
+def _unreadable(report: Report) -> str:
+    if not report.unreadable:
+        return ""
+    listed = "\n".join(f"- {code(place)}" for place in report.unreadable)
+    return f"Lines that are no episode (the first {len(report.unreadable)}):\n\n{listed}"
+
+
+def _split(report: Report) -> str:
+    if len(report.rows) < 2:
+        return ""
+    sides = ", ".join(f"{count:,} to {side} on" for side, count in report.tasks.items())
+    together = f" {report.families:,} tasks went along with a near copy." if report.families else ""
+    return f"The split is by task: {sides}. No task is on both sides.{together}"
+
+
+def _lengths(report: Report) -> str:
+    if report.lengths is None:
+        return ""
+    measured = report.lengths.as_json()
+    names = ("p50", "p95", "p99", "max", "max_length")
+    head = f"## Tokens under the template of {inline(report.lengths.student)}"
+    return f"{head}\n\n" + table(names, [[f"{measured[name]:,}" for name in names]])
+
+
+def _loading(report: Report, curation: Curation) -> str:
+    if curation.kind not in COLUMNS:
+        return ""
+    load = "load_from_disk" if curation.format == "datasets" else "load_dataset"
+    lines = [f"from datasets import {load}", "", f'rows = {load}("PATH")["train"]']
+    trainer = _TRAINERS.get(curation.to)
+    then = f"\n\nTRL's `{trainer}` takes these rows as they are." if trainer else ""
+    block = fenced("\n".join(lines), "python")
+    return f"## Load it\n\n{block}\n\nThis needs datasets {DATASETS_VERSION} or newer.{then}"
+
+
+def _columns(curation: Curation) -> str:
+    rows = [(code(column.name), column.what) for column in COLUMNS.get(curation.kind, ())]
+    return "## A row\n\n" + table(("field", "what"), rows) if rows else ""
+
+
+def _again(curation: Curation, command: str | None) -> str:
+    blocks = [fenced(command, "bash")] if command else []
+    text = json.dumps(_settings(curation), indent=2, ensure_ascii=False, default=str)
+    return "\n\n".join(["## Make it again", *blocks, "The settings:", fenced(text, "json")])
+
+
+def _front_matter(report: Report, curation: Curation, runs: Sequence[str]) -> str:
+    end = {"jsonl": ".jsonl", "parquet": ".parquet", "datasets": "/*.arrow"}[curation.format]
+    files = [{"split": side, "path": f"{side}{end}"} for side in report.rows]
+    values: JsonObject = {
+        "pretty_name": _title(curation, runs),
+        "tags": [*_TAGS, curation.to],
+        "task_categories": ["text-generation"],
+        "size_categories": size_category(sum(report.rows.values())),
+        "configs": [{"config_name": "default", "data_files": files}],
+    }
+    return front_matter_of(values, [column.feature() for column in COLUMNS.get(curation.kind, ())])
+
+
+def _settings(curation: Curation) -> JsonObject:
+    return {**asdict(curation), "held_out": [str(path) for path in curation.held_out]}

@@ -1,0 +1,146 @@
+"""The episodes of some runs as one table, and what becomes of each of them.
+
+DuckDB reads the files: in parallel, and with as little memory as it is given. The table holds of
+an episode what it is chosen by, never its messages. Every step of curating marks the rows that it
+leaves out with its reason, once and for all: so each episode is kept, or counted under exactly one
+reason, by construction.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ludus.curate.places import Places
+from ludus.curate.scan import check_condition, quoted, scan
+from ludus.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MEMORY = "1GB"
+"""What DuckDB may take before it goes on on the disk."""
+UNREADABLE = "unreadable"
+_CHUNK = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of curating left out."""
+
+    reason: str
+    """A word or two; the same in the table, the card and `curation.json`."""
+    removed: int
+    left: int
+    detail: str = ""
+    """What was asked: `reward >= 0.8`."""
+
+
+class Catalog:
+    """One row for each line of the files; `reason` is null as long as the episode is kept."""
+
+    def __init__(self, database: DuckDBPyConnection, files: Sequence[Path], places: Places) -> None:
+        self.files = files
+        self.steps: list[Step] = []
+        self._database = database
+        self._places = places
+        self._first = self._first_rows()
+
+    def _first_rows(self) -> list[int]:
+        """The row of each file's first line; a file without lines has the next one's."""
+        counts = dict(self.sql("SELECT file, count(*) FROM episodes GROUP BY file"))
+        return list(accumulate((counts.get(at, 0) for at in range(len(self.files))), initial=0))
+
+    def line(self, row: int) -> bytes:
+        """The line that a row stands for."""
+        file = bisect_right(self._first, row) - 1
+        return self._places.line(file, row - self._first[file])
+
+    def place(self, row: int) -> tuple[Path, int]:
+        """The file and what an editor calls the line."""
+        file = bisect_right(self._first, row) - 1
+        return self.files[file], self._places.number(file, row - self._first[file])
+
+    def sql(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return self._database.execute(query, parameters).fetchall()
+
+    def stream(self, query: str, *parameters: Any) -> Iterator[tuple[Any, ...]]:
+        """Rows a few thousand at a time, on a cursor of their own."""
+        with self._database.cursor() as cursor:
+            cursor.execute(query, parameters)
+            while rows := cursor.fetchmany(_CHUNK):
+                yield from rows
+
+    def table(self, name: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+        """A table of what was worked out outside of SQL."""
+        typed = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+        lists = ", ".join(f"unnest(?::{kind}[])" for kind in columns.values())
+        self.sql(f"CREATE OR REPLACE TABLE {name} ({typed})")
+        rest = iter(rows)
+        while batch := list(islice(rest, _CHUNK)):
+            self.sql(f"INSERT INTO {name} SELECT {lists}", *map(list, zip(*batch, strict=True)))
+
+    def leave_out(self, reason: str, condition: str, *parameters: Any, detail: str = "") -> int:
+        """Mark the kept rows for which the condition holds, and note the step."""
+        kept = self.kept
+        self.sql(
+            f"UPDATE episodes SET reason = ? WHERE reason IS NULL AND ({condition})",
+            reason,
+            *parameters,
+        )
+        left = self.kept
+        self.steps.append(Step(reason, kept - left, left, detail))
+        return kept - left
+
+    @property
+    def total(self) -> int:
+        return int(self.sql("SELECT count(*) FROM episodes")[0][0])
+
+    @property
+    def kept(self) -> int:
+        return int(self.sql("SELECT count(*) FROM episodes WHERE reason IS NULL")[0][0])
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many episodes went for which reason, in the order of the steps."""
+        counted = dict(
+            self.sql("SELECT reason, count(*) FROM episodes WHERE reason NOT NULL GROUP BY 1")
+        )
+        order = dict.fromkeys([step.reason for step in self.steps])
+        return {reason: counted[reason] for reason in order if reason in counted}
+
+
+@contextmanager
+def catalog_of(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    where: str | None = None,
+    contents: bool = True,
+    memory: str = MEMORY,
+) -> Iterator[Catalog]:
+    """Read the files into a table that lies in `folder`, with what `where` says of each line.
+
+    A line that is no episode is in it too, and marked. Without `contents` nothing is worked out
+    about what was said, which takes half of the time.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise MissingExtra.of("curate", "Curating") from None
+
+    # In memory, which is twice as fast; what does not fit goes to the folder.
+    with duckdb.connect() as database, Places(files) as places:
+        database.execute(f"SET memory_limit = {quoted(memory)}")
+        database.execute(f"SET temp_directory = {quoted(str(folder))}")
+        if where is not None:
+            check_condition(database, where)
+        scan(database, files, where, contents)
+        catalog = Catalog(database, files, places)
+        catalog.leave_out(UNREADABLE, "NOT readable")
+        yield catalog

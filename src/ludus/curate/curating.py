@@ -1,0 +1,155 @@
+"""The stage: episodes of some runs -> rows worth training on, and an account of all the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ludus.curate import dedupe, pairs, select, split
+from ludus.curate.card import write_card
+from ludus.curate.catalog import UNREADABLE, Catalog, catalog_of
+from ludus.curate.curation import Curation, Report
+from ludus.curate.formats import convert
+from ludus.curate.lengths import measure
+from ludus.curate.lint.rows import Row, lines_of, row_of
+from ludus.curate.target import written_into
+from ludus.curate.writing import Watch, write_rows
+from ludus.curate.writing import explain as explain_all
+from ludus.errors import BadSetting, RunError
+from ludus.policy.tokenizer import load_tokenizer
+
+_SHOWN = 20
+
+
+def curate(
+    runs: Sequence[Path],
+    out: Path,
+    curation: Curation,
+    *,
+    overwrite: bool = False,
+    explain: bool = False,
+    command: str | None = None,
+    watch: Watch = lambda what, done, total: None,
+) -> Report:
+    """Curate the episodes of `runs` into the folder `out`, which is there at the end, or not.
+
+    `command` is the command line, for the card.
+    """
+    files = episode_files(runs)
+    sides = [split.TRAIN] if curation.test is None else [split.TRAIN, split.TEST]
+    tokenizer = load_tokenizer(curation.student) if curation.student is not None else None
+    with written_into(out, overwrite=overwrite) as draft:
+        work = draft / "work"
+        work.mkdir()
+        watch("reading", 0, None)
+        with catalog_of(
+            files, work, where=curation.selection.where, contents=curation.reads_contents
+        ) as catalog:
+            families = _choose(catalog, curation, watch)
+            _refuse_nothing(catalog)
+            rows = write_rows(
+                catalog, draft, to=curation.to, form=curation.form, sides=sides, watch=watch
+            )
+            _refuse_nothing(catalog)
+            if explain:
+                explain_all(catalog, draft / "left_out.jsonl")
+            report = _report(catalog, rows, families)
+        if tokenizer is not None and curation.student is not None:
+            watch("measuring rows", 0, None)
+            measured = measure(_rows(draft / "train.jsonl"), tokenizer, curation.student)
+            report = replace(report, lengths=measured)
+        watch("converting", 0, None)
+        convert(draft, sides, curation.format, curation.kind, work)
+        write_card(draft, report, curation, runs=[str(run) for run in runs], command=command)
+    return report
+
+
+def _rows(file: Path) -> Iterator[Row]:
+    return (row_of(columns, place) for place, columns in lines_of(file))
+
+
+def episode_files(runs: Sequence[Path]) -> list[Path]:
+    """The files of the runs: folders of runs, or files of episodes themselves."""
+    files = [run / "episodes.jsonl" if run.is_dir() else run for run in runs]
+    for run, file in zip(runs, files, strict=True):
+        if not file.is_file():
+            raise RunError(
+                f"There are no episodes in {run}: it has no episodes.jsonl. "
+                "`ludus collect` makes runs, `ludus import` makes them from other files."
+                if run.is_dir()
+                else f"There is no run {run}. `ludus runs` lists those below runs/."
+            )
+    real = [file.resolve() for file in files]
+    for at, file in enumerate(real):
+        if file in real[:at]:
+            raise BadSetting(f"{runs[at]} is named twice. Name each run once.")
+    return files
+
+
+def _choose(catalog: Catalog, curation: Curation, watch: Watch) -> int:
+    selection = curation.selection
+    watch("choosing", 0, None)
+    select.leave_out_faults(catalog, unscored=selection.unscored)
+    if curation.trains:
+        select.leave_out_untrainable(catalog)
+    select.select(catalog, selection)
+    if curation.dedupe:
+        select.leave_out_copies(catalog)
+    if curation.near_prompts is not None:
+        watch("comparing prompts", 0, None)
+        dedupe.leave_out_near_prompts(catalog, curation.near_prompts)
+    if curation.near_completions is not None:
+        watch("comparing completions", 0, None)
+        dedupe.leave_out_near_completions(
+            catalog, curation.near_completions, across_tasks=curation.across_tasks
+        )
+    if selection.best_of_group:
+        select.best_of_group(catalog)
+    if curation.held_out:
+        watch("comparing with the held-out set", 0, None)
+        split.leave_out_held_out(catalog, curation.held_out, curation.likeness)
+    if curation.to == "dpo":
+        pairs.pair_up(catalog, pairing=curation.pairing, min_margin=curation.min_margin)
+    if curation.to == "nemo-gym-input":
+        select.best_of_group(catalog)
+    if curation.test is None or not catalog.kept:
+        return 0
+    watch("splitting", 0, None)
+    return split.split(catalog, test=curation.test, likeness=curation.likeness, seed=curation.seed)
+
+
+def _refuse_nothing(catalog: Catalog) -> None:
+    if catalog.kept:
+        return
+    if not catalog.total:
+        raise RunError("There are no episodes in these runs yet.")
+    told = ", ".join(f"{reason} {count:,}" for reason, count in catalog.left_out.items())
+    raise RunError(f"Nothing is left of {catalog.total:,} episodes: {told}. Ask for less.")
+
+
+def _report(catalog: Catalog, rows: dict[str, int], families: int) -> Report:
+    tasks = catalog.sql(
+        "SELECT coalesce(side, 'train'), count(DISTINCT task) FROM episodes "
+        "WHERE reason IS NULL GROUP BY 1"
+    )
+    rewards: tuple[Any, ...] = catalog.sql(
+        "SELECT min(reward), avg(reward), max(reward) FROM episodes WHERE reason IS NULL"
+    )[0]
+    bad = catalog.sql(
+        f"SELECT rowid FROM episodes WHERE reason = '{UNREADABLE}' ORDER BY rowid LIMIT {_SHOWN}"
+    )
+    return Report(
+        episodes=catalog.total,
+        kept=catalog.kept,
+        steps=tuple(catalog.steps),
+        left_out=catalog.left_out,
+        rows=rows,
+        tasks={side: dict(tasks).get(side, 0) for side in rows},
+        families=families,
+        unreadable=tuple("{}:{}".format(*catalog.place(row)) for (row,) in bad),
+        rewards=dict(zip(("min", "mean", "max"), rewards, strict=True))
+        if rewards[0] is not None
+        else {},
+    )

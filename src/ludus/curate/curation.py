@@ -1,0 +1,93 @@
+"""What is wanted of a data set, and what became of every episode that could have been in it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ludus.curate import pairs, split
+from ludus.curate.catalog import Step
+from ludus.curate.formats import Format, check_format
+from ludus.curate.lengths import Lengths
+from ludus.curate.rows import Form
+from ludus.curate.select import Selection
+from ludus.curate.writing import To
+from ludus.data.tools import JsonObject
+from ludus.errors import BadSetting
+
+
+@dataclass(frozen=True, slots=True)
+class Curation:
+    """What is wanted."""
+
+    to: To = "sft"
+    selection: Selection = field(default_factory=Selection)
+    form: Form = field(default_factory=Form)
+    dedupe: bool = True
+    """Leave out episodes that say the same as another one, word for word."""
+    near_prompts: float | None = None
+    near_completions: float | None = None
+    across_tasks: bool = False
+    """Whether a near copy of a completion is one at any task, or at the same."""
+    pairing: pairs.Pairing = "best"
+    min_margin: float = pairs.MIN_MARGIN
+    test: float | None = None
+    """The part of the tasks to test on."""
+    held_out: tuple[Path, ...] = ()
+    likeness: float = split.LIKENESS
+    seed: int = 0
+    """Which tasks are to test on."""
+    format: Format = "jsonl"
+    student: str | None = None
+    """The model that will be trained, to measure rows in its tokens."""
+
+    def __post_init__(self) -> None:
+        check_format(self.format, self.kind)
+        if self.student is not None and not self.trains:
+            raise BadSetting(f"--student is for --to sft and dpo, and not for {self.to}.")
+        if self.to != "dpo":
+            return
+        if self.selection.best_of_group:
+            raise BadSetting("--best-of-group leaves one attempt at a task, and a pair needs two.")
+        if not self.dedupe:
+            raise BadSetting("--no-dedupe is not for pairs: both sides could be the same words.")
+        if self.form.last_turn:
+            raise BadSetting("--last-turn is for SFT: two attempts part ways at their first turn.")
+
+    @property
+    def kind(self) -> str:
+        """What a row is."""
+        return "last turn" if self.to == "sft" and self.form.last_turn else self.to
+
+    @property
+    def trains(self) -> bool:
+        """Whether a chat template must be able to render what comes out."""
+        return self.to in ("sft", "dpo")
+
+    @property
+    def reads_contents(self) -> bool:
+        return self.dedupe or self.trains
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of every episode."""
+
+    episodes: int
+    kept: int
+    steps: tuple[Step, ...]
+    left_out: dict[str, int]
+    rows: dict[str, int]
+    """By side: `train`, and `test` where there was a split."""
+    tasks: dict[str, int]
+    families: int = 0
+    """How many tasks went to a side along with a near copy of theirs."""
+    unreadable: tuple[str, ...] = ()
+    """The first of them, as `file:line`."""
+    rewards: dict[str, float] = field(default_factory=dict)
+    """The least, mean and highest reward of what was kept."""
+    lengths: Lengths | None = None
+    """Of the rows to train on, in the student's tokens."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)

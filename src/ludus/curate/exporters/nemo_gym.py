@@ -1,0 +1,138 @@
+"""A rollout as NeMo Gym writes it, and an input as its rollout collection takes it.
+
+Gym has the items of OpenAI's Responses API, and a reward that is always a number: an unscored
+attempt is marked with `mask_sample`, which keeps it out of scores and training there as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ludus.curate.exporters.items import items_of
+from ludus.curate.importers import ours
+from ludus.curate.importers.chat import tools_of
+from ludus.curate.importers.nemo_gym import INDEX, is_free
+from ludus.data.episode import Episode, StopReason, Usage
+from ludus.data.messages import prompt_of
+from ludus.data.tools import JsonObject
+
+# What Gym takes in a request; it refuses any other name.
+_SETTINGS = (
+    *("temperature", "top_p", "top_logprobs", "reasoning", "truncation", "service_tier"),
+    *("background", "include", "store", "user", "previous_response_id"),
+)
+_REQUEST = ("tool_choice", "parallel_tool_calls", "max_tool_calls", "text", "prompt", "metadata")
+
+
+def row(episode: Episode) -> JsonObject:
+    """A line of a rollout file."""
+    task = _task(episode)
+    known = ("task",) if task == episode.task else ()
+    return {
+        "responses_create_params": {**_request(episode), **_settings(episode.agent)},
+        "response": _response(episode),
+        **_outcome(episode),
+        **task,
+        **_agent_ref(episode),
+        ours.NAME: ours.carried(episode, known=known),
+    }
+
+
+def input_row(episode: Episode) -> JsonObject:
+    """A line of a data set: the same task, to be played again.
+
+    The task's fields stand beside the request, where Gym's verifiers look for them. Sampling is
+    left to whoever collects.
+    """
+    request = _request(episode)
+    if isinstance(request.get("metadata"), dict):  # The seed of one attempt is in there.
+        said = {key: value for key, value in request["metadata"].items() if key != "extra_body"}
+        request["metadata"] = said or None
+    return {
+        "responses_create_params": {k: v for k, v in request.items() if v is not None},
+        **_task(episode),
+        **_agent_ref(episode),
+    }
+
+
+def _request(episode: Episode) -> JsonObject:
+    said = {name: episode.agent[name] for name in _REQUEST if name in episode.agent}
+    prompt = prompt_of(episode.messages)
+    return {"input": list(items_of(prompt)), "tools": _tools(episode), **said}
+
+
+def _settings(agent: JsonObject) -> JsonObject:
+    said = {name: agent[name] for name in _SETTINGS if name in agent}
+    return {**said, "model": agent.get("model"), "max_output_tokens": agent.get("max_tokens")}
+
+
+def _response(episode: Episode) -> JsonObject:
+    prompt, started = prompt_of(episode.messages), episode.timing and episode.timing.started_at
+    return {
+        "id": episode.episode_id,
+        "created_at": started.timestamp() if started else 0.0,
+        "model": episode.agent.get("model") or "",
+        "object": "response",
+        "output": list(items_of(episode.messages[len(prompt) :])),
+        "parallel_tool_calls": episode.agent.get("parallel_tool_calls", True),
+        "tool_choice": episode.agent.get("tool_choice", "auto"),
+        "tools": _tools(episode),
+        "usage": _usage(episode.usage),
+        **_status(episode),
+    }
+
+
+def _status(episode: Episode) -> JsonObject:
+    if episode.broken:
+        return {"status": "failed", "incomplete_details": None}
+    cut = {StopReason.MAX_TOKENS: "max_output_tokens", StopReason.REFUSED: "content_filter"}
+    if reason := cut.get(episode.stop_reason):
+        return {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    return {"status": "completed", "incomplete_details": None}
+
+
+def _outcome(episode: Episode) -> JsonObject:
+    said: JsonObject = {"reward": 0.0 if episode.reward is None else episode.reward}
+    if episode.rewards:
+        said["reward_components"] = episode.rewards
+    if episode.reward is None:
+        said["mask_sample"] = True
+    if episode.error is not None:
+        said |= {"failure_kind": episode.error.kind, "failure_reason": episode.error.message}
+    return said
+
+
+def _task(episode: Episode) -> JsonObject:
+    """The fields that can stand in a line; others would be taken for Gym's own."""
+    return {k: v for k, v in episode.task.items() if k == INDEX or is_free(k)}
+
+
+def _agent_ref(episode: Episode) -> JsonObject:
+    known = episode.agent.get("agent_ref")
+    return {} if known is None else {"agent_ref": known}
+
+
+def _tools(episode: Episode) -> list[JsonObject]:
+    return [_flat(tool) for tool in episode.tools]
+
+
+def _flat(tool: JsonObject) -> JsonObject:
+    """A tool in the Responses API's form, or as it is where that form would lose something."""
+    function: Any = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    # Gym refuses a tool that leaves `strict` or `parameters` out.
+    flat = {"parameters": None, "strict": None, **function, "type": "function"}
+    return flat if tools_of([flat]) == (tool,) else tool
+
+
+def _usage(usage: Usage) -> JsonObject | None:
+    if not usage.total_tokens:
+        return None
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }

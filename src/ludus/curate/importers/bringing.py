@@ -1,0 +1,155 @@
+"""Files in a named format -> a run folder that every other stage can read.
+
+What cannot be read is reported by file and line, and nothing is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from ludus.curate.importers.reading import Unreadable
+from ludus.data.episode import Episode
+from ludus.data.journal import Journal
+from ludus.data.lines import episode_id
+from ludus.data.run import RunFolder
+from ludus.errors import BadSetting, RunError, did_you_mean
+from ludus.rollout.review import review
+
+FORMATS = {
+    "openenv": "results.jsonl of `openenv collect`",
+    "nemo-gym": "rollouts of NeMo Gym",
+    "verifiers": "results and traces of verifiers",
+    "inspect": ".eval and .json logs of Inspect AI",
+    "messages": "any JSONL with messages and a reward",
+}
+UNREADABLE = "unreadable.txt"
+_SHOWN = 10
+
+
+class Importer(Protocol):
+    """A module of this package."""
+
+    def files(self, path: Path) -> list[Path]:
+        """Which files to read, where a file or a folder was named."""
+
+    def others(self, path: Path) -> list[Path]:
+        """Which files of a folder are not read."""
+
+    def read(self, path: Path) -> Iterator[Episode | Unreadable]: ...
+
+
+@dataclass(slots=True)
+class Brought:
+    """What came of an import."""
+
+    folder: Path
+    episodes: int = 0
+    scored: int = 0
+    broken: int = 0
+    unreadable: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first of what cannot be read; all of it is in the folder's `unreadable.txt`."""
+    others: list[Path] = field(default_factory=list)
+    """Files of named folders that are not in this format, and were not read."""
+
+
+def bring_in(
+    name: str,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    watch: Callable[[int], None] = lambda episodes: None,
+) -> Brought:
+    """Read the files into a new run folder, which is there at the end or not at all."""
+    format = importer(name)
+    files = [file for path in paths for file in _files(format, path)]
+    _refuse_twice(files)
+    made = Brought(out, others=[other for path in paths for other in format.others(path)])
+    settings = {"environment": name, "format": name, "files": [str(file) for file in files]}
+    with _becoming(out) as draft:
+        folder = RunFolder.create(draft, settings, kind="import")
+        with Journal.open(folder.episodes) as journal:
+            found = (item for file in files for item in format.read(file))
+            for episode in _named(_readable(found, draft, made), folder.about.digest):
+                journal.append(episode.as_line())
+                made.episodes += 1
+                made.scored += episode.reward is not None
+                made.broken += episode.broken
+                watch(made.episodes)
+        if not made.episodes:
+            first = f": {made.examples[0]}" if made.examples else "; they are empty"
+            raise RunError(f"There is no episode in the files that were named{first}.")
+        folder.write_summary(review(folder))
+    return made
+
+
+def importer(name: str) -> Importer:
+    if name not in FORMATS:
+        known = ", ".join(FORMATS)
+        hint = did_you_mean(name, FORMATS)
+        raise BadSetting(f"There is no format {name!r}: one of {known}. {hint}".rstrip())
+    return cast(Importer, import_module(f"ludus.curate.importers.{name.replace('-', '_')}"))
+
+
+def _files(format: Importer, path: Path) -> list[Path]:
+    if not path.exists():
+        raise RunError(f"There is no file or folder {path}.")
+    return format.files(path)
+
+
+def _refuse_twice(files: Sequence[Path]) -> None:
+    real = [file.resolve() for file in files]
+    for at, file in enumerate(real):
+        if file in real[:at]:
+            raise BadSetting(f"{files[at]} is named twice. Name each file once.")
+
+
+@contextmanager
+def _becoming(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its place when the work is done."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out} is there already, and not empty. Use another -o.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise RunError(f"{out} cannot be made: {error.strerror or error}.") from error
+    try:
+        yield draft
+        draft.chmod(0o755)  # A temporary folder is its maker's alone.
+        draft.replace(out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _readable(
+    items: Iterator[Episode | Unreadable], draft: Path, made: Brought
+) -> Iterator[Episode]:
+    """The episodes; what is none is written down."""
+    for item in items:
+        if isinstance(item, Episode):
+            yield item
+            continue
+        made.unreadable += 1
+        if made.unreadable <= _SHOWN:
+            made.examples.append(str(item))
+        with (draft / UNREADABLE).open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{item}\n")
+
+
+def _named(episodes: Iterator[Episode], run: str) -> Iterator[Episode]:
+    """Every episode with an id of its own: the file's, where it has one that no other has."""
+    seen: set[int] = set()
+    for number, episode in enumerate(episodes):
+        name = episode.episode_id
+        if not name or hash(name) in seen:
+            name = episode_id(run, number)
+        seen.add(hash(name))
+        yield episode.model_copy(update={"episode_id": name})

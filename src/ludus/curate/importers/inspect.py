@@ -1,0 +1,155 @@
+"""Logs of Inspect AI: every sample, in every epoch, is an attempt.
+
+The reward is what the first scorer says that gives one number; letters stand for numbers as they
+do in Inspect. What all scorers say is kept as the named parts. A sample that broke, ran out of time
+or was declared invalid is unscored, although Inspect may have scored it as it stood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ludus.curate.importers.chat import messages_of, tools_of
+from ludus.curate.importers.inspect_chat import chat_of, restored
+from ludus.curate.importers.inspect_log import samples
+from ludus.curate.importers.inspect_outcome import (
+    ended,
+    fault_of,
+    fields,
+    reward_of,
+    timing_of,
+    usage_of,
+)
+from ludus.curate.importers.making import episode_of
+from ludus.curate.importers.reading import Malformed, Unreadable, first_complaint
+from ludus.data.episode import Episode, StopReason
+from ludus.data.tools import JsonObject
+from ludus.errors import RunError
+
+# Beside its logs Inspect writes other JSON, which does not begin with a date.
+_JSON_LOG = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*\.json")
+# Headers and bodies of one's own may hold a key: only these are taken over.
+_SAMPLING = frozenset(
+    {"temperature", "top_p", "top_k", "max_tokens", "seed", "stop_seqs", "frequency_penalty"}
+    | {"presence_penalty", "reasoning_effort", "reasoning_tokens"}
+)
+
+
+def files(path: Path) -> list[Path]:
+    """The log that is named, or every log in a folder and the folders in it."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*") if _is_log(file) and file.is_file())
+    if not found:
+        raise RunError(
+            f"There is no log of Inspect AI in {path}: no .eval, and no .json whose name begins "
+            "with a date. Name the folder that `inspect eval` wrote to, or the log itself."
+        )
+    return found
+
+
+def others(path: Path) -> list[Path]:
+    """The files of a folder that are not read."""
+    if not path.is_dir():
+        return []
+    return sorted(file for file in path.rglob("*") if file.is_file() and not _is_log(file))
+
+
+def read(path: Path) -> Iterator[Episode | Unreadable]:
+    for found in samples(path):
+        if isinstance(found, Unreadable):
+            yield found
+            continue
+        header, sample = found
+        try:
+            yield _episode(header, sample)
+        except ValidationError as error:
+            yield Unreadable(path, None, f"{_place(sample)}: {first_complaint(error)}")
+        except Malformed as error:
+            yield Unreadable(path, None, f"{_place(sample)}: {error}")
+
+
+def _is_log(file: Path) -> bool:
+    return file.suffix == ".eval" or _JSON_LOG.fullmatch(file.name) is not None
+
+
+def _place(sample: JsonObject) -> str:
+    return f"sample {sample.get('id')!r}, epoch {sample.get('epoch')!r}"
+
+
+def _episode(header: JsonObject, sample: JsonObject) -> Episode:
+    run, kept = fields(header.get("eval")), fields(sample.get("attachments"))
+    model = str(run.get("model") or "")
+    replies = _events(sample, "model")
+    # A grader is a model too; its calls are not the player's.
+    own = [event for event in replies if event.get("model") == model] or replies
+    reason, error = ended(sample), fault_of(sample, replies)
+    reward, parts = reward_of(sample)
+    broken = reason.is_fault or bool(sample.get("invalidation"))
+    return episode_of(
+        episode_id=str(sample.get("uuid") or ""),
+        environment=str(run.get("task_registry_name") or run.get("task") or "inspect"),
+        task=_task(sample, kept),
+        group=_group(sample, kept),
+        agent=_agent(model, fields(fields(header.get("plan")).get("config"))),
+        messages=messages_of(chat_of(sample.get("messages"), kept)),
+        tools=tools_of(_offered(own, kept)),
+        reward=None if broken else reward,
+        rewards=parts,
+        done=reason is StopReason.DONE,
+        stop_reason=reason,
+        error=error,
+        usage=usage_of(fields(sample.get("model_usage")), model),
+        timing=timing_of(sample, own, _events(sample, "tool")),
+    )
+
+
+def _events(sample: JsonObject, kind: str) -> list[JsonObject]:
+    events = sample.get("events")
+    return [
+        event
+        for event in (events if isinstance(events, list) else [])
+        if isinstance(event, dict) and event.get("event") == kind
+    ]
+
+
+def _task(sample: JsonObject, kept: JsonObject) -> JsonObject:
+    """What was to be done, and by what it is judged. The question itself is in the messages."""
+    named = ("id", "target", "choices", "metadata")
+    task = {name: sample.get(name) for name in named if sample.get(name) not in (None, {})}
+    return {name: restored(value, kept) for name, value in task.items()}
+
+
+def _group(sample: JsonObject, kept: JsonObject) -> Any:
+    """The id is often no more than a place in a data set, so the question is asked for as well."""
+    asked = sample.get("input")
+    if isinstance(asked, list):
+        # Without the ids of the messages, which are new in every run.
+        said = messages_of(chat_of(asked, kept), "input")
+        asked = [message.model_dump(mode="json") for message in said]
+    return {"id": sample.get("id"), "input": asked, "target": sample.get("target")}
+
+
+def _agent(model: str, config: JsonObject) -> JsonObject:
+    provider, _, name = model.partition("/") if "/" in model else ("", "", model)
+    told = {"provider": provider or None, "model": name or None}
+    told |= {key: value for key, value in config.items() if key in _SAMPLING}
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _offered(replies: list[JsonObject], kept: JsonObject) -> list[Any]:
+    """Every tool that the model was offered in any of its turns, as it was offered first."""
+    tools: dict[str, Any] = {}
+    for event in replies:
+        offered = event.get("tools")
+        for tool in offered if isinstance(offered, list) else []:
+            name = str(fields(tool).get("name"))
+            if name not in tools:
+                told = ("name", "description", "parameters")
+                tools[name] = restored({key: fields(tool).get(key) for key in told}, kept)
+    return list(tools.values())

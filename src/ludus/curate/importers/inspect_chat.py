@@ -1,0 +1,72 @@
+"""Messages of an Inspect AI log in the form that chat APIs take.
+
+Long texts and pictures are stored apart from where they were said, under a name; reasoning stands
+among the parts of a message; a tool's error stands beside its empty answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ludus.curate.importers.reading import Malformed, an_object
+from ludus.data.tools import JsonObject
+
+_STORED = "attachment://"
+
+
+def chat_of(values: Any, stored: JsonObject) -> list[JsonObject]:
+    if not isinstance(values, list):
+        raise Malformed("messages is not a list")
+    return [
+        _message(restored(an_object(value, f"message {at}"), stored))
+        for at, value in enumerate(values)
+    ]
+
+
+def restored(value: Any, stored: JsonObject) -> Any:
+    """The value with every stored text back in its place."""
+    if isinstance(value, str) and value.startswith(_STORED):
+        return stored.get(value.removeprefix(_STORED), value)
+    if isinstance(value, list):
+        return [restored(item, stored) for item in value]
+    if isinstance(value, dict):
+        return {key: restored(item, stored) for key, item in value.items()}
+    return value
+
+
+def _message(value: JsonObject) -> JsonObject:
+    """What is Inspect's own (ids, sources, notes) is left behind."""
+    content, thought = value.get("content"), value.get("reasoning")
+    if isinstance(content, list):
+        thought = "\n\n".join(_thoughts(content)) or thought
+        content = list(_said(content)) or ""
+    message = {"role": value.get("role"), "content": content, "reasoning_content": thought}
+    if value.get("role") == "tool":
+        error = value.get("error")
+        if isinstance(error, dict):
+            # A tool that failed has said nothing; this is what the model was shown.
+            message["content"] = f"Error: {error.get('message')}"
+        message |= {"tool_call_id": value.get("tool_call_id"), "name": value.get("function")}
+    return message | {"tool_calls": value.get("tool_calls")}
+
+
+def _thoughts(parts: list[Any]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, dict) and part.get("type") == "reasoning":
+            # What is redacted is a cipher; a summary is all that can be read of it.
+            words = part.get("summary" if part.get("redacted") else "reasoning")
+            if words:
+                yield str(words)
+
+
+def _said(parts: list[Any]) -> Iterator[Any]:
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "tool_use":
+            # The provider ran a tool of its own: no call that a tool here could have answered.
+            words = [f"[{part.get('name')} {part.get('arguments')}]", part.get("result")]
+            words.append(part.get("error"))
+            yield {"type": "text", "text": "\n".join(str(word) for word in words if word)}
+        elif kind not in ("reasoning", "data"):
+            yield part

@@ -1,0 +1,1 @@
+"""The look before training: is this data what the student should be trained on?"""

@@ -1,0 +1,152 @@
+"""Rows of training data as they stand in JSONL: conversations, and pairs of them.
+
+Rows are taken as they are written, also by others: what is trained is the row itself, so nothing is
+tidied on the way. Whether a row is any good is the checks' business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic_core import from_json
+
+from ludus.data.lines import numbered
+from ludus.data.tools import JsonObject
+from ludus.errors import RunError
+
+FILES = ("train.jsonl", "test.jsonl")
+"""What `ludus curate` writes into its folder."""
+
+_PAIR = ("prompt", "chosen", "rejected")
+_LAST_TURN = ("prompt", "completion")
+
+
+class Malformed(ValueError):
+    """A row whose columns are right and whose content is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One conversation that is trained on."""
+
+    name: Literal["", "chosen", "rejected"]
+    """Empty in rows that are no pairs."""
+    messages: list[JsonObject]
+    own: int
+    """Where the prompt ends that is given apart; 0 where the row is one conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of training data."""
+
+    sides: tuple[Side, ...]
+    tools: list[JsonObject] | None
+
+    @property
+    def is_pair(self) -> bool:
+        return len(self.sides) > 1
+
+
+def files_of(data: Path) -> list[Path]:
+    """The files that are meant by a folder or a file."""
+    if not data.is_dir():
+        return [data]
+    found = [data / name for name in FILES if (data / name).is_file()]
+    if not found:
+        raise RunError(
+            f"{data} holds neither {' nor '.join(FILES)}. `ludus curate` makes them; or name a "
+            "JSONL file."
+        )
+    return found
+
+
+def lines_of(path: Path) -> Iterator[tuple[Place, JsonObject]]:
+    """Every line that is not empty, as a JSON object."""
+    for number, line in numbered(path):
+        place = Place(path, number)
+        try:
+            value = from_json(line)
+        except ValueError as error:
+            raise RunError(f"{place} is not JSON: {error}. Each line must be one object.") from None
+        if not isinstance(value, dict):
+            raise RunError(f"{place} is not a JSON object. Each line must be one.")
+        yield place, value
+
+
+def row_of(columns: JsonObject, place: Place) -> Row:
+    """A line as a row; `Malformed` says what in it is not as it must be."""
+    tools = _tools(columns.get("tools"))
+    if "messages" in columns:
+        return Row((Side("", _messages(columns["messages"], "messages"), 0),), tools)
+    if all(name in columns for name in _LAST_TURN):
+        prompt, completion = (_messages(columns[name], name) for name in _LAST_TURN)
+        return Row((Side("", [*prompt, *completion], len(prompt)),), tools)
+    if not all(name in columns for name in _PAIR):
+        raise RunError(
+            f"{place} has neither `messages` nor `prompt` with `completion` or with `chosen` and "
+            "`rejected`, so it is no row to train on. `ludus curate` makes such rows."
+        )
+    prompt, chosen, rejected = (_messages(columns[name], name) for name in _PAIR)
+    return Row(
+        (
+            Side("chosen", [*prompt, *chosen], len(prompt)),
+            Side("rejected", [*prompt, *rejected], len(prompt)),
+        ),
+        tools,
+    )
+
+
+def text_of(message: JsonObject) -> str:
+    """The words of a message, whichever form its content has."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    words = (part.get("text") for part in parts if isinstance(part, dict))
+    return "\n".join(word for word in words if isinstance(word, str))
+
+
+def _messages(value: Any, name: str) -> list[JsonObject]:
+    if not isinstance(value, list):
+        raise Malformed(f"`{name}` is not a list of messages")
+    for at, message in enumerate(value):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise Malformed(f"`{name}[{at}]` is no message with a role")
+        calls = message.get("tool_calls")
+        if calls is not None and not (isinstance(calls, list) and all(map(_is_call, calls))):
+            raise Malformed(f"`{name}[{at}].tool_calls` is not a list of calls with names")
+    return value
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _tools(value: Any) -> list[JsonObject] | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise Malformed("`tools` is a string that is not JSON") from None
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(map(_is_call, value)):
+        raise Malformed("`tools` is not a list of tools with names")
+    return value

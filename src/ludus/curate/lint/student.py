@@ -1,0 +1,195 @@
+"""The checks that need a student: what its template and tokenizer make of a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from ludus.curate.lint.dropped import dropped
+from ludus.curate.lint.finding import Finding, Level
+from ludus.curate.lint.rows import Place, Row, Side
+from ludus.policy.templates import (
+    Rendered,
+    TemplateRefused,
+    TemplateUnmarked,
+    render,
+    render_pair,
+    training_template,
+    written,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_ERRORS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
+_PROBE = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})
+
+
+@dataclass
+class Student:
+    """A tokenizer, and what can be known of it before any row is seen."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+
+    @cached_property
+    def unmarked(self) -> bool:
+        """Whether the assistant's tokens cannot be told from others."""
+        try:
+            training_template(self.tokenizer)
+        except TemplateUnmarked:
+            return True
+        return False
+
+    @cached_property
+    def template(self) -> str | None:
+        """What conversations are trained under; None: the tokenizer's own template."""
+        return None if self.unmarked else training_template(self.tokenizer)
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """Tokens that no words become: they begin and end turns."""
+        known = self.tokenizer.added_tokens_decoder
+        return frozenset(at for at, token in known.items() if token.special)
+
+    @cached_property
+    def stops(self) -> frozenset[int]:
+        """Tokens that end a turn: the special ones, and what this template ends plain turns with.
+
+        The second, because not every tokenizer calls its own end-of-turn token special.
+        """
+        added = set(self.tokenizer.get_added_vocab().values())
+        try:
+            probe = render(self.tokenizer, [*_PROBE, _PROBE[0]], None, self.template)
+        except TemplateRefused:
+            return self.special
+        ends = {last_word(self, probe, end) for _, end in probe.spans}
+        return self.special | (ends & added)
+
+    def rendered(self, row: Row) -> list[Rendered]:
+        """Each side of a row with the tokens that TRL trains on."""
+        if not row.is_pair:
+            (side,) = row.sides
+            made = render(self.tokenizer, side.messages, row.tools, self.template, prompt=side.own)
+            return [made]
+        chosen, rejected = row.sides
+        pair = render_pair(
+            self.tokenizer,
+            chosen.messages[: chosen.own],
+            chosen.messages[chosen.own :],
+            rejected.messages[rejected.own :],
+            row.tools,
+        )
+        return [pair.chosen, pair.rejected]
+
+    def written(self, row: Row, messages: Any, tools: Any) -> str:
+        return written(self.tokenizer, messages, tools, None if row.is_pair else self.template)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A row under the student's template."""
+
+    sides: list[Rendered]
+    findings: list[Finding]
+
+    @property
+    def length(self) -> int:
+        """Of the longer side: that is the one that has to fit."""
+        return max((len(side.ids) for side in self.sides), default=0)
+
+
+def look(row: Row, place: Place, student: Student, *, max_length: int | None) -> Seen:
+    """Render a row and check what came of it."""
+    if not all(side.messages for side in row.sides):
+        return Seen([], [])
+    try:
+        sides = student.rendered(row)
+    except TemplateRefused as error:
+        return Seen([], [Finding(place, "template-refuses", "error", str(error))])
+    found = list(_of_row(row, place, student))
+    for rendered in sides:
+        found += (
+            Finding(place, check, level, words)
+            for check, level, words in _of_tokens(row, rendered, student, max_length)
+        )
+    return Seen(sides, found)
+
+
+def _of_row(row: Row, place: Place, student: Student) -> Iterator[Finding]:
+    write = partial(student.written, row)
+    if student.unmarked and not row.is_pair:
+        words = (
+            "the template does not mark the assistant's tokens, and TRL has no marked one for it"
+        )
+        yield Finding(place, "template-unmarked", "error", words)
+    for side in row.sides:
+        for kind, words in dropped(side, row, write):
+            check = f"drops-{kind}"
+            level: Level = "error" if check in _ERRORS else "warning"
+            yield Finding(place, check, level, words)
+        if _quotes_arguments(side, row, student):
+            words = "arguments are strings of JSON, which the template quotes once more"
+            yield Finding(place, "quoted-arguments", "warning", words)
+
+
+def _of_tokens(
+    row: Row, rendered: Rendered, student: Student, max_length: int | None
+) -> Iterator[tuple[str, Level, str]]:
+    marked = row.is_pair or not student.unmarked
+    if marked and not any(rendered.mask):
+        yield "no-loss", "error", "no token in it bears the loss"
+    elif marked:
+        yield from _stopping(rendered, student)
+    if max_length is None or len(rendered.ids) <= max_length:
+        return
+    yield "too-long", "warning", f"{len(rendered.ids):,} tokens, of which {max_length:,} are kept"
+    if any(rendered.mask) and not any(rendered.cut(max_length).mask):
+        first = rendered.spans[0][0]
+        yield "cut-off", "error", f"the first token that bears the loss is number {first + 1:,}"
+
+
+def _stopping(rendered: Rendered, student: Student) -> Iterator[tuple[str, Level, str]]:
+    """Whether the student would learn to end its turn."""
+    ends = [last_word(student, rendered, end) in student.stops for _, end in rendered.spans]
+    if not any(ends):
+        yield "stop-token", "error", "no turn's end is trained: the student would not learn to stop"
+    elif not ends[-1]:
+        yield "stop-token", "warning", "the end of the last turn is not trained"
+
+
+def last_word(student: Student, rendered: Rendered, end: int) -> int:
+    """The token before `end` that is not only white space."""
+    ids = rendered.ids[:end]
+    return next((i for i in reversed(ids) if str(student.tokenizer.decode([i])).strip()), -1)
+
+
+def _quotes_arguments(side: Side, row: Row, student: Student) -> bool:
+    """Whether objects in place of strings of JSON would be written otherwise."""
+    parsed = [_with_objects(message) for message in side.messages]
+    if parsed == side.messages:
+        return False
+    try:
+        given = student.written(row, side.messages, row.tools)
+        return student.written(row, parsed, row.tools) != given and '\\"' in given
+    except TemplateRefused:
+        return False
+
+
+def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    if not message.get("tool_calls"):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
+
+
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function", call)
+    try:
+        parsed = json.loads(function.get("arguments"))
+    except (TypeError, ValueError):
+        return call
+    changed = {**function, "arguments": parsed}
+    return {**call, "function": changed} if "function" in call else changed

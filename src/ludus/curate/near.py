@@ -1,0 +1,99 @@
+"""Near copies: texts that share most of their wording.
+
+Texts are compared by their shingles, every three words in a row. MinHash finds the candidates
+without comparing all with all; how alike two of them are is then estimated from their sketches.
+
+What all prompts of an environment share says nothing about a task. "What is 12 + 34?" and "What is
+56 + 78?" are not copies of each other, though most of their words are the same; and where a game's
+prompt is always the same, the task is not in it at all. So common shingles are taken away first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from ludus.errors import BadSetting, MissingExtra
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+_WIDTH = 3
+_SKETCH = 120
+"""Numbers in a sketch: many divisors, so bands of many widths."""
+_SEED = 1
+_RECALL = 0.99
+_COMMON = 0.1
+"""In more than this part of the texts, a shingle is the template's."""
+_FEW = 4
+"""So many texts may share a shingle in any case: they are copies of each other."""
+
+
+def shingles(text: str) -> set[str]:
+    """Every three words in a row; marks count as words, case and spaces do not count."""
+    words = _WORD.findall(text.casefold())
+    if len(words) <= _WIDTH:
+        return {" ".join(words)} if words else set()
+    return {" ".join(words[at : at + _WIDTH]) for at in range(len(words) - _WIDTH + 1)}
+
+
+def common_shingles(texts: Iterable[str]) -> frozenset[str]:
+    """What so many of these texts share that it cannot tell them apart."""
+    counts: Counter[str] = Counter()
+    total = 0
+    for text in texts:
+        counts.update(shingles(text))
+        total += 1
+    most = max(_COMMON * total, _FEW)
+    return frozenset(shingle for shingle, count in counts.items() if count > most)
+
+
+class NearCopies:
+    """Finds, among the texts that it was given, those that are near copies of another one."""
+
+    def __init__(self, threshold: float) -> None:
+        """`threshold` is the part of their shingles that two texts share: 1 is all of them."""
+        if not 0 < threshold <= 1:
+            raise BadSetting(f"A likeness of {threshold} cannot be: it is above 0 and at most 1.")
+        try:
+            import rensa
+        except ImportError:
+            raise MissingExtra.of("curate", "Finding near copies") from None
+        self._threshold = threshold
+        self._sketch_of = rensa.RMinHash
+        self._candidates = rensa.RMinHashLSH(threshold, _SKETCH, _bands(threshold))
+        self._sketches: list[object] = []
+
+    def like(self, pieces: Iterable[str]) -> list[int]:
+        """The numbers of the added texts that this one's shingles make a near copy of."""
+        sketch = self._sketch(pieces)
+        return self._found(sketch)
+
+    def add(self, pieces: Iterable[str]) -> list[int]:
+        """As `like`, and give this text the next number, from 0."""
+        sketch = self._sketch(pieces)
+        found = self._found(sketch)
+        self._candidates.insert(len(self._sketches), sketch)
+        self._sketches.append(sketch)
+        return found
+
+    def _sketch(self, pieces: Iterable[str]) -> object:
+        sketch = self._sketch_of(num_perm=_SKETCH, seed=_SEED)
+        sketch.update(sorted(pieces))
+        return sketch
+
+    def _found(self, sketch: object) -> list[int]:
+        candidates = sorted(set(self._candidates.query(sketch)))
+        return [
+            number
+            for number in candidates
+            if sketch.jaccard(self._sketches[number]) >= self._threshold  # type: ignore[attr-defined]
+        ]
+
+
+def _bands(threshold: float) -> int:
+    """The fewest bands that miss no more than one in a hundred pairs at the threshold."""
+    for rows in (20, 15, 12, 10, 8, 6, 5, 4, 3, 2):
+        bands = _SKETCH // rows
+        if 1 - (1 - threshold**rows) ** bands >= _RECALL:
+            return bands
+    return _SKETCH

@@ -1,0 +1,118 @@
+"""What trainers read: an episode as a row for SFT, two attempts at a task as one for DPO.
+
+Pure functions. A tool call's arguments become an object, as chat templates want them; the system
+prompt and the tools come along. Where a row came from stands in columns that trainers pass over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ludus.curate.render import family_of, rendered
+from ludus.data.episode import Episode
+from ludus.data.messages import Message, prompt_of
+from ludus.data.tools import JsonObject
+from ludus.errors import BadSetting
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a row holds of an episode."""
+
+    tool_results: bool = True
+    """What tools answered. Without, a row is a prompt and what the model said."""
+    reasoning: bool = True
+    last_turn: bool = False
+    """Train on the last turn alone: the row is a prompt with all that came before it, and a
+    completion."""
+    render: str | None = None
+    """A family of models, in whose text form calls are written."""
+
+    def __post_init__(self) -> None:
+        if self.render is not None:
+            family_of(self.render)
+
+
+WHOLE = Form()
+
+
+def sft_row(episode: Episode, form: Form = WHOLE) -> JsonObject:
+    """`messages` and `tools`; `prompt` and `completion` where only the last turn is learned."""
+    messages = _messages(episode.messages, form)
+    row: JsonObject = {"messages": messages}
+    if form.last_turn:
+        last = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
+        row = {"prompt": messages[:last], "completion": [messages[last]]}
+    return {
+        **row,
+        "tools": list(episode.tools),
+        "environment": episode.environment,
+        "group_id": episode.group_id,
+        "episode_id": episode.episode_id,
+        "reward": episode.reward,
+    }
+
+
+def dpo_row(chosen: Episode, rejected: Episode, form: Form = WHOLE) -> JsonObject:
+    """`prompt`, `chosen`, `rejected` and `tools`: what was the same, and the two ways from there.
+
+    A side ends with the model's last word: what the environment said to it teaches nothing.
+    """
+    if form.last_turn:
+        raise BadSetting("--last-turn is for SFT: two attempts part ways at their first turn.")
+    prompt = prompt_of(chosen.messages)
+    if prompt != prompt_of(rejected.messages):
+        raise ValueError("two attempts with different prompts are no pair")
+    return {
+        "prompt": _messages(prompt, form),
+        "chosen": _messages(_until_last_reply(chosen.messages[len(prompt) :]), form),
+        "rejected": _messages(_until_last_reply(rejected.messages[len(prompt) :]), form),
+        "tools": list(chosen.tools),
+        "environment": chosen.environment,
+        "group_id": chosen.group_id,
+        "chosen_id": chosen.episode_id,
+        "rejected_id": rejected.episode_id,
+        "chosen_reward": chosen.reward,
+        "rejected_reward": rejected.reward,
+    }
+
+
+def _until_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
+    last = max(at for at, message in enumerate(messages) if message.role == "assistant")
+    return messages[: last + 1]
+
+
+def _messages(messages: Sequence[Message], form: Form) -> list[JsonObject]:
+    made = [
+        _message(message, form)
+        for message in messages
+        if form.tool_results or message.role != "tool"
+    ]
+    return rendered(made, family_of(form.render)) if form.render is not None else made
+
+
+def _message(message: Message, form: Form) -> JsonObject:
+    made: JsonObject = {"role": message.role}
+    content = message.content
+    made["content"] = content if isinstance(content, str) else [p.model_dump() for p in content]
+    if message.reasoning_content is not None and form.reasoning:
+        made["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        made["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": call.function.name,
+                    "arguments": json.loads(call.function.arguments),
+                },
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        made["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        made["name"] = message.name
+    return made

@@ -1,0 +1,156 @@
+"""The one pass over files of episodes: lines of JSON -> the rows of a table.
+
+DuckDB reads them in parallel, and unpacks of a line only what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ludus.data.episode import StopReason
+from ludus.errors import BadSetting, RunError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_BIGGEST_LINES = (1 << 20, 1 << 24, 1 << 28, 1 << 31)
+"""Bytes. Most episodes are far below the first; those with pictures in them may not be. The less,
+the more of what DuckDB reads stays in the processor's cache."""
+_MESSAGE = (
+    "STRUCT(role VARCHAR, content VARCHAR, reasoning_content VARCHAR, "
+    'tool_calls STRUCT("function" STRUCT(name VARCHAR, arguments VARCHAR))[], "name" VARCHAR)'
+)
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+COLUMNS: Mapping[str, str] = {
+    "version": "INTEGER",
+    "episode_id": "VARCHAR",
+    "attempt": "INTEGER",
+    "stop_reason": "VARCHAR",
+    "reward": "DOUBLE",
+    "usage": f"STRUCT({', '.join(f'{name} BIGINT' for name in _COUNTS)}, cost DOUBLE)",
+    "environment": "VARCHAR",
+    "task": "JSON",
+    "seed": "BIGINT",
+    "group_id": "VARCHAR",
+    "agent": "JSON",
+    "messages": f"{_MESSAGE}[]",
+    "tools": "JSON",
+    "rewards": "MAP(VARCHAR, DOUBLE)",
+    "done": "BOOLEAN",
+    "turns": "INTEGER",
+    "tool_calls": "INTEGER",
+    "malformed_calls": "INTEGER",
+    "error": 'STRUCT(kind VARCHAR, "where" VARCHAR, message VARCHAR)',
+    "timing": "STRUCT(started_at TIMESTAMP, ended_at TIMESTAMP, model_s DOUBLE, "
+    "environment_s DOUBLE)",
+}
+"""What a line of `episodes.jsonl` is to SQL. Calls have no ids here: two calls are the same call
+if name and arguments are."""
+_MORE = {
+    "run": "parse_dirname(filename)",
+    "provider": "agent->>'$.provider'",
+    "model": "agent->>'$.model'",
+    "cost": "usage.cost",
+}
+"""What `--where` may also say."""
+_FIRST_REPLY = "list_position(list_transform(messages, lambda m: m.role), 'assistant')"
+_BAD_ARGUMENTS = (
+    "malformed_calls > 0 AND len(list_filter(flatten(list_transform(messages, lambda m: "
+    "m.tool_calls)), lambda c: json_type(try_cast(c.function.arguments AS JSON)) "
+    "IS DISTINCT FROM 'OBJECT')) > 0"
+)
+
+_FAULTS = ", ".join(f"'{reason}'" for reason in StopReason if reason.is_fault)
+_CONTENTS = f"""
+    hash(tools) AS tools,
+    {_FIRST_REPLY} AS reply,
+    hash(messages[:reply - 1]) AS prompt,
+    hash(messages[reply:]) AS completion,
+    coalesce({_BAD_ARGUMENTS}, false) AS bad_arguments
+"""
+
+
+def scan(
+    database: DuckDBPyConnection, files: Sequence[Path], where: str | None, contents: bool
+) -> None:
+    """Make the table `episodes`: a row for each line, in the order of files and lines."""
+    import duckdb
+
+    for biggest in _BIGGEST_LINES:
+        try:
+            database.execute(_reading(files, where, contents, biggest))
+            return
+        except duckdb.InvalidInputException as error:
+            if "maximum_object_size" not in str(error) or biggest == _BIGGEST_LINES[-1]:
+                raise RunError(f"The episodes cannot be read: {_first_line(error)}") from None
+        except duckdb.ConversionException as error:
+            raise BadSetting(f"--where cannot be worked out: {_first_line(error)}") from None
+
+
+def _reading(files: Sequence[Path], where: str | None, contents: bool, biggest: int) -> str:
+    """The one pass over the files. What is not asked for is not even unpacked by DuckDB."""
+    names = ", ".join(quoted(_as_glob(file)) for file in files)
+    return f"""
+        CREATE OR REPLACE TABLE episodes AS
+        SELECT
+            list_position([{", ".join(quoted(str(file)) for file in files)}], filename)::INTEGER
+                - 1 AS file,
+            coalesce(version = 1 AND episode_id NOT NULL AND stop_reason NOT NULL
+                AND environment NOT NULL AND group_id NOT NULL, false) AS readable,
+            stop_reason IN ({_FAULTS}) AS broken,
+            environment,
+            group_id AS task,
+            CASE WHEN isfinite(reward) THEN reward END AS reward,
+            turns,
+            {_CONTENTS + "," if contents else ""}
+            coalesce(({where or "true"}), false) AS wanted,
+            NULL::VARCHAR AS reason,
+            NULL::VARCHAR AS side
+        FROM (
+            SELECT *, {", ".join(f"{form} AS {name}" for name, form in _MORE.items())}
+            FROM read_json(
+                [{names}], format = 'newline_delimited', ignore_errors = true, filename = true,
+                maximum_object_size = {biggest}, columns = {_columns()}
+            )
+        )
+    """
+
+
+def check_condition(database: DuckDBPyConnection, where: str) -> None:
+    """Whether `where` is an expression over an episode's columns, before anything is read."""
+    import duckdb
+
+    typed = ", ".join(f"NULL::{kind} AS {name}" for name, kind in COLUMNS.items())
+    more = ", ".join(f"{form} AS {name}" for name, form in _MORE.items())
+    try:
+        database.execute(
+            f"SELECT ({where})::BOOLEAN FROM (SELECT *, {more} FROM "
+            f"(SELECT ''::VARCHAR AS filename, {typed})) LIMIT 0"
+        )
+    except duckdb.Error as error:
+        names = ", ".join([*COLUMNS, *_MORE])
+        raise BadSetting(
+            f"--where {where!r} is no condition that DuckDB takes: {_first_line(error)} "
+            f"An episode has: {names}."
+        ) from None
+
+
+def _columns() -> str:
+    listed = (f"{quoted(name)}: {quoted(kind)}" for name, kind in COLUMNS.items())
+    return f"{{{', '.join(listed)}}}"
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _as_glob(file: Path) -> str:
+    """DuckDB reads every name as a pattern; this one stands for the file alone."""
+    return "".join(f"[{mark}]" if mark in "*?[" else mark for mark in str(file))
+
+
+def _first_line(error: Exception) -> str:
+    said = str(error).splitlines()[0].strip()
+    return said if said.endswith((".", "!", "?")) else f"{said}."

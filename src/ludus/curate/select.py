@@ -1,0 +1,129 @@
+"""Which episodes are worth training on: the steps that ask for no more than a row of the catalog.
+
+Each step leaves some out under a reason of its own. The order is part of the meaning: a task's
+solve rate is that of the attempts that `where` lets through, and the best of a group is the best
+of what all other steps left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ludus.curate.catalog import Catalog
+from ludus.errors import BadSetting
+
+BETTER = "reward DESC NULLS LAST, turns, rowid"
+"""Of two episodes with the same reward, the shorter; then the one that was read first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is wanted of an episode."""
+
+    where: str | None = None
+    """A condition in SQL over an episode's fields."""
+    min_reward: float | None = None
+    min_turns: int | None = None
+    max_turns: int | None = None
+    solve_rate: tuple[float, float] | None = None
+    """Only tasks that are solved this often: neither too hard nor too easy."""
+    solved_at: float = 1.0
+    """The reward from which an attempt has solved its task."""
+    top_fraction: float | None = None
+    """The best part of each environment's episodes: rewards of two of them do not compare."""
+    best_of_group: bool = False
+    unscored: bool = False
+    """Keep what has no reward, as long as nothing broke it."""
+
+    def __post_init__(self) -> None:
+        if self.top_fraction is not None and not 0 < self.top_fraction <= 1:
+            raise BadSetting(f"--top-fraction {self.top_fraction} is not above 0 and at most 1.")
+        if self.solve_rate is not None:
+            low, high = self.solve_rate
+            if not 0 <= low <= high <= 1:
+                raise BadSetting(f"--solve-rate {low}..{high} is no band within 0..1.")
+
+
+def leave_out_faults(catalog: Catalog, *, unscored: bool = False) -> None:
+    """What the infrastructure broke is nobody's score, and what has no score is no zero."""
+    catalog.leave_out("broken", "broken")
+    if not unscored:
+        catalog.leave_out("unscored", "reward IS NULL")
+
+
+def leave_out_untrainable(catalog: Catalog) -> None:
+    """What no chat template can render as a turn of the model's."""
+    catalog.leave_out("no reply", "reply IS NULL", detail="the model never spoke")
+    catalog.leave_out(
+        "malformed call", "bad_arguments", detail="arguments that are not a JSON object"
+    )
+
+
+def select(catalog: Catalog, selection: Selection) -> None:
+    """Everything but the best of each group, which comes after the copies are gone."""
+    if selection.where is not None:
+        catalog.leave_out("where", "NOT wanted", detail=selection.where)
+    if selection.solve_rate is not None:
+        _by_solve_rate(catalog, selection.solve_rate, selection.solved_at)
+    for reason, condition, bound in (
+        ("min-reward", "reward < ? OR reward IS NULL", selection.min_reward),
+        ("min-turns", "turns < ?", selection.min_turns),
+        ("max-turns", "turns > ?", selection.max_turns),
+    ):
+        if bound is not None:
+            catalog.leave_out(reason, condition, bound, detail=f"{reason} {bound:g}")
+    if selection.top_fraction is not None:
+        _top(catalog, selection.top_fraction)
+
+
+def _by_solve_rate(catalog: Catalog, band: tuple[float, float], solved_at: float) -> None:
+    catalog.leave_out(
+        "solve-rate",
+        """task NOT IN (
+            SELECT task FROM episodes WHERE reason IS NULL AND reward NOT NULL GROUP BY task
+            HAVING avg((reward >= ?)::INTEGER) BETWEEN ? AND ?
+        )""",
+        solved_at,
+        *band,
+        detail=f"{band[0]:g}..{band[1]:g} of a task's attempts reach {solved_at:g}",
+    )
+
+
+def _top(catalog: Catalog, fraction: float) -> None:
+    leave_out_below(
+        catalog,
+        "top-fraction",
+        f"""row_number() OVER (PARTITION BY environment ORDER BY {BETTER})
+            > ceil({fraction!r} * count(*) OVER (PARTITION BY environment))""",
+        detail=f"the best {fraction:g} of each environment",
+    )
+
+
+def best_of_group(catalog: Catalog) -> None:
+    leave_out_below(
+        catalog,
+        "best-of-group",
+        f"row_number() OVER (PARTITION BY task ORDER BY {BETTER}) > 1",
+        detail="one attempt at each task",
+    )
+
+
+def leave_out_below(catalog: Catalog, reason: str, below: str, *, detail: str) -> None:
+    """Leave out the kept rows for which a window function over the kept rows says so."""
+    catalog.leave_out(
+        reason,
+        f"""rowid IN (SELECT place FROM (
+            SELECT rowid AS place, {below} AS below FROM episodes WHERE reason IS NULL
+        ) WHERE below)""",
+        detail=detail,
+    )
+
+
+def leave_out_copies(catalog: Catalog) -> None:
+    """Of episodes that say the same, word for word, the best stays."""
+    leave_out_below(
+        catalog,
+        "duplicate",
+        f"row_number() OVER (PARTITION BY prompt, completion, tools ORDER BY {BETTER}) > 1",
+        detail="the same messages and tools",
+    )

@@ -1,0 +1,60 @@
+"""Cards: Markdown that words from outside cannot break, under a YAML block that the Hub reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ludus.data.tools import JsonObject
+
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
+
+
+def front_matter_of(values: Mapping[str, Any], features: Sequence[JsonObject]) -> str:
+    """The YAML block that begins a card. Every value is JSON, which is YAML too."""
+    lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value]
+    listed = [f"  - {_yaml(feature)}" for feature in features]
+    info = ["dataset_info:", "  features:", *listed] if listed else []
+    return "\n".join(["---", *lines, *info, "---", ""])
+
+
+def size_category(rows: Any) -> list[str]:
+    if not isinstance(rows, int):
+        return []
+    return [next((name for limit, name in _SIZES if rows < limit), "n>1M")]
+
+
+def _yaml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def inline(value: Any) -> str:
+    """One line of printable characters: what YAML and a table's cell can hold."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def code(value: Any) -> str:
+    if value is None:
+        return ""
+    text = inline(value)
+    marks = "`" * (_longest_run(text) + 1)
+    return f"{marks} {text} {marks}" if "`" in text else f"{marks}{text}{marks}"
+
+
+def fenced(text: str, language: str) -> str:
+    """A block of code that its own backticks cannot end."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -1,0 +1,93 @@
+"""The tokens that are marked here are those that TRL's real trainers train on, one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from students import of_family
+
+from ludus.policy.templates import Rendered, TemplateRefused, render, render_pair, training_template
+from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
+from policy.trained import Trained, dpo, sft
+
+pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.
+
+# One with tools comes first: `from_list` takes the columns of the first row for all.
+EVERYTHING = [PLAYED, TALK, INSTRUCTED, ENDED]
+WITH_TOOLS = [
+    "qwen3",
+    "qwen2_5",
+    "qwen3_5_think",
+    "deepseekv3",
+    "glm4moe",
+    "lfm2_v2",
+    "nemotron_3_nano",
+]
+WITHOUT_TOOLS = ["llama3", "phi3", "gemma3"]
+
+
+def marked(rows: list[Row], family: str, max_length: int | None = None) -> list[Trained]:
+    """As we say that they are trained on. A row of which nothing is left is not trained on."""
+    tokenizer = of_family(family)
+    template = training_template(tokenizer)
+    made = [
+        render(
+            tokenizer,
+            row["messages"] if "messages" in row else row["prompt"] + row["completion"],
+            row.get("tools"),
+            template,
+            prompt=len(row.get("prompt", ())),
+        ).cut(max_length)
+        for row in rows
+    ]
+    return sorted(map(as_trained, (each for each in made if any(each.mask))))
+
+
+def as_trained(made: Rendered) -> Trained:
+    return list(made.ids), list(made.mask)
+
+
+@pytest.mark.parametrize("family", WITH_TOOLS)
+def test_with_tools_calls_and_reasoning(family: str, tmp_path: Path) -> None:
+    expected = sft(EVERYTHING, of_family(family), tmp_path)
+    assert marked(EVERYTHING, family) == expected
+    assert len(expected) == len(EVERYTHING)
+
+
+@pytest.mark.parametrize("family", WITHOUT_TOOLS)
+def test_with_templates_that_know_no_tools(family: str, tmp_path: Path) -> None:
+    rows = [TALK, INSTRUCTED]
+    assert marked(rows, family) == sft(rows, of_family(family), tmp_path)
+
+
+@pytest.mark.parametrize("max_length", [400, 450, 560])
+def test_cut_off_at_a_length(max_length: int, tmp_path: Path) -> None:
+    expected = sft(EVERYTHING, of_family("qwen3"), tmp_path, max_length)
+    assert marked(EVERYTHING, "qwen3", max_length) == expected
+    assert max(len(ids) for ids, _ in expected) <= max_length
+
+
+def test_rows_whose_prompt_is_given_apart(tmp_path: Path) -> None:
+    at = [message["role"] for message in PLAYED["messages"]].index("tool") + 1
+    cut = {"prompt": PLAYED["messages"][:at], "completion": PLAYED["messages"][at : at + 1]}
+    rows = [{**cut, "tools": TOOLS}]
+    assert marked(rows, "qwen3") == sft(rows, of_family("qwen3"), tmp_path)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama3", "lfm2_v2"])
+def test_pairs(family: str, tmp_path: Path) -> None:
+    prompt, played = PLAYED["messages"][:2], PLAYED["messages"][2:]
+    row = {"prompt": prompt, "chosen": played, "rejected": played[:1], "tools": TOOLS}
+    tokenizer = of_family(family)
+    pair = render_pair(tokenizer, prompt, played, played[:1], TOOLS)
+    ours = sorted([as_trained(pair.chosen), as_trained(pair.rejected)])
+    assert ours == dpo([row], tokenizer, tmp_path)
+
+
+def test_what_a_template_refuses_ends_the_training_too(tmp_path: Path) -> None:
+    tokenizer = of_family("gemma3")
+    with pytest.raises(TemplateRefused, match="must alternate"):
+        render(tokenizer, PLAYED["messages"], TOOLS, training_template(tokenizer))
+    with pytest.raises(Exception, match="must alternate"):
+        sft([PLAYED], tokenizer, tmp_path)

@@ -1,0 +1,71 @@
+"""Students for tests: tokenizers made on the spot, under the templates that real families have."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+_WORDS = [
+    "You are a careful player. Guess the secret word, one guess at a time.",
+    "What is 17 plus 25? The answer is 42, because seven and five make twelve.",
+    '{"name": "guess", "arguments": {"word": "crane"}} {"type": "function", "parameters": {}}',
+    "user assistant system tool model think Reason about it first, and then call the tool.",
+]
+_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<eos>", "<｜end▁of▁sentence｜>")  # noqa: RUF001
+_SPECIAL = re.compile(r"<[|｜][^<>{}' ]{1,40}[|｜]>|<(?:start|end)_of_turn>|<bos>|<eos>|<pad>")  # noqa: RUF001
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content }}<|im_end|>"
+    "{% endgeneration %}{% else %}{{ message.content }}<|im_end|>{% endif %}\n{% endfor %}"
+)
+"""Words alone: it drops tools, calls and reasoning."""
+
+
+def template_of(family: str) -> str:
+    """The chat template of a family, from the files that TRL ships."""
+    found = find_spec("trl")
+    assert found is not None and found.submodule_search_locations
+    folder = Path(found.submodule_search_locations[0]) / "chat_templates"
+    return (folder / f"{family}.jinja").read_text(encoding="utf-8")
+
+
+@cache
+def _trained(special: tuple[str, ...]) -> str:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(_WORDS, trainer)
+    return str(made.to_str())
+
+
+def student(template: str | None = CHATML, **more: Any) -> PreTrainedTokenizerFast:
+    """A tokenizer of a few hundred tokens, in which the template's own marks are one token each."""
+    marks = dict.fromkeys(
+        ["<pad>", "<bos>", "<|im_start|>", *_ENDS, *_SPECIAL.findall(template or "")]
+    )
+    end = next((mark for mark in _ENDS if mark in (template or "")), "<|im_end|>")
+    make: Any = PreTrainedTokenizerFast  # Not typed by its makers.
+    made: PreTrainedTokenizerFast = make(
+        tokenizer_object=Tokenizer.from_str(_trained(tuple(marks))),
+        bos_token="<bos>",
+        eos_token=end,
+        pad_token="<pad>",
+        **more,
+    )
+    made.chat_template = template
+    return made
+
+
+def of_family(family: str, **more: Any) -> PreTrainedTokenizerFast:
+    return student(template_of(family), **more)
