@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format bench-wire bench-collect bench-journal clean
+.PHONY: demo test test-slow lint format bench-wire bench-collect bench-journal bench-curate clean
 
 demo: $(VENV)/.ludus
 	$(BIN)/ludus collect reasoning_gym:chain_sum -n 200
 	$(BIN)/ludus runs
 	$(BIN)/ludus show runs/reasoning_gym-chain_sum-*
+	$(BIN)/ludus curate runs/reasoning_gym-chain_sum-* --test 0.1 --overwrite -o data/chain_sum
+	$(BIN)/ludus lint data/chain_sum
 
 test: lint
 	$(BIN)/pytest
@@ -39,6 +41,10 @@ bench-collect: $(VENV)/.dev
 # A million episodes read back for a resumed run.
 bench-journal: $(VENV)/.dev
 	$(BIN)/python benchmarks/journal.py
+
+# A million episodes filtered, deduplicated, split and written, beside a plain loop.
+bench-curate: $(VENV)/.dev
+	$(BIN)/python benchmarks/curate.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -43,6 +43,11 @@ def test_the_collector_in_the_docs_plays_groups(tmp_path: Path) -> None:
     assert len({line.split()[1] for line in lines[1:]}) == 5
 
 
+def test_the_curator_in_the_docs_splits_sums(tmp_path: Path) -> None:
+    (block,) = blocks("docs/curating.md")
+    assert re.fullmatch(r"\{'train': \d+, 'test': \d+\} \{.*\}", run(block, tmp_path).strip())
+
+
 def test_the_environment_is_sound(tmp_path: Path) -> None:
     (tmp_path / "doubling.py").write_text(BLOCKS[2])
     code = (

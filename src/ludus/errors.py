@@ -9,6 +9,8 @@
     ├── RunError                 a run folder that cannot be used as asked
     ├── StoppedEarly             a run that was ended because nothing worked any more
     ├── PublishFailed            an upload that did not arrive; everything is still on disk
+    ├── TemplateUnmarked         a chat template that does not tell whose words a token is
+    ├── TemplateRefused          a chat template that raises over a conversation
     ├── AgentError               something between an agent and its model
     │   ├── ProviderRefuses      no point in asking again: key, model, quota
     │   ├── RequestRefused       this very request is refused: asking again gives the same
@@ -78,6 +80,14 @@ class StoppedEarly(LudusError):
 
 class PublishFailed(LudusError):
     """An upload did not arrive. Everything is still on disk."""
+
+
+class TemplateUnmarked(LudusError):
+    """No way is known to tell the assistant's tokens from the others under this template."""
+
+
+class TemplateRefused(LudusError):
+    """The template raised over this conversation; training would end there."""
 
 
 class AgentError(LudusError):

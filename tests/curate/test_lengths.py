@@ -13,7 +13,8 @@ from students import of_family, student
 
 from ludus.curate.lengths import Lengths, measure
 from ludus.curate.lint.rows import Place, Row, row_of
-from ludus.policy.templates import TemplateUnmarked, render, render_pair, training_template
+from ludus.errors import TemplateUnmarked
+from ludus.policy.templates import render, render_pair, training_template
 
 ROWS = [TALK, INSTRUCTED, PLAYED, ENDED]
 

@@ -8,16 +8,8 @@ import sys
 import pytest
 from students import CHATML, of_family, student
 
-from ludus.errors import LudusError
-from ludus.policy.templates import (
-    Piece,
-    TemplateRefused,
-    TemplateUnmarked,
-    families,
-    render,
-    training_template,
-    written,
-)
+from ludus.errors import LudusError, TemplateRefused, TemplateUnmarked
+from ludus.policy.templates import Piece, families, render, training_template, written
 from policy.conversations import INSTRUCTED, TALK, said
 
 pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.

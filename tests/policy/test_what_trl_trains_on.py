@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from students import of_family
 
-from ludus.policy.templates import Rendered, TemplateRefused, render, render_pair, training_template
+from ludus.errors import TemplateRefused
+from ludus.policy.templates import Rendered, render, render_pair, training_template
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
 from policy.trained import Trained, dpo, sft
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from huggingface_hub import DatasetCard
 
+from ludus.data.columns import COLUMNS
 from ludus.data.episode import Episode
 from ludus.publish.card import card_of, data_card
-from ludus.data.columns import COLUMNS
 from publish.sample import SETTINGS, SUMMARY, episode, run_folder
 
 

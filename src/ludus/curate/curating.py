@@ -21,6 +21,7 @@ from ludus.errors import BadSetting, RunError
 from ludus.policy.tokenizer import load_tokenizer
 
 _SHOWN = 20
+_EVERY = 100
 
 
 def curate(
@@ -57,17 +58,19 @@ def curate(
                 explain_all(catalog, draft / "left_out.jsonl")
             report = _report(catalog, rows, families)
         if tokenizer is not None and curation.student is not None:
-            watch("measuring rows", 0, None)
-            measured = measure(_rows(draft / "train.jsonl"), tokenizer, curation.student)
-            report = replace(report, lengths=measured)
+            found = _rows(draft / "train.jsonl", rows[split.TRAIN], watch)
+            report = replace(report, lengths=measure(found, tokenizer, curation.student))
         watch("converting", 0, None)
         convert(draft, sides, curation.format, curation.kind, work)
         write_card(draft, report, curation, runs=[str(run) for run in runs], command=command)
     return report
 
 
-def _rows(file: Path) -> Iterator[Row]:
-    return (row_of(columns, place) for place, columns in lines_of(file))
+def _rows(file: Path, total: int, watch: Watch) -> Iterator[Row]:
+    for number, (place, columns) in enumerate(lines_of(file)):
+        if number % _EVERY == 0:
+            watch("measuring rows", number, total)
+        yield row_of(columns, place)
 
 
 def episode_files(runs: Sequence[Path]) -> list[Path]:

@@ -12,7 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.rows import Row
-from ludus.policy.templates import TemplateRefused, TemplateUnmarked, training_template, written
+from ludus.errors import TemplateRefused, TemplateUnmarked
+from ludus.policy.templates import training_template, written
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -78,7 +78,7 @@ class NearCopies:
 
     def _sketch(self, pieces: Iterable[str]) -> object:
         sketch = self._sketch_of(num_perm=_SKETCH, seed=_SEED)
-        sketch.update(sorted(pieces))
+        sketch.update(list(pieces))
         return sketch
 
     def _found(self, sketch: object) -> list[int]:

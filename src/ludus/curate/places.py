@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ludus.errors import RunError
 
 _BLOCK = 1 << 18
-_BLANK = b" \t\r\n"
+_BLANK = b" \t\r\n\v\f"
+"""What is white space to DuckDB, which passes over lines of nothing else."""
 _SPACE, _NEWLINE = 32, 10
 
 

@@ -5,12 +5,13 @@ DuckDB reads them in parallel, and unpacks of a line only what is asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import StopReason
-from ludus.errors import BadSetting, RunError
+from ludus.errors import BadSetting, RunError, did_you_mean
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -84,9 +85,9 @@ def scan(
             return
         except duckdb.InvalidInputException as error:
             if "maximum_object_size" not in str(error) or biggest == _BIGGEST_LINES[-1]:
-                raise RunError(f"The episodes cannot be read: {_first_line(error)}") from None
+                raise RunError(f"The episodes cannot be read: {_sentence(str(error))}") from None
         except duckdb.ConversionException as error:
-            raise BadSetting(f"--where cannot be worked out: {_first_line(error)}") from None
+            raise BadSetting(f"--where cannot be worked out: {_sentence(str(error))}") from None
 
 
 def _reading(files: Sequence[Path], where: str | None, contents: bool, biggest: int) -> str:
@@ -130,11 +131,18 @@ def check_condition(database: DuckDBPyConnection, where: str) -> None:
             f"(SELECT ''::VARCHAR AS filename, {typed})) LIMIT 0"
         )
     except duckdb.Error as error:
-        names = ", ".join([*COLUMNS, *_MORE])
-        raise BadSetting(
-            f"--where {where!r} is no condition that DuckDB takes: {_first_line(error)} "
-            f"An episode has: {names}."
-        ) from None
+        raise BadSetting(_refusal(where, str(error))) from None
+
+
+def _refusal(where: str, said: str) -> str:
+    """What DuckDB says in half a page, in a line."""
+    names = [*COLUMNS, *_MORE]
+    unknown = re.search(r'Referenced column "(.+?)" not found', said)
+    if unknown is None:
+        why = said.partition(": ")[2] or said
+        return f"--where {where!r} is no condition in SQL: {_sentence(why)}"
+    hint = did_you_mean(unknown[1], names, f"It has {', '.join(names)}.")
+    return f"--where {where!r}: an episode has no {unknown[1]!r}. {hint}"
 
 
 def _columns() -> str:
@@ -151,6 +159,6 @@ def _as_glob(file: Path) -> str:
     return "".join(f"[{mark}]" if mark in "*?[" else mark for mark in str(file))
 
 
-def _first_line(error: Exception) -> str:
-    said = str(error).splitlines()[0].strip()
-    return said if said.endswith((".", "!", "?")) else f"{said}."
+def _sentence(words: str) -> str:
+    words = words.strip().splitlines()[0]
+    return words if words.endswith((".", "!", "?")) else f"{words}."

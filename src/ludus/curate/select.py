@@ -65,13 +65,14 @@ def select(catalog: Catalog, selection: Selection) -> None:
         catalog.leave_out("where", "NOT wanted", detail=selection.where)
     if selection.solve_rate is not None:
         _by_solve_rate(catalog, selection.solve_rate, selection.solved_at)
-    for reason, condition, bound in (
-        ("min-reward", "reward < ? OR reward IS NULL", selection.min_reward),
-        ("min-turns", "turns < ?", selection.min_turns),
-        ("max-turns", "turns > ?", selection.max_turns),
+    for reason, wanted, bound in (
+        ("min-reward", "reward >= {}", selection.min_reward),
+        ("min-turns", "turns >= {}", selection.min_turns),
+        ("max-turns", "turns <= {}", selection.max_turns),
     ):
         if bound is not None:
-            catalog.leave_out(reason, condition, bound, detail=f"{reason} {bound:g}")
+            condition = f"NOT coalesce({wanted.format('?')}, false)"
+            catalog.leave_out(reason, condition, bound, detail=wanted.format(f"{bound:g}"))
     if selection.top_fraction is not None:
         _top(catalog, selection.top_fraction)
 

@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.errors import LudusError, MissingExtra
+from ludus.errors import MissingExtra, TemplateRefused, TemplateUnmarked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,14 +27,6 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TRAINING = "_training"
-
-
-class TemplateUnmarked(LudusError):
-    """No way is known to tell the assistant's tokens from the others under this template."""
-
-
-class TemplateRefused(LudusError):
-    """The template raised over this conversation; training would end there."""
 
 
 @dataclass(frozen=True, slots=True)

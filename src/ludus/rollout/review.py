@@ -25,5 +25,9 @@ def review(folder: RunFolder) -> dict[str, Any]:
     if known.get("bytes") == size:
         return known
     recorded = read_back(path, run=folder.about.digest) if size else Recorded()
-    planned = max(known.get("planned", 0), recorded.totals.episodes)
-    return {**Tally.of(recorded, planned).summary(), "bytes": size}
+    if folder.about.kind == "collect":
+        planned = max(known.get("planned", 0), recorded.totals.episodes)
+        return {**Tally.of(recorded, planned).summary(), "bytes": size}
+    # What came from elsewhere was never planned here, so nothing of it is left to be played.
+    facts = {"planned": recorded.totals.episodes, "left": 0, "complete": True}
+    return {**Tally.of(recorded, 0).summary(), **facts, "bytes": size}

@@ -16,7 +16,14 @@ from ludus.data.content import Text
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
 from ludus.data.tools import JsonObject
 
-_ROLES = {"developer": "system", "function": "tool"}
+_ROLES = {
+    "developer": "system",
+    "function": "tool",
+    # As ShareGPT has them.
+    "human": "user",
+    "gpt": "assistant",
+    "observation": "tool",
+}
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
 
@@ -52,8 +59,9 @@ def content_of(value: Any) -> str | tuple[Part, ...]:
     if isinstance(value, str):
         return value
     parts = [_part(part) for part in (value if isinstance(value, list) else [value])]
-    if all(isinstance(part, Text) for part in parts) and len(parts) == 1:
-        return parts[0].text  # type: ignore[union-attr]
+    match parts:
+        case [Text(text=words)]:
+            return words
     return tuple(parts)
 
 
@@ -88,15 +96,17 @@ def as_json(value: Any) -> str:
 
 def _message(value: Any, at: int) -> Message:
     fields = an_object(value, f"message {at}")
-    role = fields.get("role")
+    role = fields.get("role", fields.get("from"))
     thought = next((fields[name] for name in _REASONING if fields.get(name)), None)
-    return Message(
-        role=_ROLES.get(str(role), role),  # type: ignore[arg-type]
-        content=content_of(fields.get("content")),
-        reasoning_content=_plain(thought) if thought is not None else None,
-        tool_calls=tuple(_calls(fields)) or None,
-        tool_call_id=fields.get("tool_call_id"),
-        name=fields.get("name"),
+    return Message.model_validate(
+        {
+            "role": _ROLES.get(str(role), role),
+            "content": content_of(fields.get("content", fields.get("value"))),
+            "reasoning_content": _plain(thought) if thought is not None else None,
+            "tool_calls": tuple(_calls(fields)) or None,
+            "tool_call_id": fields.get("tool_call_id"),
+            "name": fields.get("name"),
+        }
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ludus.curate.importers.chat import messages_of, tools_of
 from ludus.curate.importers.making import episode_of
@@ -38,16 +39,27 @@ def read(path: Path) -> Iterator[Episode | Unreadable]:
 
 
 def _episode(line: JsonObject) -> Iterator[Episode]:
-    said = next((line[name] for name in _MESSAGES if name in line), None)
-    if said is None:
-        raise Malformed("there are no messages in it")
     reward = next((line[name] for name in _REWARDS if name in line), None)
     task = line.get("task")
     yield episode_of(
         episode_id=str(line.get("episode_id") or line.get("id") or ""),
         environment=str(line.get("environment") or "messages"),
         task=task if isinstance(task, dict) else {"task": task} if task is not None else None,
-        messages=messages_of(said),
+        messages=messages_of(_said(line)),
         tools=tools_of(line.get("tools")),
         reward=a_number(reward, "reward"),
     )
+
+
+def _said(line: JsonObject) -> Any:
+    """The conversation, under whichever name, or in two parts as trainers have it."""
+    for name in _MESSAGES:
+        if name in line:
+            return line[name]
+    if "prompt" not in line or "completion" not in line:
+        raise Malformed("there are neither messages in it nor a prompt and a completion")
+    return [*_turns(line["prompt"], "user"), *_turns(line["completion"], "assistant")]
+
+
+def _turns(value: Any, role: str) -> list[Any]:
+    return value if isinstance(value, list) else [{"role": role, "content": value}]

@@ -15,7 +15,7 @@ from typing import Any
 
 from ludus.curate.lint.rows import Row, Side
 from ludus.data.tools import JsonObject
-from ludus.policy.templates import TemplateRefused
+from ludus.errors import TemplateRefused
 
 Write = Callable[[Sequence[JsonObject], Sequence[JsonObject] | None], str]
 """Renders messages and tools."""

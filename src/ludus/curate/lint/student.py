@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ludus.curate.lint.dropped import dropped
 from ludus.curate.lint.finding import Finding, Level
 from ludus.curate.lint.rows import Place, Row, Side
-from ludus.policy.templates import (
-    Rendered,
-    TemplateRefused,
-    TemplateUnmarked,
-    render,
-    render_pair,
-    training_template,
-    written,
-)
+from ludus.errors import TemplateRefused, TemplateUnmarked
+from ludus.policy.templates import Rendered, render, render_pair, training_template, written
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
