@@ -64,7 +64,7 @@ def make(path: Path, count: int) -> None:
         for index in range(count):
             copied = index % ATTEMPTS and draw.random() < COPIES
             last = last if copied else episode(index, draw).as_line()
-            file.write(last.replace(b"{at}", b"%07d" % index, 1))
+            file.write(last.replace(b"{at}", b"%06d" % index, 1))
 
 
 def episode(index: int, draw: random.Random) -> Episode:
@@ -73,7 +73,7 @@ def episode(index: int, draw: random.Random) -> Episode:
     broken = draw.random() < 0.01
     turns = [turn for at in range(3) for turn in played(at, draw)]
     return Episode(
-        episode_id="{at}",
+        episode_id="c0ffee00-{at}",
         stop_reason=StopReason.BROKEN if broken else StopReason.DONE,
         reward=None if broken else draw.randrange(101) / 100,
         usage=Usage(prompt_tokens=1830, completion_tokens=212),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from chat_stub import chat_stub
-from datasets import load_dataset  # type: ignore[import-untyped]
+from datasets import load_dataset
 from publish.fake_hub import TOKEN, FakeHub, fake_hub
 from world import serving
 

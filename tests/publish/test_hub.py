@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import load_dataset  # type: ignore[import-untyped]
+from datasets import load_dataset
 
 from ludus.errors import BadSetting, MissingExtra, PublishFailed
 from ludus.publish.hub import check_login, check_repo_id, open_repo, push_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import load_dataset  # type: ignore[import-untyped]
+from datasets import load_dataset
 
 from ludus.data.episode import Episode
 from ludus.publish.card import card_of

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,10 +44,8 @@ def bring(
     """
     from ludus.cli.watching import watching
     from ludus.curate.importers.bringing import bring_in
-    from ludus.data.run import beside
 
-    folder = out if out is not None else beside(Path("runs") / f"{format}-{paths[0].stem}")
-    with watching() as watch:
+    with watching() as watch, _folder(out, f"{format}-{paths[0].stem}") as folder:
         made = bring_in(format, paths, folder, watch=lambda done: watch("importing", done, None))
     if as_json:
         told = {
@@ -60,6 +60,24 @@ def bring(
         typer.echo(json.dumps(told))
     else:
         _tell(made)
+
+
+@contextmanager
+def _folder(out: Path | None, name: str) -> Iterator[Path]:
+    """The folder that was named, or a new one below runs/, which goes if nothing comes into it."""
+    from ludus.data.run import beside
+
+    if out is not None:
+        yield out
+        return
+    root = Path("runs")
+    new, folder = not root.exists(), beside(root / name)
+    try:
+        yield folder
+    finally:
+        for empty in (folder, root) if new else (folder,):
+            if not any(empty.iterdir()):
+                empty.rmdir()
 
 
 def _tell(made: Brought) -> None:

@@ -185,7 +185,8 @@ def curate(
     else:
         _tell(out, report)
     if push_to_hub is not None:
-        _push(out, push_to_hub, private=private, as_json=as_json)
+        again = as_typed() if overwrite else f"{as_typed()} --overwrite"
+        _push(out, push_to_hub, private=private, retry=again, as_json=as_json)
 
 
 def _band(text: str | None) -> tuple[float, float] | None:
@@ -231,9 +232,9 @@ def _tell(out: Path, report: Report) -> None:
     shown.print(Text(f"data set: {out}"), soft_wrap=True)
 
 
-def _push(out: Path, repo_id: str, *, private: bool, as_json: bool) -> None:
+def _push(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:
     from ludus.publish.hub import push_folder
 
     files = sorted(str(file.relative_to(out)) for file in out.rglob("*") if file.is_file())
-    url = push_folder(out, repo_id, private=private, files=files, retry="--overwrite")
+    url = push_folder(out, repo_id, private=private, files=files, retry=retry)
     typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")

@@ -1,14 +1,32 @@
-"""A bar for work whose steps have names: on a terminal only, elsewhere only the result counts."""
+"""Work whose steps have names: a bar where somebody watches, and an orderly end when it is stopped.
+
+The bar is for terminals only: elsewhere only the result counts.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+Watch = Callable[[str, int, int | None], None]
 
 
 @contextmanager
-def watching() -> Iterator[Callable[[str, int, int | None], None]]:
+def watching() -> Iterator[Watch]:
     """Yield what is to be told: the step, how much of it is done, and how much there is."""
+    with _orderly() as stop_if_told, _bar() as show:
+
+        def watch(what: str, done: int, total: int | None) -> None:
+            stop_if_told()
+            show(what, done, total)
+
+        yield watch
+
+
+@contextmanager
+def _bar() -> Iterator[Watch]:
     from ludus.cli.console import console
 
     err = console(stderr=True)
@@ -20,9 +38,46 @@ def watching() -> Iterator[Callable[[str, int, int | None], None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
-        task = bar.add_task("", total=None)
 
-        def watch(what: str, done: int, total: int | None) -> None:
-            bar.update(task, description=what, completed=done, total=total)
+        def show(what: str, done: int, total: int | None) -> None:
+            # A step has a bar of its own: the total of the one before it cannot be taken back.
+            for task in bar.tasks:
+                if task.description == what:
+                    bar.update(task.id, completed=done, total=total)
+                    return
+                bar.remove_task(task.id)
+            bar.add_task(what, completed=done, total=total)
 
-        yield watch
+        yield show
+
+
+@contextmanager
+def _orderly() -> Iterator[Callable[[], None]]:
+    """SIGTERM ends the work as Ctrl-C does: with an exception, so that no draft is left behind.
+
+    Libraries that are written in C turn what a signal raised into an error of their own, which may
+    even be caught. So that is put right here, and whoever calls what is yielded is stopped as well.
+    """
+    told: list[BaseException] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        told.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(143))
+        raise told[-1]
+
+    def stop_if_told() -> None:
+        if told:
+            raise told[-1]
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A job in the background is told by its shell to ignore interrupts, and goes on doing so.
+    heard = {number: was for number, was in before.items() if was is not signal.SIG_IGN}
+    for number in heard:
+        signal.signal(number, hear)
+    try:
+        yield stop_if_told
+    except Exception:
+        stop_if_told()
+        raise
+    finally:
+        for number, was in heard.items():
+            signal.signal(number, was)

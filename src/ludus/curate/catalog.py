@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +57,21 @@ class Catalog:
         return list(accumulate((counts.get(at, 0) for at in range(len(self.files))), initial=0))
 
     def line(self, row: int) -> bytes:
-        """The line that a row stands for."""
+        """The line that a row stands for; in order, `lines` is quicker."""
         file = bisect_right(self._first, row) - 1
         return self._places.line(file, row - self._first[file])
+
+    def lines(self, query: str, *parameters: Any) -> Iterator[tuple[int, int, bytes]]:
+        """The lines of the rows that a query gives, each with a mark (1 to 255) that it gives too.
+
+        In the order of the files, whatever that of the query: each file is read once.
+        """
+        marks = bytearray(self._first[-1])
+        for row, mark in self.stream(query, *parameters):
+            marks[row] = mark
+        for file, (first, end) in enumerate(pairwise(self._first)):
+            for at, mark, line in self._places.marked(file, bytes(marks[first:end])):
+                yield first + at, mark, line
 
     def place(self, row: int) -> tuple[Path, int]:
         """The file and what an editor calls the line."""

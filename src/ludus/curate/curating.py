@@ -138,7 +138,9 @@ def _report(catalog: Catalog, rows: dict[str, int], families: int) -> Report:
         "WHERE reason IS NULL GROUP BY 1"
     )
     rewards: tuple[Any, ...] = catalog.sql(
-        "SELECT min(reward), avg(reward), max(reward) FROM episodes WHERE reason IS NULL"
+        # Scaled, so that the sum of huge rewards stays a number.
+        "SELECT min(reward), avg(reward / pow(2, 64)) * pow(2, 64), max(reward) FROM episodes "
+        "WHERE reason IS NULL"
     )[0]
     bad = catalog.sql(
         f"SELECT rowid FROM episodes WHERE reason = '{UNREADABLE}' ORDER BY rowid LIMIT {_SHOWN}"

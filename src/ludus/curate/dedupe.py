@@ -6,16 +6,17 @@ with the highest reward, then the shorter, then the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
 
-from pydantic_core import from_json
+from pydantic import ValidationError
 
 from ludus.curate.catalog import Catalog
 from ludus.curate.near import NearCopies, shingles
 from ludus.curate.select import BETTER
-from ludus.curate.tasks import Tasks, words
+from ludus.curate.tasks import Tasks
+from ludus.data.episode import Episode
+from ludus.data.messages import Message
 
 
 def leave_out_near_prompts(catalog: Catalog, threshold: float) -> None:
@@ -42,15 +43,23 @@ def leave_out_near_completions(
     )
 
 
-def said(messages: list[Mapping[str, Any]]) -> str:
+def said(messages: Iterable[Message]) -> str:
     """All that is the model's own: its thoughts, its words, its calls."""
     pieces = []
     for message in messages:
-        if message.get("role") == "assistant":
-            pieces += [message.get("reasoning_content") or "", words(message.get("content"))]
-            for call in message.get("tool_calls") or ():
-                pieces += [call["function"]["name"], call["function"]["arguments"]]
+        if message.role == "assistant":
+            pieces += [message.reasoning_content or "", message.text]
+            for call in message.tool_calls or ():
+                pieces += [call.function.name, call.function.arguments]
     return "\n".join(pieces)
+
+
+def _said(line: bytes) -> str:
+    """Nothing where a line is no episode after all, which shows when a row is made of it."""
+    try:
+        return said(Episode.from_line(line).messages)
+    except ValidationError:
+        return ""
 
 
 def _repeated_tasks(catalog: Catalog, threshold: float) -> Iterator[tuple[str]]:
@@ -74,7 +83,8 @@ def _repeated_attempts(
     for _, attempts in groupby(rows, key=lambda row: None if across_tasks else row[0]):
         near = NearCopies(threshold)
         for _, row in attempts:
-            pieces = shingles(said(from_json(catalog.line(row))["messages"]))
+            if not (pieces := shingles(_said(catalog.line(row)))):
+                continue
             if near.like(pieces):
                 yield (row,)
             else:

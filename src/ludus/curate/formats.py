@@ -65,18 +65,21 @@ def convert(draft: Path, sides: Sequence[str], format: Format, kind: str, work: 
         return
     datasets = _datasets()
     features = features_of(COLUMNS[kind])
-    made = {
-        side: datasets.Dataset.from_json(
-            str(draft / f"{side}.jsonl"), features=features, cache_dir=str(work), split="train"
-        )
-        for side in sides
-    }
+    made = {side: _dataset(draft / f"{side}.jsonl", features, work) for side in sides}
     if format == "datasets":
         datasets.DatasetDict(made).save_to_disk(draft)
     for side, rows in made.items():
         if format == "parquet":
             rows.to_parquet(draft / f"{side}.parquet")
         (draft / f"{side}.jsonl").unlink()
+
+
+def _dataset(file: Path, features: Features, work: Path) -> Any:
+    from datasets import Dataset
+
+    if not file.stat().st_size:  # Which `datasets` does not read.
+        return Dataset.from_dict({name: [] for name in features}, features=features)
+    return Dataset.from_json(str(file), features=features, cache_dir=str(work), split="train")
 
 
 def features_of(columns: Sequence[Column]) -> Features:

@@ -36,15 +36,22 @@ def shingles(text: str) -> set[str]:
     return {" ".join(words[at : at + _WIDTH]) for at in range(len(words) - _WIDTH + 1)}
 
 
-def common_shingles(texts: Iterable[str]) -> frozenset[str]:
-    """What so many of these texts share that it cannot tell them apart."""
-    counts: Counter[str] = Counter()
-    total = 0
-    for text in texts:
-        counts.update(shingles(text))
-        total += 1
-    most = max(_COMMON * total, _FEW)
-    return frozenset(shingle for shingle, count in counts.items() if count > most)
+class Commonness:
+    """How many of some texts share each shingle."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._texts = 0
+
+    def add(self, text: str) -> None:
+        self._counts.update(shingles(text))
+        self._texts += 1
+
+    @property
+    def common(self) -> frozenset[str]:
+        """What so many of the texts share that it cannot tell them apart."""
+        most = max(_COMMON * self._texts, _FEW)
+        return frozenset(shingle for shingle, count in self._counts.items() if count > most)
 
 
 class NearCopies:

@@ -8,6 +8,7 @@ asked the same way: task, prompt and tools are equal.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Literal
 
 from ludus.curate.catalog import Catalog
@@ -23,9 +24,11 @@ _WORSE = "reward, turns, rowid"
 
 def pair_up(catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = MIN_MARGIN) -> None:
     """Make the table `pairs`, and leave out the episodes that are in none of them."""
-    if not min_margin >= 0:
-        raise BadSetting(f"--min-margin {min_margin} cannot be: it is 0 or more.")
+    if not 0 <= min_margin < inf:
+        raise BadSetting(f"--min-margin {min_margin} cannot be: it is a number, 0 or more.")
     _check_scored(catalog)
+    # What floats make of 0.3 - 0.2 is still 0.1 to whoever typed it.
+    least = max(0.0, min_margin - 1e-9)
     catalog.sql(
         f"""CREATE OR REPLACE TABLE attempts AS
         SELECT rowid AS row, reward, dense_rank() OVER (ORDER BY {_ASKED}) AS asked,
@@ -40,13 +43,12 @@ def pair_up(catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = 
         FROM attempts a JOIN attempts b USING (asked)
         WHERE a.reward > b.reward AND a.reward - b.reward >= ?
             {"AND a.from_best = 1 AND b.from_worst = 1" if pairing == "best" else ""}""",
-        # What floats make of 0.3 - 0.2 is still 0.1 to whoever typed it.
-        max(0.0, min_margin - 1e-9),
+        least,
     )
     for reason, condition, detail in (
         ("alone", "others = 1", "no other attempt at the task"),
         ("equal rewards", "spread = 0", "all attempts at the task have the same reward"),
-        ("min-margin", f"spread < {min_margin - 1e-9!r}", f"less than {min_margin:g} apart"),
+        ("min-margin", f"spread < {least!r}", f"less than {min_margin:g} apart"),
         ("in no pair", "true", _IN_NONE[pairing]),
     ):
         catalog.leave_out(

@@ -1,79 +1,87 @@
-"""Single lines of large files by their place, without holding the files in memory."""
+"""Lines of large files by their place, without holding the files in memory.
+
+A line is counted from 0, and blank ones are not counted: so it is in DuckDB's tables, too.
+"""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cached_property
+from itertools import compress, count, filterfalse
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ludus.errors import RunError
 
 _BLOCK = 1 << 18
-_BLANK = b" \t\r\n\v\f"
-"""What is white space to DuckDB, which passes over lines of nothing else."""
 _SPACE, _NEWLINE = 32, 10
 
 
 class Places:
-    """The lines of several files, by file and number, from 0. Blank ones do not count.
+    """The lines of several files. What is not asked for costs nothing.
 
-    Eight bytes a line are held: where it begins. A thread finds that out, for whoever asks first
-    must wait for DuckDB anyway.
+    They come without the white space around them: not all that is passed over by DuckDB is white
+    space to JSON.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
-        self._thread = ThreadPoolExecutor(1, "places")
-        self._found: list[Future[_Lines]] = []
-        self._open: list[int] = []
+        self._open = ExitStack()
 
-    def __enter__(self) -> Places:
-        try:
-            for file in self._files:
-                self._open.append(os.open(file, os.O_RDONLY))
-                self._found.append(self._thread.submit(_lines, file))
-        except OSError as error:
-            self._close()
-            raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close()
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
 
-    def _close(self) -> None:
-        self._thread.shutdown(cancel_futures=True)
-        while self._open:
-            os.close(self._open.pop())
-
-    @cached_property
-    def _lines(self) -> list[_Lines]:
-        return [found.result() for found in self._found]
-
-    def line(self, file: int, number: int) -> bytes:
+    def line(self, file: int, at: int) -> bytes:
+        """Any line, whichever was asked for before it."""
         starts = self._lines[file].starts
-        if number >= len(starts) - 1:
-            raise RunError(f"{self._files[file]} became shorter while it was read. Try again.")
-        begin = starts[number]
-        return os.pread(self._open[file], starts[number + 1] - begin, begin)
+        if at >= len(starts) - 1:
+            raise _shorter(self._files[file])
+        begin = starts[at]
+        return os.pread(self._sources[file], starts[at + 1] - begin, begin).strip()
 
     def number(self, file: int, at: int) -> int:
         """What an editor calls the line: blank ones count, and the first is 1."""
         numbers = self._lines[file].numbers
         return at + 1 if numbers is None else numbers[at]
 
+    def marked(self, file: int, marks: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """Place, mark and text of the lines whose mark is not 0, in one pass over the file."""
+        if not any(marks):
+            return
+        try:
+            with self._files[file].open("rb", buffering=_BLOCK) as source:
+                lines = map(bytes.strip, compress(filterfalse(bytes.isspace, source), marks))
+                yield from zip(compress(count(), marks), compress(marks, marks), lines, strict=True)
+        except ValueError:
+            raise _shorter(self._files[file]) from None
+        except OSError as error:
+            raise _unreadable(self._files[file], error) from error
+
+    @cached_property
+    def _sources(self) -> list[int]:
+        return [self._opened(file) for file in self._files]
+
+    @cached_property
+    def _lines(self) -> list[_Lines]:
+        return [_lines(file) for file in self._files]
+
+    def _opened(self, file: Path) -> int:
+        try:
+            source = os.open(file, os.O_RDONLY)
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        self._open.callback(os.close, source)
+        return source
+
 
 class _Lines(NamedTuple):
-    """The lines of a file that are not blank."""
+    """The lines of a file that are not blank: eight bytes for each."""
 
     starts: array[int]
     """Where each begins, and at last where the file ends."""
@@ -108,14 +116,22 @@ def _lines(file: Path) -> _Lines:
 def _with_blanks(file: Path) -> _Lines:
     """The same, where some line is blank or begins with white space.
 
-    A blank line is read as a part of the line before it: white space after JSON.
+    A blank line is read as a part of the line before it: white space at its end.
     """
     starts, numbers, position = array("q"), array("q"), 0
     with file.open("rb") as source:
         for number, line in enumerate(source, 1):
-            if line.strip(_BLANK):
+            if not line.isspace():
                 starts.append(position)
                 numbers.append(number)
             position += len(line)
     starts.append(position)
     return _Lines(starts, numbers)
+
+
+def _shorter(file: Path) -> RunError:
+    return RunError(f"{file} became shorter while it was read. Try again.")
+
+
+def _unreadable(file: Path, error: OSError) -> RunError:
+    return RunError(f"{file} cannot be read: {error.strerror or error}.")

@@ -6,15 +6,20 @@ prompt and the tools come along. Where a row came from stands in columns that tr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pydantic_core import from_json
 
 from ludus.curate.render import family_of, rendered
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, prompt_of
 from ludus.data.tools import JsonObject
 from ludus.errors import BadSetting
+
+
+class MalformedCall(ValueError):
+    """A call whose arguments are no JSON object, which is what chat templates take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ def dpo_row(chosen: Episode, rejected: Episode, form: Form = WHOLE) -> JsonObjec
     if form.last_turn:
         raise BadSetting("--last-turn is for SFT: two attempts part ways at their first turn.")
     prompt = prompt_of(chosen.messages)
-    if prompt != prompt_of(rejected.messages):
+    if _without_ids(prompt) != _without_ids(prompt_of(rejected.messages)):
         raise ValueError("two attempts with different prompts are no pair")
     return {
         "prompt": _messages(prompt, form),
@@ -77,6 +82,17 @@ def dpo_row(chosen: Episode, rejected: Episode, form: Form = WHOLE) -> JsonObjec
         "chosen_reward": chosen.reward,
         "rejected_reward": rejected.reward,
     }
+
+
+def check_calls(messages: Sequence[Message]) -> None:
+    """Raise `MalformedCall` where the arguments of a call are no JSON object."""
+    for message in messages:
+        for call in message.tool_calls or ():
+            _arguments(call.function.arguments)
+
+
+def _without_ids(messages: Sequence[Message]) -> list[Message]:
+    return [message.model_copy(update={"tool_call_id": None}) for message in messages]
 
 
 def _until_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
@@ -106,7 +122,7 @@ def _message(message: Message, form: Form) -> JsonObject:
                 "type": "function",
                 "function": {
                     "name": call.function.name,
-                    "arguments": json.loads(call.function.arguments),
+                    "arguments": _arguments(call.function.arguments),
                 },
             }
             for call in message.tool_calls
@@ -116,3 +132,13 @@ def _message(message: Message, form: Form) -> JsonObject:
     if message.name is not None:
         made["name"] = message.name
     return made
+
+
+def _arguments(text: str) -> JsonObject:
+    try:
+        read = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        read = None
+    if not isinstance(read, dict):
+        raise MalformedCall(text)
+    return read

@@ -16,9 +16,11 @@ from ludus.errors import BadSetting, RunError, did_you_mean
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_BIGGEST_LINES = (1 << 20, 1 << 24, 1 << 28, 1 << 31)
+_BIGGEST_LINES = (1 << 20, 1 << 24, 1 << 26, 1 << 28)
 """Bytes. Most episodes are far below the first; those with pictures in them may not be. The less,
 the more of what DuckDB reads stays in the processor's cache."""
+_BIG_FOR_MANY = 1 << 24
+"""Above this DuckDB reads with one thread: each holds twice the biggest line, and all must fit."""
 _MESSAGE = (
     "STRUCT(role VARCHAR, content VARCHAR, reasoning_content VARCHAR, "
     'tool_calls STRUCT("function" STRUCT(name VARCHAR, arguments VARCHAR))[], "name" VARCHAR)'
@@ -50,7 +52,7 @@ COLUMNS: Mapping[str, str] = {
 """What a line of `episodes.jsonl` is to SQL. Calls have no ids here: two calls are the same call
 if name and arguments are."""
 _MORE = {
-    "run": "parse_dirname(filename)",
+    "run": "parse_filename(parse_dirpath(filename))",
     "provider": "agent->>'$.provider'",
     "model": "agent->>'$.model'",
     "cost": "usage.cost",
@@ -80,14 +82,23 @@ def scan(
     import duckdb
 
     for biggest in _BIGGEST_LINES:
+        if biggest > _BIG_FOR_MANY:
+            database.execute("SET threads = 1")
         try:
             database.execute(_reading(files, where, contents, biggest))
             return
-        except duckdb.InvalidInputException as error:
-            if "maximum_object_size" not in str(error) or biggest == _BIGGEST_LINES[-1]:
+        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+            raise RunError(f"The episodes cannot be read: {_sentence(str(error))}") from None
+        except duckdb.Error as error:
+            if "maximum_object_size" in str(error):
+                continue
+            if where is None:
                 raise RunError(f"The episodes cannot be read: {_sentence(str(error))}") from None
-        except duckdb.ConversionException as error:
             raise BadSetting(f"--where cannot be worked out: {_sentence(str(error))}") from None
+    raise RunError(
+        f"The episodes cannot be read: a line is longer than {_BIGGEST_LINES[-1] >> 20} MB. "
+        "Take that episode out of its file."
+    )
 
 
 def _reading(files: Sequence[Path], where: str | None, contents: bool, biggest: int) -> str:
@@ -104,7 +115,7 @@ def _reading(files: Sequence[Path], where: str | None, contents: bool, biggest: 
             environment,
             group_id AS task,
             CASE WHEN isfinite(reward) THEN reward END AS reward,
-            turns,
+            coalesce(turns, 0) AS turns,
             {_CONTENTS + "," if contents else ""}
             coalesce(({where or "true"}), false) AS wanted,
             NULL::VARCHAR AS reason,
@@ -113,22 +124,25 @@ def _reading(files: Sequence[Path], where: str | None, contents: bool, biggest: 
             SELECT *, {", ".join(f"{form} AS {name}" for name, form in _MORE.items())}
             FROM read_json(
                 [{names}], format = 'newline_delimited', ignore_errors = true, filename = true,
-                maximum_object_size = {biggest}, columns = {_columns()}
+                compression = 'none', maximum_object_size = {biggest}, columns = {_columns()}
             )
         )
     """
 
 
 def check_condition(database: DuckDBPyConnection, where: str) -> None:
-    """Whether `where` is an expression over an episode's columns, before anything is read."""
+    """Whether `where` is an expression over an episode's columns, before anything is read.
+
+    One that can stand after WHERE: what counts or multiplies rows cannot say what one row is.
+    """
     import duckdb
 
     typed = ", ".join(f"NULL::{kind} AS {name}" for name, kind in COLUMNS.items())
     more = ", ".join(f"{form} AS {name}" for name, form in _MORE.items())
     try:
         database.execute(
-            f"SELECT ({where})::BOOLEAN FROM (SELECT *, {more} FROM "
-            f"(SELECT ''::VARCHAR AS filename, {typed})) LIMIT 0"
+            f"SELECT 1 FROM (SELECT *, {more} FROM "
+            f"(SELECT ''::VARCHAR AS filename, {typed})) WHERE ({where})::BOOLEAN LIMIT 0"
         )
     except duckdb.Error as error:
         raise BadSetting(_refusal(where, str(error))) from None

@@ -8,10 +8,12 @@ of what all other steps left.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from ludus.curate.catalog import Catalog
 from ludus.errors import BadSetting
 
+MALFORMED = "malformed call"
 BETTER = "reward DESC NULLS LAST, turns, rowid"
 """Of two episodes with the same reward, the shorter; then the one that was read first."""
 
@@ -36,6 +38,9 @@ class Selection:
     """Keep what has no reward, as long as nothing broke it."""
 
     def __post_init__(self) -> None:
+        for name, bound in (("min-reward", self.min_reward), ("solved-at", self.solved_at)):
+            if bound is not None and not isfinite(bound):
+                raise BadSetting(f"--{name} {bound} cannot be: a reward is a finite number.")
         if self.top_fraction is not None and not 0 < self.top_fraction <= 1:
             raise BadSetting(f"--top-fraction {self.top_fraction} is not above 0 and at most 1.")
         if self.solve_rate is not None:
@@ -54,9 +59,7 @@ def leave_out_faults(catalog: Catalog, *, unscored: bool = False) -> None:
 def leave_out_untrainable(catalog: Catalog) -> None:
     """What no chat template can render as a turn of the model's."""
     catalog.leave_out("no reply", "reply IS NULL", detail="the model never spoke")
-    catalog.leave_out(
-        "malformed call", "bad_arguments", detail="arguments that are not a JSON object"
-    )
+    catalog.leave_out(MALFORMED, "bad_arguments", detail="arguments that are not a JSON object")
 
 
 def select(catalog: Catalog, selection: Selection) -> None:

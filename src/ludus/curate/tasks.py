@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from ludus.curate.catalog import Catalog
-from ludus.curate.near import common_shingles, shingles
+from ludus.curate.near import Commonness, shingles
 
 _SAMPLE = 2_000
 """So many prompts of an environment tell what they all share."""
 _FIRST_ROWS = """
-    SELECT min(rowid) AS row, any_value(environment) AS environment, task
+    SELECT min(rowid) AS row, any_value(environment) AS environment
     FROM episodes WHERE reason IS NULL GROUP BY task
 """
 
@@ -33,18 +34,14 @@ class Tasks:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        environments = catalog.sql(
-            "SELECT environment, count(DISTINCT task) FROM episodes WHERE reason IS NULL GROUP BY 1"
-        )
-        self.common: Mapping[str, frozenset[str]] = {
-            name: common_shingles(self._sampled(name, count)) for name, count in environments
-        }
+        self.common = self._shared()
 
     def __iter__(self) -> Iterator[Task]:
         """In the order in which they were first read."""
-        for row, environment, name in self._catalog.stream(f"{_FIRST_ROWS} ORDER BY row"):
-            text = question(from_json(self._catalog.line(row))["messages"])
-            yield Task(name, environment, self.telling(text, environment))
+        for _, _, line in self._catalog.lines(f"SELECT row, 1 FROM ({_FIRST_ROWS})"):
+            if (asked := _asked(line)) is not None:
+                name, environment, text = asked
+                yield Task(name, environment, self.telling(text, environment))
 
     def telling(self, text: str, environment: str | None) -> set[str]:
         """What a prompt says that is not in most of its environment's prompts."""
@@ -52,15 +49,33 @@ class Tasks:
             return shingles(text) - self.common[environment]
         return shingles(text).difference(*self.common.values())
 
-    def _sampled(self, environment: str, count: int) -> Iterator[str]:
-        """Evenly over the environment's tasks, so that the order of files does not matter."""
-        every = -(-count // _SAMPLE)
-        rows = self._catalog.stream(
-            f"SELECT row FROM ({_FIRST_ROWS}) WHERE environment = ? ORDER BY row", environment
-        )
-        for number, (row,) in enumerate(rows):
-            if number % every == 0:
-                yield question(from_json(self._catalog.line(row))["messages"])
+    def _shared(self) -> Mapping[str, frozenset[str]]:
+        """What the prompts of each environment share, from tasks that lie evenly over it."""
+        seen: defaultdict[str, Commonness] = defaultdict(Commonness)
+        for _, _, line in self._catalog.lines(
+            f"""SELECT row, 1 FROM (
+                SELECT row, row_number() OVER (PARTITION BY environment ORDER BY row) AS number,
+                    ceil(count(*) OVER (PARTITION BY environment) / {_SAMPLE}) AS every
+                FROM ({_FIRST_ROWS})
+            ) WHERE (number - 1) % every = 0"""
+        ):
+            if (asked := _asked(line)) is not None:
+                _, environment, text = asked
+                seen[environment].add(text)
+        return {environment: found.common for environment, found in seen.items()}
+
+
+def _asked(line: bytes) -> tuple[str, str, str] | None:
+    """Task, environment and question of an episode.
+
+    None where a line is an episode to DuckDB alone, such as one with a comma too many. It is left
+    out when a row is made of it.
+    """
+    try:
+        fields = from_json(line)
+        return fields["group_id"], fields["environment"], question(fields.get("messages", ()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def question(messages: Sequence[Mapping[str, Any]]) -> str:

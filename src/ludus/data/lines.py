@@ -133,6 +133,11 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
         raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
+def begins_as_written(line: bytes) -> bool:
+    """Whether an episode begins as this version writes them; then the rest is taken on trust."""
+    return _HEAD.match(line) is not None
+
+
 def head_of(line: bytes, path: Path, number: int) -> Head | None:
     """The head of a line, or None where the line is no episode.
 

@@ -30,6 +30,7 @@ FORMATS = {
     "messages": "any JSONL with messages and a reward",
 }
 UNREADABLE = "unreadable.txt"
+_DRAFT = ".importing-"
 _SHOWN = 10
 
 
@@ -78,7 +79,7 @@ def bring_in(
         with Journal.open(folder.episodes) as journal:
             found = (item for file in files for item in format.read(file))
             for episode in _named(_readable(found, draft, made), folder.about.digest):
-                journal.append(episode.as_line())
+                _append(journal, episode, out)
                 made.episodes += 1
                 made.scored += episode.reward is not None
                 made.broken += episode.broken
@@ -113,20 +114,47 @@ def _refuse_twice(files: Sequence[Path]) -> None:
 
 @contextmanager
 def _becoming(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its place when the work is done."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"{out} is there already, and not empty. Use another -o.")
+    """A hidden folder in `out`; what is in it when the work is done goes to `out`.
+
+    Whoever is killed leaves no run: that has a run.json, which comes last. The next import into the
+    same folder takes the rest away.
+    """
+    new = not out.exists()
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        _refuse_strangers(out)
+        out.mkdir(parents=True, exist_ok=True)
+        for left_over in out.glob(f"{_DRAFT}*"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=out))
     except OSError as error:
         raise RunError(f"{out} cannot be made: {error.strerror or error}.") from error
     try:
         yield draft
-        draft.chmod(0o755)  # A temporary folder is its maker's alone.
-        draft.replace(out)
+        for file in sorted(draft.iterdir(), key=lambda file: file.name == "run.json"):
+            file.replace(out / file.name)
+    except OSError as error:
+        raise RunError(f"{out} cannot be written: {error.strerror or error}.") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+        if new and not any(out.iterdir()):
+            out.rmdir()
+
+
+def _refuse_strangers(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file, and a run needs a folder. Use another -o.")
+    if out.exists() and any(not file.name.startswith(_DRAFT) for file in out.iterdir()):
+        raise RunError(f"{out} is there already, and not empty. Use another -o.")
+
+
+def _append(journal: Journal, episode: Episode, out: Path) -> None:
+    """A journal can say that what it holds stands; of an import that breaks off nothing does."""
+    try:
+        journal.append(episode.as_line())
+    except RunError as error:
+        why = error.__cause__
+        words = why.strerror if isinstance(why, OSError) else error
+        raise RunError(f"{out} cannot be written: {words}. Nothing was imported.") from error
 
 
 def _readable(

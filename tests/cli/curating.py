@@ -1,0 +1,167 @@
+"""`ludus curate` and `ludus import` as a user types them, and runs to try them on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from program import LUDUS, run_ludus
+
+from cli.collecting import NOBODY
+from ludus.data.episode import Episode
+from ludus.data.messages import Call, Function, Message
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "guess",
+        "description": "Guess a word.",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
+    },
+}
+_STEP = re.compile(r"(\w[\w -]*?) {2,}([\d,]+) +([\d,]+)(?: |$)")
+
+
+def ludus(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run the program as a user who has no keys, and no way to the Hub."""
+    env = {**NOBODY, "HF_HUB_OFFLINE": "1", **more.pop("env", {})}
+    return run_ludus(*map(str, arguments), env=env, **more)
+
+
+def curate(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    return ludus("curate", *arguments, **more)
+
+
+def fine(done: subprocess.CompletedProcess[str]) -> str:
+    """What it said; it went well, and there was nothing to complain of."""
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout
+
+
+def without(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the program as if this module were not installed."""
+    script = (
+        f"import sys; sys.modules[{module!r}] = None; "
+        f"sys.argv = ['ludus', *{[str(argument) for argument in arguments]!r}]; "
+        "from ludus.cli.main import main; main()"
+    )
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+
+@contextmanager
+def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on meanwhile."""
+    process = subprocess.Popen(
+        [*LUDUS, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **NOBODY},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.communicate()
+
+
+def attempt(
+    name: str,
+    *,
+    task: str = "owl",
+    reward: float | None = 1.0,
+    turns: int = 1,
+    environment: str = "wordle",
+    **more: Any,
+) -> Episode:
+    """An attempt at a task, whose words are like no other's."""
+    spoken: list[Message] = []
+    for turn in range(turns):
+        words = json.dumps({"word": f"{name}{turn}"})
+        call = Call(id=f"c{turn}", function=Function(name="guess", arguments=words))
+        spoken += [
+            Message(role="assistant", reasoning_content=f"Maybe {name}.", tool_calls=(call,)),
+            Message(role="tool", content=f"{name}{turn} is noted.", tool_call_id=f"c{turn}"),
+        ]
+    asked = (
+        Message(role="system", content="Guess the word."),
+        Message(role="user", content=f"It is about {task}."),
+    )
+    return Episode(
+        **{
+            "episode_id": name,
+            "stop_reason": "done",
+            "reward": reward,
+            "environment": environment,
+            "task": {"about": task},
+            "group_id": task,
+            "agent": {"provider": "test"},
+            "messages": (*asked, *spoken),
+            "tools": (TOOL,),
+            "done": True,
+            "turns": turns,
+            "tool_calls": turns,
+            **more,
+        }
+    )
+
+
+def a_run(folder: Path, *episodes: Episode) -> Path:
+    """A folder with these episodes, which is all that curating asks for."""
+    folder.mkdir(parents=True)
+    (folder / "episodes.jsonl").write_bytes(b"".join(each.as_line() for each in episodes))
+    return folder
+
+
+def a_large_run(folder: Path, count: int = 20_000) -> Path:
+    """A run that takes seconds to curate."""
+    folder.mkdir(parents=True)
+    line = attempt("name-of-it", task="task-of-it", turns=4).as_line()
+    with (folder / "episodes.jsonl").open("wb") as file:
+        for at in range(count):
+            named = line.replace(b"name-of-it", b"n%d" % at)
+            file.write(named.replace(b"task-of-it", b"t%d" % (at // 4)))
+    return folder
+
+
+def rows(folder: Path, side: str = "train") -> list[dict[str, Any]]:
+    lines = (folder / f"{side}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def kept(folder: Path) -> list[str]:
+    """The names of the episodes that rows were made from."""
+    return [row["episode_id"] for row in rows(folder)]
+
+
+def printed_steps(said: str) -> list[tuple[str, int, int]]:
+    """Reason, how many were left out, how many were left: from what a command printed."""
+    found = (_STEP.match(line) for line in said.splitlines())
+    return [(step[1], _number(step[2]), _number(step[3])) for step in found if step]
+
+
+def steps_of_card(folder: Path) -> list[tuple[str, int, int]]:
+    lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
+    table = [[cell.strip(" `") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    head = next(cells for cells in table if "left out" in cells)
+    reason, removed, left = (head.index(name) for name in ("step", "left out", "left"))
+    below = table[table.index(head) + 3 :]
+    steps = below[: below.index([])]
+    return [(cells[reason], _number(cells[removed]), _number(cells[left])) for cells in steps]
+
+
+def about(folder: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((folder / "curation.json").read_text(encoding="utf-8"))
+    return facts
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))

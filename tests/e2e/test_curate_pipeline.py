@@ -1,0 +1,76 @@
+"""From playing to the look before training, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cli.curating import curate, fine, kept, ludus, printed_steps, rows, steps_of_card
+from students import of_family, student
+
+from ludus.data.lines import episodes
+
+
+def played(folder: Path) -> tuple[Path, Path]:
+    """The same words by one who knows them and by one who guesses, four times each."""
+    oracle, random = folder / "oracle", folder / "random"
+    words = ("collect", "wordle", "-n", "24", "--group-size", "4")
+    fine(ludus(*words, "-o", oracle))
+    fine(ludus(*words, "--provider", "random", "-o", random))
+    return oracle, random
+
+
+def test_what_was_played_becomes_rows_that_a_student_can_learn(tmp_path: Path) -> None:
+    oracle, random = played(tmp_path)
+    data, model = tmp_path / "data", tmp_path / "model"
+    of_family("qwen3").save_pretrained(model)
+    where = "reward >= 0.8 and turns between 1 and 4 and environment = 'wordle'"
+    said = fine(curate(oracle, random, "--to", "sft", "--where", where, "-o", data))
+    wanted = {
+        each.group_id
+        for run in (oracle, random)
+        for each in episodes(run / "episodes.jsonl")
+        if each.reward is not None and each.reward >= 0.8 and 1 <= each.turns <= 4
+    }
+    assert {row["group_id"] for row in rows(data)} == wanted
+    assert len(kept(data)) == len(wanted), "the same solution of a word is there once"
+    assert printed_steps(said) == steps_of_card(data)
+
+    looked = ludus("lint", data, "--student", model, "--json")
+    report = json.loads(looked.stdout)
+    assert looked.returncode == 0, looked.stdout
+    assert report["rows"] == len(kept(data))
+    shown = fine(ludus("lint", data, "--student", model))
+    assert "⟦" in shown and "Fit to train on: 0 errors" in shown
+
+
+def test_a_student_that_never_sees_the_calls_is_not_fit_to_be_trained(tmp_path: Path) -> None:
+    oracle, random = played(tmp_path)
+    data, model = tmp_path / "data", tmp_path / "model"
+    student().save_pretrained(model)
+    fine(curate(oracle, "--best-of-group", "-o", data))
+    looked = ludus("lint", data, "--student", model)
+    assert looked.returncode == 1 and "Not fit to train on" in looked.stdout
+    fine(curate(oracle, "--best-of-group", "--render", "qwen3", "--overwrite", "-o", data))
+    assert ludus("lint", data, "--student", model).returncode == 0
+
+
+def test_pairs_of_good_and_bad_play_pass_the_look_before_training(tmp_path: Path) -> None:
+    oracle, random = played(tmp_path)
+    data, model = tmp_path / "data", tmp_path / "model"
+    of_family("qwen3").save_pretrained(model)
+    fine(curate(oracle, random, "--to", "dpo", "--test", "0.3", "-o", data))
+    pairs = [*rows(data), *rows(data, "test")]
+    assert len(pairs) == 6 and all(row["chosen_reward"] > row["rejected_reward"] for row in pairs)
+    looked = ludus("lint", data, "--student", model)
+    assert looked.returncode == 0, looked.stdout
+
+
+def test_sums_are_split_by_task_and_none_is_lost(tmp_path: Path) -> None:
+    run, data = tmp_path / "run", tmp_path / "data"
+    fine(ludus("collect", "reasoning_gym:chain_sum", "-n", "60", "-o", run))
+    fine(curate(run, "--test", "0.2", "-o", data))
+    train, test = rows(data), rows(data, "test")
+    assert len(train) + len(test) == 60 and 3 <= len(test) <= 24
+    assert not {row["group_id"] for row in train} & {row["group_id"] for row in test}
+    assert ludus("lint", data).returncode == 0
