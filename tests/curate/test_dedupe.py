@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,7 @@ def test_equal_texts_are_near_copies_at_any_threshold_and_strange_ones_at_none(
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.01, float("nan")])
-def test_a_likeness_that_cannot_be_is_refused(threshold: float) -> None:
+@pytest.mark.parametrize("name", ["near_prompts", "near_completions", "likeness"])
+def test_a_likeness_that_cannot_be_is_refused(name: str, threshold: float) -> None:
     with pytest.raises(BadSetting, match="above 0 and at most 1"):
-        NearCopies(threshold)
+        replace(Curation(), **{name: threshold})

@@ -131,11 +131,6 @@ def test_a_number_that_is_none_does_not_get_into_a_row(tmp_path: Path) -> None:
     assert said[0]["function"]["arguments"] == {"a": None}
 
 
-def test_attempts_with_different_prompts_are_no_pair() -> None:
-    with pytest.raises(ValueError, match="different prompts"):
-        dpo_row(attempt("a", task="t"), attempt("b", task="u"))
-
-
 def test_pairs_take_a_text_form_too() -> None:
     other = attempt("other", 0.0, messages=(*PLAYED.messages[:2], model("Hm.")))
     row = dpo_row(PLAYED, other, Form(render="qwen3"))

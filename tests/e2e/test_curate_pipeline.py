@@ -44,15 +44,20 @@ def test_what_was_played_becomes_rows_that_a_student_can_learn(tmp_path: Path) -
     assert "⟦" in shown and "Fit to train on: 0 errors" in shown
 
 
-def test_a_student_that_never_sees_the_calls_is_not_fit_to_be_trained(tmp_path: Path) -> None:
-    oracle, random = played(tmp_path)
-    data, model = tmp_path / "data", tmp_path / "model"
-    student().save_pretrained(model)
-    fine(curate(oracle, "--best-of-group", "-o", data))
-    looked = ludus("lint", data, "--student", model)
-    assert looked.returncode == 1 and "Not fit to train on" in looked.stdout
-    fine(curate(oracle, "--best-of-group", "--render", "qwen3", "--overwrite", "-o", data))
-    assert ludus("lint", data, "--student", model).returncode == 0
+def test_the_look_before_training_decides_by_its_exit_code(tmp_path: Path) -> None:
+    run, data = tmp_path / "run", tmp_path / "data"
+    fine(ludus("collect", "wordle", "-n", "6", "-o", run))
+    for name, made in (("knows", of_family("qwen3")), ("no_tools", student())):
+        made.save_pretrained(tmp_path / name)
+    fine(curate(run, "--render", "qwen3", "-o", data))
+    assert ludus("lint", data, "--student", tmp_path / "knows").returncode == 0
+    unfit = ludus("lint", data, "--student", tmp_path / "no_tools")
+    assert unfit.returncode == 1 and "drops-tools" in unfit.stdout
+    assert "Not fit to train on" in unfit.stdout
+    fine(curate(run, "--no-tool-results", "--overwrite", "-o", data))
+    assert ludus("lint", data).returncode == 0
+    strict = ludus("lint", data, "--strict")
+    assert strict.returncode == 1 and "unanswered-call" in strict.stdout
 
 
 def test_pairs_of_good_and_bad_play_pass_the_look_before_training(tmp_path: Path) -> None:

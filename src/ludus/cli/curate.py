@@ -103,7 +103,9 @@ def curate(
     ] = False,
     render: Annotated[
         str | None,
-        typer.Option(help="Write calls as text: qwen3, qwen3.5, llama3, glm4, hermes, smollm."),
+        typer.Option(
+            help="Write calls as text: qwen3, qwen2.5, qwen3.5, llama3, glm4, hermes, smollm."
+        ),
     ] = None,
     student: Annotated[
         str | None, typer.Option(help="A model, to measure rows in its tokens.")
@@ -177,6 +179,7 @@ def curate(
             curation,
             overwrite=overwrite,
             explain=explain,
+            location=push_to_hub,
             command=as_typed(),
             watch=watch,
         )
@@ -233,8 +236,13 @@ def _tell(out: Path, report: Report) -> None:
 
 
 def _push(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:
+    from ludus.curate.target import OURS
     from ludus.publish.hub import push_folder
 
-    files = sorted(str(file.relative_to(out)) for file in out.rglob("*") if file.is_file())
+    files = sorted(
+        str(file.relative_to(out))
+        for file in out.rglob("*")
+        if file.is_file() and file.relative_to(out).parts[0] in OURS
+    )
     url = push_folder(out, repo_id, private=private, files=files, retry=retry)
     typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")

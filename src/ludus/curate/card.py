@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,53 +27,60 @@ _PURPOSE = {
     "nemo-gym": "Rollouts in NeMo Gym's form",
     "nemo-gym-input": "Tasks in NeMo Gym's form",
 }
-_TRAINERS = {"sft": "SFTTrainer", "dpo": "DPOTrainer"}
+_TRAINING = {
+    "sft": "TRL's `SFTTrainer` takes the rows as they are; `SFTConfig(assistant_only_loss=True)` "
+    "trains on what the model said and on nothing else.",
+    "dpo": "TRL's `DPOTrainer` takes the rows as they are.",
+}
 
 
-def write_card(
-    folder: Path,
-    report: Report,
-    curation: Curation,
-    *,
-    runs: Sequence[str],
-    command: str | None = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What only the maker of the rows knows of them."""
+
+    runs: Sequence[str]
+    digest: str
+    """Of the rows: others have another."""
+    location: str
+    """Where they can be loaded from."""
+    command: str | None = None
+    """What was typed."""
+
+
+def write_card(folder: Path, report: Report, curation: Curation, origin: Origin) -> None:
     """Write README.md and curation.json into the folder."""
     about = {
         "version": 1,
         "ludus": version("ludus"),
-        "runs": list(runs),
+        "digest": origin.digest,
+        "runs": list(origin.runs),
         "settings": _settings(curation),
         "report": report.as_json(),
     }
     text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False, default=str)
     (folder / ABOUT).write_text(f"{text}\n", encoding="utf-8")
-    (folder / CARD).write_text(card(report, curation, runs=runs, command=command), encoding="utf-8")
+    (folder / CARD).write_text(card(report, curation, origin), encoding="utf-8")
 
 
-def card(
-    report: Report,
-    curation: Curation,
-    *,
-    runs: Sequence[str],
-    command: str | None = None,
-) -> str:
+def card(report: Report, curation: Curation, origin: Origin) -> str:
     parts = (
-        f"# {_title(curation, runs)}",
+        f"# {_title(curation, origin)}",
         _opening(report, curation),
         "## What was left out\n\n" + _steps(report),
         _unreadable(report),
         _split(report),
         _lengths(report),
-        _loading(report, curation),
+        _loading(curation, origin),
         _columns(curation),
-        _again(curation, command),
+        _again(curation, origin),
     )
-    return _front_matter(report, curation, runs) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
+    head = _front_matter(report, curation, origin)
+    return head + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _title(curation: Curation, runs: Sequence[str]) -> str:
-    named = ", ".join(inline(Path(run).name) for run in runs[:3])
+def _title(curation: Curation, origin: Origin) -> str:
+    runs = [inline(Path(run).resolve().name) for run in origin.runs]
+    named = ", ".join(runs[:3])
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     return f"{_PURPOSE[curation.to]} from {named}{more}"
 
@@ -120,15 +127,14 @@ def _lengths(report: Report) -> str:
     return f"{head}\n\n" + table(names, [[f"{measured[name]:,}" for name in names]])
 
 
-def _loading(report: Report, curation: Curation) -> str:
+def _loading(curation: Curation, origin: Origin) -> str:
     if curation.kind not in COLUMNS:
         return ""
     load = "load_from_disk" if curation.format == "datasets" else "load_dataset"
-    lines = [f"from datasets import {load}", "", f'rows = {load}("PATH")["train"]']
-    trainer = _TRAINERS.get(curation.to)
-    then = f"\n\nTRL's `{trainer}` takes these rows as they are." if trainer else ""
+    lines = [f"from datasets import {load}", "", f"rows = {load}({json.dumps(origin.location)})"]
     block = fenced("\n".join(lines), "python")
-    return f"## Load it\n\n{block}\n\nThis needs datasets {DATASETS_VERSION} or newer.{then}"
+    needs = f"This needs datasets {DATASETS_VERSION} or newer."
+    return "\n\n".join(["## Load it", block, f"{needs} {_TRAINING.get(curation.to, '')}".rstrip()])
 
 
 def _columns(curation: Curation) -> str:
@@ -136,23 +142,24 @@ def _columns(curation: Curation) -> str:
     return "## A row\n\n" + table(("field", "what"), rows) if rows else ""
 
 
-def _again(curation: Curation, command: str | None) -> str:
-    blocks = [fenced(command, "bash")] if command else []
+def _again(curation: Curation, origin: Origin) -> str:
+    blocks = [fenced(origin.command, "bash")] if origin.command else []
     text = json.dumps(_settings(curation), indent=2, ensure_ascii=False, default=str)
     return "\n\n".join(["## Make it again", *blocks, "The settings:", fenced(text, "json")])
 
 
-def _front_matter(report: Report, curation: Curation, runs: Sequence[str]) -> str:
+def _front_matter(report: Report, curation: Curation, origin: Origin) -> str:
     end = {"jsonl": ".jsonl", "parquet": ".parquet", "datasets": "/*.arrow"}[curation.format]
     files = [{"split": side, "path": f"{side}{end}"} for side in report.rows]
     values: JsonObject = {
-        "pretty_name": _title(curation, runs),
+        "pretty_name": _title(curation, origin),
         "tags": [*_TAGS, curation.to],
         "task_categories": ["text-generation"],
         "size_categories": size_category(sum(report.rows.values())),
         "configs": [{"config_name": "default", "data_files": files}],
     }
-    return front_matter_of(values, [column.feature() for column in COLUMNS.get(curation.kind, ())])
+    features = [column.feature() for column in COLUMNS.get(curation.kind, ())]
+    return front_matter_of(values, features, description=f"Rows {origin.digest}.")
 
 
 def _settings(curation: Curation) -> JsonObject:

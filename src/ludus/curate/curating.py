@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ludus.curate import dedupe, pairs, select, split
-from ludus.curate.card import write_card
+from ludus.curate.card import Origin, write_card
 from ludus.curate.catalog import UNREADABLE, Catalog, catalog_of
 from ludus.curate.curation import Curation, Report
 from ludus.curate.formats import convert
@@ -21,6 +22,14 @@ from ludus.errors import BadSetting, RunError
 from ludus.policy.tokenizer import load_tokenizer
 
 _SHOWN = 20
+_HINTS = {
+    UNREADABLE: "`ludus import` reads files of other tools; episodes of a later version need a "
+    "later Ludus.",
+    "unscored": "Keep them with --unscored.",
+    "alone": "A pair needs two attempts at a task: `ludus collect --group-size`.",
+    "equal rewards": "A pair needs two attempts with different rewards.",
+}
+"""What to do where most episodes were left out for this reason."""
 _EVERY = 100
 
 
@@ -31,12 +40,14 @@ def curate(
     *,
     overwrite: bool = False,
     explain: bool = False,
+    location: str | None = None,
     command: str | None = None,
     watch: Watch = lambda what, done, total: None,
 ) -> Report:
     """Curate the episodes of `runs` into the folder `out`, which is there at the end, or not.
 
-    `command` is the command line, for the card.
+    The card says that the rows can be loaded from `location` (`out`, unless they go to the Hub),
+    and that `command` made them.
     """
     files = episode_files(runs)
     sides = [split.TRAIN] if curation.test is None else [split.TRAIN, split.TEST]
@@ -51,7 +62,13 @@ def curate(
             families = _choose(catalog, curation, watch)
             _refuse_nothing(catalog)
             rows = write_rows(
-                catalog, draft, to=curation.to, form=curation.form, sides=sides, watch=watch
+                catalog,
+                draft,
+                to=curation.to,
+                form=curation.form,
+                sides=sides,
+                dedupe=curation.dedupe,
+                watch=watch,
             )
             _refuse_nothing(catalog)
             if explain:
@@ -60,9 +77,12 @@ def curate(
         if tokenizer is not None and curation.student is not None:
             found = _rows(draft / "train.jsonl", rows[split.TRAIN], watch)
             report = replace(report, lengths=measure(found, tokenizer, curation.student))
+        digest = _digest(draft / f"{side}.jsonl" for side in sides)
         watch("converting", 0, None)
         convert(draft, sides, curation.format, curation.kind, work)
-        write_card(draft, report, curation, runs=[str(run) for run in runs], command=command)
+        names = [str(run) for run in runs]
+        origin = Origin(names, digest, location or str(out), command)
+        write_card(draft, report, curation, origin)
     return report
 
 
@@ -71,6 +91,14 @@ def _rows(file: Path, total: int, watch: Watch) -> Iterator[Row]:
         if number % _EVERY == 0:
             watch("measuring rows", number, total)
         yield row_of(columns, place)
+
+
+def _digest(files: Iterable[Path]) -> str:
+    made = hashlib.blake2b(digest_size=8)
+    for file in files:
+        with file.open("rb") as source:
+            made.update(hashlib.file_digest(source, "blake2b").digest())
+    return made.hexdigest()
 
 
 def episode_files(runs: Sequence[Path]) -> list[Path]:
@@ -84,10 +112,11 @@ def episode_files(runs: Sequence[Path]) -> list[Path]:
                 if run.is_dir()
                 else f"There is no run {run}. `ludus runs` lists those below runs/."
             )
-    real = [file.resolve() for file in files]
-    for at, file in enumerate(real):
-        if file in real[:at]:
-            raise BadSetting(f"{runs[at]} is named twice. Name each run once.")
+    seen: set[Path] = set()
+    for run, file in zip(runs, files, strict=True):
+        if file.resolve() in seen:
+            raise BadSetting(f"{run} is named twice. Name each run once.")
+        seen.add(file.resolve())
     return files
 
 
@@ -115,7 +144,7 @@ def _choose(catalog: Catalog, curation: Curation, watch: Watch) -> int:
         split.leave_out_held_out(catalog, curation.held_out, curation.likeness)
     if curation.to == "dpo":
         pairs.pair_up(catalog, pairing=curation.pairing, min_margin=curation.min_margin)
-    if curation.to == "nemo-gym-input":
+    if curation.to == "nemo-gym-input" and not selection.best_of_group:
         select.best_of_group(catalog)
     if curation.test is None or not catalog.kept:
         return 0
@@ -128,8 +157,10 @@ def _refuse_nothing(catalog: Catalog) -> None:
         return
     if not catalog.total:
         raise RunError("There are no episodes in these runs yet.")
-    told = ", ".join(f"{reason} {count:,}" for reason, count in catalog.left_out.items())
-    raise RunError(f"Nothing is left of {catalog.total:,} episodes: {told}. Ask for less.")
+    left_out = catalog.left_out
+    told = ", ".join(f"{reason} {count:,}" for reason, count in left_out.items())
+    hint = _HINTS.get(max(left_out, key=lambda reason: left_out[reason]), "Ask for less.")
+    raise RunError(f"Nothing is left of {catalog.total:,} episodes: {told}. {hint}")
 
 
 def _report(catalog: Catalog, rows: dict[str, int], families: int) -> Report:

@@ -43,6 +43,15 @@ class Curation:
 
     def __post_init__(self) -> None:
         check_format(self.format, self.kind)
+        if self.test is not None and not 0 < self.test < 1:
+            raise BadSetting(f"--test {self.test} is not between 0 and 1: a part of the tasks.")
+        for name, likeness in (
+            ("near-prompts", self.near_prompts),
+            ("near-completions", self.near_completions),
+            ("likeness", self.likeness),
+        ):
+            if likeness is not None and not 0 < likeness <= 1:
+                raise BadSetting(f"--{name} {likeness} is not above 0 and at most 1.")
         if self.student is not None and not self.trains:
             raise BadSetting(f"--student is for --to sft and dpo, and not for {self.to}.")
         if self.to != "dpo":

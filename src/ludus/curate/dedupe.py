@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ludus.curate.catalog import Catalog
 from ludus.curate.near import NearCopies, shingles
 from ludus.curate.select import BETTER
-from ludus.curate.tasks import Tasks
+from ludus.curate.tasks import Repeated, Tasks
 from ludus.data.episode import Episode
 from ludus.data.messages import Message
 
@@ -63,14 +63,12 @@ def _said(line: bytes) -> str:
 
 
 def _repeated_tasks(catalog: Catalog, threshold: float) -> Iterator[tuple[str]]:
-    near = NearCopies(threshold)
+    kept = Repeated(threshold)
     for task in Tasks(catalog):
-        if not task.pieces:
-            continue
-        if near.like(task.pieces):
+        if kept.like(task):
             yield (task.name,)
         else:
-            near.add(task.pieces)
+            kept.add(task)
 
 
 def _repeated_attempts(

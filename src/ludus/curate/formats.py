@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ludus.data.columns import COLUMNS as EPISODE
 from ludus.data.columns import FLOAT, JSON_LIST, TEXT, Column
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, MissingExtra
+from ludus.errors import BadSetting, MissingExtra, RunError
 
 if TYPE_CHECKING:
     from datasets import Features
@@ -76,10 +76,17 @@ def convert(draft: Path, sides: Sequence[str], format: Format, kind: str, work: 
 
 def _dataset(file: Path, features: Features, work: Path) -> Any:
     from datasets import Dataset
+    from datasets.exceptions import DatasetGenerationError
 
     if not file.stat().st_size:  # Which `datasets` does not read.
         return Dataset.from_dict({name: [] for name in features}, features=features)
-    return Dataset.from_json(str(file), features=features, cache_dir=str(work), split="train")
+    try:
+        return Dataset.from_json(str(file), features=features, cache_dir=str(work), split="train")
+    except DatasetGenerationError as error:
+        why = " ".join(str(error.__cause__ or error).split())
+        raise RunError(
+            f"`datasets` cannot hold the rows: {why}. Use --format jsonl, which can."
+        ) from error
 
 
 def features_of(columns: Sequence[Column]) -> Features:

@@ -1,7 +1,8 @@
 """Near copies: texts that share most of their wording.
 
 Texts are compared by their shingles, every three words in a row. MinHash finds the candidates
-without comparing all with all; how alike two of them are is then estimated from their sketches.
+without comparing all with all; how alike two of them are is then estimated from their sketches,
+which take about three kilobytes a text.
 
 What all prompts of an environment share says nothing about a task. "What is 12 + 34?" and "What is
 56 + 78?" are not copies of each other, though most of their words are the same; and where a game's
@@ -12,18 +13,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from ludus.errors import BadSetting, MissingExtra
+from ludus.errors import MissingExtra
 
-_WORD = re.compile(r"\w+|[^\w\s]")
+_UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Scripts that set no space between words: there every letter counts as one."""
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 _WIDTH = 3
 _SKETCH = 120
 """Numbers in a sketch: many divisors, so bands of many widths."""
 _SEED = 1
 _RECALL = 0.99
+_SLACK = 0.05
+"""Sketches tell a likeness to within this; a copy too many is better than one that slips by."""
 _COMMON = 0.1
 """In more than this part of the texts, a shingle is the template's."""
+_CONSTANT = 0.2
+"""More than this part of the tasks have the same prompt: then their ids alone tell them apart."""
 _FEW = 4
 """So many texts may share a shingle in any case: they are copies of each other."""
 
@@ -41,17 +49,29 @@ class Commonness:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._texts = 0
+        self._texts: Counter[str] = Counter()
 
     def add(self, text: str) -> None:
         self._counts.update(shingles(text))
-        self._texts += 1
+        self._texts[text] += 1
+
+    def is_constant(self, text: str) -> bool:
+        """Whether so many are this very text that it is no task's own: that of a game, say."""
+        return self._texts[text] > max(_CONSTANT * self._texts.total(), _FEW)
 
     @property
     def common(self) -> frozenset[str]:
         """What so many of the texts share that it cannot tell them apart."""
-        most = max(_COMMON * self._texts, _FEW)
+        most = max(_COMMON * self._texts.total(), _FEW)
         return frozenset(shingle for shingle, count in self._counts.items() if count > most)
+
+
+class _Sketch(Protocol):
+    """rensa's: the least of many hashes of a set."""
+
+    def update(self, pieces: list[str]) -> None: ...
+
+    def jaccard(self, other: _Sketch) -> float: ...
 
 
 class NearCopies:
@@ -59,16 +79,14 @@ class NearCopies:
 
     def __init__(self, threshold: float) -> None:
         """`threshold` is the part of their shingles that two texts share: 1 is all of them."""
-        if not 0 < threshold <= 1:
-            raise BadSetting(f"A likeness of {threshold} cannot be: it is above 0 and at most 1.")
         try:
             import rensa
         except ImportError:
             raise MissingExtra.of("curate", "Finding near copies") from None
-        self._threshold = threshold
-        self._sketch_of = rensa.RMinHash
+        self._least = threshold - _SLACK if threshold < 1 else 1.0
+        self._sketch_of: Callable[..., _Sketch] = rensa.RMinHash
         self._candidates = rensa.RMinHashLSH(threshold, _SKETCH, _bands(threshold))
-        self._sketches: list[object] = []
+        self._sketches: list[_Sketch] = []
 
     def like(self, pieces: Iterable[str]) -> list[int]:
         """The numbers of the added texts that this one's shingles make a near copy of."""
@@ -83,18 +101,14 @@ class NearCopies:
         self._sketches.append(sketch)
         return found
 
-    def _sketch(self, pieces: Iterable[str]) -> object:
+    def _sketch(self, pieces: Iterable[str]) -> _Sketch:
         sketch = self._sketch_of(num_perm=_SKETCH, seed=_SEED)
         sketch.update(list(pieces))
         return sketch
 
-    def _found(self, sketch: object) -> list[int]:
+    def _found(self, sketch: _Sketch) -> list[int]:
         candidates = sorted(set(self._candidates.query(sketch)))
-        return [
-            number
-            for number in candidates
-            if sketch.jaccard(self._sketches[number]) >= self._threshold  # type: ignore[attr-defined]
-        ]
+        return [at for at in candidates if sketch.jaccard(self._sketches[at]) >= self._least]
 
 
 def _bands(threshold: float) -> int:

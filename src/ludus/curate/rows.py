@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pydantic_core import from_json
 
 from ludus.curate.render import family_of, rendered
+from ludus.data.content import Text
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, prompt_of
 from ludus.data.tools import JsonObject
@@ -52,7 +53,7 @@ def sft_row(episode: Episode, form: Form = WHOLE) -> JsonObject:
         row = {"prompt": messages[:last], "completion": [messages[last]]}
     return {
         **row,
-        "tools": list(episode.tools),
+        "tools": list(episode.tools) or None,
         "environment": episode.environment,
         "group_id": episode.group_id,
         "episode_id": episode.episode_id,
@@ -68,13 +69,11 @@ def dpo_row(chosen: Episode, rejected: Episode, form: Form = WHOLE) -> JsonObjec
     if form.last_turn:
         raise BadSetting("--last-turn is for SFT: two attempts part ways at their first turn.")
     prompt = prompt_of(chosen.messages)
-    if _without_ids(prompt) != _without_ids(prompt_of(rejected.messages)):
-        raise ValueError("two attempts with different prompts are no pair")
     return {
         "prompt": _messages(prompt, form),
         "chosen": _messages(_until_last_reply(chosen.messages[len(prompt) :]), form),
         "rejected": _messages(_until_last_reply(rejected.messages[len(prompt) :]), form),
-        "tools": list(chosen.tools),
+        "tools": list(chosen.tools) or None,
         "environment": chosen.environment,
         "group_id": chosen.group_id,
         "chosen_id": chosen.episode_id,
@@ -91,8 +90,15 @@ def check_calls(messages: Sequence[Message]) -> None:
             _arguments(call.function.arguments)
 
 
-def _without_ids(messages: Sequence[Message]) -> list[Message]:
-    return [message.model_copy(update={"tool_call_id": None}) for message in messages]
+def wording(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """What messages say, without the ids of their calls: equal where two say the same."""
+    return [
+        {
+            **{name: value for name, value in message.items() if name != "tool_call_id"},
+            "tool_calls": [call["function"] for call in message.get("tool_calls") or ()],
+        }
+        for message in messages
+    ]
 
 
 def _until_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
@@ -109,10 +115,17 @@ def _messages(messages: Sequence[Message], form: Form) -> list[JsonObject]:
     return rendered(made, family_of(form.render)) if form.render is not None else made
 
 
+def _content(message: Message) -> str | list[JsonObject]:
+    """Words as a string, which every template takes; among pictures they keep their place."""
+    parts = () if isinstance(message.content, str) else message.content
+    if all(isinstance(part, Text) for part in parts):
+        return message.text
+    return [part.model_dump() for part in parts]
+
+
 def _message(message: Message, form: Form) -> JsonObject:
     made: JsonObject = {"role": message.role}
-    content = message.content
-    made["content"] = content if isinstance(content, str) else [p.model_dump() for p in content]
+    made["content"] = _content(message)
     if message.reasoning_content is not None and form.reasoning:
         made["reasoning_content"] = message.reasoning_content
     if message.tool_calls:

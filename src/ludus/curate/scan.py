@@ -117,7 +117,8 @@ def _reading(files: Sequence[Path], where: str | None, contents: bool, biggest: 
             CASE WHEN isfinite(reward) THEN reward END AS reward,
             coalesce(turns, 0) AS turns,
             {_CONTENTS + "," if contents else ""}
-            coalesce(({where or "true"}), false) AS wanted,
+            coalesce(({where or "true"}
+            ), false) AS wanted,
             NULL::VARCHAR AS reason,
             NULL::VARCHAR AS side
         FROM (
@@ -139,13 +140,16 @@ def check_condition(database: DuckDBPyConnection, where: str) -> None:
 
     typed = ", ".join(f"NULL::{kind} AS {name}" for name, kind in COLUMNS.items())
     more = ", ".join(f"{form} AS {name}" for name, form in _MORE.items())
+    episode = f"(SELECT *, {more} FROM (SELECT ''::VARCHAR AS filename, {typed}))"
     try:
-        database.execute(
-            f"SELECT 1 FROM (SELECT *, {more} FROM "
-            f"(SELECT ''::VARCHAR AS filename, {typed})) WHERE ({where})::BOOLEAN LIMIT 0"
-        )
+        # As it stands first: in parentheses "a) or (b" would do.
+        database.execute(f"SELECT 1 FROM {episode} WHERE {where}\nLIMIT 0")
+        database.execute(f"SELECT 1 FROM {episode} WHERE ({where}\n) LIMIT 0")
+        kind = database.execute(f"SELECT typeof(({where}\n)) FROM {episode}").fetchall()[0][0]
     except duckdb.Error as error:
         raise BadSetting(_refusal(where, str(error))) from None
+    if kind not in ("BOOLEAN", '"NULL"'):
+        raise BadSetting(f"--where {where!r} is a {kind}, and not a condition.")
 
 
 def _refusal(where: str, said: str) -> str:

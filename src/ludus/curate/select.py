@@ -14,6 +14,7 @@ from ludus.curate.catalog import Catalog
 from ludus.errors import BadSetting
 
 MALFORMED = "malformed call"
+DUPLICATE = "duplicate"
 BETTER = "reward DESC NULLS LAST, turns, rowid"
 """Of two episodes with the same reward, the shorter; then the one that was read first."""
 
@@ -127,7 +128,7 @@ def leave_out_copies(catalog: Catalog) -> None:
     """Of episodes that say the same, word for word, the best stays."""
     leave_out_below(
         catalog,
-        "duplicate",
+        DUPLICATE,
         f"row_number() OVER (PARTITION BY prompt, completion, tools ORDER BY {BETTER}) > 1",
         detail="the same messages and tools",
     )

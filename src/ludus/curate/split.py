@@ -1,7 +1,7 @@
 """Two sides that share no task: one to train on, one to test on.
 
-A task and its near copies are a family, and a family stays together. The side of a family is a
-hash of its name: with more episodes tomorrow, the tasks that are there today stay where they are.
+A task and its copies are a family, and a family stays together. Which tasks are drawn for the test
+side is a hash of their names: with more episodes tomorrow, what is there today stays there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from ludus.curate.catalog import Catalog
-from ludus.curate.near import NearCopies
-from ludus.curate.tasks import Task, Tasks, question
+from ludus.curate.tasks import Repeated, Task, Tasks, question
 from ludus.data.episode import digest_of
 from ludus.data.lines import numbered
 from ludus.errors import BadSetting, RunError
@@ -46,20 +45,14 @@ def split(catalog: Catalog, *, test: float, likeness: float = LIKENESS, seed: in
 
 def leave_out_held_out(catalog: Catalog, sources: Iterable[Path], likeness: float) -> None:
     """Leave out the tasks of a held-out set and near copies of their prompts."""
-    tasks = Tasks(catalog)
-    near = NearCopies(likeness)
-    held_out: set[str] = set()
+    tasks, held_out = Tasks(catalog), Repeated(likeness)
+    names: set[str] = set()
     for source in sources:
         for name, environment, text in _prompts(source):
             if name is not None:
-                held_out.add(name)
-            if pieces := tasks.telling(text, environment):
-                near.add(pieces)
-    leaked = (
-        (task.name,)
-        for task in tasks
-        if task.name in held_out or (task.pieces and near.like(task.pieces))
-    )
+                names.add(name)
+            held_out.add(tasks.told(name, environment, text))
+    leaked = ((task.name,) for task in tasks if task.name in names or held_out.like(task))
     catalog.table("leaked", {"task": "VARCHAR"}, leaked)
     catalog.leave_out(
         "held-out",
@@ -70,10 +63,9 @@ def leave_out_held_out(catalog: Catalog, sources: Iterable[Path], likeness: floa
 
 def _families(tasks: Iterable[Task], likeness: float) -> tuple[list[str], list[int]]:
     """The names of all tasks, and for each the number of the first task of its family."""
-    near = NearCopies(likeness)
+    before = Repeated(likeness)
     names: list[str] = []
     parents: list[int] = []
-    added: list[int] = []
 
     def head(number: int) -> int:
         while parents[number] != number:
@@ -83,29 +75,28 @@ def _families(tasks: Iterable[Task], likeness: float) -> tuple[list[str], list[i
     for number, task in enumerate(tasks):
         names.append(task.name)
         parents.append(number)
-        if task.pieces:
-            for other in near.add(task.pieces):
-                first, second = sorted((head(number), head(added[other])))
-                parents[second] = first
-            added.append(number)
+        for other in before.like(task):
+            first, second = sorted((head(number), head(other)))
+            parents[second] = first
+        before.add(task, number)
     return names, [head(number) for number in range(len(names))]
 
 
 def _drawn(names: list[str], families: list[int], test: float, seed: int) -> set[int]:
-    """The families of the test side. A family is called by the least of its tasks' names."""
-    if not 0 < test < 1:
-        raise BadSetting(f"--test {test} is not between 0 and 1: the part of the tasks to test on.")
-    called: dict[int, str] = {}
+    """The families of the test side: those of which any task is drawn.
+
+    So whoever comes into a family later can bring it to the test side, but never away from it.
+    """
+    draws: dict[int, float] = {}
     for name, family in zip(names, families, strict=True):
-        called[family] = min(name, called.get(family, name))
-    if len(called) < 2:
+        draws[family] = min(digest_of(f"{seed}/{name}") / 2**64, draws.get(family, 1.0))
+    if len(draws) < 2:
         raise BadSetting(
             f"There is nothing to split: {len(names)} tasks are left, and all are near copies of "
             "each other. Leave out --test, or raise --likeness."
             if len(names) > 1
             else f"{len(names)} task is left, and a split needs two. Leave out --test."
         )
-    draws = {family: digest_of(f"{seed}/{name}") / 2**64 for family, name in called.items()}
     ordered = sorted(draws, key=lambda family: draws[family])
     chosen = {family for family in ordered if draws[family] < test} or {ordered[0]}
     return chosen if len(chosen) < len(ordered) else set(ordered[:-1])

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from ludus.curate.catalog import Catalog
-from ludus.curate.near import Commonness, shingles
+from ludus.curate.near import Commonness, NearCopies, shingles
+from ludus.data.episode import digest_of
 
 _SAMPLE = 2_000
 """So many prompts of an environment tell what they all share."""
@@ -24,9 +25,10 @@ class Task(NamedTuple):
 
     name: str
     environment: str
+    question: int | None
+    """A hash of its prompt; None where the prompt is that of most tasks, and tells nothing."""
     pieces: set[str]
-    """The shingles of its prompt that are not the environment's own words; empty where the task is
-    not told by its prompt."""
+    """The shingles of its prompt that are not the environment's own words."""
 
 
 class Tasks:
@@ -34,24 +36,30 @@ class Tasks:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self.common = self._shared()
+        self._seen: defaultdict[str, Commonness] = defaultdict(Commonness)
+        for environment, text in self._sample():
+            self._seen[environment].add(text)
+        self._common = {name: seen.common for name, seen in self._seen.items()}
 
     def __iter__(self) -> Iterator[Task]:
         """In the order in which they were first read."""
         for _, _, line in self._catalog.lines(f"SELECT row, 1 FROM ({_FIRST_ROWS})"):
             if (asked := _asked(line)) is not None:
-                name, environment, text = asked
-                yield Task(name, environment, self.telling(text, environment))
+                yield self.told(*asked)
 
-    def telling(self, text: str, environment: str | None) -> set[str]:
-        """What a prompt says that is not in most of its environment's prompts."""
-        if environment is not None and environment in self.common:
-            return shingles(text) - self.common[environment]
-        return shingles(text).difference(*self.common.values())
+    def told(self, name: str | None, environment: str | None, text: str) -> Task:
+        """A task by its prompt, without what most prompts of its environment say."""
+        if environment is not None and environment in self._seen:
+            constant = self._seen[environment].is_constant(text)
+            pieces = shingles(text) - self._common[environment]
+        else:
+            constant = any(seen.is_constant(text) for seen in self._seen.values())
+            pieces = shingles(text).difference(*self._common.values())
+        question = None if constant or not text.strip() else digest_of(text.casefold().strip())
+        return Task(name or "", environment or "", question, pieces)
 
-    def _shared(self) -> Mapping[str, frozenset[str]]:
-        """What the prompts of each environment share, from tasks that lie evenly over it."""
-        seen: defaultdict[str, Commonness] = defaultdict(Commonness)
+    def _sample(self) -> Iterator[tuple[str, str]]:
+        """Environments and prompts of tasks that lie evenly over each environment."""
         for _, _, line in self._catalog.lines(
             f"""SELECT row, 1 FROM (
                 SELECT row, row_number() OVER (PARTITION BY environment ORDER BY row) AS number,
@@ -60,9 +68,30 @@ class Tasks:
             ) WHERE (number - 1) % every = 0"""
         ):
             if (asked := _asked(line)) is not None:
-                _, environment, text = asked
-                seen[environment].add(text)
-        return {environment: found.common for environment, found in seen.items()}
+                yield asked[1], asked[2]
+
+
+class Repeated:
+    """Finds tasks that ask what another one asked, in the same words or nearly."""
+
+    def __init__(self, likeness: float) -> None:
+        self._near = NearCopies(likeness)
+        self._numbers: list[int] = []
+        self._questions: dict[int, int] = {}
+
+    def like(self, task: Task) -> list[int]:
+        """The numbers of added tasks that this one repeats."""
+        found = [self._numbers[at] for at in self._near.like(task.pieces)] if task.pieces else []
+        if task.question is not None and task.question in self._questions:
+            found.append(self._questions[task.question])
+        return found
+
+    def add(self, task: Task, number: int = 0) -> None:
+        if task.pieces:
+            self._near.add(task.pieces)
+            self._numbers.append(number)
+        if task.question is not None:
+            self._questions.setdefault(task.question, number)
 
 
 def _asked(line: bytes) -> tuple[str, str, str] | None:

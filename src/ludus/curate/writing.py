@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -13,10 +15,10 @@ from pydantic_core import from_json, to_json
 from ludus.curate.catalog import UNREADABLE, Catalog
 from ludus.curate.exporters import nemo_gym, openenv
 from ludus.curate.pairs import pairs
-from ludus.curate.rows import Form, MalformedCall, check_calls, dpo_row, sft_row
-from ludus.curate.select import MALFORMED
+from ludus.curate.rows import Form, MalformedCall, check_calls, dpo_row, sft_row, wording
+from ludus.curate.select import DUPLICATE, MALFORMED
 from ludus.curate.split import TEST, TRAIN
-from ludus.data.episode import Episode
+from ludus.data.episode import Episode, digest_of
 from ludus.data.lines import begins_as_written
 from ludus.data.tools import JsonObject
 
@@ -31,33 +33,50 @@ _MAKERS: dict[str, Callable[[Episode, Form], JsonObject]] = {
     "nemo-gym-input": lambda episode, form: nemo_gym.input_row(episode),
 }
 _EVERY = 1_000
-Failed = dict[int, str]
-"""Rows of the catalog that could not be written, and the reasons."""
+_REMEMBERED = 256
+"""Episodes that are at hand for the next pair: a good attempt is in many."""
+
+
+@dataclass(slots=True)
+class Unwritten:
+    """What turned out to be no row only when all of it was read."""
+
+    rows: dict[int, str] = field(default_factory=dict)
+    """Rows of the catalog, and the reasons."""
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    """Better and worse attempts that say the same."""
 
 
 def write_rows(
-    catalog: Catalog, draft: Path, *, to: To, form: Form, sides: Sequence[str], watch: Watch
+    catalog: Catalog,
+    draft: Path,
+    *,
+    to: To,
+    form: Form,
+    sides: Sequence[str],
+    dedupe: bool,
+    watch: Watch,
 ) -> dict[str, int]:
-    """Write `train.jsonl` and its like, and return how many rows went into each.
-
-    What turns out to be no episode, or no row, only when all of it is read is left out here.
-    """
+    """Write `train.jsonl` and its like, and return how many rows went into each."""
     written = dict.fromkeys(sides, 0)
-    failed: Failed = {}
-    make = _paired if to == "dpo" else _single
-    total = catalog.kept
+    unwritten = Unwritten()
+    if to == "dpo":
+        made = _paired(catalog, form, unwritten)
+        total = catalog.sql("SELECT count(*) FROM pairs")[0][0]
+    else:
+        made = _single(catalog, to, form, dedupe, unwritten)
+        total = catalog.kept
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {
             side: stack.enter_context((draft / f"{side}.jsonl").open("wb", buffering=1 << 20))
             for side in sides
         }
-        for number, (side, line) in enumerate(make(catalog, to, form, failed)):
+        for number, (side, line) in enumerate(made):
             files[side].write(line)
             written[side] += 1
             if number % _EVERY == 0:
                 watch("writing rows", number, total)
-    if failed:
-        _leave_out(catalog, failed, to)
+    _leave_out(catalog, unwritten, to)
     return written
 
 
@@ -81,8 +100,11 @@ def _name(line: bytes) -> str | None:
     return fields.get("episode_id") if isinstance(fields, dict) else None
 
 
-def _single(catalog: Catalog, to: To, form: Form, failed: Failed) -> Iterator[tuple[str, bytes]]:
+def _single(
+    catalog: Catalog, to: To, form: Form, dedupe: bool, unwritten: Unwritten
+) -> Iterator[tuple[str, bytes]]:
     make = _MAKERS.get(to)
+    seen: set[int] = set()
     for row, mark, line in catalog.lines(
         f"SELECT rowid, CASE WHEN side = '{TEST}' THEN 2 ELSE 1 END FROM episodes "
         "WHERE reason IS NULL"
@@ -90,42 +112,74 @@ def _single(catalog: Catalog, to: To, form: Form, failed: Failed) -> Iterator[tu
         side = TEST if mark == 2 else TRAIN
         if make is None and begins_as_written(line):
             yield side, line + b"\n"
-        elif (episode := _episode(line, row, to, failed)) is not None:
-            yield side, line + b"\n" if make is None else _line(make(episode, form))
+        elif (episode := _episode(line, row, to, unwritten)) is not None:
+            made = make(episode, form) if make is not None else None
+            if made is not None and to == "sft" and dedupe and _is_copy(made, seen):
+                unwritten.rows[row] = DUPLICATE
+            else:
+                yield side, line + b"\n" if made is None else _line(made)
 
 
-def _paired(catalog: Catalog, to: To, form: Form, failed: Failed) -> Iterator[tuple[str, bytes]]:
+def _is_copy(row: JsonObject, seen: set[int]) -> bool:
+    """Whether a row says what one before it said: what told their episodes apart was dropped."""
+    said = row.get("messages") or [*row["prompt"], *row["completion"]]
+    name = digest_of(to_json([wording(said), row["tools"]], inf_nan_mode="null").decode())
+    if name in seen:
+        return True
+    seen.add(name)
+    return False
+
+
+def _paired(catalog: Catalog, form: Form, unwritten: Unwritten) -> Iterator[tuple[str, bytes]]:
+    @lru_cache(_REMEMBERED)
+    def read(row: int) -> Episode | None:
+        return _episode(catalog.line(row), row, "dpo", unwritten)
+
     for better, worse, side in pairs(catalog):
-        chosen = _episode(catalog.line(better), better, to, failed)
-        rejected = _episode(catalog.line(worse), worse, to, failed)
-        if chosen is not None and rejected is not None:
-            yield side or TRAIN, _line(dpo_row(chosen, rejected, form))
+        chosen, rejected = read(better), read(worse)
+        if chosen is None or rejected is None:
+            continue
+        made = dpo_row(chosen, rejected, form)
+        if wording(made["chosen"]) == wording(made["rejected"]):
+            unwritten.pairs.append((better, worse))
+        else:
+            yield side or TRAIN, _line(made)
 
 
-def _episode(line: bytes, row: int, to: To, failed: Failed) -> Episode | None:
+def _episode(line: bytes, row: int, to: To, unwritten: Unwritten) -> Episode | None:
     try:
         episode = Episode.from_line(line)
         if to in ("sft", "dpo"):
             check_calls(episode.messages)
         return episode
     except ValidationError:
-        failed[row] = UNREADABLE
+        unwritten.rows[row] = UNREADABLE
     except MalformedCall:
-        failed[row] = MALFORMED
+        unwritten.rows[row] = MALFORMED
     return None
 
 
-def _leave_out(catalog: Catalog, failed: Failed, to: To) -> None:
-    catalog.table("failed", {"row": "BIGINT", "why": "VARCHAR"}, sorted(failed.items()))
-    for why in sorted(set(failed.values())):
-        catalog.leave_out(why, "rowid IN (SELECT row FROM failed WHERE why = ?)", why)
+def _leave_out(catalog: Catalog, unwritten: Unwritten, to: To) -> None:
+    if not unwritten.rows and not unwritten.pairs:
+        return
+    rows = sorted(unwritten.rows.items())
+    catalog.table("unwritten", {"row": "BIGINT", "why": "VARCHAR"}, rows)
+    for why in sorted(set(unwritten.rows.values())):
+        catalog.leave_out(why, "rowid IN (SELECT row FROM unwritten WHERE why = ?)", why)
     if to == "dpo":
+        catalog.table("equal", {"chosen": "BIGINT", "rejected": "BIGINT"}, unwritten.pairs)
         catalog.leave_out(
-            "in no pair",
-            """rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs WHERE chosen NOT IN
-                (SELECT row FROM failed) AND rejected NOT IN (SELECT row FROM failed))""",
-            detail="the other side cannot be used",
+            "equal sides",
+            f"rowid IN (SELECT unnest([chosen, rejected]) FROM equal) AND {_IN_NO_PAIR}",
+            detail="better and worse attempts say the same",
         )
+        catalog.leave_out("in no pair", _IN_NO_PAIR, detail="the other side cannot be used")
+
+
+_IN_NO_PAIR = """rowid NOT IN (
+    SELECT unnest([chosen, rejected]) FROM (FROM pairs EXCEPT FROM equal)
+    WHERE chosen NOT IN (SELECT row FROM unwritten) AND rejected NOT IN (SELECT row FROM unwritten)
+)"""
 
 
 def _line(row: JsonObject) -> bytes:

@@ -152,7 +152,9 @@ class Episode(BaseModel):
     def as_line(self) -> bytes:
         try:
             return self.__pydantic_serializer__.to_json(self) + b"\n"
-        except ValueError:
+        except ValueError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
+                raise error.__cause__ from None  # A signal came in between, and pydantic wraps it.
             # Half a character: models can write \\ud800, and no file can hold what that decodes to.
             whole = self.__pydantic_serializer__.to_python(self, mode="json")
             return to_json(_encodable(whole)) + b"\n"

@@ -104,11 +104,15 @@ def find_episode(path: Path, wanted: str) -> Episode:
     """The episode with this id, or at this index of the plan (`"17"`).
 
     Where it was tried again, the last attempt that is not broken; only broken ones: the last.
+    Where no line is numbered, because they were imported, an index counts the lines.
     """
     index = int(wanted) if wanted.isascii() and wanted.isdecimal() else _NOWHERE
     best: dict[bool, tuple[int, bytes]] = {}
     lowest, highest = _NOWHERE, _NOWHERE
-    for number, line in numbered(path):
+    at_place: tuple[int, bytes] | None = None
+    for place, (number, line) in enumerate(numbered(path)):
+        if place == index:
+            at_place = number, line
         if (head := head_of(line, path, number)) is None:
             continue
         if head.episode_id == wanted or head.place == index:
@@ -116,6 +120,8 @@ def find_episode(path: Path, wanted: str) -> Episode:
         if head.place is not None:
             highest = max(highest, head.place)
             lowest = head.place if lowest == _NOWHERE else min(lowest, head.place)
+    if not best and highest == _NOWHERE and at_place is not None:
+        return _whole(path, *at_place)
     if not best:
         there = "none that are numbered" if highest == _NOWHERE else f"{lowest} to {highest}"
         raise RunError(f"There is no episode {wanted!r} in {path}. It holds {there}.")

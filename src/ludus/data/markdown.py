@@ -12,11 +12,18 @@ from ludus.data.tools import JsonObject
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
 
 
-def front_matter_of(values: Mapping[str, Any], features: Sequence[JsonObject]) -> str:
-    """The YAML block that begins a card. Every value is JSON, which is YAML too."""
+def front_matter_of(
+    values: Mapping[str, Any], features: Sequence[JsonObject], *, description: str = ""
+) -> str:
+    """The YAML block that begins a card. Every value is JSON, which is YAML too.
+
+    `datasets` knows a folder again by its name and this block alone: where it is to see that the
+    files in it are others now, the `description` must be another.
+    """
     lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value]
     listed = [f"  - {_yaml(feature)}" for feature in features]
-    info = ["dataset_info:", "  features:", *listed] if listed else []
+    told = [f"  description: {_yaml(description)}"] if description else []
+    info = ["dataset_info:", *told, "  features:", *listed] if listed else []
     return "\n".join(["---", *lines, *info, "---", ""])
 
 

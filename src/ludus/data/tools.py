@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic_core import from_json
 
 JsonObject = dict[str, Any]
 
@@ -46,6 +47,18 @@ class ToolCall(BaseModel):
 
     name: str
     arguments: JsonObject = Field(default_factory=dict)
+
+
+def arguments_of(text: str) -> JsonObject | None:
+    """The arguments that a model wrote, or None where they are no JSON object.
+
+    NaN and half a character are no JSON. Neither is what is nested so deeply that readers give up.
+    """
+    try:
+        read = from_json(text, allow_inf_nan=False)
+    except (ValueError, TypeError):  # The latter for half a character, which no text can hold.
+        return None
+    return read if isinstance(read, dict) else None
 
 
 def _to_string(value: Any) -> Any:

@@ -171,6 +171,17 @@ def test_a_tool_that_failed_says_why(tmp_path: Path) -> None:
     assert one(tmp_path, messages=[tool]).messages[0].content == "Error: too slow"
 
 
+def test_a_call_that_inspect_could_not_read_is_malformed(tmp_path: Path) -> None:
+    read_well = {"id": "a", "function": "look_up", "arguments": {"word": "red"}}
+    wrong = "Error parsing the following tool call arguments: {word: EOF"
+    unread = {"id": "b", "function": "look_up", "arguments": {}, "parse_error": "attachment://e"}
+    said = {"role": "assistant", "content": "", "tool_calls": [read_well, unread]}
+    episode = one(tmp_path, messages=[said], attachments={"e": wrong})
+    assert (episode.tool_calls, episode.malformed_calls) == (2, 1)
+    calls = episode.messages[0].tool_calls or ()
+    assert [call.function.arguments for call in calls] == ['{"word": "red"}', wrong]
+
+
 def test_a_providers_own_tool_is_kept_as_words_and_its_bookkeeping_is_not(tmp_path: Path) -> None:
     search = {"type": "tool_use", "name": "web_search", "arguments": "{}", "result": "found"}
     hidden = {"type": "reasoning", "reasoning": "xyz", "redacted": True, "summary": "I looked."}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from curate.importers.message_lines import ASKED, SAID, one, read
 from ludus.curate.importers import messages
 from ludus.curate.importers.reading import Unreadable
 from ludus.data.content import Text
@@ -15,22 +16,8 @@ from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import ImagePart
 from ludus.errors import RunError
 
-ASKED = {"role": "user", "content": "What is 1 + 1?"}
-SAID = {"role": "assistant", "content": "2"}
 FILM = {"role": "user", "content": [{"type": "video"}]}
 SCHEMA = {"type": "object"}
-
-
-def read(folder: Path, *lines: Any) -> list[Episode | Unreadable]:
-    file = folder / "rows.jsonl"
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return list(messages.read(file))
-
-
-def one(folder: Path, **line: Any) -> Episode:
-    (episode,) = read(folder, line)
-    assert isinstance(episode, Episode), episode
-    return episode
 
 
 def said(folder: Path, *turns: Any) -> Episode:
@@ -48,6 +35,8 @@ def test_a_row_with_a_reward_is_a_scored_episode(tmp_path: Path) -> None:
     ("fields", "reward"),
     [
         ({"score": 1}, 1.0),
+        ({"reward": None, "score": 1}, 1.0),
+        ({"reward": 0, "score": 1}, 0.0),
         ({"reward": True}, 1.0),
         ({"reward": None}, None),
         ({"reward": float("nan")}, None),
@@ -112,13 +101,20 @@ def test_answers_without_ids_belong_to_the_calls_before_them(tmp_path: Path) -> 
     assert [answer.tool_call_id for answer in answered] == [call.id for call in asked.tool_calls]
 
 
-def test_arguments_that_are_no_json_are_kept_and_counted(tmp_path: Path) -> None:
-    call = {"id": "a", "function": {"name": "add", "arguments": '{"x": '}}
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"x": ', "[1]", '{"x": NaN}', '{"x": "\\ud800"}', '{"x": ' + "[" * 5000 + "]" * 5000 + "}"],
+    ids=["cut off", "a list", "not a number", "half a character", "too deep"],
+)
+def test_arguments_that_are_no_json_object_are_kept_and_counted(
+    tmp_path: Path, arguments: str
+) -> None:
+    call = {"id": "a", "function": {"name": "add", "arguments": arguments}}
     episode = said(tmp_path, {"role": "assistant", "tool_calls": [call]})
     assert (episode.tool_calls, episode.malformed_calls) == (1, 1)
     (message,) = episode.messages
     assert message.tool_calls is not None
-    assert message.tool_calls[0].function.arguments == '{"x": '
+    assert message.tool_calls[0].function.arguments == arguments
 
 
 def test_pictures_keep_their_place_among_the_words(tmp_path: Path) -> None:
@@ -150,9 +146,10 @@ def test_pictures_keep_their_place_among_the_words(tmp_path: Path) -> None:
     ],
 )
 def test_flat_tools_are_made_nested(tmp_path: Path, tool: dict[str, Any]) -> None:
-    (made,) = one(tmp_path, messages=[ASKED, SAID], tools=[tool]).tools
     schema = {"name": "add", "description": "Add.", "parameters": SCHEMA}
-    assert made == {"type": "function", "function": schema}
+    for tools in ([tool], json.dumps([tool])):
+        (made,) = one(tmp_path, messages=[ASKED, SAID], tools=tools).tools
+        assert made == {"type": "function", "function": schema}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +166,16 @@ def test_flat_tools_are_made_nested(tmp_path: Path, tool: dict[str, Any]) -> Non
             "a part of type 'video'",
         ),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "a tool call has no name"),
-        ({"messages": [ASKED], "tools": [{"type": "hosted"}]}, "a tool has no name"),
+        ({"messages": [ASKED], "tools": [{"type": "hosted"}]}, "a tool of type 'hosted' has no"),
+        ({"messages": [ASKED], "tools": [{"function": {}}]}, "a tool of type 'function' has no"),
+        ({"messages": [ASKED], "tools": "[oops"}, "tools is a string that is not JSON"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": ["[" * 5000]}]},
+            "a tool call is a string that is not JSON",
+        ),
+        ({"messages": [ASKED], "group_id": ["a"]}, "group_id is a list, not a name"),
+        ({"messages": [ASKED], "seed": "seven"}, "seed: Input should be a valid integer"),
+        ({"messages": [ASKED], "agent": [1]}, "agent is a list, not a JSON object"),
     ],
 )
 def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path: Path, line: Any, why: str) -> None:

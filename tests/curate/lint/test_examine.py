@@ -116,5 +116,29 @@ def test_a_folder_without_data_is_an_error(tmp_path: Path) -> None:
         lint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("train.parquet", "is Parquet"),
+        ("dataset_dict.json", "is a folder of datasets"),
+        ("dataset_info.json", "is a folder of datasets"),
+    ],
+)
+def test_a_folder_in_another_format_says_how_to_get_jsonl(
+    name: str, what: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(b"PAR1")
+    wanted = rf"{what}, and lint reads JSONL. `ludus curate --format jsonl` writes it\.$"
+    with pytest.raises(RunError, match=wanted):
+        lint(tmp_path)
+    written(tmp_path / "train.jsonl", numbered(1))
+    assert lint(tmp_path).rows == 1
+
+
+def test_a_parquet_file_says_how_to_get_jsonl(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"train.parquet is Parquet, and lint reads JSONL"):
+        lint(tmp_path / "train.parquet")
+
+
 def test_every_piece_of_advice_is_a_sentence() -> None:
     assert all(words.endswith(".") for words in ADVICE.values())

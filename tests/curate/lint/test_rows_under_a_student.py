@@ -128,6 +128,14 @@ def test_parts_of_content_are_looked_for_too() -> None:
     assert under("qwen3_5_think", row) == {}
 
 
+@pytest.mark.parametrize("family", ["llama3_1", "llama3_2"])
+def test_an_empty_list_of_tools_that_the_template_writes_about(family: str) -> None:
+    unmarked = {"template-unmarked": "error"}
+    assert under(family, {**TALK, "tools": []}) == unmarked | {"empty-tools": "warning"}
+    assert under(family, {**TALK, "tools": None}) == unmarked
+    assert under("qwen3", {**TALK, "tools": []}) == {}
+
+
 def test_tools_without_a_wrapper_are_taken_as_they_are() -> None:
     flat = [tool["function"] for tool in TOOLS]
     assert under("qwen3", {**ENDED, "tools": flat}) == {}

@@ -6,13 +6,12 @@ into `extra`, and an unscored attempt has a reward of null. It is never a zero.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from ludus.curate.importers import ours
 from ludus.data.episode import Episode
-from ludus.data.tools import JsonObject
+from ludus.data.tools import JsonObject, arguments_of
 
 _KNOWN = ("episode_id", "done", "task", "rewards")
 
@@ -56,14 +55,6 @@ def _trace(episode: Episode) -> Iterator[JsonObject]:
             at, answer = answers[call.id]
             ended = episode.done and at == last
             result = {"data": answer.text, "done": ended, "metadata": {}, "error": None}
-            arguments = _arguments(call.function.arguments)
+            # OpenEnv has only objects here; what the model wrote is in the message.
+            arguments = arguments_of(call.function.arguments) or {}
             yield {"tool_name": call.function.name, "arguments": arguments, "result": result}
-
-
-def _arguments(text: str) -> JsonObject:
-    """OpenEnv has only objects here; what the model wrote is in the message."""
-    try:
-        read = json.loads(text)
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}

@@ -5,17 +5,16 @@ What cannot be read is reported by file and line, and nothing is passed over in 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
 from ludus.curate.importers.reading import Unreadable
-from ludus.data.episode import Episode
+from ludus.data.drafts import draft_in, strangers
+from ludus.data.episode import Episode, digest_of
 from ludus.data.journal import Journal
 from ludus.data.lines import episode_id
 from ludus.data.run import RunFolder
@@ -31,6 +30,7 @@ FORMATS = {
 }
 UNREADABLE = "unreadable.txt"
 _DRAFT = ".importing-"
+_OURS = ("run.json", "episodes.jsonl", "summary.json", UNREADABLE)
 _SHOWN = 10
 
 
@@ -74,7 +74,7 @@ def bring_in(
     _refuse_twice(files)
     made = Brought(out, others=[other for path in paths for other in format.others(path)])
     settings = {"environment": name, "format": name, "files": [str(file) for file in files]}
-    with _becoming(out) as draft:
+    with _draft(out) as draft:
         folder = RunFolder.create(draft, settings, kind="import")
         with Journal.open(folder.episodes) as journal:
             found = (item for file in files for item in format.read(file))
@@ -106,45 +106,20 @@ def _files(format: Importer, path: Path) -> list[Path]:
 
 
 def _refuse_twice(files: Sequence[Path]) -> None:
-    real = [file.resolve() for file in files]
-    for at, file in enumerate(real):
-        if file in real[:at]:
-            raise BadSetting(f"{files[at]} is named twice. Name each file once.")
+    seen: set[Path] = set()
+    for file in files:
+        if file.resolve() in seen:
+            raise BadSetting(f"{file} is named twice. Name each file once.")
+        seen.add(file.resolve())
 
 
-@contextmanager
-def _becoming(out: Path) -> Iterator[Path]:
-    """A hidden folder in `out`; what is in it when the work is done goes to `out`.
-
-    Whoever is killed leaves no run: that has a run.json, which comes last. The next import into the
-    same folder takes the rest away.
-    """
-    new = not out.exists()
-    try:
-        _refuse_strangers(out)
-        out.mkdir(parents=True, exist_ok=True)
-        for left_over in out.glob(f"{_DRAFT}*"):
-            shutil.rmtree(left_over, ignore_errors=True)
-        draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=out))
-    except OSError as error:
-        raise RunError(f"{out} cannot be made: {error.strerror or error}.") from error
-    try:
-        yield draft
-        for file in sorted(draft.iterdir(), key=lambda file: file.name == "run.json"):
-            file.replace(out / file.name)
-    except OSError as error:
-        raise RunError(f"{out} cannot be written: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        if new and not any(out.iterdir()):
-            out.rmdir()
-
-
-def _refuse_strangers(out: Path) -> None:
+def _draft(out: Path) -> AbstractContextManager[Path]:
+    """A folder that becomes the run. What is killed leaves none: its run.json comes last."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out} is a file, and a run needs a folder. Use another -o.")
-    if out.exists() and any(not file.name.startswith(_DRAFT) for file in out.iterdir()):
+    if out.exists() and strangers(out, _DRAFT):
         raise RunError(f"{out} is there already, and not empty. Use another -o.")
+    return draft_in(out, _DRAFT, last="run.json", ours=_OURS)
 
 
 def _append(journal: Journal, episode: Episode, out: Path) -> None:
@@ -177,7 +152,7 @@ def _named(episodes: Iterator[Episode], run: str) -> Iterator[Episode]:
     seen: set[int] = set()
     for number, episode in enumerate(episodes):
         name = episode.episode_id
-        if not name or hash(name) in seen:
+        if not name or digest_of(name) in seen:
             name = episode_id(run, number)
-        seen.add(hash(name))
+        seen.add(digest_of(name))
         yield episode.model_copy(update={"episode_id": name})

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ludus.curate.importers.reading import Malformed, an_object
+from ludus.curate.importers.reading import Malformed, an_object, unpacked
 from ludus.data.content import Text
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
 from ludus.data.tools import JsonObject
@@ -36,7 +36,12 @@ def messages_of(values: Any, what: str = "messages") -> tuple[Message, ...]:
 
 
 def tools_of(values: Any) -> tuple[JsonObject, ...]:
-    """Tools in OpenAI's chat form. Those of its Responses API, of Anthropic and MCP are flat."""
+    """Tools in OpenAI's chat form. Those of its Responses API, of Anthropic and MCP are flat.
+
+    Trainers also take the whole list as a string, because tables have no columns for schemas.
+    """
+    if isinstance(values, str):
+        values = unpacked(values, "tools")
     if values is None:
         return ()
     if not isinstance(values, list):
@@ -118,20 +123,13 @@ def _calls(fields: JsonObject) -> Iterator[Call]:
         raise Malformed("tool_calls is not a list")
     for value in calls:
         if isinstance(value, str):  # A JSON object that was written into a string.
-            value = _parsed(value)
+            value = unpacked(value, "a tool call")
         call = an_object(value, "a tool call")
         function = call.get("function", call)
         if isinstance(function, str):
             function = {"name": function, "arguments": call.get("arguments")}
         function = an_object(function, "the function of a tool call")
         yield call_of(function.get("name"), function.get("arguments"), call.get("id"))
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise Malformed("a tool call is a string that is not JSON") from None
 
 
 def _part(value: Any) -> Text | ImagePart:
@@ -159,11 +157,13 @@ def _plain(value: Any) -> str:
 
 
 def _tool(value: JsonObject) -> JsonObject:
-    function = value.get("function")
-    if isinstance(function, dict):
-        return {**value, "type": value.get("type", "function")}
-    if not isinstance(value.get("name"), str):
-        raise Malformed("a tool has no name")
+    function, kind = value.get("function"), value.get("type", "function")
+    named = function if isinstance(function, dict) else value
+    if not isinstance(named.get("name"), str):
+        # A tool of the provider's own: no chat template could offer it to a student.
+        raise Malformed(f"a tool of type {kind!r} has no name")
+    if named is function:
+        return {**value, "type": kind}
     schema = value.get("parameters", value.get("input_schema", value.get("inputSchema")))
     made: JsonObject = {"name": value["name"], "description": value.get("description") or ""}
     made["parameters"] = schema or {"type": "object", "properties": {}}

@@ -1,7 +1,8 @@
 """Messages of an Inspect AI log in the form that chat APIs take.
 
 Long texts and pictures are stored apart from where they were said, under a name; reasoning stands
-among the parts of a message; a tool's error stands beside its empty answer.
+among the parts of a message; a tool's error stands beside its empty answer, and why a call could
+not be read beside its empty arguments.
 """
 
 from __future__ import annotations
@@ -48,7 +49,14 @@ def _message(value: JsonObject) -> JsonObject:
             # A tool that failed has said nothing; this is what the model was shown.
             message["content"] = f"Error: {error.get('message')}"
         message |= {"tool_call_id": value.get("tool_call_id"), "name": value.get("function")}
-    return message | {"tool_calls": value.get("tool_calls")}
+    calls = value.get("tool_calls")
+    return message | {"tool_calls": list(map(_call, calls)) if isinstance(calls, list) else calls}
+
+
+def _call(value: Any) -> Any:
+    """What Inspect could not read is kept only in its complaint, which stands for the arguments."""
+    wrong = value.get("parse_error") if isinstance(value, dict) else None
+    return {**value, "arguments": str(wrong)} if wrong else value
 
 
 def _thoughts(parts: list[Any]) -> Iterator[str]:

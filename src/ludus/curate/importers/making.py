@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage, group_of
 from ludus.data.messages import Message, prompt_of
-from ludus.data.tools import JsonObject
+from ludus.data.tools import JsonObject, arguments_of
 
 
 def episode_of(
@@ -18,6 +17,7 @@ def episode_of(
     reward: float | None,
     task: JsonObject | None = None,
     group: Any = None,
+    group_id: str | None = None,
     episode_id: str = "",
     seed: int | None = None,
     agent: JsonObject | None = None,
@@ -29,6 +29,7 @@ def episode_of(
     timing: Timing | None = None,
 ) -> Episode:
     """Attempts at the same task share a group: by `group`, else by `task`, else by their prompt.
+    A file that names its groups itself says so with `group_id`, which is taken as it stands.
 
     An attempt with an `error` is broken, and then it is unscored, whatever the file says.
     """
@@ -43,7 +44,7 @@ def episode_of(
         environment=environment,
         task=task or {},
         seed=seed,
-        group_id=group_of(environment, {"task": _identity(group, task, messages)}),
+        group_id=group_id or group_of(environment, {"task": _identity(group, task, messages)}),
         agent=agent or {},
         messages=messages,
         tools=tools,
@@ -51,10 +52,15 @@ def episode_of(
         done=done and not broken,
         turns=sum(message.role == "assistant" for message in messages),
         tool_calls=len(calls),
-        malformed_calls=sum(not _is_object(call.function.arguments) for call in calls),
+        malformed_calls=sum(arguments_of(call.function.arguments) is None for call in calls),
         error=error,
         timing=timing,
     )
+
+
+def asked_in(messages: tuple[Message, ...]) -> list[JsonObject]:
+    """What the model was asked, as something to know a task by."""
+    return [message.model_dump(mode="json") for message in prompt_of(messages)]
 
 
 def _identity(group: Any, task: JsonObject | None, messages: tuple[Message, ...]) -> Any:
@@ -62,11 +68,4 @@ def _identity(group: Any, task: JsonObject | None, messages: tuple[Message, ...]
         return group
     if task:
         return task
-    return [message.model_dump(mode="json") for message in prompt_of(messages)]
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False
+    return asked_in(messages)

@@ -1,8 +1,8 @@
 """What every importer is: a file in somebody's format -> episodes, and what could not be read.
 
 An importer never raises over a file's content and never passes anything over in silence: a line
-that is no episode comes out as `Unreadable`, in its place. Writing the run folder is
-`ludus.curate.importers.bring_in`'s business.
+that is no episode comes out as `Unreadable`, in its place. An `episode_id` may be empty: then the
+run folder gives it one. Writing that folder is `ludus.curate.importers.bringing`'s business.
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ class Unreadable:
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.line is not None else str(self.path)
         return f"{where}: {self.why}"
-
-
-Importer = Callable[[Path], Iterator[Episode | Unreadable]]
-"""Reads one file. An `episode_id` may be empty: then the run folder gives it one."""
 
 
 class Malformed(ValueError):
@@ -77,6 +73,23 @@ def a_number(value: Any, what: str) -> float | None:
         return float(value) if isfinite(value) else None
     except OverflowError:
         raise Malformed(f"{what} is a number of more digits than fit") from None
+
+
+def a_name(value: Any, what: str) -> str | None:
+    """A name as files have it: many count from 0. None: there is none, as where it is empty."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise Malformed(f"{what} is {_kind(value)}, not a name")
+    return str(value)
+
+
+def unpacked(text: str, what: str) -> Any:
+    """JSON that was written into a string of JSON."""
+    try:
+        return from_json(text)
+    except ValueError:
+        raise Malformed(f"{what} is a string that is not JSON") from None
 
 
 def first_complaint(error: ValidationError) -> str:

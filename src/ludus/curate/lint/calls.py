@@ -1,14 +1,9 @@
-"""Checks on tool calls: offered, readable, fitting, answered.
-
-A call may stand in `tool_calls`, or as text between `<tool_call>` tags.
-"""
+"""Checks on tool calls: offered, readable, fitting, answered. How they are written is `call`'s."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,50 +12,27 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 
-from ludus.curate.lint.rows import Side, text_of
+from ludus.curate.lint.call import Call, calls_of, function_of, json_in, not_calls
+from ludus.curate.lint.rows import Side
 from ludus.data.tools import JsonObject, coerce
 
-_WRITTEN = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call as a message has it."""
-
-    name: str
-    arguments: JsonObject | None
-    """None where they are no JSON object."""
-    identity: str | None = None
-
-
-def calls_of(message: JsonObject) -> list[Call]:
-    """The calls of one message, in either form. Text that is no call is none."""
-    listed = message.get("tool_calls") or []
-    if listed or message.get("role") != "assistant":
-        return [_listed(call) for call in listed]
-    found = (_parsed(words) for words in _WRITTEN.findall(text_of(message)))
-    return [
-        Call(call["name"], _object(call.get("arguments", {})))
-        for call in found
-        if isinstance(call, dict) and isinstance(call.get("name"), str)
-    ]
+_WORDS = {"null": None, "True": True, "False": False, "None": None}
+"""Values by their names; Qwen 3.5's template writes Python's, which are no JSON."""
 
 
 def unreadable(side: Side) -> Iterator[str]:
-    """Calls whose arguments are no JSON object, and text between call tags that is no JSON."""
+    """Calls whose arguments are no JSON object, and text between call tags that is no call."""
     for message in _spoken(side):
         for call in calls_of(message):
             if call.arguments is None:
                 yield f"the arguments of {call.name} are no JSON object"
-        if not message.get("tool_calls"):
-            for words in _WRITTEN.findall(text_of(message)):
-                if not isinstance(_parsed(words), dict):
-                    yield "what stands between <tool_call> tags is no JSON object"
+        for _ in range(not_calls(message)):
+            yield "what stands between <tool_call> tags is no call that can be read"
 
 
 def unknown(side: Side, tools: list[JsonObject] | None) -> Iterator[str]:
     """Calls to tools that are not among those that the row offers."""
-    offered = {_function(tool)["name"] for tool in tools or []}
+    offered = {function_of(tool)["name"] for tool in tools or []}
     for call in _made(side):
         if offered and call.name not in offered:
             yield f"it calls {call.name}, and offers only {', '.join(sorted(offered))}"
@@ -75,22 +47,24 @@ def without_tools(side: Side, tools: list[JsonObject] | None) -> Iterator[str]:
 def broken_schemas(tools: list[JsonObject] | None) -> Iterator[str]:
     for tool in tools or []:
         if isinstance(found := _validator(_schema(tool)), str):
-            yield f"the parameters of {_function(tool)['name']} are no JSON schema: {found}"
+            yield f"the parameters of {function_of(tool)['name']} are no JSON schema: {found}"
 
 
 def unfit(side: Side, tools: list[JsonObject] | None) -> Iterator[tuple[bool, str]]:
     """Arguments that the tool's schema refuses, and whether they can be understood all the same:
-    "41" for a number is taken by the tools of Ludus, and refused by others."""
-    schemas = {_function(tool)["name"]: _schema(tool) for tool in tools or []}
+    "41" for a number is taken by the tools of Ludus, and refused by others. Where all values are
+    text, "41" is how a number is written."""
+    schemas = {function_of(tool)["name"]: _schema(tool) for tool in tools or []}
     for call in _made(side):
         if call.arguments is None or call.name not in schemas:
             continue
         validator = _validator(schemas[call.name])
         if isinstance(validator, str):
             continue
-        if why := _complaint(validator, call.arguments):
-            meant = coerce(call.arguments, json.loads(schemas[call.name]))
-            yield not _complaint(validator, meant), f"{call.name} cannot take its arguments: {why}"
+        given = _typed(call.arguments, validator) if call.untyped else call.arguments
+        if why := _complaint(validator, given):
+            meant = not _complaint(validator, _coerced(given, validator))
+            yield meant, f"{call.name} cannot take its arguments: {why}"
 
 
 def unanswered(side: Side) -> Iterator[str]:
@@ -147,31 +121,37 @@ def _made(side: Side) -> Iterator[Call]:
         yield from calls_of(message)
 
 
-def _listed(call: JsonObject) -> Call:
-    function = _function(call)
-    return Call(function["name"], _object(function.get("arguments", {})), call.get("id"))
-
-
-def _function(value: JsonObject) -> JsonObject:
-    function: JsonObject = value.get("function", value)
-    return function
-
-
 def _schema(tool: JsonObject) -> str:
     """As text, because that is what a cache can be kept by."""
-    return json.dumps(_function(tool).get("parameters") or {}, sort_keys=True)
+    return json.dumps(function_of(tool).get("parameters") or {}, sort_keys=True)
 
 
-def _object(value: Any) -> JsonObject | None:
-    parsed = _parsed(value) if isinstance(value, str) else {} if value is None else value
-    return parsed if isinstance(parsed, dict) else None
+def _typed(arguments: JsonObject, validator: Validator) -> JsonObject:
+    """Values that are text as what the schema wants them to be.
 
-
-def _parsed(words: str) -> Any:
+    What still does not fit is read as JSON: a schema may say what it wants by reference.
+    """
+    meant = _coerced(arguments, validator)
     try:
-        return json.loads(words)
-    except ValueError:
-        return None
+        paths = [error.absolute_path for error in validator.iter_errors(meant)]
+    except Exception:  # A reference that leads nowhere, which `_complaint` will name.
+        return meant
+    return meant | {str(path[0]): _value(arguments[str(path[0])]) for path in paths if path}
+
+
+def _coerced(arguments: JsonObject, validator: Validator) -> JsonObject:
+    """A schema may be plain `true`, also that of a property; then there is nothing to coerce to."""
+    schema = validator.schema
+    properties = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
+    plain = {name: kind for name, kind in properties.items() if isinstance(kind, Mapping)}
+    return coerce(arguments, {"properties": plain})
+
+
+def _value(words: str) -> Any:
+    if words in _WORDS:
+        return _WORDS[words]
+    read = json_in(words)
+    return words if read is None else read
 
 
 @lru_cache(maxsize=1024)

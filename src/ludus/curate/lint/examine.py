@@ -43,7 +43,8 @@ def examine(
     total = report.rows
     seen, lengths = Duplicates(), Counter[int]()
     looked = picks(total, total if sample is None else sample, seed)
-    shown = {sorted(looked)[at] for at in picks(len(looked), show, seed)}
+    in_order = sorted(looked)
+    shown = {in_order[at] for at in picks(len(looked), show, seed)}
     refused = 0
     for at, (place, columns) in enumerate(_lines(files)):
         watch(at, total)

@@ -25,6 +25,7 @@ ADVICE = {
     "duplicate": "Keep one of them, unless it is meant to count twice.",
     "test-in-train": "Split by task: a score on rows that were trained on says nothing.",
     "equal-sides": "Leave the pair out: there is nothing to prefer.",
+    "empty-tools": "Write null instead of an empty list.",
     "environment-tokens": "Mask them in training, or have pairs of one turn.",
     "template-unmarked": "Add {% generation %} to it, or take a student that TRL knows: "
     "Qwen 2.5 and 3, Llama 3, Gemma 3, Phi 3, GLM 4, LFM2, DeepSeek V3, gpt-oss.",
@@ -34,11 +35,13 @@ ADVICE = {
     "too-long": "Raise --max-length, or leave the longest rows out.",
     "cut-off": "Raise --max-length: of these rows nothing is trained.",
     "quoted-arguments": "Write arguments as objects, not as strings of JSON.",
+    "content-as-list": "Write content as one string, or take a student that takes parts.",
     "drops-system-prompt": "Put the system prompt into the first user turn.",
     "drops-tools": "Describe the tools in the prompt, or take a student that knows tools.",
     "drops-tool-calls": "Write calls as text, or take a student that knows tools.",
     "drops-tool-results": "Give results as user turns, or take a student that knows tools.",
     "drops-reasoning": "Take a student that reasons, or leave the reasoning out.",
+    "drops-image": "Take a student that sees images, or leave these rows out.",
     "drops-user-text": "Look at the template: it does not show what the user said.",
     "drops-assistant-text": "Look at the template: it does not show all that was said.",
 }

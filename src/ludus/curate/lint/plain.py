@@ -40,13 +40,16 @@ def _of_side(side: Side, tools: list[JsonObject] | None, place: Place) -> Iterat
     yield from found("no-tools", "warning", calls.without_tools(side, tools))
     yield from found("unanswered-call", "warning", calls.unanswered(side))
     yield from found("answer-without-call", "warning", calls.uncalled(side))
-    yield from found("environment-tokens", "note", talk.environment_turns(side))
+    yield from found("environment-tokens", "warning", talk.environment_turns(side))
     if side.name != "rejected":
         yield from found("answer-in-prompt", "warning", talk.given_away(side))
 
 
 class Duplicates:
-    """Rows that were there before. Holds eight bytes of a hash for each row, not the row."""
+    """Rows that were there before.
+
+    Holds a hash and a place for each row, not the row: some 170 bytes of memory.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[int, Place] = {}

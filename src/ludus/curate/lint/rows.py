@@ -65,9 +65,13 @@ class Row:
 
 def files_of(data: Path) -> list[Path]:
     """The files that are meant by a folder or a file."""
+    found = [data / name for name in FILES if (data / name).is_file()]
+    if not found and (other := _other_format(data)):
+        raise RunError(
+            f"{data} is {other}, and lint reads JSONL. `ludus curate --format jsonl` writes it."
+        )
     if not data.is_dir():
         return [data]
-    found = [data / name for name in FILES if (data / name).is_file()]
     if not found:
         raise RunError(
             f"{data} holds neither {' nor '.join(FILES)}. `ludus curate` makes them; or name a "
@@ -120,6 +124,14 @@ def text_of(message: JsonObject) -> str:
     parts = content if isinstance(content, list) else []
     words = (part.get("text") for part in parts if isinstance(part, dict))
     return "\n".join(word for word in words if isinstance(word, str))
+
+
+def _other_format(data: Path) -> str:
+    """What `ludus curate` wrote there if it is no JSONL; empty where that is not known."""
+    if data.suffix == ".parquet" or any(data.glob("*.parquet")):
+        return "Parquet"
+    saved = ("dataset_dict.json", "dataset_info.json")
+    return "a folder of datasets" if any((data / name).is_file() for name in saved) else ""
 
 
 def _messages(value: Any, name: str) -> list[JsonObject]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from ludus.curate.lint.dropped import dropped
+from ludus.curate.lint.dropped import Write, dropped
 from ludus.curate.lint.finding import Finding, Level
+from ludus.curate.lint.parts import images_left_out, written_as_list
 from ludus.curate.lint.rows import Place, Row, Side
 from ludus.errors import TemplateRefused, TemplateUnmarked
 from ludus.policy.templates import Rendered, render, render_pair, training_template, written
@@ -119,7 +120,17 @@ def _of_row(row: Row, place: Place, student: Student) -> Iterator[Finding]:
             "the template does not mark the assistant's tokens, and TRL has no marked one for it"
         )
         yield Finding(place, "template-unmarked", "error", words)
+    if _minds_empty_tools(row, write):
+        words = "`tools` is an empty list, for which the template writes of tools all the same"
+        yield Finding(place, "empty-tools", "warning", words)
     for side in row.sides:
+        if written_as_list(side, row, write):
+            words = "content is a list of parts, and the template writes it out as Python does"
+            yield Finding(place, "content-as-list", "error", words)
+        lost, images = images_left_out(side, row, write)
+        if lost:
+            words = f"the template leaves out {lost} of {images} images"
+            yield Finding(place, "drops-image", "warning", words)
         for kind, words in dropped(side, row, write):
             check = f"drops-{kind}"
             level: Level = "error" if check in _ERRORS else "warning"
@@ -127,6 +138,17 @@ def _of_row(row: Row, place: Place, student: Student) -> Iterator[Finding]:
         if _quotes_arguments(side, row, student):
             words = "arguments are strings of JSON, which the template quotes once more"
             yield Finding(place, "quoted-arguments", "warning", words)
+
+
+def _minds_empty_tools(row: Row, write: Write) -> bool:
+    """Whether no tools would be written otherwise than a list of none."""
+    if row.tools != []:
+        return False
+    messages = row.sides[0].messages
+    try:
+        return write(messages, []) != write(messages, None)
+    except TemplateRefused:
+        return False
 
 
 def _of_tokens(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ludus.curate.lint.calls import calls_of
+from ludus.curate.lint.call import calls_of
 from ludus.curate.lint.rows import Side, text_of
 from ludus.data.tools import JsonObject
 
