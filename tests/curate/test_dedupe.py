@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,5 +169,14 @@ def test_equal_texts_are_near_copies_at_any_threshold_and_strange_ones_at_none(
 @pytest.mark.parametrize("threshold", [0.0, 1.01, float("nan")])
 @pytest.mark.parametrize("name", ["near_prompts", "near_completions", "likeness"])
 def test_a_likeness_that_cannot_be_is_refused(name: str, threshold: float) -> None:
+    settings: dict[str, Any] = {name: threshold}
     with pytest.raises(BadSetting, match="above 0 and at most 1"):
-        replace(Curation(), **{name: threshold})
+        Curation(**settings)
+
+
+def test_scripts_without_spaces_are_compared_letter_by_letter() -> None:
+    sentence = "狐は高い所に実った葡萄を見つけて何度も跳び上がったがどうしても届かなかった"
+    near = NearCopies(0.7)
+    near.add(shingles(sentence))
+    assert near.like(shingles(sentence.replace("葡萄", "果実"))) == [0]
+    assert near.like(shingles(sentence[::-1])) == []

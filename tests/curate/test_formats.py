@@ -8,10 +8,10 @@ from typing import Any
 import datasets
 import pytest
 
-from curate.attempts import GUESS, attempt, call, curated, model, rows, told, user
-from ludus.curate import Curation, Form
+from curate.attempts import GUESS, attempt, call, curated, model, rows, run_of, told, user
+from ludus.curate import Curation, Form, curate
 from ludus.data.episode import Episode, StopReason
-from ludus.errors import BadSetting
+from ludus.errors import BadSetting, RunError
 
 LOOK: dict[str, Any] = {
     "type": "function",
@@ -134,3 +134,21 @@ def test_a_side_without_a_row_is_a_file_without_a_row(tmp_path: Path, format: st
 def test_formats_of_other_programs_are_jsonl(to: Any, format: Any) -> None:
     with pytest.raises(BadSetting, match=f"--format {format} is not for --to {to}"):
         Curation(to=to, format=format)
+
+
+def test_a_folder_that_was_curated_anew_is_loaded_anew(tmp_path: Path) -> None:
+    cache, said = tmp_path / "cache", []
+    for folder, words in (("a", "one"), ("a", "two"), ("b", "three")):
+        episode = attempt("x", messages=(user("Say it."), model(words)))
+        out = tmp_path / folder / "out"
+        curate([run_of(tmp_path / words, episode)], out, Curation(), overwrite=True)
+        loaded = datasets.load_dataset(str(out), split="train", cache_dir=str(cache))
+        said.append(loaded[0]["messages"][-1]["content"])
+    assert said == ["one", "two", "three"]
+
+
+def test_what_datasets_cannot_hold_is_said_in_a_line(tmp_path: Path) -> None:
+    huge = attempt("huge", messages=(user("?"), model("", call("guess", {"n": 2**70}))))
+    with pytest.raises(RunError, match=r"`datasets` cannot hold the rows: .* Use --format jsonl"):
+        curated(tmp_path, huge, format="parquet")
+    assert not (tmp_path / "out").exists()

@@ -187,3 +187,40 @@ def test_both_sides_of_a_pair_may_come_from_different_runs(tmp_path: Path) -> No
     runs = [run_of(tmp_path / str(reward), *tries(reward)) for reward in (0.0, 1.0)]
     curate(runs, tmp_path / "out", Curation(to="dpo"))
     assert rows(tmp_path / "out" / "train.jsonl")[0]["rejected_id"] == "t0.0"
+
+
+SPOKEN = (user("Guess."), model("", call("guess", {"word": "elk"}, "a")))
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "form"),
+    [
+        ((*SPOKEN, told("yes", "a")), (*SPOKEN, told("no", "a")), Form()),
+        (
+            (user("Guess."), model("elk", thought="A deer.")),
+            (user("Guess."), model("elk", thought="Hm.")),
+            Form(reasoning=False),
+        ),
+        (
+            (*SPOKEN, told("warm", "a"), model("Fine.")),
+            (*SPOKEN, told("cold", "a"), model("Fine.")),
+            Form(tool_results=False),
+        ),
+        (
+            (user("Guess."), model("", call("guess", '{"word":"elk"}', "a"))),
+            (user("Guess."), model("", call("guess", '{"word": "elk"}', "b"))),
+            Form(),
+        ),
+    ],
+    ids=["the last answer of a tool", "reasoning", "results", "spaces in arguments"],
+)
+def test_two_attempts_that_say_the_same_are_no_pair(
+    tmp_path: Path, better: Any, worse: Any, form: Form
+) -> None:
+    some = [
+        attempt("good", 1.0, task="t", messages=better),
+        attempt("bad", 0.0, task="t", messages=worse),
+    ]
+    report = curated(tmp_path, *some, *tries(0.0, 1.0, task="u"), to="dpo", form=form)
+    assert report.rows == {"train": 1}
+    assert report.left_out == {"equal sides": 2}

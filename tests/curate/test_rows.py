@@ -142,3 +142,25 @@ def test_pairs_take_a_text_form_too() -> None:
 def test_a_text_form_that_nobody_writes_is_refused() -> None:
     with pytest.raises(BadSetting, match=r"There is no text form 'qwen33'.*Did you mean 'qwen3'"):
         Form(render="qwen33")
+
+
+def test_a_row_without_tools_says_so_and_offers_no_empty_list() -> None:
+    """Templates of Llama 3.1 announce tools for a list without any."""
+    assert sft_row(attempt("plain"))["tools"] is None
+    assert dpo_row(attempt("a", task="t"), attempt("b", 0.0, task="t"))["tools"] is None
+
+
+def test_words_in_parts_are_words() -> None:
+    parts = (Text(text="Look"), Text(text="here"))
+    episode = attempt("parts", messages=(Message(role="user", content=parts), model("Yes.")))
+    assert sft_row(episode)["messages"][0]["content"] == "Look\nhere"
+
+
+def test_rows_that_say_the_same_once_something_is_dropped_are_one(tmp_path: Path) -> None:
+    some = [
+        attempt(thought, task="t", messages=(user("?"), model("Elk.", thought=thought)))
+        for thought in ("A deer.", "A moose.")
+    ]
+    assert curated(tmp_path / "all", *some).rows == {"train": 2}
+    report = curated(tmp_path / "less", *some, form=Form(reasoning=False))
+    assert (report.rows, report.left_out) == ({"train": 1}, {"duplicate": 1})

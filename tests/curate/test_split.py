@@ -76,6 +76,42 @@ def test_a_task_stays_on_its_side_when_more_episodes_come(tmp_path: Path) -> Non
     assert train <= later_train and test <= later_test
 
 
+def test_the_same_question_under_several_names_is_one_family(tmp_path: Path) -> None:
+    some = [
+        asked(f"{copy}-{number}", FABLE.format("x" * number) * 2, task=f"{copy}-{number}")
+        for number in range(8)
+        for copy in range(5)
+    ]
+    train, test = sides(tmp_path, *some, test=0.3)
+    numbers = [{name.split("-")[1] for name in side} for side in (train, test)]
+    assert numbers[1] and not numbers[0] & numbers[1]
+
+
+def test_a_question_of_the_held_out_set_is_left_out_under_any_name(tmp_path: Path) -> None:
+    some = [
+        asked(f"{copy}-{number}", f"Which is the {number}th word?", task=f"{copy}-{number}")
+        for number in range(8)
+        for copy in range(5)
+    ]
+    held_out = tmp_path / "held.jsonl"
+    held_out.write_text(json.dumps({"prompt": "Which is the 3th word?"}) + "\n")
+    report = curated(tmp_path, *some, held_out=(held_out,))
+    assert report.left_out == {"held-out": 5}
+
+
+def test_copies_that_come_later_take_nothing_away_from_the_test_side(tmp_path: Path) -> None:
+    def tales(copies: int) -> list[Episode]:
+        return [
+            asked(f"{n}{'+' * copy}", f"{n} {n + 1} {n + 2} {FABLE.format(n)}", task=f"{copy}{n}")
+            for copy in range(copies)
+            for n in range(40)
+        ]
+
+    _, test = sides(tmp_path / "today", *tales(1), test=0.3, likeness=0.95)
+    train, later = sides(tmp_path / "later", *tales(2), test=0.3, likeness=0.95)
+    assert test and test <= later and not test & train
+
+
 def test_another_seed_gives_another_split(tmp_path: Path) -> None:
     found = [
         sides(tmp_path / name, *many(20), test=0.3, seed=seed)[1]

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic_core import from_json
-
 from ludus.curate.render import family_of, rendered
 from ludus.data.content import Text
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, prompt_of
-from ludus.data.tools import JsonObject
+from ludus.data.tools import JsonObject, arguments_of
 from ludus.errors import BadSetting
 
 
@@ -148,10 +146,7 @@ def _message(message: Message, form: Form) -> JsonObject:
 
 
 def _arguments(text: str) -> JsonObject:
-    try:
-        read = from_json(text, allow_inf_nan=False)
-    except ValueError:
-        read = None
-    if not isinstance(read, dict):
+    read = arguments_of(text)
+    if read is None:
         raise MalformedCall(text)
     return read

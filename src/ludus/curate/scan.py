@@ -61,8 +61,8 @@ _MORE = {
 _FIRST_REPLY = "list_position(list_transform(messages, lambda m: m.role), 'assistant')"
 _BAD_ARGUMENTS = (
     "malformed_calls > 0 AND len(list_filter(flatten(list_transform(messages, lambda m: "
-    "m.tool_calls)), lambda c: json_type(try_cast(c.function.arguments AS JSON)) "
-    "IS DISTINCT FROM 'OBJECT')) > 0"
+    "m.tool_calls)), lambda c: trim(c.function.arguments) != '' AND "
+    "json_type(try_cast(c.function.arguments AS JSON)) IS DISTINCT FROM 'OBJECT')) > 0"
 )
 
 _FAULTS = ", ".join(f"'{reason}'" for reason in StopReason if reason.is_fault)

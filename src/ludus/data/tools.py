@@ -53,7 +53,10 @@ def arguments_of(text: str) -> JsonObject | None:
     """The arguments that a model wrote, or None where they are no JSON object.
 
     NaN and half a character are no JSON. Neither is what is nested so deeply that readers give up.
+    Nothing at all is what many models write for a tool without arguments.
     """
+    if not text.strip():
+        return {}
     try:
         read = from_json(text, allow_inf_nan=False)
     except (ValueError, TypeError):  # The latter for half a character, which no text can hold.
@@ -100,7 +103,9 @@ _COERCIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _types(schema: Mapping[str, Any]) -> list[str]:
+def _types(schema: Any) -> list[str]:
+    if not isinstance(schema, Mapping):  # `true`: anything goes.
+        return []
     if "type" in schema:
         kind = schema["type"]
         return list(kind) if isinstance(kind, list) else [kind]
