@@ -56,7 +56,7 @@ class Places:
             return
         try:
             with self._files[file].open("rb", buffering=_BLOCK) as source:
-                lines = map(bytes.strip, compress(filterfalse(bytes.isspace, source), marks))
+                lines = compress(filterfalse(bytes.isspace, source), marks)
                 yield from zip(compress(count(), marks), compress(marks, marks), lines, strict=True)
         except ValueError:
             raise _shorter(self._files[file]) from None

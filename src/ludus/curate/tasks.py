@@ -101,7 +101,7 @@ def _asked(line: bytes) -> tuple[str, str, str] | None:
     out when a row is made of it.
     """
     try:
-        fields = from_json(line)
+        fields = from_json(line.strip())
         return fields["group_id"], fields["environment"], question(fields.get("messages", ()))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -94,7 +94,7 @@ def explain(catalog: Catalog, file: Path) -> None:
 
 def _name(line: bytes) -> str | None:
     try:
-        fields = from_json(line)
+        fields = from_json(line.strip())
     except ValueError:
         return None
     return fields.get("episode_id") if isinstance(fields, dict) else None
@@ -110,14 +110,14 @@ def _single(
         "WHERE reason IS NULL"
     ):
         side = TEST if mark == 2 else TRAIN
-        if make is None and begins_as_written(line):
-            yield side, line + b"\n"
+        if make is None and line.endswith(b"}\n") and begins_as_written(line):
+            yield side, line
         elif (episode := _episode(line, row, to, unwritten)) is not None:
             made = make(episode, form) if make is not None else None
             if made is not None and to == "sft" and dedupe and _is_copy(made, seen):
                 unwritten.rows[row] = DUPLICATE
             else:
-                yield side, line + b"\n" if made is None else _line(made)
+                yield side, line.strip() + b"\n" if made is None else _line(made)
 
 
 def _is_copy(row: JsonObject, seen: set[int]) -> bool:
@@ -148,7 +148,7 @@ def _paired(catalog: Catalog, form: Form, unwritten: Unwritten) -> Iterator[tupl
 
 def _episode(line: bytes, row: int, to: To, unwritten: Unwritten) -> Episode | None:
     try:
-        episode = Episode.from_line(line)
+        episode = Episode.from_line(line.strip())
         if to in ("sft", "dpo"):
             check_calls(episode.messages)
         return episode

@@ -27,6 +27,9 @@ _NUMBER = rb"(?:null|(-?+(?:0|[1-9][0-9]{0,20}+)(?:\.[0-9]{1,40}+)?+(?:[eE][-+]?
 # Eight digits at most, so that one odd id cannot ask for gigabytes of marks.
 _INDEX = r"([0-9]{6}|[1-9][0-9]{6,7})"
 _ID = re.compile(rf"[0-9a-f]{{8}}-{_INDEX}")
+_OURS = re.compile(
+    rb'\{"version":1,"episode_id":"[0-9a-f]{8}-' + _INDEX.encode() + rb'","attempt":[0-9]+,"'
+)
 _HEAD = re.compile(
     rb'\{"version":1,"episode_id":"([0-9a-f]{8}-' + _INDEX.encode() + rb')","attempt":' + _COUNT
     + rb',"stop_reason":"(' + "|".join(StopReason).encode() + rb')","reward":' + _NUMBER
@@ -141,7 +144,7 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def begins_as_written(line: bytes) -> bool:
     """Whether an episode begins as this version writes them; then the rest is taken on trust."""
-    return _HEAD.match(line) is not None
+    return _OURS.match(line) is not None
 
 
 def head_of(line: bytes, path: Path, number: int) -> Head | None:
