@@ -50,7 +50,7 @@ def read(folder: Path, *contents: bytes) -> list[str | None]:
         file.write_bytes(content)
     with catalog_of(files, folder) as catalog:
         whole = "SELECT rowid, 1 FROM episodes"
-        in_order = [(row, line) for row, _, line in catalog.lines(whole)]
+        in_order = [(row, line.strip()) for row, _, line in catalog.lines(whole)]
         assert in_order == [(row, catalog.line(row)) for row in range(check(catalog))]
         good = catalog.sql("SELECT task FROM episodes WHERE readable ORDER BY rowid")
         return [task for (task,) in good]
