@@ -14,7 +14,7 @@ demo: $(VENV)/.ludus
 	$(BIN)/ludus lint data/chain_sum
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # The minutes-long sweeps: every reasoning_gym variant, hundreds of seeds.
 test-slow: $(VENV)/.dev

@@ -148,6 +148,7 @@ def catalog_of(
 
     # In memory, which is twice as fast; what does not fit goes to the folder.
     with duckdb.connect() as database, Places(files) as places:
+        database.execute("SET enable_progress_bar = false")  # It would draw among the results.
         database.execute(f"SET memory_limit = {quoted(memory)}")
         database.execute(f"SET temp_directory = {quoted(str(folder))}")
         if where is not None:
