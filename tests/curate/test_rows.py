@@ -116,7 +116,7 @@ def test_pictures_and_names_come_along_and_have_no_text_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["", "{", "[]", "null", '{"a": 1,}', '{"a": NaN}', '{"a": "\\ud800"}']
+    "written", ["{", "[]", "null", '{"a": 1,}', '{"a": NaN}', '{"a": "\\ud800"}']
 )
 def test_arguments_that_are_no_object_make_no_row(written: str) -> None:
     odd = attempt("odd", messages=(user("q"), model("", call("f", written))))
@@ -164,3 +164,9 @@ def test_rows_that_say_the_same_once_something_is_dropped_are_one(tmp_path: Path
     assert curated(tmp_path / "all", *some).rows == {"train": 2}
     report = curated(tmp_path / "less", *some, form=Form(reasoning=False))
     assert (report.rows, report.left_out) == ({"train": 1}, {"duplicate": 1})
+
+
+def test_a_call_without_any_arguments_has_none() -> None:
+    bare = attempt("bare", messages=(user("q"), model("", call("look", ""))))
+    (called,) = sft_row(bare)["messages"][1]["tool_calls"]
+    assert called["function"] == {"name": "look", "arguments": {}}
