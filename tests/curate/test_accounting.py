@@ -210,7 +210,7 @@ def test_every_line_is_in_the_rows_or_counted_under_one_reason(
         world = _written(folder, contents)
         out, again = folder / "out", folder / "again"
         try:
-            report = curate(world.runs, out, curation, explain=True)
+            report = curate(world.runs, out, curation, explain=True, location="data")
         except LudusError as error:
             _check_refusal(world, out, error)
             return
@@ -218,7 +218,7 @@ def test_every_line_is_in_the_rows_or_counted_under_one_reason(
         assert json.loads((out / "curation.json").read_text())["report"] == json.loads(
             json.dumps(report.as_json())
         )
-        curate(world.runs, again, curation, explain=True)
+        curate(world.runs, again, curation, explain=True, location="data")
         assert _bytes(out) == _bytes(again)
 
 
