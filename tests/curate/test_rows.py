@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from curate.attempts import GUESS, attempt, call, curated, model, rows, system, told, user
-from ludus.curate import Form
+from ludus.curate import Curation, Form
 from ludus.curate.rows import MalformedCall, dpo_row, sft_row
+from ludus.curate.writing import To
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, ImageUrl, Message
 from ludus.errors import BadSetting
@@ -170,3 +171,9 @@ def test_a_call_without_any_arguments_has_none() -> None:
     bare = attempt("bare", messages=(user("q"), model("", call("look", ""))))
     (called,) = sft_row(bare)["messages"][1]["tool_calls"]
     assert called["function"] == {"name": "look", "arguments": {}}
+
+
+@pytest.mark.parametrize("to", ["episodes", "openenv", "nemo-gym", "nemo-gym-input"])
+def test_what_is_taken_as_it_is_has_no_form(to: To) -> None:
+    with pytest.raises(BadSetting, match=f"--to {to} takes episodes as they are"):
+        Curation(to=to, form=Form(reasoning=False))

@@ -231,3 +231,8 @@ def test_what_a_template_cannot_render_is_left_out_of_rows_to_train_on_alone(
     found = reasons(tmp_path / "1", *some)
     assert found == {"no reply": 1, "malformed call": 3}
     assert reasons(tmp_path / "2", *some, to="episodes") == {}
+
+
+def test_an_empty_condition_is_a_mistake() -> None:
+    with pytest.raises(BadSetting, match="--where is empty"):
+        Selection(where=" ")

@@ -9,7 +9,7 @@ from ludus.curate import pairs, split
 from ludus.curate.catalog import Step
 from ludus.curate.formats import Format, check_format
 from ludus.curate.lengths import Lengths
-from ludus.curate.rows import Form
+from ludus.curate.rows import WHOLE, Form
 from ludus.curate.select import Selection
 from ludus.curate.writing import To
 from ludus.data.tools import JsonObject
@@ -52,6 +52,11 @@ class Curation:
         ):
             if likeness is not None and not 0 < likeness <= 1:
                 raise BadSetting(f"--{name} {likeness} is not above 0 and at most 1.")
+        if self.form != WHOLE and not self.trains:
+            raise BadSetting(
+                f"--to {self.to} takes episodes as they are: what is left of a "
+                "conversation can be chosen for sft and dpo only."
+            )
         if self.student is not None and not self.trains:
             raise BadSetting(f"--student is for --to sft and dpo, and not for {self.to}.")
         if self.to != "dpo":

@@ -39,6 +39,8 @@ class Selection:
     """Keep what has no reward, as long as nothing broke it."""
 
     def __post_init__(self) -> None:
+        if self.where is not None and not self.where.strip():
+            raise BadSetting("--where is empty. Leave it out, or write a condition in SQL.")
         for name, bound in (("min-reward", self.min_reward), ("solved-at", self.solved_at)):
             if bound is not None and not isfinite(bound):
                 raise BadSetting(f"--{name} {bound} cannot be: a reward is a finite number.")
