@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,13 +12,23 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from ludus.policy.dialect import FAMILIES
+
 _WORDS = [
     "You are a careful player. Guess the secret word, one guess at a time.",
     "What is 17 plus 25? The answer is 42, because seven and five make twelve.",
     '{"name": "guess", "arguments": {"word": "crane"}} {"type": "function", "parameters": {}}',
     "user assistant system tool model think Reason about it first, and then call the tool.",
 ]
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<eos>", "<｜end▁of▁sentence｜>")  # noqa: RUF001
+_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "</s>",
+    "<eos>",
+    "<｜end▁of▁sentence｜>",  # noqa: RUF001
+)
 _SPECIAL = re.compile(r"<[|｜][^<>{}' ]{1,40}[|｜]>|<(?:start|end)_of_turn>|<bos>|<eos>|<pad>")  # noqa: RUF001
 
 CHATML = (
@@ -49,12 +60,13 @@ def _trained(special: tuple[str, ...]) -> str:
     return str(made.to_str())
 
 
-def student(template: str | None = CHATML, **more: Any) -> PreTrainedTokenizerFast:
+def student(
+    template: str | None = CHATML, *, tokens: Sequence[str] = (), **more: Any
+) -> PreTrainedTokenizerFast:
     """A tokenizer of a few hundred tokens, in which the template's own marks are one token each."""
-    marks = dict.fromkeys(
-        ["<pad>", "<bos>", "<|im_start|>", *_ENDS, *_SPECIAL.findall(template or "")]
-    )
-    end = next((mark for mark in _ENDS if mark in (template or "")), "<|im_end|>")
+    written = "".join([template or "", *tokens])
+    end = next((mark for mark in _ENDS if mark in written), "<eos>")
+    marks = dict.fromkeys(["<pad>", "<bos>", *_SPECIAL.findall(template or ""), *tokens, end])
     make: Any = PreTrainedTokenizerFast  # Not typed by its makers.
     made: PreTrainedTokenizerFast = make(
         tokenizer_object=Tokenizer.from_str(_trained(tuple(marks))),
@@ -69,3 +81,8 @@ def student(template: str | None = CHATML, **more: Any) -> PreTrainedTokenizerFa
 
 def of_family(family: str, **more: Any) -> PreTrainedTokenizerFast:
     return student(template_of(family), **more)
+
+
+def with_tokens_of(family: str, **more: Any) -> PreTrainedTokenizerFast:
+    """A student without a template, whose vocabulary tells one of Ludus's own families."""
+    return student(None, tokens=FAMILIES[family], **more)

@@ -1,64 +1,38 @@
-"""Which template is trained under, and how a rendered row is cut into pieces."""
+"""What a row becomes under a template, alone and among many, and how it is cut into pieces."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-from students import CHATML, of_family, student
+from students import CHATML, of_family, student, with_tokens_of
+from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
-from ludus.errors import LudusError, TemplateRefused, TemplateUnmarked
-from ludus.policy.templates import Piece, families, render, training_template, written
-from policy.conversations import INSTRUCTED, TALK, said
+from ludus.errors import TemplateRefused
+from ludus.policy.dialect import FAMILIES, dialect_of
+from ludus.policy.templates import (
+    Conversation,
+    Piece,
+    Rendered,
+    render,
+    render_many,
+    render_pair,
+    written,
+)
+from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, said
 
 pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.
 
 
-def test_a_template_with_marks_is_used_as_it_is() -> None:
-    assert training_template(student(CHATML)) is None
-
-
-@pytest.mark.parametrize("family", families())
-def test_a_template_that_trl_knows_is_swapped_as_trl_swaps_it(family: str) -> None:
-    from trl.chat_template_utils import get_training_chat_template
-
-    tokenizer = of_family(family)
-    assert training_template(tokenizer) == get_training_chat_template(tokenizer)
-
-
-@pytest.mark.parametrize("family", ["llama3_1", "llama3_2", "gemma4"])
-def test_a_template_that_cannot_mark_is_an_error_that_names_those_that_can(family: str) -> None:
-    with pytest.raises(TemplateUnmarked, match=r"does not mark.*llama3, .*qwen3") as caught:
-        training_template(of_family(family))
-    assert isinstance(caught.value, LudusError) and "\n" not in str(caught.value)
-
-
-def test_one_letter_more_makes_a_template_unknown() -> None:
-    known = of_family("qwen3")
-    known.chat_template = str(known.chat_template) + " "
-    with pytest.raises(TemplateUnmarked):
-        training_template(known)
-
-
-def test_a_template_under_several_names_counts_by_its_default() -> None:
+def test_of_several_templates_the_one_for_tools_is_taken_with_tools() -> None:
     several = student(None)
     several.chat_template = {"default": CHATML, "tool_use": "{{ raise_exception('tools') }}"}
-    assert training_template(several) is None
     assert any(render(several, TALK["messages"], None, None).mask)
     with pytest.raises(TemplateRefused, match="tools"):
         render(several, TALK["messages"], [{"name": "guess"}], None)
 
 
-def test_the_template_is_found_without_loading_torch() -> None:
-    program = "import sys, ludus.policy.templates as t; t.families(); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "False\n"
-
-
 def test_the_pieces_of_a_row_are_its_whole_text() -> None:
     tokenizer = of_family("qwen2_5")
-    template = training_template(tokenizer)
+    template = dialect_of(tokenizer).template
     made = render(tokenizer, INSTRUCTED["messages"], None, template)
     special = frozenset(tokenizer.added_tokens_decoder)
     pieces = list(made.pieces(special))
@@ -92,3 +66,70 @@ def test_what_a_template_raises_is_one_line() -> None:
     )
     with pytest.raises(TemplateRefused, match=r"refuses it: No tools here$"):
         render(tokenizer, [said("user", "Hi.")], None, None)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_many_are_each_as_transformers_renders_it(family: str) -> None:
+    tokenizer = with_tokens_of(family)
+    template = dialect_of(tokenizer).template
+    rows = [PLAYED, TALK, INSTRUCTED, ENDED, PLAYED]
+    talks = [Conversation(row["messages"], row.get("tools")) for row in rows]
+    for row, made in zip(rows, render_many(tokenizer, talks, template), strict=True):
+        theirs = tokenizer.apply_chat_template(
+            row["messages"], tools=row.get("tools"), chat_template=template,
+            return_dict=True, return_assistant_tokens_mask=True,
+        )  # fmt: skip
+        assert isinstance(made, Rendered)
+        assert list(made.ids) == theirs["input_ids"]
+        assert list(made.mask) == theirs["assistant_masks"]
+        assert made.starts == tuple(start for start, _ in theirs.encodings[0].offsets)
+
+
+def test_tokenizers_that_mind_what_stands_around_a_piece_are_followed() -> None:
+    """White space that belongs to a token, letters that are normalized, a mark at the beginning."""
+    tokenizer = student()
+    inside = tokenizer.backend_tokenizer
+    inside.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    inside.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(prepend_scheme="first"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    inside.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens([AddedToken("<left>", lstrip=True), AddedToken("Word", normalized=True)])
+    talk = [said("user", "Ein Word  <left> <|im_end|> and WORD"), said("assistant", " ﬁne <left>")]
+    whole = tokenizer(written(tokenizer, talk, None, None), add_special_tokens=False)
+    assert list(render(tokenizer, talk, None, None).ids) == whole.input_ids
+    assert tokenizer.convert_tokens_to_ids("<left>") in whole.input_ids
+
+
+def test_one_that_is_refused_costs_only_itself() -> None:
+    tokenizer = of_family("gemma3")
+    template = dialect_of(tokenizer, tools=False).template
+    talks = [Conversation(row["messages"], row.get("tools")) for row in (TALK, PLAYED, TALK)]
+    first, refused, last = render_many(tokenizer, [*talks, Conversation([])][:3], template)
+    assert first == last and isinstance(first, Rendered)
+    assert isinstance(refused, TemplateRefused) and "must alternate" in str(refused)
+    (empty,) = render_many(tokenizer, [Conversation([])], template)
+    assert isinstance(empty, TemplateRefused) and "no message" in str(empty)
+
+
+def test_nothing_is_nothing() -> None:
+    assert render_many(student(), [], CHATML) == []
+
+
+def test_a_prompt_that_is_given_apart_bears_no_loss_in_either_side() -> None:
+    tokenizer = student()
+    template = dialect_of(tokenizer).template
+    prompt, better = PLAYED["messages"][:4], PLAYED["messages"][4:]
+    pair = render_pair(tokenizer, prompt, better, better[:1], TOOLS, template)
+    assert pair.chosen == render(tokenizer, PLAYED["messages"], TOOLS, template, prompt=4)
+    assert [len(side.spans) for side in (pair.chosen, pair.rejected)] == [3, 1]
+
+
+def test_a_row_that_asks_ends_where_the_model_is_to_speak() -> None:
+    tokenizer = student()
+    template = dialect_of(tokenizer).template
+    asked = render(tokenizer, TALK["messages"][:1], None, template, asks=True)
+    assert asked.text.endswith("<|im_start|>assistant\n") and not any(asked.mask)

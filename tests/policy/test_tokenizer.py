@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -48,9 +49,9 @@ def test_what_cannot_be_a_student_is_one_line(name: str, words: str) -> None:
 
 
 def test_a_file_is_no_student(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(b"")
-    with pytest.raises(BadSetting, match=r"model.gguf is a file. Name the model's folder"):
-        load_tokenizer(str(tmp_path / "model.gguf"))
+    (tmp_path / "tokenizer.json").write_bytes(b"")
+    with pytest.raises(BadSetting, match=r"tokenizer.json is a file. Name the model's folder"):
+        load_tokenizer(str(tmp_path / "tokenizer.json"))
 
 
 def test_a_folder_without_a_tokenizer_is_no_model(tmp_path: Path) -> None:
@@ -65,9 +66,14 @@ def test_a_folder_with_a_damaged_tokenizer_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_base_model_has_no_chat_template(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"has no chat template.* Name a chat model"):
-        load_tokenizer(saved(tmp_path, None))
+def test_a_base_model_without_a_chat_template_is_loaded(tmp_path: Path) -> None:
+    assert load_tokenizer(saved(tmp_path, None)).chat_template is None
+
+
+def test_how_it_was_loaded_is_not_saved_with_it(tmp_path: Path) -> None:
+    load_tokenizer(saved(tmp_path / "one")).save_pretrained(tmp_path / "two")
+    settings = json.loads((tmp_path / "two" / "tokenizer_config.json").read_text())
+    assert not {"local_files_only", "is_local"} & settings.keys()
 
 
 def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from students import of_family
+from students import of_family, with_tokens_of
+from transformers import PreTrainedTokenizerFast
 
 from ludus.errors import TemplateRefused
-from ludus.policy.templates import Rendered, render, render_pair, training_template
+from ludus.policy.dialect import FAMILIES, adopt, dialect_of
+from ludus.policy.templates import Rendered, render, render_pair
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
 from policy.trained import Trained, dpo, sft
 
@@ -28,10 +30,19 @@ WITH_TOOLS = [
 WITHOUT_TOOLS = ["llama3", "phi3", "gemma3"]
 
 
-def marked(rows: list[Row], family: str, max_length: int | None = None) -> list[Trained]:
+def adopted(family: str) -> PreTrainedTokenizerFast:
+    """A student that has been given our own template, which TRL then takes as it is."""
+    tokenizer = with_tokens_of(family)
+    adopt(tokenizer, dialect_of(tokenizer))
+    return tokenizer
+
+
+def marked(
+    rows: list[Row], student: str | PreTrainedTokenizerFast, max_length: int | None = None
+) -> list[Trained]:
     """As we say that they are trained on. A row of which nothing is left is not trained on."""
-    tokenizer = of_family(family)
-    template = training_template(tokenizer)
+    tokenizer = of_family(student) if isinstance(student, str) else student
+    template = dialect_of(tokenizer, tools=False).template
     made = [
         render(
             tokenizer,
@@ -76,19 +87,32 @@ def test_rows_whose_prompt_is_given_apart(tmp_path: Path) -> None:
     assert marked(rows, "qwen3") == sft(rows, of_family("qwen3"), tmp_path)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama3", "lfm2_v2"])
-def test_pairs(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_our_own_templates(family: str, tmp_path: Path) -> None:
+    tokenizer = adopted(family)
+    assert marked(EVERYTHING, tokenizer) == sft(EVERYTHING, tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize("family", ["chatml", "llama3", "gemma"])
+def test_pairs_are_trls_without_what_the_environment_wrote(family: str, tmp_path: Path) -> None:
     prompt, played = PLAYED["messages"][:2], PLAYED["messages"][2:]
     row = {"prompt": prompt, "chosen": played, "rejected": played[:1], "tools": TOOLS}
-    tokenizer = of_family(family)
-    pair = render_pair(tokenizer, prompt, played, played[:1], TOOLS)
+    tokenizer = adopted(family)
+    template = dialect_of(tokenizer).template
+    pair = render_pair(tokenizer, prompt, played, played[:1], TOOLS, template)
     ours = sorted([as_trained(pair.chosen), as_trained(pair.rejected)])
-    assert ours == dpo([row], tokenizer, tmp_path)
+    theirs = dpo([row], tokenizer, tmp_path)
+    assert [ids for ids, _ in ours] == [ids for ids, _ in theirs]
+    for side, (_, mask), (_, wider) in zip(
+        (played, played[:1]), ours[::-1], theirs[::-1], strict=True
+    ):
+        assistant = render(tokenizer, [*prompt, *side], TOOLS, template).mask
+        assert mask == [a & b for a, b in zip(wider, assistant, strict=True)]
 
 
 def test_what_a_template_refuses_ends_the_training_too(tmp_path: Path) -> None:
     tokenizer = of_family("gemma3")
     with pytest.raises(TemplateRefused, match="must alternate"):
-        render(tokenizer, PLAYED["messages"], TOOLS, training_template(tokenizer))
+        render(tokenizer, PLAYED["messages"], TOOLS, dialect_of(tokenizer, tools=False).template)
     with pytest.raises(Exception, match="must alternate"):
         sft([PLAYED], tokenizer, tmp_path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ludus.cli.arguments import json_object, task_arguments
 from ludus.cli.figures import seconds_of
 from ludus.cli.typed import as_typed
 from ludus.errors import LudusError
@@ -38,9 +39,12 @@ def collect(
     ] = None,
     provider: Annotated[
         str | None,
-        typer.Option(help="oracle, openai, anthropic, random or human.", show_default="oracle"),
+        typer.Option(help="oracle, openai, anthropic, hf, random or human.", show_default="oracle"),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The provider's name of the model.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The provider's name of the model; for hf a folder, a Hub id, smollm2."),
+    ] = None,
     llm_endpoint: Annotated[
         str | None,
         typer.Option(help="A server with OpenAI's chat API: vLLM, Ollama, llama.cpp, OpenRouter."),
@@ -50,6 +54,13 @@ def collect(
     ] = None,
     extra: Annotated[
         str | None, typer.Option(help="More fields of each request, as JSON: '{\"top_p\": 0.9}'.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="For hf: cuda, cuda:1, mps, cpu.", show_default="the best")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="For hf: bfloat16, float16, float32.", show_default="by device"),
     ] = None,
     system_prompt: Annotated[
         str | None, typer.Option(help="What the model is told first; '' for nothing.")
@@ -114,9 +125,11 @@ def collect(
     ludus collect wordle -n 100
 
     ludus collect reasoning_gym:chain_sum --provider openai --model gpt-5-mini -n 300
+
+    ludus collect wordle --provider hf --model smollm2 -n 100
     """
-    from ludus.agents.choose import Choice, choose
     from ludus.cli.progress import display
+    from ludus.policy.choose import Choice, choose
     from ludus.rollout import SYSTEM_PROMPT, Job, Limits
     from ludus.rollout.budget import Budget
     from ludus.rollout.tuning import HANG_WARNING, Tuning
@@ -126,28 +139,27 @@ def collect(
 
         check_repo_id(push_to_hub)
         check_login()
-    arguments = _json(task, "--task")
-    if dataset_config is not None:
-        arguments["dataset_config"] = _json(dataset_config, "--dataset-config")
     agent = choose(
         Choice(
             provider=provider,
             model=model,
             endpoint=llm_endpoint,
             temperature=temperature,
-            extra=_json(extra, "--extra"),
+            extra=json_object(extra, "--extra"),
             concurrency=concurrency,
             call_timeout=seconds_of(call_timeout, "--call-timeout"),
             retries=retries,
             cache=cache,
             prices=prices,
+            device=device,
+            dtype=dtype,
         )
     )
     person = agent.provider == "human"
     job = Job(
         environment=environment,
         episodes=num_episodes,
-        task=arguments,
+        task=task_arguments(task, dataset_config),
         seed=seed,
         group_size=group_size,
         system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
@@ -208,16 +220,6 @@ def _run(
     except LudusError as error:
         shown.failed(str(error))
         raise
-
-
-def _json(text: str | None, option: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text) if text is not None else {}
-    except ValueError as error:
-        raise typer.BadParameter(f"{option} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise typer.BadParameter(f"{option} wants a JSON object.")
-    return value
 
 
 def _tell(outcome: Outcome, *, as_json: bool) -> None:

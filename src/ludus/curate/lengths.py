@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.rows import Row
 from ludus.errors import TemplateRefused, TemplateUnmarked
-from ludus.policy.templates import training_template, written
+from ludus.policy.dialect import any_dialect
+from ludus.policy.templates import written
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,7 +73,7 @@ def measure(rows: Iterable[Row], tokenizer: PreTrainedTokenizerBase, student: st
     times faster.
     """
     try:
-        template = training_template(tokenizer)
+        template: str | None = any_dialect(tokenizer).template
     except TemplateUnmarked:
         template = None
     counts, refused, rows = Counter[int](), 0, iter(rows)
@@ -89,10 +90,7 @@ def measure(rows: Iterable[Row], tokenizer: PreTrainedTokenizerBase, student: st
 def _texts(row: Row, tokenizer: PreTrainedTokenizerBase, template: str | None) -> Iterator[str]:
     """The sides of a row as text; none where the template refuses one of them."""
     try:
-        yield from [
-            written(tokenizer, side.messages, row.tools, None if row.is_pair else template)
-            for side in row.sides
-        ]
+        yield from [written(tokenizer, side.messages, row.tools, template) for side in row.sides]
     except TemplateRefused:
         return
 

@@ -1,1 +1,4 @@
-"""A local model: its tokenizer and chat template. torch and transformers are loaded at use."""
+"""A local model: what its name means, its weights, tokenizer and chat template.
+
+torch and transformers are loaded at use.
+"""

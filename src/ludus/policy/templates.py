@@ -1,23 +1,22 @@
-"""What a row becomes under a student's chat template: tokens, and which of them bear the loss.
+"""What a row becomes under a chat template: tokens, and which of them bear the loss.
 
-TRL trains on the assistant's tokens alone where the template marks them (`{% generation %}`). A
-template without marks is swapped for TRL's own where it is, letter for letter, one that TRL knows.
-Both are done here as TRL does them, so that what is shown is what is trained. TRL itself is not
-imported for it, which would load torch and take seconds: its templates are files.
+Loss is on the assistant's tokens alone, where the template marks them (`{% generation %}`). Ids
+and marks are those that TRL's SFTTrainer makes with `assistant_only_loss`, only many times faster:
+text is rendered row by row, and cut into tokens in one go. Which template a model is spoken to
+under is `ludus.policy.dialect`'s business.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.errors import MissingExtra, TemplateRefused, TemplateUnmarked
+from ludus.errors import TemplateRefused
+from ludus.policy.encoding import Encoded, encode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,7 +25,18 @@ Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_TRAINING = "_training"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is to be rendered."""
+
+    messages: Messages
+    tools: Tools = None
+    prompt: int = 0
+    """So many messages were given apart as the prompt: they bear no loss."""
+    asks: bool = False
+    """Whether it ends with the words after which the model is to speak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPair:
-    """Both sides of a preference pair; the loss is on all that follows the common prompt."""
+    """Both sides of a preference pair.
+
+    The loss is on what the assistant wrote after the common prompt, and on neither side on what
+    an environment wrote.
+    """
 
     chosen: Rendered
     rejected: Rendered
@@ -86,31 +100,9 @@ class RenderedPair:
 
 def marks_assistant(template: str | Mapping[str, str]) -> bool:
     """Whether a template says which tokens are the assistant's."""
-    return _MARKER.search(_default(template)) is not None
-
-
-def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The template under which assistants' turns are trained; None: the tokenizer's own.
-
-    None is also what `apply_chat_template` takes for it: a tokenizer may have several of its own,
-    and picks by whether there are tools.
-    """
-    own: Any = tokenizer.chat_template
-    if marks_assistant(own):
-        return None
-    known = _swaps()
-    if (swapped := known.get(_default(own))) is not None:
-        return swapped
-    raise TemplateUnmarked(
-        "The chat template of this student does not mark the assistant's tokens "
-        "({% generation %}), and is none that TRL has a marked one for. Add the marks to the "
-        f"template, or take a student of one of these families: {', '.join(families())}."
+    return (
+        _MARKER.search(template if isinstance(template, str) else template["default"]) is not None
     )
-
-
-def families() -> list[str]:
-    """The templates that TRL can swap for marked ones, by TRL's names for them."""
-    return sorted(path.stem.removesuffix(_TRAINING) for path in _marked())
 
 
 def render(
@@ -120,25 +112,34 @@ def render(
     template: str | None,
     *,
     prompt: int = 0,
+    asks: bool = False,
 ) -> Rendered:
-    """A conversation as TRL's SFTTrainer tokenizes it with `assistant_only_loss`.
+    """One conversation; see `render_many`."""
+    (made,) = render_many(tokenizer, [Conversation(messages, tools, prompt, asks)], template)
+    if isinstance(made, TemplateRefused):
+        raise made
+    return made
 
-    Of a row that gives its prompt apart, the first `prompt` messages bear no loss. Under a template
-    without marks no token does.
+
+def render_many(
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Sequence[Conversation],
+    template: str | None,
+) -> list[Rendered | TemplateRefused]:
+    """Conversations as TRL's SFTTrainer tokenizes them; in the place of some, why they cannot be.
+
+    Without a template it is the tokenizer's own. Under one without marks no token bears the loss.
     """
-    own: Any = tokenizer.chat_template
-    marked = marks_assistant(template or own)
-    made = _applied(
-        tokenizer, messages, tools, template,
-        tokenize=True, return_dict=True, return_assistant_tokens_mask=marked,
-    )  # fmt: skip
-    ids = tuple(made["input_ids"])
-    mask = tuple(made["assistant_masks"]) if marked else (0,) * len(ids)
-    if prompt:
-        shared = _common(_opening(tokenizer, messages[:prompt], tools, template), ids)
-        mask = (0,) * shared + mask[shared:]
-    text = written(tokenizer, messages, tools, template)
-    return Rendered(ids, mask, text, tuple(start for start, _ in made.encodings[0].offsets))
+    drafts = [_draft(tokenizer, each, template) for each in conversations]
+    kept = [draft for draft in drafts if isinstance(draft, _Draft)]
+    made = iter(encode(tokenizer, [draft.text for draft in kept]))
+    openings = iter(encode(tokenizer, [draft.opening for draft in kept if draft.opening]))
+    return [
+        draft.rendered(next(made), next(openings).ids if draft.opening else ())
+        if isinstance(draft, _Draft)
+        else draft
+        for draft in drafts
+    ]
 
 
 def render_pair(
@@ -147,20 +148,63 @@ def render_pair(
     chosen: Messages,
     rejected: Messages,
     tools: Tools,
+    template: str | None,
 ) -> RenderedPair:
-    """Both sides as TRL's DPOTrainer tokenizes them: the tokenizer's own template, and the loss
-    on every token from where either side first departs from the prompt."""
-    opening = _opening(tokenizer, prompt, tools, None)
-    sides = [render(tokenizer, [*prompt, *side], tools, None) for side in (chosen, rejected)]
-    shared = min(_common(opening, side.ids) for side in sides)
-    return RenderedPair(*(_after(side, shared) for side in sides))
+    """Both sides as Ludus trains on them: what follows where a side departs from the prompt, and
+    of that only the assistant's tokens."""
+    better, worse = (
+        render(tokenizer, [*prompt, *side], tools, template, prompt=len(prompt))
+        for side in (chosen, rejected)
+    )
+    return RenderedPair(better, worse)
 
 
 def written(
     tokenizer: PreTrainedTokenizerBase, messages: Messages, tools: Tools, template: str | None
 ) -> str:
     """A conversation as text, before it is cut into tokens."""
-    return str(_applied(tokenizer, messages, tools, template, tokenize=False))
+    return _applied(tokenizer, messages, tools, template)[0]
+
+
+def shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A conversation as text."""
+
+    text: str
+    marked: Sequence[tuple[int, int]]
+    """The stretches of the text that the template marks as the assistant's."""
+    opening: str
+    """The prompt that was given apart, as the model is asked with it."""
+
+    def rendered(self, made: Encoded, opening: Sequence[int]) -> Rendered:
+        mask = [0] * len(made.ids)
+        for begin, end in self.marked:
+            # As transformers does it: the first token with that letter, and none if there is none.
+            first, last = bisect_right(made.ends, begin), bisect_right(made.ends, end - 1)
+            if first == len(mask):
+                break
+            mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
+        asked = shared(opening, made.ids)
+        mask[:asked] = [0] * asked
+        return Rendered(tuple(made.ids), tuple(mask), self.text, tuple(made.starts))
+
+
+def _draft(
+    tokenizer: PreTrainedTokenizerBase, talk: Conversation, template: str | None
+) -> _Draft | TemplateRefused:
+    asked = talk.messages[: talk.prompt]
+    try:
+        text, marked = _applied(tokenizer, talk.messages, talk.tools, template, asks=talk.asks)
+        opening = _applied(tokenizer, asked, talk.tools, template, asks=True)[0] if asked else ""
+    except TemplateRefused as error:
+        return error
+    return _Draft(text, marked, opening)
 
 
 def _applied(
@@ -168,55 +212,27 @@ def _applied(
     messages: Messages,
     tools: Tools,
     template: str | None,
-    **how: Any,
-) -> Any:
-    """The template's work. It is a program of somebody else's, so it may raise anything."""
-    given: Any = list(messages)
+    *,
+    asks: bool = False,
+) -> tuple[str, Sequence[tuple[int, int]]]:
+    """The template's work: a text, and what of it is marked.
+
+    It is a program of somebody else's, so it may raise anything.
+    """
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     offered: Any = list(tools) if tools is not None else None
+    known: Any = tokenizer.special_tokens_map
     try:
-        return tokenizer.apply_chat_template(given, tools=offered, chat_template=template, **how)
+        if not messages:
+            raise ValueError("there is no message in it")
+        program = tokenizer.get_chat_template(template, offered)
+        texts, marked = render_jinja_template(
+            [list(messages)], tools=offered, chat_template=program,
+            return_assistant_tokens_mask=marks_assistant(program),
+            add_generation_prompt=asks, **known,
+        )  # fmt: skip
     except Exception as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise TemplateRefused(f"the template refuses it: {said}") from error
-
-
-def _opening(
-    tokenizer: PreTrainedTokenizerBase, prompt: Messages, tools: Tools, template: str | None
-) -> Sequence[int]:
-    """The prompt as the model is asked with it, up to where its answer begins."""
-    how = {"tokenize": True, "return_dict": True, "add_generation_prompt": True}
-    ids: Sequence[int] = _applied(tokenizer, prompt, tools, template, **how)["input_ids"]
-    return ids
-
-
-def _default(template: str | Mapping[str, str]) -> str:
-    return template if isinstance(template, str) else template["default"]
-
-
-def _common(ids: Sequence[int], others: Sequence[int]) -> int:
-    pairs = enumerate(zip(ids, others, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(ids), len(others)))
-
-
-def _after(side: Rendered, shared: int) -> Rendered:
-    mask = (0,) * shared + (1,) * (len(side.ids) - shared)
-    return Rendered(side.ids, mask, side.text, side.starts)
-
-
-def _marked() -> list[Path]:
-    found = find_spec("trl")
-    if found is None or not found.submodule_search_locations:
-        raise MissingExtra.of("train", "Marking the assistant's tokens")
-    folder = Path(found.submodule_search_locations[0]) / "chat_templates"
-    return list(folder.glob(f"*{_TRAINING}.jinja"))
-
-
-@cache
-def _swaps() -> dict[str, str]:
-    """Each template that TRL knows, and the marked one that it puts in its place."""
-    swaps = {}
-    for marked in _marked():
-        plain = marked.with_stem(marked.stem.removesuffix(_TRAINING))
-        if plain.is_file():
-            swaps[plain.read_text(encoding="utf-8")] = marked.read_text(encoding="utf-8")
-    return swaps
+    return texts[0], marked[0] if marked else ()

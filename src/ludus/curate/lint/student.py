@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.dropped import Write, dropped
@@ -13,13 +13,13 @@ from ludus.curate.lint.finding import Finding, Level
 from ludus.curate.lint.parts import images_left_out, written_as_list
 from ludus.curate.lint.rows import Place, Row, Side
 from ludus.errors import TemplateRefused, TemplateUnmarked
-from ludus.policy.templates import Rendered, render, render_pair, training_template, written
+from ludus.policy.dialect import Dialect, any_dialect
+from ludus.policy.templates import Rendered, render, render_pair, written
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _ERRORS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
-_PROBE = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})
 
 
 @dataclass
@@ -30,18 +30,22 @@ class Student:
     tokenizer: PreTrainedTokenizerBase
 
     @cached_property
+    def dialect(self) -> Dialect | str:
+        """How it is spoken to in training and play; or why that cannot be had."""
+        try:
+            return any_dialect(self.tokenizer)
+        except TemplateUnmarked as error:
+            return str(error).partition(". ")[0]
+
+    @property
     def unmarked(self) -> bool:
         """Whether the assistant's tokens cannot be told from others."""
-        try:
-            training_template(self.tokenizer)
-        except TemplateUnmarked:
-            return True
-        return False
+        return isinstance(self.dialect, str)
 
-    @cached_property
+    @property
     def template(self) -> str | None:
-        """What conversations are trained under; None: the tokenizer's own template."""
-        return None if self.unmarked else training_template(self.tokenizer)
+        """What conversations are trained under; None: the tokenizer's own, and nothing is."""
+        return None if isinstance(self.dialect, str) else self.dialect.template
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -49,22 +53,16 @@ class Student:
         known = self.tokenizer.added_tokens_decoder
         return frozenset(at for at, token in known.items() if token.special)
 
-    @cached_property
+    @property
     def stops(self) -> frozenset[int]:
-        """Tokens that end a turn: the special ones, and what this template ends plain turns with.
+        """Tokens that end a turn: the special ones, and what the template ends turns with.
 
         The second, because not every tokenizer calls its own end-of-turn token special.
         """
-        added = set(self.tokenizer.get_added_vocab().values())
-        try:
-            probe = render(self.tokenizer, [*_PROBE, _PROBE[0]], None, self.template)
-        except TemplateRefused:
-            return self.special
-        ends = {last_word(self, probe, end) for _, end in probe.spans}
-        return self.special | (ends & added)
+        return self.special | (frozenset() if isinstance(self.dialect, str) else self.dialect.stops)
 
     def rendered(self, row: Row) -> list[Rendered]:
-        """Each side of a row with the tokens that TRL trains on."""
+        """Each side of a row with the tokens that are trained on."""
         if not row.is_pair:
             (side,) = row.sides
             made = render(self.tokenizer, side.messages, row.tools, self.template, prompt=side.own)
@@ -76,11 +74,12 @@ class Student:
             chosen.messages[chosen.own :],
             rejected.messages[rejected.own :],
             row.tools,
+            self.template,
         )
         return [pair.chosen, pair.rejected]
 
-    def written(self, row: Row, messages: Any, tools: Any) -> str:
-        return written(self.tokenizer, messages, tools, None if row.is_pair else self.template)
+    def written(self, messages: Any, tools: Any) -> str:
+        return written(self.tokenizer, messages, tools, self.template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +107,15 @@ def look(row: Row, place: Place, student: Student, *, max_length: int | None) ->
     for rendered in sides:
         found += (
             Finding(place, check, level, words)
-            for check, level, words in _of_tokens(row, rendered, student, max_length)
+            for check, level, words in _of_tokens(rendered, student, max_length)
         )
     return Seen(sides, found)
 
 
 def _of_row(row: Row, place: Place, student: Student) -> Iterator[Finding]:
-    write = partial(student.written, row)
-    if student.unmarked and not row.is_pair:
-        words = (
-            "the template does not mark the assistant's tokens, and TRL has no marked one for it"
-        )
-        yield Finding(place, "template-unmarked", "error", words)
+    write = student.written
+    if isinstance(student.dialect, str):
+        yield Finding(place, "template-unmarked", "error", student.dialect)
     if _minds_empty_tools(row, write):
         words = "`tools` is an empty list, for which the template writes of tools all the same"
         yield Finding(place, "empty-tools", "warning", words)
@@ -152,12 +148,11 @@ def _minds_empty_tools(row: Row, write: Write) -> bool:
 
 
 def _of_tokens(
-    row: Row, rendered: Rendered, student: Student, max_length: int | None
+    rendered: Rendered, student: Student, max_length: int | None
 ) -> Iterator[tuple[str, Level, str]]:
-    marked = row.is_pair or not student.unmarked
-    if marked and not any(rendered.mask):
+    if not student.unmarked and not any(rendered.mask):
         yield "no-loss", "error", "no token in it bears the loss"
-    elif marked:
+    elif not student.unmarked:
         yield from _stopping(rendered, student)
     if max_length is None or len(rendered.ids) <= max_length:
         return
@@ -188,8 +183,8 @@ def _quotes_arguments(side: Side, row: Row, student: Student) -> bool:
     if parsed == side.messages:
         return False
     try:
-        given = student.written(row, side.messages, row.tools)
-        return student.written(row, parsed, row.tools) != given and '\\"' in given
+        given = student.written(side.messages, row.tools)
+        return student.written(parsed, row.tools) != given and '\\"' in given
     except TemplateRefused:
         return False
 

@@ -22,10 +22,13 @@ class Choice:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More fields of the request, such as top_p."""
     concurrency: int = 64
+    """The most replies that are asked for at once."""
     call_timeout: float = 300.0
     retries: int = 8
     cache: Path | None = None
     prices: Path | None = None
+    device: str | None = None
+    dtype: str | None = None
 
 
 def choose(choice: Choice) -> Agent:
@@ -35,18 +38,15 @@ def choose(choice: Choice) -> Agent:
         known = ", ".join(_MAKERS)
         hint = did_you_mean(provider, _MAKERS, f"There are: {known}.")
         raise BadSetting(f"No provider is named {provider!r}. {hint}")
-    if provider in ("openai", "anthropic"):
-        if not choice.model:
-            raise BadSetting(
-                f"--provider {provider} needs a --model, such as {_EXAMPLES[provider]}."
-            )
-    elif unused := _unused(choice):
-        raise BadSetting(f"{unused} means nothing to {provider!r}; add --provider openai.")
+    if unused := _unused(choice, provider):
+        raise BadSetting(f"{unused} means nothing to {provider!r}; {_remedy(unused)}.")
+    if provider in _EXAMPLES and not choice.model:
+        raise BadSetting(f"--provider {provider} needs a --model, such as {_EXAMPLES[provider]}.")
     return _MAKERS[provider](choice)
 
 
-def _unused(choice: Choice) -> str | None:
-    """An option that only a model behind an API can make something of."""
+def _unused(choice: Choice, provider: str) -> str | None:
+    """An option that was given and that this provider can make nothing of."""
     given = {
         "--model": choice.model,
         "--llm-endpoint": choice.endpoint,
@@ -54,8 +54,17 @@ def _unused(choice: Choice) -> str | None:
         "--extra": choice.extra,
         "--cache": choice.cache,
         "--prices": choice.prices,
+        "--device": choice.device,
+        "--dtype": choice.dtype,
     }
-    return next((option for option, value in given.items() if value), None)
+    taken = _TAKEN.get(provider, frozenset())
+    return next((option for option, value in given.items() if value and option not in taken), None)
+
+
+def _remedy(option: str) -> str:
+    if option in _HERE:
+        return "add --provider hf, for a model that runs in this process"
+    return "add --provider openai"
 
 
 def _oracle(choice: Choice) -> Agent:
@@ -88,6 +97,19 @@ def _anthropic(choice: Choice) -> Agent:
     return AnthropicAgent(choice.model or "", **_remote(choice))
 
 
+def _hf(choice: Choice) -> Agent:
+    from ludus.policy.agent import PolicyAgent
+
+    return PolicyAgent(
+        choice.model or "",
+        temperature=choice.temperature,
+        extra=choice.extra,
+        device=choice.device,
+        dtype=choice.dtype,
+        max_batch=choice.concurrency,
+    )
+
+
 def _remote(choice: Choice) -> dict[str, Any]:
     from ludus.agents.prices import Prices
 
@@ -107,7 +129,13 @@ _MAKERS: Mapping[str, Callable[[Choice], Agent]] = {
     "oracle": _oracle,
     "openai": _openai,
     "anthropic": _anthropic,
+    "hf": _hf,
     "random": _random,
     "human": _human,
 }
-_EXAMPLES = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5"}
+_EXAMPLES = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "hf": "smollm2"}
+"""The providers that need a model, and one of theirs."""
+_MODELS = frozenset({"--model", "--temperature", "--extra"})
+_APIS = _MODELS | {"--llm-endpoint", "--cache", "--prices"}
+_HERE = frozenset({"--device", "--dtype"})
+_TAKEN = {"openai": _APIS, "anthropic": _APIS, "hf": _MODELS | _HERE}

@@ -1,0 +1,202 @@
+"""A local model as an agent: it plays many episodes at once, and keeps every token that it sampled.
+
+Within an episode ids are only ever added: what the model sampled stays as it was sampled, and what
+it is shown is tokenized once. How a conversation is written in ids is `ludus.policy.turns`'
+business, how ids are sampled `ludus.policy.generate`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ludus.agents.agent import Agent, Finish, Player, Reply, Situation
+from ludus.data.episode import Tokens, Usage, digest_of
+from ludus.data.messages import Message
+from ludus.data.tools import JsonObject
+from ludus.environment.threads import Worker
+from ludus.errors import AgentError, LudusError
+from ludus.policy.generate import Generator, Sampled, Sampling
+from ludus.policy.settings import checked, sampling_of
+
+if TYPE_CHECKING:
+    from ludus.policy.load import Policy
+
+MAX_TOKENS = 2048
+"""Of a reply for which nobody has set a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A model that can be asked."""
+
+    policy: Policy
+    generator: Generator
+    sampling: Sampling
+
+
+class PolicyAgent(Agent):
+    """A model that runs in this process, under transformers.
+
+    Args:
+        model: a folder, a GGUF file, a name on the Hub, `smollm2`; or a policy that is loaded.
+        temperature: 0 for the likeliest token. If not given, the model is sampled as its makers
+            say in its generation config, and with temperature 1 where they say nothing.
+        extra: `top_p`, `top_k`, and a `seed` under which the same tasks get other replies.
+        device: the fastest if not given.
+        dtype: the one that the device is fastest in if not given.
+        max_batch: the most replies that are sampled at once.
+    """
+
+    provider = "hf"
+
+    def __init__(
+        self,
+        model: str | Policy,
+        *,
+        temperature: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        max_batch: int = 64,
+    ) -> None:
+        self.model = model if isinstance(model, str) else model.name
+        self.max_batch = max_batch
+        self._loaded = None if isinstance(model, str) else model
+        self._device, self._dtype = device, dtype
+        self._given = checked(temperature, extra or {})
+        self._ready: _Ready | None = None
+        self._opening = asyncio.Lock()
+
+    def describe(self) -> JsonObject:
+        """What was set, and not what the model then made of it: it is asked before it is loaded."""
+        told: JsonObject = {"provider": self.provider, "model": self.model, **self._given}
+        return told | ({"dtype": self._dtype} if self._dtype else {})
+
+    @property
+    def level(self) -> int:
+        return self.max_batch
+
+    @property
+    def priced(self) -> bool:
+        return False
+
+    async def prepare(self, environments: Sequence[str] = ()) -> None:
+        await self.ready()
+
+    async def ready(self) -> _Ready:
+        """The model, loaded once, however many episodes begin with it."""
+        async with self._opening:
+            if self._ready is None:
+                policy = self._loaded or await self._load()
+                self._ready = self._opened(policy)
+            return self._ready
+
+    async def _load(self) -> Policy:
+        from ludus.policy.load import load
+
+        # In a thread that nothing waits for: a load that takes minutes can be interrupted.
+        worker = Worker()
+        try:
+            policy: Policy = await worker.submit(
+                lambda: load(self.model, device=self._device, dtype=self._dtype)
+            )
+            return policy
+        finally:
+            worker.stop()
+
+    def _opened(self, policy: Policy) -> _Ready:
+        pad = policy.tokenizer.pad_token_id
+        generator = Generator(
+            policy.model, pad_id=0 if pad is None else pad, max_batch=self.max_batch
+        )
+        return _Ready(policy, generator, sampling_of(self._given, policy.model))
+
+    async def begin(self, situation: Situation) -> Player:
+        return _PolicyPlayer(await self.ready(), situation, self._given.get("seed", 0))
+
+    async def close(self) -> None:
+        if self._ready is not None:
+            await self._ready.generator.close()
+        self._ready = None
+
+
+class _PolicyPlayer(Player):
+    """One episode: all of its ids so far, and which of them the model sampled."""
+
+    def __init__(self, ready: _Ready, situation: Situation, seed: int) -> None:
+        self._model = ready
+        self._tools = [tool.as_openai() for tool in situation.tools]
+        self._seed = f"{seed}/{situation.seed}/{situation.member}"
+        self._ids: list[int] = []
+        self._logprobs: list[float | None] = []
+        self._mask: list[Literal[0, 1]] = []
+        self._heard = 0
+        """Messages that are in the ids already."""
+        self._stopped = True
+        self._turn = 0
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        self._hear(messages)
+        prompt = tuple(self._ids)
+        sampled = await self._sample(prompt, MAX_TOKENS if max_tokens is None else max_tokens)
+        self._say(sampled)
+        return Reply(
+            self._read(prompt, sampled),
+            finish=Finish.STOP if sampled.stopped else Finish.LENGTH,
+            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(sampled.ids)),
+            tokens=Tokens(
+                ids=tuple(self._ids), logprobs=tuple(self._logprobs), mask=tuple(self._mask)
+            ),
+        )
+
+    def _hear(self, messages: Sequence[Message]) -> None:
+        """Add what has been said since this model's last words."""
+        from ludus.policy import turns
+
+        policy = self._model.policy
+        speech = policy.tokenizer, policy.dialect
+        if self._turn == 0:
+            ids = turns.opening(*speech, messages, self._tools)
+        else:
+            since = messages[self._heard :]
+            if since and since[0].role == "assistant":
+                since = since[1:]
+            ids = turns.answers(*speech, since, self._tools, ended=self._stopped)
+        self._heard = len(messages)
+        self._add(ids, [None] * len(ids), 0)
+
+    async def _sample(self, prompt: tuple[int, ...], max_tokens: int) -> Sampled:
+        self._turn += 1
+        try:
+            return await self._model.generator.sample(
+                prompt,
+                max_tokens=max_tokens,
+                stops=self._model.policy.dialect.stops,
+                sampling=self._model.sampling,
+                seed=digest_of(f"{self._seed}/{self._turn}"),
+            )
+        except LudusError:
+            raise
+        except Exception as error:
+            words = " ".join(str(error).split())[:300]
+            raise AgentError(f"The model failed: {type(error).__name__}: {words}") from error
+
+    def _say(self, sampled: Sampled) -> None:
+        self._stopped = sampled.stopped
+        self._add(sampled.ids, sampled.logprobs, 1)
+
+    def _add(
+        self, ids: Sequence[int], logprobs: Sequence[float | None], sampled: Literal[0, 1]
+    ) -> None:
+        self._ids += ids
+        self._logprobs += logprobs
+        self._mask += [sampled] * len(ids)
+
+    def _read(self, prompt: tuple[int, ...], sampled: Sampled) -> Message:
+        from ludus.policy import turns
+
+        policy = self._model.policy
+        return turns.read(policy.tokenizer, policy.dialect, prompt, sampled.ids, self._tools)

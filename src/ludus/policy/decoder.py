@@ -1,0 +1,227 @@
+"""A model's own forward pass, token by token, with its cache: one batch from prompts to replies.
+
+Prompts of one environment begin alike, with the same system prompt and the same tools: what all of
+a batch share is read once. Who asks, and how requests become batches, is not its business.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+from ludus.policy.sampling import Chooser, Sampling
+
+WORTH_SHARING = 8
+"""Tokens that prompts must have in common before they are read once for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt, and how it is to be gone on with."""
+
+    ids: tuple[int, ...]
+    max_tokens: int
+    stops: Collection[int]
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the model said."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stopped: bool
+    """Whether it ended with a stop, which is its last id; otherwise its budget ended it."""
+
+
+Deliver = Callable[[int, Sampled], None]
+Wanted = Callable[[int], bool]
+
+
+@dataclass(slots=True)
+class _Row:
+    """One request while it is being answered."""
+
+    at: int
+    request: Request
+    left: int
+    """Tokens that it may still have."""
+    uniform: Callable[[], float]
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    live: bool = True
+
+    def take(self, token: int, logprob: float) -> None:
+        if not math.isfinite(logprob):
+            raise ValueError("the model's logits are no numbers; load it in another dtype")
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        self.left -= 1
+        self.live = self.left > 0 and token not in self.request.stops
+
+    @property
+    def position(self) -> int:
+        """Of the last token."""
+        return len(self.request.ids) + len(self.ids) - 1
+
+    @property
+    def sampled(self) -> Sampled:
+        stopped = bool(self.ids) and self.ids[-1] in self.request.stops
+        return Sampled(tuple(self.ids), tuple(self.logprobs), stopped)
+
+
+class Decoder:
+    """Answers batches of requests, one at a time, in whatever thread it is called."""
+
+    def __init__(self, model: Any, *, pad_id: int) -> None:
+        self.model = model
+        self.pad_id = pad_id
+        config = model.config.get_text_config(decoder=True)
+        self.context: int | None = getattr(config, "max_position_embeddings", None)
+        """How many tokens a prompt and its reply may have together."""
+        # An adapter passes on what it does not name itself.
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._known = inspect.signature(base.forward).parameters
+
+    def run(
+        self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted = lambda at: True
+    ) -> None:
+        """Answer all of them, each as soon as it is done, but for those not wanted any more."""
+        import torch
+
+        rows = []
+        for at, request in enumerate(requests):
+            left = self._budget(request)
+            row = _Row(at, request, left, random.Random(request.seed).random)
+            rows.append(row) if left > 0 else deliver(at, row.sampled)
+        if rows:
+            with torch.inference_mode():
+                self._answer(_Batch(self, rows), deliver, wanted)
+
+    def _budget(self, request: Request) -> int:
+        room = math.inf if self.context is None else self.context - len(request.ids)
+        return int(min(request.max_tokens, room)) if request.ids else 0
+
+    def _answer(self, batch: _Batch, deliver: Deliver, wanted: Wanted) -> None:
+        logits = batch.read_prompts()
+        while True:
+            batch.take(logits, deliver)
+            for row in batch.rows:
+                row.live = row.live and wanted(row.at)
+            live = [place for place, row in enumerate(batch.rows) if row.live]
+            if not live:
+                return
+            # To select rows copies the whole cache, so it has to save at least as much.
+            if 2 * len(live) <= len(batch.rows):
+                batch.select(live)
+            logits = batch.step()
+
+    def cache(self) -> Any:
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.model.config)
+
+    def shares(self, cache: Any) -> bool:
+        """Whether padding may stand between a common prefix and the rest of a prompt.
+
+        Windows and recurrent states go by places and not by positions, and would see it.
+        """
+        from transformers.cache_utils import DynamicLayer
+
+        plain = all(type(layer) is DynamicLayer for layer in cache.layers)
+        return plain and "position_ids" in self._known
+
+    def forward(self, **inputs: Any) -> Any:
+        """The logits that follow each row's last token."""
+        given = {**inputs, "use_cache": True, "logits_to_keep": 1}
+        taken = {name: value for name, value in given.items() if name in self._known}
+        return self.model(**taken).logits[:, -1]
+
+
+class _Batch:
+    """Rows that are decoded together: a cache, and which of its places each row may see."""
+
+    def __init__(self, decoder: Decoder, rows: list[_Row]) -> None:
+        self._decoder = decoder
+        self._device = decoder.model.device
+        self._cache = decoder.cache()
+        self._mask: Any = None
+        self._chooser: Chooser | None = None
+        self.rows = rows
+
+    def read_prompts(self) -> Any:
+        """The logits after each prompt: what is common first, then the rest, padded on its left."""
+        prompts = [row.request.ids for row in self.rows]
+        shared = common(prompts) if self._decoder.shares(self._cache) else 0
+        if len(prompts) == 1 or shared < WORTH_SHARING:
+            shared = 0
+        if shared:
+            self._forward([prompts[0][:shared]], [list(range(shared))], [[1] * shared])
+            self._cache.batch_repeat_interleave(len(prompts))
+        width = max(map(len, prompts)) - shared
+        gaps = [shared + width - len(prompt) for prompt in prompts]
+        pad = self._decoder.pad_id
+        return self._forward(
+            [[pad] * gap + list(ids[shared:]) for gap, ids in zip(gaps, prompts, strict=True)],
+            [[0] * gap + list(range(shared, shared + width - gap)) for gap in gaps],
+            [[1] * shared + [0] * gap + [1] * (width - gap) for gap in gaps],
+        )
+
+    def step(self) -> Any:
+        """The logits after the token that each row took last; those of ended rows mean nothing."""
+        import torch
+
+        seen = torch.cat([self._mask, self._mask.new_ones(len(self.rows), 1)], dim=1)
+        return self._forward(
+            [[row.ids[-1]] for row in self.rows], [[row.position] for row in self.rows], seen
+        )
+
+    def _forward(self, ids: list[Any], positions: list[Any], seen: Any) -> Any:
+        import torch
+
+        self._mask = torch.as_tensor(seen, device=self._device)
+        return self._decoder.forward(
+            input_ids=torch.tensor(ids, device=self._device),
+            position_ids=torch.tensor(positions, device=self._device),
+            attention_mask=self._mask,
+            past_key_values=self._cache,
+        )
+
+    def take(self, logits: Any, deliver: Deliver) -> None:
+        """Choose a token for every row that goes on, and hand over those that it ends."""
+        if self._chooser is None:
+            settings = [row.request.sampling for row in self.rows]
+            size = logits.shape[-1]
+            self._chooser = Chooser(settings, vocabulary=size, device=logits.device)
+        uniforms = [row.uniform() if row.live else 0.0 for row in self.rows]
+        chosen = self._chooser.choose(logits, uniforms)
+        for row, token, logprob in zip(self.rows, *chosen, strict=True):
+            if row.live:
+                row.take(token, logprob)
+                if not row.live:
+                    deliver(row.at, row.sampled)
+
+    def select(self, places: list[int]) -> None:
+        """Go on with these rows alone."""
+        import torch
+
+        kept = torch.tensor(places, device=self._device)
+        self._cache.batch_select_indices(kept)
+        self._mask = self._mask[kept]
+        self._chooser = None
+        self.rows = [self.rows[place] for place in places]
+
+
+def common(prompts: Sequence[tuple[int, ...]]) -> int:
+    """How many tokens all prompts begin with, but for the last of each, which has to be read."""
+    # What the first and the last in order have in common, all between them have too.
+    ends = zip(min(prompts), max(prompts), strict=False)
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+    return min(alike, *(len(prompt) - 1 for prompt in prompts))

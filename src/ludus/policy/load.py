@@ -1,0 +1,165 @@
+"""A local model, ready to generate: weights, tokenizer and the dialect it is spoken to in.
+
+Where the model is, is `ludus.policy.source`'s business, and how it generates
+`ludus.policy.generate`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ludus.errors import BadSetting, LudusError
+from ludus.policy import gguf
+from ludus.policy.complaint import why
+from ludus.policy.device import choose_device, choose_dtype
+from ludus.policy.quiet import quiet, require
+from ludus.policy.smollm2 import Say
+from ludus.policy.source import Kind, Source, base_of, find
+from ludus.policy.tokenizer import tokenizer_of
+
+if TYPE_CHECKING:
+    from ludus.policy.dialect import Dialect
+
+_WRITES_ON = ("CausalLM", "LMHead")
+"""What the class of a model that only continues a text is called."""
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A model with all that is needed to talk with it."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    dialect: Dialect
+
+    @property
+    def device(self) -> str:
+        return str(self.model.device)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.model.dtype).removeprefix("torch.")
+
+
+def load(
+    name: str, *, device: str | None = None, dtype: str | None = None, say: Say | None = None
+) -> Policy:
+    """The model of that name: an adapter merged into its base, in eval mode, on the device.
+
+    Where none is named, the fastest device is taken, and the numbers that it is fastest in.
+    """
+    from ludus.policy.dialect import dialect_of
+
+    device, dtype = _checked(device, dtype)
+    source = find(name, say=say)
+    # What can be refused in a second is, before the weights are read.
+    tokenizer = tokenizer_of(source)
+    dialect = dialect_of(tokenizer)
+    return Policy(name, _placed(source, device, dtype), tokenizer, dialect)
+
+
+def load_model(
+    name: str, *, device: str | None = None, dtype: str | None = None, say: Say | None = None
+) -> Any:
+    """The weights alone, in eval mode, under a name that an adapter over them can record."""
+    device, dtype = _checked(device, dtype)
+    return _placed(find(name, say=say), device, dtype)
+
+
+def _checked(device: str | None, dtype: str | None) -> tuple[str, str]:
+    require("Using a local model", "torch")
+    device = choose_device(device)
+    return device, choose_dtype(dtype, device)
+
+
+def _placed(source: Source, device: str, dtype: str) -> Any:
+    with quiet():
+        model = _weights(source, dtype)
+        try:
+            model = model.to(device).eval()
+        except Exception as error:
+            raise BadSetting(
+                why(source.name, "weights", error, unreached=source.unreached)
+            ) from None
+    model.name_or_path = model.config._name_or_path = source.lasting
+    return model
+
+
+def _weights(source: Source, dtype: str) -> Any:
+    if source.kind is Kind.ADAPTER:
+        return _merged(source, _weights(base_of(source), dtype))
+    try:
+        model, info = _read(source, dtype)
+    except LudusError:
+        raise
+    except Exception as error:
+        raise BadSetting(why(source.name, "weights", error, unreached=source.unreached)) from None
+    _refuse_holes(source, info)
+    return model
+
+
+def _read(source: Source, dtype: str) -> tuple[Any, dict[str, Any]]:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if source.kind is Kind.GGUF:
+        return gguf.read_model(Path(source.path), dtype=dtype)
+    if source.kind is Kind.FOLDER:
+        _refuse_empty(source)
+    where: dict[str, Any] = {
+        "local_files_only": source.cached or source.kind is Kind.FOLDER,
+        "trust_remote_code": False,
+    }
+    _refuse_others(source, AutoConfig.from_pretrained(source.path, **where))
+    loaded: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+        source.path, dtype=dtype, output_loading_info=True, **where
+    )
+    return loaded
+
+
+def _merged(adapter: Source, base: Any) -> Any:
+    require("Using an adapter", "peft")
+    from peft import PeftModel
+
+    try:
+        model: Any = PeftModel.from_pretrained(base, adapter.path, local_files_only=True)
+        return model.merge_and_unload()
+    except Exception as error:
+        raise BadSetting(why(adapter.name, "adapter", error)) from None
+
+
+def _refuse_empty(source: Source) -> None:
+    folder = Path(source.path)
+    if not (folder / "config.json").is_file():
+        raise BadSetting(
+            f"{source.name} holds no config.json, so it is no model. Name a folder that "
+            "`save_pretrained` wrote."
+        )
+    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+        raise BadSetting(
+            f"{source.name} holds no weights: there is no .safetensors file in it. Was its "
+            "training stopped before it ended?"
+        )
+
+
+def _refuse_others(source: Source, config: Any) -> None:
+    """Encoders and models with eyes could be made to load, and would write nonsense."""
+    classes = config.architectures or []
+    if classes and not any(part in name for name in classes for part in _WRITES_ON):
+        raise BadSetting(
+            f"{source.name} is a {classes[0]}, which does not write text alone. Name a language "
+            "model (a ...ForCausalLM)."
+        )
+
+
+def _refuse_holes(source: Source, info: dict[str, Any]) -> None:
+    """Weights that are not in the file were filled in at random."""
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise BadSetting(
+            f"The weights of {source.name} are not whole: {len(missing)} parts are missing, "
+            f"{missing[0]} among them."
+        )

@@ -1,0 +1,95 @@
+"""Choosing the next token of every row of a batch from the model's logits.
+
+A row is chosen by its own settings and its own random number, so that what it becomes does not
+depend on who else is in the batch. Where logits come from is the decoder's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ludus.errors import BadSetting
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen."""
+
+    temperature: float = 1.0
+    """0: always the likeliest."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that have this much probability together."""
+    top_k: int | None = None
+    """Only so many of the likeliest tokens."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.temperature) or self.temperature < 0:
+            raise BadSetting(f"A temperature of {self.temperature} cannot be; give 0 or more.")
+        if not 0 < self.top_p <= 1:
+            raise BadSetting(f"A top_p of {self.top_p} cannot be; give more than 0, at most 1.")
+        if self.top_k is not None and self.top_k < 1:
+            raise BadSetting(f"A top_k of {self.top_k} cannot be; give 1 or more.")
+
+
+class Chooser:
+    """The settings of a batch, as tensors."""
+
+    def __init__(self, rows: Sequence[Sampling], *, vocabulary: int, device: Any) -> None:
+        import torch
+
+        def column(values: list[float]) -> Any:
+            return torch.tensor(values, device=device).unsqueeze(1)
+
+        self._temperature = column([row.temperature or 1.0 for row in rows])
+        self._greedy = torch.tensor([row.temperature == 0 for row in rows], device=device)
+        self._top_p = column([row.top_p for row in rows])
+        self._top_k = column([row.top_k or vocabulary for row in rows])
+        self._all_greedy = all(row.temperature == 0 for row in rows)
+        self._some_cut = any(row.top_p < 1 or row.top_k is not None for row in rows)
+
+    def choose(self, logits: Any, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
+        """Ids, and their log-probabilities under the temperature, before any tokens are cut off."""
+        import torch
+
+        logits = logits.float()
+        # Against the largest, because a tiny temperature would make infinities of the logits.
+        scaled = (logits - logits.amax(-1, keepdim=True)) / self._temperature
+        logprobs = torch.log_softmax(scaled, dim=-1)
+        ids = logits.argmax(-1)
+        if not self._all_greedy:
+            ids = torch.where(self._greedy, ids, self._drawn(logprobs, uniforms))
+        chosen = logprobs.gather(-1, ids.unsqueeze(1)).squeeze(1)
+        return ids.tolist(), chosen.tolist()
+
+    def _drawn(self, logprobs: Any, uniforms: Sequence[float]) -> Any:
+        """Where each row's random number falls among its tokens, laid end to end."""
+        import torch
+
+        # A vocabulary of a hundred thousand adds up to an error in single precision, which is all
+        # that Apple's chips have.
+        exact = torch.float32 if logprobs.device.type == "mps" else torch.float64
+        probabilities = logprobs.to(exact).exp()
+        if self._some_cut:
+            probabilities = self._cut(probabilities)
+        reached = probabilities.cumsum(-1)
+        total = reached[:, -1:].contiguous()
+        at = torch.tensor(uniforms, dtype=exact, device=logprobs.device).unsqueeze(1) * total
+        drawn = torch.searchsorted(reached, at, right=True)
+        # Rounding must not lead past the last token that can be.
+        last = torch.searchsorted(reached, total)
+        return torch.minimum(drawn, last).squeeze(1).clamp(max=logprobs.shape[-1] - 1)
+
+    def _cut(self, probabilities: Any) -> Any:
+        """Without the tokens that top_k and then top_p leave out."""
+        import torch
+
+        ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
+        ranks = torch.arange(ordered.shape[-1], device=ordered.device)
+        ordered = ordered * (ranks < self._top_k)
+        before = ordered.cumsum(-1) - ordered
+        enough = self._top_p * ordered.sum(-1, keepdim=True)
+        kept = ordered * ((before < enough) | (self._top_p >= 1))
+        return torch.zeros_like(kept).scatter(-1, places, kept)

@@ -1,0 +1,164 @@
+"""What a model's name means: a folder, an adapter, a GGUF file, a model on the Hub, or `smollm2`.
+
+Opens no weights and no tokenizer: those are `ludus.policy.load`'s and `ludus.policy.tokenizer`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import BadSetting, did_you_mean
+from ludus.policy import smollm2
+from ludus.policy.complaint import why
+from ludus.policy.quiet import quiet, require
+
+PATIENCE = 10.0
+"""Seconds that the Hub has to say whether it knows a model."""
+
+ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_FILES = ("adapter_*", "*token*", "vocab*", "merges*", "*.jinja")
+
+
+class Kind(StrEnum):
+    FOLDER = "folder"
+    ADAPTER = "adapter"
+    """A folder with a LoRA adapter, which says over which model it goes."""
+    GGUF = "gguf"
+    HUB = "hub"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model is."""
+
+    name: str
+    """As the user wrote it."""
+    kind: Kind
+    path: str
+    """The folder, the file, or the id on the Hub."""
+    cached: bool = False
+    """Whether the Hub is out of reach, so that only its cache can be used."""
+
+    @property
+    def unreached(self) -> bool:
+        return self.kind is Kind.HUB and self.cached
+
+    @property
+    def lasting(self) -> str:
+        """A name that means the same model in another folder: what an adapter should record."""
+        if self.kind is Kind.HUB or self.name == smollm2.NAME:
+            return self.name
+        return str(Path(self.path).resolve())
+
+
+def find(name: str, *, say: smollm2.Say | None = None) -> Source:
+    """Where the model of that name is; `smollm2` is fetched first, where it is not yet here.
+
+    A folder that exists is never looked for on the Hub. (A folder called smollm2 is ./smollm2.)
+    """
+    if name == smollm2.NAME:
+        return Source(name, Kind.FOLDER, str(smollm2.folder(say=say)))
+    path = Path(name).expanduser()
+    if name and path.is_dir():
+        return Source(name, _kind_of(path), str(path))
+    if path.is_file():
+        return _of_file(name, path)
+    if name.startswith((".", "/", "~")) or not name or name.count("/") > 1:
+        raise BadSetting(
+            f"There is no folder {name or repr(name)}. Name a model's folder, or org/name."
+        )
+    require("Using a model on the Hub")
+    with quiet():
+        return _on_hub(name)
+
+
+def base_of(adapter: Source, *, say: smollm2.Say | None = None) -> Source:
+    """The model that an adapter goes over."""
+    name = _base_name(adapter)
+    try:
+        base = find(name, say=say)
+    except BadSetting as error:
+        raise BadSetting(f"{adapter.name} is an adapter over {name}. {error}") from None
+    if base.kind is Kind.ADAPTER and Path(base.path).resolve() == Path(adapter.path).resolve():
+        raise BadSetting(f"{adapter.name} is an adapter that says it goes over itself.")
+    return base
+
+
+def _base_name(adapter: Source) -> str:
+    try:
+        config = json.loads((Path(adapter.path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        name = config["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = None
+    if not name or not isinstance(name, str):
+        raise BadSetting(
+            f"The {ADAPTER_CONFIG} of {adapter.name} does not say over which model it goes. "
+            "Name the model itself, or write its base_model_name_or_path there."
+        )
+    return name
+
+
+def _kind_of(folder: Path) -> Kind:
+    return Kind.ADAPTER if (folder / ADAPTER_CONFIG).is_file() else Kind.FOLDER
+
+
+def _of_file(name: str, path: Path) -> Source:
+    if path.suffix.lower() != ".gguf":
+        raise BadSetting(
+            f"{name} is a file. Name the model's folder, a .gguf file, or a model on the Hub."
+        )
+    return Source(name, Kind.GGUF, str(path))
+
+
+def _on_hub(name: str) -> Source:
+    """Asked once whether it is there: the loaders themselves would try for most of a minute."""
+    from huggingface_hub import HfApi
+
+    try:
+        info = HfApi(library_name="ludus").model_info(name, timeout=PATIENCE)
+    except Exception as error:
+        _refuse(name, error)
+        return _in_cache(name)
+    if any(file.rfilename == ADAPTER_CONFIG for file in info.siblings or ()):
+        return _hub_adapter(name)
+    return Source(name, Kind.HUB, name)
+
+
+def _refuse(name: str, error: Exception) -> None:
+    """Raise where the Hub knows no such model; that it was not reached is no refusal."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "HFValidationError" in kinds:
+        raise BadSetting(
+            f"{name!r} is neither a folder nor a name on the Hub. Write a folder, or org/name."
+        ) from None
+    if "RepositoryNotFoundError" in kinds:
+        meant = did_you_mean(
+            name.lower(), [smollm2.NAME], "Check the name; a private one needs `hf auth login`."
+        )
+        raise BadSetting(
+            f"There is no folder {name} here, and no model of that name on the Hub that may be "
+            f"read. {meant}"
+        ) from None
+
+
+def _in_cache(name: str) -> Source:
+    from huggingface_hub import try_to_load_from_cache
+
+    found: Any = try_to_load_from_cache(name, ADAPTER_CONFIG)
+    if isinstance(found, str):
+        return Source(name, Kind.ADAPTER, str(Path(found).parent), cached=True)
+    return Source(name, Kind.HUB, name, cached=True)
+
+
+def _hub_adapter(name: str) -> Source:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = snapshot_download(name, allow_patterns=list(_ADAPTER_FILES), library_name="ludus")
+    except Exception as error:
+        raise BadSetting(why(name, "adapter", error)) from None
+    return Source(name, Kind.ADAPTER, str(folder))

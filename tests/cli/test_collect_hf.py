@@ -1,0 +1,83 @@
+"""`ludus collect --provider hf`: a local model plays, from a folder."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from policy.models import saved
+from policy.players import GOAL, player
+from students import of_family
+from world import wait_until
+
+from cli.collecting import COUNTER, collect, complaint, places, read, started, summary
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that can play Counter up to 6."""
+    folder, policy = tmp_path_factory.mktemp("taught"), player()
+    policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def playing(model: Path | str, *arguments: str | Path) -> list[str | Path]:
+    return [COUNTER, "--provider", "hf", "--model", str(model), *arguments]
+
+
+def test_a_local_model_plays_and_the_same_command_goes_on(taught: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ("--task", f'{{"goal": {GOAL}}}', "--temperature", "0", "--device", "cpu", "-o", run)
+    first = collect(*playing(taught, "-n", "4", *options))
+    assert (first.returncode, first.stderr) == (0, "")
+    for episode in read(run):
+        assert episode.reward == 1.0
+        assert episode.agent["model"] == str(taught) and episode.agent["provider"] == "hf"
+        assert episode.tokens is not None and sum(episode.tokens.mask) > 10
+        assert len(episode.tokens.ids) == len(episode.tokens.logprobs) == len(episode.tokens.mask)
+    before = (run / "episodes.jsonl").read_bytes()
+    again = collect(*playing(taught, "-n", "6", *options))
+    assert again.returncode == 0 and "6 (2 new)" in again.stdout
+    assert (run / "episodes.jsonl").read_bytes().startswith(before)
+    assert places(run) == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--model", "empty", "--dtype", "float32"), "empty holds no"),
+        (("--model", "empty", "--extra", '{"topk": 3}'), "Did you mean 'top_k'?"),
+        (("--model", "empty", "--max-cost", "1"), "--max-cost needs a price"),
+        ((), "--provider hf needs a --model"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_leaves_nothing(
+    options: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    done = collect(COUNTER, "--provider", "hf", *options, cwd=tmp_path)
+    assert words in complaint(done)
+    assert done.stdout == "" and not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_twice_ends_the_thread_in_the_midst_of_a_reply(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    slow = ("--temperature", "0")  # A model that knows nothing repeats itself and does not end.
+    babbler = saved(tmp_path / "babbler", of_family("qwen3"))
+    with started(
+        *playing(babbler, "-n", "4000", "--concurrency", "4", *slow, "-o", run)
+    ) as process:
+        wait_until(lambda: (run / "summary.json").exists(), seconds=100)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert "Ctrl-C again stops at once." in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        pressed = time.monotonic()
+        said, complained = process.communicate(timeout=60)
+    assert process.returncode == 130 and time.monotonic() - pressed < 15
+    assert complained == "Interrupted.\n" and "(interrupted)" in said
+    assert summary(run)["stopped"] == "interrupted" and summary(run)["episodes"] < 4000

@@ -1,0 +1,88 @@
+"""Tiny random models of two architectures, and what they say when asked the plain way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from ludus.policy.decoder import Decoder, Request, Sampled
+from ludus.policy.sampling import Sampling
+
+WORDS = 97
+CONTEXT = 64
+ARCHITECTURES = ("llama", "gpt2")
+GREEDY = Sampling(temperature=0)
+
+
+@cache
+def model_of(architecture: str) -> Any:
+    """Rotary positions and grouped heads, or learned positions; weights that make it decided."""
+    make: Any = _llama if architecture == "llama" else _gpt2
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return make().eval()
+
+
+def _llama() -> Any:
+    make: Any = LlamaForCausalLM  # Not typed by its makers.
+    return make(
+        LlamaConfig(
+            vocab_size=WORDS,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=CONTEXT,
+            initializer_range=0.3,
+        )
+    )
+
+
+def _gpt2() -> Any:
+    make: Any = GPT2LMHeadModel
+    return make(
+        GPT2Config(
+            vocab_size=WORDS,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=CONTEXT,
+            initializer_range=0.3,
+            bos_token_id=0,
+            eos_token_id=1,
+        )
+    )
+
+
+def prompt(length: int, *, seed: int = 0) -> tuple[int, ...]:
+    made = torch.Generator().manual_seed(seed)
+    ids: list[int] = torch.randint(2, WORDS, (length,), generator=made).tolist()
+    return tuple(ids)
+
+
+def request(ids: Sequence[int], **more: Any) -> Request:
+    given: dict[str, Any] = {"max_tokens": 12, "stops": (1,), "sampling": Sampling(), "seed": 0}
+    return Request(tuple(ids), **(given | more))
+
+
+def answers(model: Any, requests: Sequence[Request], **more: Any) -> list[Sampled]:
+    """What a batch becomes."""
+    told: dict[int, Sampled] = {}
+    Decoder(model, pad_id=0).run(requests, told.__setitem__, **more)
+    return [told[at] for at in range(len(requests))]
+
+
+def fresh_logprobs(
+    model: Any, given: Sequence[int], said: Sequence[int], *, temperature: float = 1.0
+) -> list[float]:
+    """By one forward pass over all of it."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*given, *said]], device=model.device)).logits[0].float()
+    logprobs = torch.log_softmax(logits / temperature, dim=-1)
+    rows = range(len(given) - 1, len(given) + len(said) - 1)
+    return [float(logprobs[row, token]) for row, token in zip(rows, said, strict=True)]

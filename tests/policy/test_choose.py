@@ -1,0 +1,65 @@
+"""Who plays, by the name of a provider; options that it can make nothing of are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ludus.errors import BadSetting
+from ludus.policy.agent import PolicyAgent
+from ludus.policy.choose import Choice, choose
+
+
+@pytest.mark.parametrize("provider", ["oracle", "random", "human"])
+def test_players_without_a_model_are_chosen_by_name(provider: str) -> None:
+    assert choose(Choice(provider=provider)).provider == provider
+
+
+def test_without_a_provider_it_is_the_oracle_or_the_model_behind_an_endpoint() -> None:
+    assert choose(Choice()).provider == "oracle"
+    asked = choose(Choice(endpoint="http://127.0.0.1:9", model="m"))
+    assert asked.describe()["provider"] == "openai-compatible"
+
+
+def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
+    agent = choose(
+        Choice(
+            provider="hf",
+            model="nobody/has-this",
+            temperature=0.7,
+            extra={"top_k": 20},
+            dtype="float32",
+            device="cpu",
+            concurrency=12,
+        )
+    )
+    assert isinstance(agent, PolicyAgent) and agent.level == 12
+    assert agent.describe() == {
+        "provider": "hf",
+        "model": "nobody/has-this",
+        "temperature": 0.7,
+        "top_k": 20,
+        "dtype": "float32",
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({"provider": "hff"}, "No provider is named 'hff'. Did you mean 'hf'?"),
+        ({"provider": "hf"}, "--provider hf needs a --model, such as smollm2."),
+        ({"provider": "hf", "model": "m", "endpoint": "http://x"}, "--llm-endpoint means nothing"),
+        ({"provider": "hf", "model": "m", "cache": "c"}, "--cache means nothing to 'hf'"),
+        ({"provider": "hf", "model": "m", "prices": "p"}, "--prices means nothing to 'hf'"),
+        ({"provider": "openai", "model": "m", "device": "cpu"}, "--device means nothing to"),
+        ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, "add --provider hf"),
+        ({"device": "cuda"}, "--device means nothing to 'oracle'; add --provider hf"),
+        ({"model": "gpt-5-mini"}, "--model means nothing to 'oracle'; add --provider openai."),
+        ({"provider": "random", "temperature": 0.0}, "--temperature means nothing to 'random'"),
+    ],
+)
+def test_what_a_provider_can_make_nothing_of_is_refused(choice: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        choose(Choice(**choice))
+    assert words in str(refused.value)

@@ -1,0 +1,76 @@
+"""Many episodes of one local model: they share its batches."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rollout.collecting import QUICK, job, read
+
+from ludus.errors import BadSetting
+from ludus.policy import load
+from ludus.policy.agent import PolicyAgent
+from ludus.policy.load import Policy
+from ludus.rollout import collect
+from policy.models import saved
+from policy.players import GOAL, player
+
+
+@pytest.fixture(scope="module")
+def taught() -> Policy:
+    return player()
+
+
+async def test_episodes_that_are_played_at_once_share_batches(
+    taught: Policy, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+    watch = taught.model.register_forward_pre_hook(
+        lambda _, __, given: sizes.append(len(given["input_ids"])), with_kwargs=True
+    )
+    try:
+        async with PolicyAgent(taught, temperature=0, max_batch=16) as agent:
+            outcome = await collect(
+                job(n=24, group_size=2, task={"goal": GOAL}), agent, tmp_path / "run", tuning=QUICK
+            )
+    finally:
+        watch.remove()
+    episodes = read(tmp_path / "run")
+    assert outcome.summary["episodes"] == 24 and {episode.reward for episode in episodes} == {1.0}
+    sampled = sum(sum(episode.tokens.mask) for episode in episodes if episode.tokens)
+    assert max(sizes) == 16 and len(sizes) < sampled / 6
+
+
+async def test_a_model_is_loaded_once_for_all_who_want_it(tmp_path: Path) -> None:
+    agent = PolicyAgent(str(saved(tmp_path / "model")), device="cpu", dtype="float32")
+    first, second = await asyncio.gather(agent.ready(), agent.ready())
+    assert first is second and first.policy.name == str(tmp_path / "model")
+    assert agent.describe() == {"provider": "hf", "model": first.policy.name, "dtype": "float32"}
+    await agent.close()
+    await agent.close()
+
+
+async def test_a_model_that_cannot_be_loaded_leaves_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    async with PolicyAgent(str(tmp_path / "empty")) as agent:
+        with pytest.raises(BadSetting, match="empty"):
+            await collect(job(n=2), agent, tmp_path / "run", tuning=QUICK)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_load_that_takes_long_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = threading.Event()
+    monkeypatch.setattr(load, "load", lambda *_, **__: loaded.wait(60))
+
+    async def main() -> None:
+        async with asyncio.timeout(0.1), PolicyAgent("m") as agent:
+            await agent.prepare()
+
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+    loaded.set()
+    assert time.monotonic() - began < 10, "nothing waits for the thread that loads"

@@ -1,0 +1,172 @@
+"""A model by its name: ready to generate, or one line that says why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from students import CHATML, of_family, student
+
+from ludus.errors import BadSetting, LudusError
+from ludus.policy.dialect import dialect_of
+from ludus.policy.load import load, load_model
+from ludus.policy.tokenizer import load_tokenizer
+from policy.ggufs import gguf_file
+from policy.models import adapted, saved, tiny
+
+IDS = torch.arange(3, 40)[None]
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(IDS).logits
+    return found
+
+
+def with_config(folder: Path, **changes: Any) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(LudusError) as caught:
+        load_model(str(folder))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_gives_the_model_that_was_saved(tmp_path: Path) -> None:
+    loaded = load_model(str(saved(tmp_path)), dtype="float32")
+    assert torch.equal(logits(loaded), logits(tiny(student())))
+    assert not loaded.training
+
+
+def test_a_policy_has_all_that_it_takes_to_talk_with_it(tmp_path: Path) -> None:
+    name = str(saved(tmp_path, of_family("qwen3")))
+    policy = load(name, device="cpu", dtype="bf16")
+    assert (policy.name, policy.device, policy.dtype) == (name, "cpu", "bfloat16")
+    assert policy.dialect == dialect_of(policy.tokenizer)
+    assert policy.tokenizer.get_vocab() == of_family("qwen3").get_vocab()
+
+
+def test_a_gguf_file_gives_a_policy(tmp_path: Path) -> None:
+    policy = load(str(gguf_file(tmp_path / "tiny.gguf")), device="cpu")
+    assert policy.dialect.origin == "ludus" and 2 in policy.dialect.stops
+
+
+def test_an_adapter_is_merged_into_its_base(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    base = saved(tmp_path / "base")
+    tuned = adapted(tmp_path / "tuned", base)
+    loaded = load_model(str(tuned), dtype="float32")
+    expected = PeftModel.from_pretrained(tiny(student()), tuned).eval()
+    assert torch.allclose(logits(loaded), logits(expected), atol=1e-5)
+    assert not torch.allclose(logits(loaded), logits(tiny(student())), atol=1e-2)
+    assert not any("lora" in name for name, _ in loaded.named_parameters())
+
+
+def test_an_adapter_over_an_adapter_is_merged_into_both(tmp_path: Path) -> None:
+    first = adapted(tmp_path / "first", saved(tmp_path / "base"), seed=1)
+    merged = load_model(str(first), dtype="float32")
+    merged.save_pretrained(tmp_path / "merged")
+    second = adapted(tmp_path / "second", tmp_path / "merged", seed=2)
+    expected = logits(load_model(str(second), dtype="float32"))
+    config = json.loads((second / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = merged.name_or_path
+    (second / "adapter_config.json").write_text(json.dumps(config))
+    assert merged.name_or_path == str(first)
+    assert torch.allclose(logits(load_model(str(second), dtype="float32")), expected, atol=1e-5)
+
+
+def test_an_adapter_has_the_tokenizer_of_its_base_unless_it_brings_one(tmp_path: Path) -> None:
+    tuned = adapted(tmp_path / "tuned", saved(tmp_path / "base"))
+    assert load_tokenizer(str(tuned)).chat_template == CHATML
+    student(CHATML + " ").save_pretrained(tuned)
+    assert load_tokenizer(str(tuned)).chat_template == CHATML + " "
+
+
+def test_a_new_adapter_records_where_its_base_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    saved(tmp_path / "runs" / "base")
+    monkeypatch.chdir(tmp_path)
+    config: Any = LoraConfig(target_modules="all-linear")
+    model: Any = get_peft_model(load_model("runs/base"), config)
+    assert model.peft_config["default"].base_model_name_or_path == str(tmp_path / "runs/base")
+
+
+def test_an_adapter_of_another_model_is_one_line(tmp_path: Path) -> None:
+    tuned = adapted(tmp_path / "tuned", saved(tmp_path / "base"))
+    larger = tiny(student())
+    larger.config.hidden_size = 64
+    type(larger)(larger.config).save_pretrained(tmp_path / "base")
+    assert refusal(tuned).startswith(f"The adapter of {tuned} cannot be read: ")
+
+
+def test_a_folder_without_weights_is_one_line(tmp_path: Path) -> None:
+    saved(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "training_args.bin").touch()
+    assert "holds no weights: there is no .safetensors file" in refusal(tmp_path)
+
+
+def test_a_folder_with_a_tokenizer_alone_is_one_line(tmp_path: Path) -> None:
+    student().save_pretrained(tmp_path)
+    assert "holds no config.json, so it is no model" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged" * 100])
+def test_damaged_weights_are_one_line(tmp_path: Path, content: bytes) -> None:
+    saved(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert refusal(tmp_path).startswith(f"The weights of {tmp_path} cannot be read: ")
+
+
+def test_a_damaged_config_is_one_line(tmp_path: Path) -> None:
+    saved(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert refusal(tmp_path).startswith(f"The weights of {tmp_path} cannot be read: ")
+
+
+def test_weights_with_holes_are_not_filled_in_at_random(tmp_path: Path) -> None:
+    with_config(saved(tmp_path), num_hidden_layers=3)
+    assert "are not whole: 9 parts are missing, model.layers.2." in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["BertForMaskedLM", "Qwen2VLForConditionalGeneration"])
+def test_what_does_not_write_text_alone_is_one_line(tmp_path: Path, kind: str) -> None:
+    with_config(saved(tmp_path), architectures=[kind])
+    assert f"is a {kind}, which does not write text alone" in refusal(tmp_path)
+
+
+def test_an_unknown_architecture_is_one_line(tmp_path: Path) -> None:
+    with_config(saved(tmp_path), model_type="nobody_knows")
+    assert refusal(tmp_path).startswith(f"The weights of {tmp_path} cannot be read: ")
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
+    with_config(saved(tmp_path), model_type="theirs", auto_map={"AutoConfig": "theirs.Theirs"})
+    (tmp_path / "theirs.py").write_text("raise SystemExit('run')")
+    assert "brings code of its own for its weights, which Ludus does not run" in refusal(tmp_path)
+
+
+def test_a_device_that_is_none_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="no device called 'gpu'"):
+        load(str(tmp_path / "nowhere"), device="gpu")
+
+
+def test_nothing_is_said_while_a_model_is_loaded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    tuned = adapted(tmp_path / "tuned", saved(tmp_path / "base"))
+    capfd.readouterr()
+    caplog.clear()
+    load_model(str(tuned))
+    assert capfd.readouterr() == ("", "") and not caplog.records

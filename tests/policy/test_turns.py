@@ -1,0 +1,114 @@
+"""A conversation that is played turn by turn has the very ids of one that is rendered at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from students import of_family, with_tokens_of
+from transformers import PreTrainedTokenizerFast
+
+from ludus.data.messages import Call, Function, Message
+from ludus.policy.dialect import FAMILIES, Dialect, dialect_of
+from ludus.policy.templates import render
+from ludus.policy.turns import answers, as_given, opening, read
+from policy.conversations import PLAYED, TOOLS
+
+MESSAGES = PLAYED["messages"]
+TRL = ["qwen3", "qwen2_5", "qwen3_5_think", "lfm2_v2", "glm4moe"]
+
+
+def speaker(family: str) -> tuple[PreTrainedTokenizerFast, Dialect]:
+    tokenizer = with_tokens_of(family) if family in FAMILIES else of_family(family)
+    return tokenizer, dialect_of(tokenizer)
+
+
+def replies(dialect: Dialect, whole: Any, prompt: list[int]) -> list[list[int]]:
+    """Each turn of the assistant as the model would sample it: up to the token that ends it."""
+    found: list[list[int]] = []
+    for begin, end in whole.spans:
+        turn = list(whole.ids[max(begin, len(prompt)) if not found else begin : end])
+        last = max(at for at, token in enumerate(turn) if token in dialect.stops)
+        found.append(turn[: last + 1])
+    return found
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "qwen3_instruct_2507", "lfm2_v2"])
+def test_played_is_rendered_id_for_id(family: str) -> None:
+    tokenizer, dialect = speaker(family)
+    whole = render(tokenizer, MESSAGES, TOOLS, dialect.template)
+    ids = opening(tokenizer, dialect, MESSAGES[:2], TOOLS)
+    sampled = replies(dialect, whole, ids)
+    for reply, said in zip(sampled, ([3], [5, 6], [8], []), strict=True):
+        ids += reply
+        if said:
+            heard = [MESSAGES[at] for at in said]
+            ids += answers(tokenizer, dialect, heard, TOOLS, ended=True)
+    assert ids == list(whole.ids[: len(ids)])
+    rest = tokenizer.decode(whole.ids[len(ids) :])
+    assert rest.strip() == "", "only white space after the end of the last turn is not played"
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *TRL])
+def test_a_reply_that_was_cut_off_is_ended(family: str) -> None:
+    tokenizer, dialect = speaker(family)
+    heard = [MESSAGES[3]]
+    ended = answers(tokenizer, dialect, heard, TOOLS, ended=True)
+    cut = answers(tokenizer, dialect, heard, TOOLS, ended=False)
+    assert cut[1:] == ended and cut[0] in dialect.stops
+    assert "no" in tokenizer.decode(ended) and "crane" not in tokenizer.decode(ended)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *TRL])
+def test_what_was_rendered_is_read_back(family: str) -> None:
+    tokenizer, dialect = speaker(family)
+    whole = render(tokenizer, MESSAGES[:5], TOOLS, dialect.template)
+    prompt = opening(tokenizer, dialect, MESSAGES[:4], TOOLS)
+    made = read(tokenizer, dialect, prompt, whole.ids[len(prompt) :], TOOLS)
+    assert made.tool_calls is not None
+    assert [(call.function.name, call.function.arguments) for call in made.tool_calls] == [
+        ("guess", '{"word": "über"}'),
+        ("add", '{"a": 1, "b": 2}'),
+    ]
+    assert made.content == ""
+    assert len({call.id for call in made.tool_calls}) == 2
+
+
+@pytest.mark.parametrize("family", ["qwen3", "chatml", "llama3", "mistral"])
+def test_thoughts_and_words_are_read_apart(family: str) -> None:
+    tokenizer, dialect = speaker(family)
+    whole = render(tokenizer, MESSAGES[:8], TOOLS, dialect.template)
+    prompt = opening(tokenizer, dialect, MESSAGES[:7], TOOLS)
+    made = read(tokenizer, dialect, prompt, whole.ids[len(prompt) :], TOOLS)
+    assert (made.reasoning_content, made.content, made.tool_calls) == ("Done.", "Found it.", None)
+
+
+def test_messages_and_their_rows_open_alike() -> None:
+    tokenizer, dialect = speaker("chatml")
+    function = Function(name="guess", arguments='{"word": "crane"}')
+    talk = [
+        Message(role="user", content="Begin."),
+        Message(role="assistant", tool_calls=(Call(id="a", function=function),)),
+        Message(role="tool", content="no", tool_call_id="a"),
+    ]
+    rows = [as_given(each) for each in talk]
+    assert rows[1]["tool_calls"][0]["function"]["arguments"] == {"word": "crane"}
+    ids = opening(tokenizer, dialect, talk, [])
+    assert ids == opening(tokenizer, dialect, rows, None)
+    assert tokenizer.decode(ids).endswith("no<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_arguments_that_are_no_object_are_given_as_they_were_written() -> None:
+    for written in ("{broken", "[1]", '"word"'):
+        call = Call(id="a", function=Function(name="guess", arguments=written))
+        made = as_given(Message(role="assistant", tool_calls=(call,)))
+        assert made["tool_calls"][0]["function"]["arguments"] == written
+
+
+def test_the_ids_of_calls_differ_from_turn_to_turn() -> None:
+    tokenizer, dialect = speaker("chatml")
+    ids = tokenizer('<tool_call>\n{"name": "guess", "arguments": {}}\n</tool_call><|im_end|>')
+    found = [
+        read(tokenizer, dialect, [1] * size, ids.input_ids, TOOLS).tool_calls for size in (5, 50)
+    ]
+    assert found[0] and found[1] and found[0][0].id != found[1][0].id
