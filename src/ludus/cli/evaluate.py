@@ -1,0 +1,219 @@
+"""`ludus eval`: candidates on the same held-out tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ludus.cli.arguments import task_arguments
+from ludus.cli.figures import seconds_of
+from ludus.cli.typed import as_typed
+from ludus.errors import LudusError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ludus.evaluate import Candidate, Evaluation
+    from ludus.rollout import Job
+    from ludus.rollout.reporter import Reporter
+
+_SPACE = 3
+
+
+def evaluate(
+    environment: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV",
+            help="name, name:variant, package.module:Class, URL, or a mix: wordle=0.7,catch=0.3.",
+        ),
+    ],
+    candidate: Annotated[
+        list[str],
+        typer.Option(
+            "--candidate",
+            "-c",
+            metavar="[LABEL=]WHO",
+            help="oracle, random, openai:MODEL, anthropic:MODEL, hf:PATH or smollm2; again for "
+            "each. The first is the base.",
+        ),
+    ],
+    num_episodes: Annotated[
+        int, typer.Option("--num-episodes", "-n", min=1, help="How many episodes each plays.")
+    ] = 50,
+    seed: Annotated[int, typer.Option(min=0, help="Which tasks: another than in collect.")] = 999,
+    group_size: Annotated[int, typer.Option(min=1, help="How often each task is played.")] = 1,
+    dataset_config: Annotated[
+        str | None, typer.Option(help="The task's dataset_config, as JSON: '{\"max_terms\": 3}'.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")
+    ] = None,
+    not_in: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATA", help="A data set or run: tasks that ask what it asks do not count."
+        ),
+    ] = None,
+    solved_at: Annotated[float, typer.Option(help="The reward from which a task is solved.")] = 1.0,
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="Where ENV is served.", show_default="in this process"),
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
+    ] = None,
+    llm_endpoint: Annotated[
+        str | None, typer.Option(help="For openai: a server with OpenAI's chat API.")
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Of models.", show_default="0 for local models, else the model's own"
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="For hf: cuda, cuda:1, mps, cpu.", show_default="the best")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="For hf: bfloat16, float32.", show_default="by device")
+    ] = None,
+    system_prompt: Annotated[
+        str | None, typer.Option(help="What the model is told first; '' for nothing.")
+    ] = None,
+    max_turns: Annotated[int, typer.Option(min=1, help="Replies in an episode.")] = 20,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens in a reply.")] = 512,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Calls to the model at once, at the most.")
+    ] = 64,
+    episode_timeout: Annotated[str, typer.Option(help="For one episode.")] = "1h",
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", help="The folder.", show_default="below evals/"),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume/--no-resume", help="Go on with it, or start one beside it."),
+    ] = True,
+    retry_broken: Annotated[
+        bool, typer.Option("--retry-broken", help="Play recorded broken episodes again.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")] = False,
+) -> None:
+    """Let candidates play the same held-out tasks, and compare them with the first.
+
+    The same command goes on where it stopped; a candidate that is done is not played again.
+
+    Examples:
+
+    ludus eval wordle -c random -c oracle
+
+    ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
+    """
+    from ludus.evaluate.candidates import Options, candidates_of
+    from ludus.rollout import SYSTEM_PROMPT, Job, Limits
+    from ludus.rollout.tuning import Tuning
+
+    job = Job(
+        environment=environment,
+        episodes=num_episodes,
+        task=task_arguments(task, dataset_config),
+        seed=seed,
+        group_size=group_size,
+        system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
+        limits=Limits(
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+            episode_timeout=seconds_of(episode_timeout, "--episode-timeout"),
+        ),
+    )
+    found = _run(
+        job,
+        candidates_of(candidate, Options(llm_endpoint, temperature, device, dtype, concurrency)),
+        as_json=as_json,
+        out=output_dir,
+        solved_at=solved_at,
+        not_in=not_in,
+        base_url=base_url,
+        token=token,
+        resume=resume,
+        retry_broken=retry_broken,
+        tuning=Tuning(concurrency=concurrency),
+        command=as_typed(),
+    )
+    _tell(found, as_json=as_json)
+
+
+def _run(job: Job, candidates: list[Candidate], *, as_json: bool, **settings: Any) -> Evaluation:
+    from ludus.cli.progress import display
+    from ludus.cli.running import Interrupts, run_async
+    from ludus.evaluate import evaluate as play_all
+
+    @contextmanager
+    def watch(label: str) -> Iterator[Reporter]:
+        # Anew for each: between two candidates Ctrl-C is what it always is.
+        with (
+            display(as_json=as_json) as shown,
+            Interrupts(shown, lambda: _announce(label, as_json=as_json)) as reporter,
+        ):
+            yield reporter
+
+    try:
+        return run_async(play_all(job, candidates, watch=watch, **settings))
+    except LudusError as error:
+        display(as_json=as_json).failed(str(error))
+        raise
+
+
+def _announce(label: str, *, as_json: bool) -> None:
+    """Who is about to play; nobody is announced who has played already."""
+    if as_json:
+        typer.echo(json.dumps({"event": "candidate", "label": label}))
+    else:
+        typer.echo(f"{label} plays", err=True)
+
+
+def _tell(found: Evaluation, *, as_json: bool) -> None:
+    from ludus.cli.running import EXIT_CODES
+
+    if as_json:
+        facts = {"event": "summary", "folder": str(found.folder), **found.as_json()}
+        typer.echo(json.dumps(facts, allow_nan=False))
+    else:
+        _print(found)
+    if found.stopped in EXIT_CODES:
+        raise typer.Exit(EXIT_CODES[found.stopped])
+
+
+def _print(found: Evaluation) -> None:
+    from rich.text import Text
+
+    from ludus.cli.console import console, harmless
+    from ludus.evaluate.table import head_of, method_of, notes_of, rows_of
+
+    out = console()
+    out.print(_table(head_of(found), rows_of(found), out.width))
+    out.print(Text(method_of(found), style="dim"), soft_wrap=True)
+    for note in notes_of(found):
+        out.print(Text(harmless(note), style="yellow"), soft_wrap=True)
+    out.print(Text(f"evaluation: {found.folder}"), soft_wrap=True)
+
+
+def _table(head: list[str], rows: list[list[str]], width: int) -> Table:
+    """Where the terminal is too narrow for them, intervals stand below their values."""
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = zip(head, *rows, strict=True)
+    fits = sum(max(map(len, column)) + _SPACE for column in columns) <= width
+    table = Table(box=None, pad_edge=False, padding=(0, _SPACE, 0, 0))
+    for name in head:
+        table.add_column(Text(name))
+    for row in rows:
+        table.add_row(*(Text(cell if fits else cell.replace(" (", "\n(")) for cell in row))
+    return table

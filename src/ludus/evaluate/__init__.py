@@ -1,0 +1,7 @@
+"""Candidates on the same held-out tasks -> a summary with intervals."""
+
+from ludus.evaluate.candidates import Candidate, candidates_of
+from ludus.evaluate.evaluating import evaluate
+from ludus.evaluate.evaluation import Evaluation, Score
+
+__all__ = ["Candidate", "Evaluation", "Score", "candidates_of", "evaluate"]

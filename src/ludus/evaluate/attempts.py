@@ -1,0 +1,73 @@
+"""What an evaluation needs of the episodes of a run: a few figures of each.
+
+Reads a run folder. What the figures come to is `ludus.evaluate.metrics`' business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ludus.data.episode import Episode, StopReason
+from ludus.data.lines import Head, episodes
+from ludus.data.messages import prompt_of
+from ludus.data.run import RunFolder
+
+_WORDLESS = (StopReason.NO_TOOL_CALL, StopReason.MAX_TOKENS, StopReason.REFUSED)
+"""Ends that a reply brings which calls no tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One episode in figures."""
+
+    place: int
+    """Its index in the plan: the same task, and the same attempt at it, for every candidate."""
+    task: str
+    opening: str
+    """What was asked before the model spoke for the first time; the system prompt is not asked."""
+    broken: bool
+    compliant: bool
+    """Whether every reply was a call that the environment could take."""
+    reward: float | None
+    reply_tokens: float | None
+
+
+def attempts_in(folder: RunFolder, episodes_planned: int) -> list[Attempt]:
+    """The episodes of the plan that are recorded, in its order.
+
+    Of one that was tried again the first that is not broken counts, as it does when a run goes on.
+    """
+    found: dict[int, Attempt] = {}
+    for episode in episodes(folder.episodes, strict=False):
+        place = Head.of(episode).place
+        if place is None or not episode.episode_id.startswith(folder.about.digest):
+            continue
+        if place < episodes_planned and (place not in found or found[place].broken):
+            found[place] = attempt_of(episode, place)
+    return [found[place] for place in sorted(found)]
+
+
+def attempt_of(episode: Episode, place: int) -> Attempt:
+    asked = prompt_of(episode.messages)
+    return Attempt(
+        place=place,
+        task=episode.group_id,
+        opening="\n".join(message.text for message in asked if message.role != "system"),
+        broken=episode.broken,
+        compliant=_compliant(episode),
+        reward=None if episode.broken else episode.reward,
+        reply_tokens=_reply_tokens(episode),
+    )
+
+
+def _compliant(episode: Episode) -> bool:
+    called = episode.tool_calls > 0 and episode.malformed_calls == 0
+    return called and episode.stop_reason not in _WORDLESS
+
+
+def _reply_tokens(episode: Episode) -> float | None:
+    """The mean over its replies. Of one that was tried again, the usage tells of all tries."""
+    tokens = episode.usage.completion_tokens
+    if episode.attempt > 1 or not (tokens and episode.turns):
+        return None
+    return tokens / episode.turns

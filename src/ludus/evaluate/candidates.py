@@ -1,0 +1,133 @@
+"""Who is evaluated: a label, and how to make the agent that plays.
+
+oracle   random   openai:gpt-5-mini   anthropic:claude-haiku-4-5
+smollm2   hf:models/chain_sum   hf:USER/NAME   sft=hf:models/chain_sum
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from ludus.agents.agent import Agent
+from ludus.errors import BadSetting, did_you_mean
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ALONE = ("oracle", "random")
+_WITH_MODEL = ("openai", "anthropic", "hf")
+_SHORT = ("smollm2",)
+"""Local models that need no prefix."""
+_FORMS = "oracle, random, openai:MODEL, anthropic:MODEL, hf:PATH or smollm2"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One who is evaluated."""
+
+    label: str
+    """What the table calls it, and the name of its run folder."""
+    make: Callable[[], Agent] = field(repr=False)
+    """A new agent: no model is loaded before it has to play."""
+    model: str | None = None
+    """The name of a model that runs in this process."""
+
+    def __post_init__(self) -> None:
+        if _LABEL.fullmatch(self.label) is None:
+            raise BadSetting(
+                f"{self.label!r} cannot be a candidate's label: it becomes the name of a folder. "
+                "Use letters, digits, dots and dashes."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How models are asked; what means nothing to a candidate is not its business."""
+
+    endpoint: str | None = None
+    """A server with OpenAI's chat API, for `openai:` candidates."""
+    temperature: float | None = None
+    """None: 0 for local models, the model's own for others."""
+    device: str | None = None
+    dtype: str | None = None
+    concurrency: int = 64
+
+
+def candidates_of(texts: Sequence[str], options: Options | None = None) -> list[Candidate]:
+    """The candidates, as a command line writes them."""
+    options = options or Options()
+    parsed = [_parsed(text) for text in texts]
+    _refuse_unused(options, {provider for _, provider, _ in parsed})
+    return [
+        Candidate(
+            label,
+            partial(_agent, provider, model, options),
+            model=model if provider == "hf" else None,
+        )
+        for label, provider, model in parsed
+    ]
+
+
+def _parsed(text: str) -> tuple[str, str, str | None]:
+    """Label, provider and model."""
+    label, equals, spec = text.partition("=")
+    if not equals or _LABEL.fullmatch(label) is None:
+        label, spec = "", text
+    provider, colon, model = spec.partition(":")
+    if not colon and provider in _SHORT:
+        provider, model = "hf", provider
+    if provider in _ALONE and not colon:
+        return label or provider, provider, None
+    if provider in _WITH_MODEL and model:
+        return label or _named(model), provider, model
+    raise BadSetting(_complaint(spec, provider, colon))
+
+
+def _complaint(spec: str, provider: str, colon: str) -> str:
+    if provider in _WITH_MODEL:
+        return f"--candidate {spec!r} names no model. Write {provider}:MODEL."
+    if provider in _ALONE:
+        return f"--candidate {spec!r}: {provider!r} plays without a model. Write {provider}."
+    if spec and not colon and Path(spec).exists():
+        return f"--candidate {spec!r} does not say what it is. Did you mean 'hf:{spec}'?"
+    known = (*_ALONE, *_WITH_MODEL, *_SHORT)
+    hint = did_you_mean(provider, known, f"Write {_FORMS}.")
+    return f"No candidate is written {spec!r}. {hint}"
+
+
+def _named(model: str) -> str:
+    """The last part of a path or a Hub id, as far as it can be the name of a folder."""
+    name = Path(model).name or Path(model).resolve().name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_") or "model"
+
+
+def _refuse_unused(options: Options, providers: set[str]) -> None:
+    for option, value, wanted in (
+        ("--llm-endpoint", options.endpoint, {"openai"}),
+        ("--temperature", options.temperature, {*_WITH_MODEL}),
+        ("--device", options.device, {"hf"}),
+        ("--dtype", options.dtype, {"hf"}),
+    ):
+        if value is not None and not wanted & providers:
+            kinds = ", ".join(f"{name}:MODEL" for name in _WITH_MODEL if name in wanted)
+            raise BadSetting(f"{option} means nothing here: no candidate is one of {kinds}.")
+
+
+def _agent(provider: str, model: str | None, options: Options) -> Agent:
+    from ludus.policy.choose import Choice, choose
+
+    local = provider == "hf"
+    temperature = 0.0 if local and options.temperature is None else options.temperature
+    return choose(
+        Choice(
+            provider=provider,
+            model=model,
+            endpoint=options.endpoint if provider == "openai" else None,
+            temperature=temperature if model is not None else None,
+            device=options.device if local else None,
+            dtype=options.dtype if local else None,
+            concurrency=options.concurrency,
+        )
+    )

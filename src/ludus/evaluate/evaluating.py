@@ -1,0 +1,157 @@
+"""The stage: candidates play the same tasks one after the other, and are compared.
+
+Playing is the collector's business; a candidate's episodes are a run like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from ludus.data.run import RunFolder
+from ludus.data.settings import written
+from ludus.data.tools import JsonObject
+from ludus.errors import BadSetting
+from ludus.evaluate.attempts import attempts_in
+from ludus.evaluate.candidates import Candidate
+from ludus.evaluate.evaluation import Evaluation, Played, scores_of
+from ludus.evaluate.known import read_known
+from ludus.evaluate.metrics import metrics_at
+from ludus.evaluate.models import check_model
+from ludus.evaluate.picture import picture
+from ludus.evaluate.report import report
+from ludus.evaluate.target import (
+    OURS,
+    PICTURE,
+    REPORT,
+    SUMMARY,
+    check_folder,
+    default_folder,
+    free_folder,
+    written_into,
+)
+from ludus.rollout import Job, Outcome, collect
+from ludus.rollout.reporter import Reporter
+from ludus.rollout.tuning import Tuning
+
+Watch = Callable[[str], AbstractContextManager[Reporter]]
+"""Who is told how the candidate of this label plays; a new one for each."""
+_PACKAGES = ("torch", "transformers")
+
+
+async def evaluate(
+    job: Job,
+    candidates: Sequence[Candidate],
+    out: Path | None = None,
+    *,
+    solved_at: float = 1.0,
+    not_in: Path | None = None,
+    base_url: str | None = None,
+    token: str | None = None,
+    resume: bool = True,
+    retry_broken: bool = False,
+    tuning: Tuning | None = None,
+    watch: Watch = lambda label: nullcontext(Reporter()),
+    command: str | None = None,
+) -> Evaluation:
+    """Let every candidate play the tasks of the job, and write what came of it into `out`.
+
+    What a folder has already is not played again, and a candidate that is done is not even
+    loaded. Tasks that ask what the data set `not_in` asks are left out of all figures.
+    """
+    _check_labels(candidates)
+    known = read_known(not_in) if not_in is not None else None
+    settings = {one.label: job.settings(one.make()) for one in candidates}
+    folder = _folder(out or default_folder(str(job.mix), settings), resume=resume)
+    for candidate in candidates:
+        await check_model(candidate, folder / candidate.label)
+    played, stopped = [], None
+    for candidate in candidates:
+        outcome = await _play(
+            candidate,
+            job,
+            folder / candidate.label,
+            watch,
+            base_url=base_url,
+            token=token,
+            retry_broken=retry_broken,
+            tuning=tuning,
+        )
+        found = attempts_in(RunFolder.open(outcome.folder), job.episodes)
+        played.append(Played(candidate.label, settings[candidate.label]["agent"], found))
+        stopped = outcome.stopped
+        if stopped is not None:
+            break
+    metrics = metrics_at(solved_at)
+    evaluation = Evaluation(
+        folder=folder,
+        settings=_shared(job, settings[candidates[0].label]),
+        metrics=metrics,
+        scores=scores_of(played, metrics, job.episodes, known),
+        solved_at=solved_at,
+        not_in=None if not_in is None else str(not_in),
+        stopped=stopped,
+        versions=_versions(),
+        command=command,
+    )
+    _write(evaluation)
+    return evaluation
+
+
+async def _play(
+    candidate: Candidate, job: Job, folder: Path, watch: Watch, **settings: Any
+) -> Outcome:
+    """The agent is made here and closed here: two models never lie in memory at once."""
+    with watch(candidate.label) as reporter:
+        async with candidate.make() as agent:
+            return await collect(job, agent, folder, reporter=reporter, **settings)
+
+
+def _folder(wanted: Path, *, resume: bool) -> Path:
+    if not resume:
+        return free_folder(wanted)
+    check_folder(wanted)
+    return wanted
+
+
+def _check_labels(candidates: Sequence[Candidate]) -> None:
+    if not candidates:
+        raise BadSetting("Nobody is to be evaluated. Name one: --candidate oracle.")
+    taken: dict[str, str] = {name.casefold(): name for name in OURS}
+    for label in (candidate.label for candidate in candidates):
+        if label.casefold() in taken:
+            raise BadSetting(
+                f"Two candidates are called {label!r}. "
+                "Tell them apart by a label: --candidate base=… --candidate sft=…"
+                if taken[label.casefold()] not in OURS
+                else f"A candidate cannot be called {label!r}: that is a file of the evaluation."
+            )
+        taken[label.casefold()] = label
+
+
+def _shared(job: Job, settings: JsonObject) -> JsonObject:
+    """What is the same for all candidates."""
+    rest = {name: value for name, value in settings.items() if name != "agent"}
+    return {"episodes": job.episodes, **rest}
+
+
+def _versions() -> dict[str, str]:
+    found = {"ludus": version("ludus"), "python": python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _write(evaluation: Evaluation) -> None:
+    with written_into(evaluation.folder) as draft:
+        summary = written(evaluation.as_json(), indent=2)
+        (draft / SUMMARY).write_text(f"{summary}\n", encoding="utf-8")
+        (draft / REPORT).write_text(report(evaluation), encoding="utf-8")
+        (draft / PICTURE).write_text(picture(evaluation), encoding="utf-8")

@@ -1,0 +1,135 @@
+"""What an evaluation came to: every candidate's figures, and how they differ from the first's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ludus.data.tools import JsonObject
+from ludus.evaluate.attempts import Attempt
+from ludus.evaluate.known import Known, unknown
+from ludus.evaluate.metrics import Estimate, Metric, difference, estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One candidate's figures."""
+
+    label: str
+    agent: JsonObject
+    episodes: int
+    """Recorded, whatever became of them."""
+    left: int
+    """Still to be played."""
+    broken: int
+    """Ended by the infrastructure: left out of every figure."""
+    unscored: int
+    """Played to the end and given no reward: left out of accuracy and mean reward."""
+    known: int
+    """Left out of every figure, because the question is in the data that must not count."""
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    deltas: Mapping[str, Estimate] = field(default_factory=dict)
+    """What it has more than the first candidate; empty for that one."""
+
+    def as_json(self) -> JsonObject:
+        return {
+            "label": self.label,
+            "agent": self.agent,
+            "episodes": self.episodes,
+            "left": self.left,
+            "broken": self.broken,
+            "unscored": self.unscored,
+            "known": self.known,
+            "metrics": {name: found.as_json() for name, found in self.estimates.items()},
+            "deltas": {name: found.as_json() for name, found in self.deltas.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Candidates on the same tasks. The first is the base that others are compared with."""
+
+    folder: Path
+    settings: JsonObject
+    """What was played, apart from who played it."""
+    metrics: tuple[Metric, ...]
+    scores: tuple[Score, ...]
+    solved_at: float
+    not_in: str | None
+    stopped: str | None
+    """Why it ended before everything was played, if it did."""
+    versions: Mapping[str, str]
+    command: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.stopped is None
+
+    @property
+    def shown(self) -> tuple[Metric, ...]:
+        """The metrics that are known of any candidate."""
+        return tuple(
+            metric
+            for metric in self.metrics
+            if any(metric.name in score.estimates for score in self.scores)
+        )
+
+    def as_json(self) -> JsonObject:
+        return {
+            "version": 1,
+            "kind": "eval",
+            "settings": self.settings,
+            "solved_at": self.solved_at,
+            "not_in": self.not_in,
+            "complete": self.complete,
+            "stopped": self.stopped,
+            "candidates": [score.as_json() for score in self.scores],
+            "versions": dict(self.versions),
+            "command": self.command,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A candidate, and what it has recorded of the plan."""
+
+    label: str
+    agent: JsonObject
+    attempts: Sequence[Attempt]
+
+
+def scores_of(
+    played: Sequence[Played], metrics: Sequence[Metric], planned: int, known: Known | None
+) -> tuple[Score, ...]:
+    """The figures of each candidate; attempts at known tasks count for none of them."""
+    counted = [one.attempts if known is None else unknown(one.attempts, known) for one in played]
+    return tuple(
+        _score(one, own, metrics, planned, base=counted[0] if number else None)
+        for number, (one, own) in enumerate(zip(played, counted, strict=True))
+    )
+
+
+def _score(
+    played: Played,
+    counted: Sequence[Attempt],
+    metrics: Sequence[Metric],
+    planned: int,
+    *,
+    base: Sequence[Attempt] | None,
+) -> Score:
+    estimates = {metric.name: estimate(metric, counted) for metric in metrics}
+    deltas = {
+        metric.name: difference(metric, base, counted) for metric in metrics if base is not None
+    }
+    return Score(
+        label=played.label,
+        agent=played.agent,
+        episodes=len(played.attempts),
+        left=planned - len(played.attempts),
+        broken=sum(attempt.broken for attempt in counted),
+        unscored=sum(attempt.reward is None and not attempt.broken for attempt in counted),
+        known=len(played.attempts) - len(counted),
+        estimates={name: found for name, found in estimates.items() if found is not None},
+        deltas={name: found for name, found in deltas.items() if found is not None},
+    )

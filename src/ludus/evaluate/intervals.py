@@ -1,0 +1,76 @@
+"""95 % intervals: for shares, for means, and for the difference of two that were paired.
+
+Pure functions of numbers. Counts may be fractions: where a task was tried several times, its
+attempts share the weight of one, because they are no independent evidence.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+Z = 1.959963984540054
+"""Between -Z and Z lie 95 % of a normal distribution."""
+_TAIL = 0.025
+_DRAWS = 2_000_000
+"""Numbers that a bootstrap may draw in all: about a second's work."""
+_MOST, _LEAST = 2_000, 200
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def wilson(hits: float, n: float) -> Interval:
+    """Wilson's score interval for a share: it holds near 0 and 1, and for small samples."""
+    if n <= 0:
+        raise ValueError("A share of nothing has no interval.")
+    share, square = hits / n, Z * Z / n
+    middle = (share + square / 2) / (1 + square)
+    reach = Z * sqrt(max(0.0, share * (1 - share)) / n + square / (4 * n)) / (1 + square)
+    return Interval(max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach)))
+
+
+def paired(both: float, first: float, second: float, neither: float) -> Interval:
+    """Newcombe's score interval (his method 10) for one share less another, of the same tasks.
+
+    The counts are of tasks that both solved, that only the first or only the second solved, and
+    that neither did.
+    """
+    n = both + first + second + neither
+    one, other = both + first, both + second
+    p, q = one / n, other / n
+    (p_low, p_high), (q_low, q_high) = wilson(one, n), wilson(other, n)
+    phi = _correlation(both, first, second, neither)
+    below = _joined(p - p_low, q_high - q, phi)
+    above = _joined(p_high - p, q - q_low, phi)
+    return Interval(max(-1.0, p - q - below), min(1.0, p - q + above))
+
+
+def _joined(one: float, other: float, phi: float) -> float:
+    return sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
+
+
+def _correlation(both: float, first: float, second: float, neither: float) -> float:
+    """Phi with Newcombe's continuity correction, which only ever makes it smaller."""
+    n = both + first + second + neither
+    margins = (both + first) * (second + neither) * (both + second) * (first + neither)
+    if margins <= 0:
+        return 0.0
+    product = both * neither - first * second
+    corrected = max(0.0, product - n / 2) if product > 0 else product
+    return max(-1.0, min(1.0, corrected / sqrt(margins)))
+
+
+def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval | None:
+    """The percentile interval of a mean; the same values give the same. One alone has none."""
+    n = len(values)
+    if n < 2:
+        return None
+    chance, rounds = random.Random(seed), max(_LEAST, min(_MOST, _DRAWS // n))
+    means = sorted(sum(chance.choices(values, k=n)) / n for _ in range(rounds))
+    mean, cut = sum(values) / n, round(_TAIL * rounds)
+    return Interval(min(mean, means[cut]), max(mean, means[rounds - 1 - cut]))

@@ -1,0 +1,79 @@
+"""README.md of an evaluation: the table, what was played and how to play it again."""
+
+from __future__ import annotations
+
+import json
+
+from ludus.data.markdown import code, fenced, inline, table
+from ludus.evaluate.evaluation import Evaluation
+from ludus.evaluate.table import head_of, method_of, notes_of, rows_of
+from ludus.evaluate.target import PICTURE
+
+
+def report(evaluation: Evaluation) -> str:
+    """The whole file."""
+    parts = (
+        f"# {inline(evaluation.settings['environment'])}: {_labels(evaluation)}",
+        _opening(evaluation),
+        table(head_of(evaluation), rows_of(evaluation)),
+        method_of(evaluation),
+        "\n".join(f"- {inline(note)}" for note in notes_of(evaluation)),
+        f"![The figures of every candidate]({PICTURE})",
+        _metrics(evaluation),
+        _candidates(evaluation),
+        _again(evaluation),
+    )
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _labels(evaluation: Evaluation) -> str:
+    return ", ".join(score.label for score in evaluation.scores)
+
+
+def _opening(evaluation: Evaluation) -> str:
+    settings = evaluation.settings
+    times = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""
+    return (
+        f"{settings['episodes']:,} episodes of {code(settings['environment'])} with the seed "
+        f"{settings['seed']}{times}, the same for every candidate."
+    )
+
+
+def _metrics(evaluation: Evaluation) -> str:
+    rows = (
+        ("Format compliance", "Every reply was a call that the environment could take."),
+        ("Accuracy", f"The reward was {evaluation.solved_at:g} or more."),
+        ("Mean reward", "Over the episodes that were scored."),
+        ("Tokens in a reply", "As the model's side counted them."),
+        ("n", "Episodes that were played and not left out; for a delta, pairs of them."),
+    )
+    method = (
+        "Shares have Wilson's score interval, and their differences Newcombe's for paired data. "
+        "Means, and differences of means by task, have a percentile bootstrap's. Attempts at one "
+        "task share the weight of one."
+    )
+    return "## What is measured\n\n" + table(("", ""), rows) + f"\n\n{method}"
+
+
+def _candidates(evaluation: Evaluation) -> str:
+    rows = [
+        (
+            inline(score.label),
+            ", ".join(f"{key} {code(value)}" for key, value in score.agent.items()),
+            f"{score.episodes:,}",
+            f"{score.broken:,}",
+            f"{score.unscored:,}",
+            f"{score.known:,}",
+        )
+        for score in evaluation.scores
+    ]
+    head = ("candidate", "who", "episodes", "broken", "unscored", "known")
+    return "## Who has played\n\n" + table(head, rows)
+
+
+def _again(evaluation: Evaluation) -> str:
+    blocks = [fenced(evaluation.command, "bash")] if evaluation.command else []
+    text = json.dumps(evaluation.settings, indent=2, ensure_ascii=False)
+    used = ", ".join(f"{name} {found}" for name, found in evaluation.versions.items())
+    blocks += ["The settings that decide what was played:", fenced(text, "json"), f"With {used}."]
+    return "\n\n".join(["## Play it again", *blocks])

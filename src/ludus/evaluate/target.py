@@ -1,0 +1,79 @@
+"""The folder of an evaluation.
+
+evals/chain_sum-1a2b3c4d/
+  base/  sft/       a run folder for each candidate
+  summary.json      every figure, for programs
+  README.md         the report, for people
+  results.svg       the figures as a picture
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from ludus.data.drafts import draft_in, strangers
+from ludus.data.settings import digest
+from ludus.data.tools import JsonObject
+from ludus.errors import RunError
+
+EVALS = Path("evals")
+SUMMARY = "summary.json"
+REPORT = "README.md"
+PICTURE = "results.svg"
+OURS = (SUMMARY, REPORT, PICTURE)
+_DRAFT = ".evaluating-"
+
+
+def default_folder(environment: str, settings: Mapping[str, JsonObject]) -> Path:
+    """The same candidates on the same tasks always get the same folder."""
+    words = re.sub(r"[^A-Za-z0-9._]+", "-", environment).strip("-")[:60]
+    return EVALS / f"{words}-{digest(dict(settings))}"
+
+
+def check_folder(folder: Path) -> None:
+    """Whether an evaluation may be in this folder. What is not ours is never touched."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise RunError(f"{folder} is a file, and an evaluation needs a folder. Use another -o.")
+    if (folder / "run.json").exists():
+        raise RunError(f"{folder} holds a run, and an evaluation needs a folder of its own.")
+    names = strangers(folder, _DRAFT)
+    foreign = [
+        name
+        for name in names
+        if name not in OURS
+        and not name.startswith(".")
+        and not (folder / name / "run.json").exists()
+    ]
+    if foreign or not (_is_ours(folder / SUMMARY) or not {*OURS} & {*names}):
+        what = foreign[0] if foreign else next(name for name in OURS if name in names)
+        raise RunError(
+            f"{folder} is not empty ({what}) and holds no evaluation of Ludus. Use another -o."
+        )
+
+
+def free_folder(path: Path) -> Path:
+    """The first of `path`, `path-2`, `path-3` and so on that is not there; none is made."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
+
+
+def written_into(folder: Path) -> AbstractContextManager[Path]:
+    """A draft folder; what is in it when the work is done goes to `folder`, the summary last."""
+    return draft_in(folder, _DRAFT, last=SUMMARY, ours=OURS)
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        facts = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(facts, dict) and facts.get("kind") == "eval"

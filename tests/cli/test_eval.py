@@ -1,0 +1,147 @@
+"""`ludus eval`: what its options do, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from chat_stub import Stub, chat_stub
+from program import LUDUS, run_ludus
+from world import wait_until
+
+from cli.collecting import COUNTER, NOBODY, collect, complaint, read, summary
+
+
+def evaluate(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    return run_ludus("eval", *map(str, arguments), env=NOBODY, **more)
+
+
+def asking(stub: Stub, *arguments: str | Path) -> list[str]:
+    """Arguments with which the stub plays beside the oracle."""
+    who = ["-c", "teacher=oracle", "-c", "openai:stub", "--llm-endpoint", stub.url]
+    return [COUNTER, *who, *map(str, arguments)]
+
+
+def test_the_table_compares_with_the_first_and_the_folder_is_named(tmp_path: Path) -> None:
+    command = ("catch", "--candidate", "chance=random", "--candidate", "oracle", "-n", "12")
+    done = evaluate(*command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "chance plays\noracle plays\n")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["Metric", "chance", "oracle", "Delta"]
+    assert lines[1].startswith("Format compliance   100.0% (75.8 to 100.0)")
+    accuracy = next(line for line in lines if line.startswith("Accuracy"))
+    assert " 100.0% (75.8 to 100.0) " in accuracy and " pp (+" in accuracy
+    (folder,) = (tmp_path / "evals").iterdir()
+    assert lines[-1] == f"evaluation: evals/{folder.name}"
+    again = evaluate(*command, cwd=tmp_path)
+    assert (again.stdout, again.stderr) == (done.stdout, ""), "nobody plays again"
+
+
+def test_on_a_narrow_terminal_no_figure_is_cut(tmp_path: Path) -> None:
+    command = [*LUDUS, "eval", "catch", "-c", "random", "-c", "oracle", "-n", "4"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "eval")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **NOBODY, "COLUMNS": "80"},
+    )
+    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    at = next(number for number, line in enumerate(lines) if line.startswith("Format"))
+    assert lines[at].split() == ["Format", "compliance", "100.0%", "100.0%", "+0.0", "pp"]
+    below = [interval.rstrip() for interval in lines[at + 1].split("(")[1:]]
+    assert below == ["51.0 to 100.0)", "51.0 to 100.0)", "-49.0 to +49.0)"]
+
+
+def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path) -> None:
+    done = evaluate("catch", "-c", "random", "-c", "oracle", "--json", "-o", tmp_path / "eval")
+    assert (done.returncode, done.stderr) == (0, "")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["candidate", "candidate", "summary"]
+    last = events[-1]
+    assert last["folder"] == str(tmp_path / "eval") and last["settings"]["episodes"] == 50
+    assert last["settings"]["seed"] == 999
+    assert last["candidates"][1]["metrics"]["accuracy"]["value"] == 1.0
+    assert {**summary(tmp_path / "eval"), "event": "summary", "folder": last["folder"]} == last
+
+
+def test_a_candidates_episodes_are_a_run_that_can_be_shown(tmp_path: Path) -> None:
+    evaluate("catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
+    shown = run_ludus("show", str(tmp_path / "eval" / "oracle"), "1")
+    assert shown.returncode == 0 and "reward 1" in shown.stdout
+    assert "oracle" in run_ludus("runs", str(tmp_path / "eval")).stdout
+
+
+def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> None:
+    with chat_stub() as stub:
+        limits = ("--max-turns", "3", "--max-tokens", "77", "--temperature", "0.5")
+        task = ("--task", '{"goal": 30}', "--seed", "5", "--group-size", "2", "-n", "4")
+        bar = ("--solved-at", "-1", "--system-prompt", "Add.", "-o", tmp_path / "eval")
+        done = evaluate(*asking(stub, *limits, *task, *bar))
+        assert done.returncode == 0, done.stderr
+        assert {(body["temperature"], body["messages"][0]["content"]) for body in stub.bodies} == {
+            (0.5, "Add.")
+        }
+        asked = {body.get("max_completion_tokens", body.get("max_tokens")) for body in stub.bodies}
+        assert asked == {77}
+    found = read(tmp_path / "eval" / "stub")
+    assert {episode.task["goal"] for episode in found} == {30}
+    assert len({episode.group_id for episode in found}) == 2
+    assert max(episode.turns for episode in found) <= 3
+    assert found[0].agent["max_tokens"] == 77
+    facts = summary(tmp_path / "eval")["candidates"][1]["metrics"]
+    assert facts["accuracy"]["value"] == 1.0 and facts["reply_tokens"]["n"] == 4
+
+
+def test_tasks_of_a_data_set_are_left_out_and_counted(tmp_path: Path) -> None:
+    collect(COUNTER, "-n", "40", "-o", tmp_path / "run")
+    data = ("--not-in", tmp_path / "run")
+    done = evaluate(COUNTER, "-c", "oracle", "-n", "20", *data, "-o", tmp_path / "eval")
+    left_out = summary(tmp_path / "eval")["candidates"][0]["known"]
+    assert done.returncode == 0 and 0 < left_out < 20
+    assert f"oracle: {left_out} episodes left out of every figure: {tmp_path}/run" in done.stdout
+    assert [line.split() for line in done.stdout.splitlines() if line.startswith("n ")] == [
+        ["n", str(20 - left_out)]
+    ]
+
+
+def test_what_cannot_be_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "eval"
+    for words, arguments in {
+        "Did you mean 'oracle'?": ("catch", "-c", "oracel"),
+        "Did you mean 'catch'?": ("ctch", "-c", "random", "-c", "oracle"),
+        "There is no folder": ("catch", "-c", "random", "-c", "hf:./nowhere"),
+    }.items():
+        assert words in complaint(evaluate(*arguments, "-o", out))
+    assert not out.exists()
+
+
+def test_ctrl_c_keeps_what_was_played_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "eval"
+    with chat_stub(latency=0.05) as stub:
+        command = asking(stub, "-n", "60", "--concurrency", "4", "-o", out)
+        process = subprocess.Popen(
+            [*LUDUS, "eval", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **NOBODY, "COLUMNS": "200"},
+        )
+        try:
+            wait_until(lambda: stub.replies > 20, seconds=30)
+            process.send_signal(signal.SIGINT)
+            said, complained = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        recorded = len(read(out / "stub"))
+        assert process.returncode == 130 and "Traceback" not in complained
+        assert 0 < recorded < 60
+        assert f"stub: {60 - recorded} episodes still to be played." in said
+        assert summary(out)["complete"] is False
+        stub.latency = 0.0
+        again = evaluate(*command)
+    assert (again.returncode, again.stderr) == (0, "stub plays\n")
+    assert len(read(out / "stub")) == 60 and summary(out)["complete"] is True

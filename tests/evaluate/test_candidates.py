@@ -1,0 +1,86 @@
+"""Candidates as a command line writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ludus.agents.oracle import OracleAgent
+from ludus.errors import BadSetting
+from ludus.evaluate.candidates import Candidate, Options, candidates_of
+
+
+def test_a_label_is_given_or_made_from_the_model() -> None:
+    texts = ["oracle", "chance=random", "openai:gpt-5-mini", "hf:models/chain_sum", "smollm2"]
+    texts += ["base=smollm2", "hf:org/Name", "hf:a=b/c", "anthropic:claude-haiku-4-5"]
+    assert [candidate.label for candidate in candidates_of(texts)] == [
+        "oracle",
+        "chance",
+        "gpt-5-mini",
+        "chain_sum",
+        "smollm2",
+        "base",
+        "Name",
+        "c",
+        "claude-haiku-4-5",
+    ]
+
+
+def test_agents_are_of_the_kind_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
+    made = [candidate.make() for candidate in candidates_of(["oracle", "random", "openai:m"])]
+    assert [agent.provider for agent in made] == ["oracle", "random", "openai"]
+
+
+def test_a_temperature_is_for_models_and_an_endpoint_for_openai() -> None:
+    options = Options(endpoint="http://127.0.0.1:9/v1", temperature=0.3)
+    oracle, model = (one.make() for one in candidates_of(["oracle", "openai:m"], options))
+    assert oracle.describe() == {"provider": "oracle"}
+    facts = model.describe()
+    assert (facts["model"], facts["temperature"]) == ("m", 0.3)
+    assert facts["endpoint"].startswith("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("opnai:gpt-5-mini", "Did you mean 'openai'?"),
+        ("oracel", "Did you mean 'oracle'?"),
+        ("nobody", "Write oracle, random, openai:MODEL"),
+        ("", "Write oracle, random, openai:MODEL"),
+        ("sft=", "Write oracle, random, openai:MODEL"),
+        ("openai", "names no model. Write openai:MODEL."),
+        ("hf:", "names no model. Write hf:MODEL."),
+        ("oracle:gpt-5", "plays without a model"),
+    ],
+)
+def test_what_is_no_candidate_is_refused_in_one_line(text: str, words: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        candidates_of([text])
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_folder_without_a_kind_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=f"Did you mean 'hf:{tmp_path}'"):
+        candidates_of([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        (Options(endpoint="http://127.0.0.1:9/v1"), "--llm-endpoint"),
+        (Options(temperature=0.0), "--temperature"),
+        (Options(device="cpu"), "--device"),
+        (Options(dtype="float32"), "--dtype"),
+    ],
+)
+def test_an_option_that_means_nothing_to_anybody_is_refused(options: Options, option: str) -> None:
+    with pytest.raises(BadSetting, match=f"{option} means nothing here"):
+        candidates_of(["oracle", "random"], options)
+
+
+@pytest.mark.parametrize("label", ["../up", ".hidden", "two words", ""])
+def test_a_label_that_is_no_folders_name_is_refused(label: str) -> None:
+    with pytest.raises(BadSetting, match="label"):
+        Candidate(label, OracleAgent)

@@ -1,0 +1,90 @@
+"""Intervals: published examples, and what must hold for any counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ludus.evaluate.intervals import bootstrap, paired, wilson
+
+COUNTS = st.integers(0, 60)
+
+
+def near(low: float, high: float, by: float = 5e-4) -> Any:
+    """An interval, to as many digits as were published."""
+    return pytest.approx((low, high), abs=by)
+
+
+@pytest.mark.parametrize(
+    ("hits", "n", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_a_share_has_the_score_interval_that_newcombe_gives(
+    hits: int, n: int, low: float, high: float
+) -> None:
+    # Newcombe (1998), Two-sided confidence intervals for the single proportion, method 3.
+    assert wilson(hits, n) == near(low, high, 5e-5)
+
+
+def test_airways_before_and_after_a_transplant_differ_as_published() -> None:
+    # Bentur et al. (2009), in Fagerland, Lydersen and Laake (2014): -0.507 to -0.026.
+    assert paired(both=1, first=1, second=7, neither=12) == near(-0.507, -0.026)
+
+
+def test_two_samples_of_the_same_patients_differ_as_published() -> None:
+    # Altman et al., Statistics with Confidence (2000), table 6.2: 0.011 to 0.226.
+    assert paired(both=14, first=5, second=0, neither=22) == near(0.011, 0.226)
+
+
+@given(hits=COUNTS, misses=COUNTS)
+def test_a_share_lies_in_its_interval(hits: int, misses: int) -> None:
+    if hits + misses == 0:
+        with pytest.raises(ValueError, match="nothing"):
+            wilson(hits, 0)
+        return
+    low, high = wilson(hits, hits + misses)
+    assert 0.0 <= low <= hits / (hits + misses) <= high <= 1.0
+    assert low < high
+
+
+@given(st.tuples(COUNTS, COUNTS, COUNTS, COUNTS).filter(any))
+def test_a_difference_lies_in_its_interval_and_turns_with_its_sides(
+    counts: tuple[int, int, int, int],
+) -> None:
+    both, first, second, neither = counts
+    low, high = paired(both, first, second, neither)
+    assert -1.0 <= low <= (first - second) / sum(counts) <= high <= 1.0
+    turned = paired(both, second, first, neither)
+    assert (-turned.high, -turned.low) == near(low, high, 1e-9)
+
+
+def test_more_tasks_make_an_interval_narrower() -> None:
+    few, many = paired(5, 4, 1, 10), paired(50, 40, 10, 100)
+    assert many.low > few.low and many.high < few.high
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=20), st.integers(0, 3))
+def test_a_mean_lies_in_its_bootstrap_which_is_the_same_every_time(
+    values: list[float], seed: int
+) -> None:
+    found = bootstrap(values, seed=seed)
+    assert found is not None and found == bootstrap(values, seed=seed)
+    mean = sum(values) / len(values)
+    assert min(values) - 1e-9 <= found.low <= mean <= found.high <= max(values) + 1e-9
+
+
+def test_a_bootstrap_is_about_two_standard_errors_wide_on_each_side() -> None:
+    values = [0.0, 1.0] * 200
+    assert bootstrap(values) == near(0.5 - 0.049, 0.5 + 0.049, 0.006)
+
+
+def test_one_value_alone_has_no_interval() -> None:
+    assert bootstrap([0.5]) is None

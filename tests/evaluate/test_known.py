@@ -1,0 +1,66 @@
+"""Questions that must not count: which attempts are left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluate.trying import attempt
+from ludus.errors import BadSetting, RunError
+from ludus.evaluate.known import read_known, unknown
+
+SYSTEM = {"role": "system", "content": "Act."}
+ASKED = {"role": "user", "content": "Question 1?"}
+SAID = {"role": "assistant", "content": "", "tool_calls": []}
+
+
+def written(file: Path, *rows: dict[str, Any]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [SYSTEM, ASKED, SAID, {"role": "user", "content": "More."}]},
+        {"prompt": [SYSTEM, ASKED], "chosen": [SAID], "rejected": [SAID]},
+        {"prompt": "Question 1?", "completion": "1"},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Question 1?"}]}]},
+        {"group_id": "task 1", "messages": [{"role": "user", "content": "In other words: 1?"}]},
+    ],
+    ids=["conversation", "pair", "text", "parts", "task"],
+)
+def test_what_a_row_asks_is_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
+    known = read_known(written(tmp_path / "rows.jsonl", row))
+    attempts = [attempt(place) for place in range(3)]
+    assert [left.place for left in unknown(attempts, known)] == [0, 2]
+
+
+def test_of_a_data_set_what_is_trained_on_is_known(tmp_path: Path) -> None:
+    written(tmp_path / "data" / "train.jsonl", {"messages": [ASKED, SAID]})
+    written(tmp_path / "data" / "test.jsonl", {"prompt": "Question 2?"})
+    assert read_known(tmp_path / "data").openings == {"Question 1?"}
+
+
+def test_words_that_open_most_tasks_tell_nothing(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "Guess."}], "group_id": "task 4"}
+    known = read_known(written(tmp_path / "rows.jsonl", row))
+    attempts = [attempt(place, opening="Guess.") for place in range(5)]
+    assert [left.place for left in unknown(attempts, known)] == [0, 1, 2, 3]
+
+
+def test_a_folder_without_rows_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match=r"train\.jsonl or episodes\.jsonl"):
+        read_known(tmp_path)
+    with pytest.raises(BadSetting, match="neither a JSONL file"):
+        read_known(tmp_path / "nothing.jsonl")
+
+
+def test_a_line_that_asks_nothing_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", {"prompt": "a"}, {"text": "b"})
+    with pytest.raises(RunError, match=r"rows\.jsonl:2 has neither"):
+        read_known(file)

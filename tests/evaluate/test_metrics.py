@@ -1,0 +1,70 @@
+"""What is counted, what is left out, and what is compared with what."""
+
+from __future__ import annotations
+
+import pytest
+
+from evaluate.trying import attempt
+from ludus.evaluate.attempts import Attempt
+from ludus.evaluate.intervals import paired, wilson
+from ludus.evaluate.metrics import Estimate, difference, estimate, metrics_at
+
+FORMAT, ACCURACY, REWARD, TOKENS = metrics_at(1.0)
+
+
+def rewarded(*rewards: float | None) -> list[Attempt]:
+    return [attempt(place, reward) for place, reward in enumerate(rewards)]
+
+
+def test_accuracy_is_the_share_of_solved_tasks_with_wilsons_interval() -> None:
+    found = estimate(ACCURACY, rewarded(1.0, 0.9, 0.0, 1.5))
+    assert found == Estimate(0.5, *wilson(2, 4), 4)
+
+
+def test_a_lower_bar_solves_more() -> None:
+    _, lenient, _, _ = metrics_at(0.5)
+    found = estimate(lenient, rewarded(1.0, 0.5, 0.49))
+    assert found is not None and found.value == pytest.approx(2 / 3)
+
+
+def test_what_broke_counts_for_nothing_and_what_is_unscored_for_the_format_alone() -> None:
+    broken = attempt(2, None, broken=True, compliant=False)
+    unscored = attempt(3, None, compliant=False)
+    attempts = [*rewarded(1.0, 0.0), broken, unscored]
+    counted = {metric.name: estimate(metric, attempts) for metric in (FORMAT, ACCURACY, REWARD)}
+    assert {name: (found.value, found.n) for name, found in counted.items() if found} == {
+        "format_compliance": (pytest.approx(2 / 3), 3),
+        "accuracy": (0.5, 2),
+        "mean_reward": (0.5, 2),
+    }
+
+
+def test_where_nothing_is_known_there_is_no_estimate() -> None:
+    assert estimate(TOKENS, rewarded(1.0)) is None
+    assert difference(REWARD, rewarded(1.0), rewarded(None)) is None
+
+
+def test_attempts_at_one_task_share_the_weight_of_one() -> None:
+    often = [attempt(place, 0.0, task="hard") for place in range(8)]
+    found = estimate(ACCURACY, [*often, attempt(9, 1.0, task="easy")])
+    assert found == Estimate(0.5, *wilson(1, 2), 9)
+
+
+def test_a_difference_is_of_the_tasks_that_both_have() -> None:
+    base = [*rewarded(1.0, 0.0, 0.0), attempt(7, 1.0), attempt(8, None, broken=True)]
+    other = [*rewarded(1.0, 1.0, 1.0), attempt(8, 0.0), attempt(9, 0.0)]
+    found = difference(ACCURACY, base, other)
+    assert found == Estimate(2 / 3, *paired(1, 2, 0, 0), 3)
+
+
+def test_a_difference_of_means_is_paired() -> None:
+    base = [attempt(place, float(place)) for place in range(20)]
+    other = [attempt(place, place + 0.5) for place in range(20)]
+    assert difference(REWARD, base, other) == Estimate(0.5, 0.5, 0.5, 20)
+
+
+def test_pairs_at_one_task_share_the_weight_of_one() -> None:
+    base = [attempt(0, 0.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
+    other = [attempt(0, 1.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
+    found = difference(ACCURACY, base, other)
+    assert found == Estimate(0.25, *paired(1, 0.5, 0, 0.5), 3)

@@ -1,0 +1,50 @@
+"""Attempts as figures, and small evaluations of the tests' own worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ludus.agents.agent import Agent
+from ludus.agents.scripted import Line, ScriptedAgent
+from ludus.data.tools import ToolCall
+from ludus.evaluate import Candidate, Evaluation, evaluate
+from ludus.evaluate.attempts import Attempt
+from ludus.rollout import Job
+from ludus.rollout.tuning import Tuning
+
+COUNTER = "world:Counter"
+QUICK = Tuning(attempts=1, retry_pause=0.001, patience=5.0)
+
+
+def attempt(place: int, reward: float | None = 1.0, **more: Any) -> Attempt:
+    facts: dict[str, Any] = {
+        "task": f"task {place}",
+        "opening": f"Question {place}?",
+        "broken": False,
+        "compliant": True,
+        "reply_tokens": None,
+    }
+    return Attempt(place=place, reward=reward, **{**facts, **more})
+
+
+def adding(number: object) -> ToolCall:
+    return ToolCall(name="add", arguments={"number": number})
+
+
+def scripted(label: str, *script: Line) -> Candidate:
+    return Candidate(label, lambda: ScriptedAgent(*script))
+
+
+def playing(label: str, agent: Agent) -> Candidate:
+    return Candidate(label, lambda: agent)
+
+
+async def evaluated(out: Path, candidates: Sequence[Candidate], **settings: Any) -> Evaluation:
+    """Candidates on `Counter`: the goal is 5 unless a task says otherwise."""
+    episodes = settings.pop("episodes", 6)
+    job = settings.pop("job", None) or Job(
+        COUNTER, episodes, task={"goal": 5}, seed=999, group_size=settings.pop("group_size", 1)
+    )
+    return await evaluate(job, candidates, out, **{"tuning": QUICK, **settings})
