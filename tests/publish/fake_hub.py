@@ -1,4 +1,4 @@
-"""As much of the Hub's API as creating a data set and committing files to it needs."""
+"""As much of the Hub's API as creating a repository and committing files to it needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from huggingface_hub import DatasetCard
+from huggingface_hub import DatasetCard, ModelCard
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
+_PLACES = {"dataset": "datasets/", "model": ""}
 
 
 @dataclass
@@ -25,6 +26,8 @@ class FakeHub:
     url: str = ""
     repos: dict[str, bool] = field(default_factory=dict)
     """Whether each is private."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """Whether each was asked for as a data set or as a model."""
     files: dict[str, bytes] = field(default_factory=dict)
     """What was committed, by path."""
     messages: list[str] = field(default_factory=list)
@@ -40,6 +43,7 @@ class FakeHub:
     def write_to(self, folder: Path) -> Path:
         folder.mkdir(parents=True)
         for name, data in self.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(data)
         return folder
 
@@ -48,7 +52,7 @@ class FakeHub:
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         if path == "/api/validate-yaml":
-            assert vars(DatasetCard(json.loads(body)["content"]).data)["configs"]
+            _check_card(**json.loads(body))
             return 200, {"errors": [], "warnings": [{"message": "Nobody should see this."}]}
         if "/preupload/" in path:
             return 200, {"files": [self._mode(file) for file in json.loads(body)["files"]]}
@@ -59,17 +63,20 @@ class FakeHub:
             return 200, {}
         if "/commit/" in path:
             return self._commit([json.loads(line) for line in body.splitlines()])
-        name = path.removeprefix("/api/datasets/")
+        if "/tree/" in path:
+            listed = [{"type": "file", "path": name, "size": 1, "oid": "0"} for name in self.files]
+            return 200, listed
+        name = path.removeprefix("/api/datasets/").removeprefix("/api/models/")
         if name in self.repos:
             return 200, {"id": name, "private": self.repos[name], "sha": "0" * 40}
         return 404, {"error": "Repository not found"}
 
     def _create(self, asked: dict[str, Any]) -> tuple[int, Any]:
         name = f"{asked['organization']}/{asked['name']}"
-        assert asked["type"] == "dataset"
+        self.kinds[name] = kind = asked.get("type", "model")
         status = 409 if name in self.repos else 200
         self.repos.setdefault(name, asked.get("visibility") == "private")
-        return status, {"url": f"{self.url}/datasets/{name}", "name": name}
+        return status, {"url": f"{self.url}/{_PLACES[kind]}{name}", "name": name}
 
     def _mode(self, file: dict[str, Any]) -> dict[str, Any]:
         mode = "lfs" if file["size"] >= self.large else "regular"
@@ -87,7 +94,17 @@ class FakeHub:
                 self.files[value["path"]] = base64.b64decode(value["content"])
             elif operation["key"] == "lfsFile":
                 self.files[value["path"]] = self.objects[value["oid"]]
+            elif operation["key"] == "deletedFile":
+                del self.files[value["path"]]
         return 200, {"commitUrl": f"{self.url}/datasets/x/y/commit/1", "commitOid": "1"}
+
+
+def _check_card(content: str, **asked: Any) -> None:
+    """A card that says nothing to the Hub would be taken there, and found by nobody."""
+    if asked["repoType"] == "dataset":
+        assert vars(DatasetCard(content).data)["configs"]
+    else:
+        assert vars(ModelCard(content).data)["pipeline_tag"]
 
 
 @contextmanager

@@ -1,1 +1,3 @@
-"""A run folder as a data set on the Hugging Face Hub: `card` describes it, `hub` uploads it."""
+"""A folder on the Hugging Face Hub: `hub` uploads it; `card` describes a data set, `model` says
+which files make a model.
+"""

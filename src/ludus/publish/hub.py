@@ -1,9 +1,10 @@
-"""Uploading a run folder to the Hugging Face Hub as a data set.
+"""Uploading a folder to the Hugging Face Hub: a run as a data set, or a trained model.
 
-`check_repo_id`, `check_login` and `open_repo` are for before the first episode: nobody should
-collect for an hour and then learn that he may not upload. `push_folder` uploads. Nothing is
+`check_repo_id`, `check_login` and `open_repo` are for before the first episode or step: nobody
+should wait for an hour and then learn that he may not upload. `push_folder` uploads. Nothing is
 written into the folder, and no file is held in memory: a large one is streamed by the Hub's own
-client. What the data set says about itself is `ludus.publish.card`'s business.
+client. What a data set says about itself is `ludus.publish.card`'s business, and which files make
+a model `ludus.publish.model`'s.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,18 +30,31 @@ FILES = (EPISODES, "run.json", "summary.json")
 TIMEOUT = 60.0
 """Seconds without a sign of life before a request is given up."""
 
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a repository on the Hub holds."""
+
+    repo_type: str
+    noun: str
+    example: str
+
+
+DATASET = Kind("dataset", "data set", "ada/wordle-rollouts")
+MODEL = Kind("model", "model", "ada/wordle-player")
+
 _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPO_ID = re.compile(rf"{_NAME}/{_NAME}")
 _LONGEST = 96
 
 
-def check_repo_id(repo_id: str) -> None:
-    """Whether the Hub can have a data set of this name."""
+def check_repo_id(repo_id: str, kind: Kind = DATASET) -> None:
+    """Whether the Hub can have something of this name."""
     fits = _REPO_ID.fullmatch(repo_id) and len(repo_id) <= _LONGEST
     if not fits or "--" in repo_id or ".." in repo_id or repo_id.endswith(".git"):
         raise BadSetting(
-            f"{repo_id!r} cannot be the name of a data set on the Hub. "
-            "Give USER/NAME, such as 'ada/wordle-rollouts'."
+            f"{repo_id!r} cannot be the name of a {kind.noun} on the Hub. "
+            f"Give USER/NAME, such as {kind.example!r}."
         )
 
 
@@ -59,15 +74,20 @@ def check_login() -> None:
 
 
 def open_repo(
-    repo_id: str, *, private: bool = False, endpoint: str | None = None, timeout: float = TIMEOUT
+    repo_id: str,
+    kind: Kind = DATASET,
+    *,
+    private: bool = False,
+    endpoint: str | None = None,
+    timeout: float = TIMEOUT,
 ) -> str:
-    """The data set's address; it is created if it does not exist.
+    """The repository's address; it is created if it does not exist.
 
     Only the Hub knows whether the token is good and may write there, so ask before a run.
     """
     try:
         with _hub(endpoint, timeout) as api:
-            return _created(api, repo_id, private=private)
+            return _created(api, repo_id, kind, private=private)
     except MissingExtra:
         raise
     except Exception as error:
@@ -77,24 +97,35 @@ def open_repo(
 def push_folder(
     folder: Path,
     repo_id: str,
+    kind: Kind = DATASET,
     *,
     private: bool = False,
     message: str | None = None,
     files: Sequence[str] = FILES,
+    replaces: Callable[[str], bool] | None = None,
+    card: str | None = None,
     retry: str | None = None,
     command: str | None = None,
     endpoint: str | None = None,
     timeout: float = TIMEOUT,
 ) -> str:
-    """Upload the folder's `files` and a card as one commit, and return the data set's address.
+    """Upload the folder's `files` and a card as one commit, and return the repository's address.
 
-    Files that are not there are left out. `retry` is the command that an error names to go on
-    with, `command` the one by which the card says that the data set is made.
+    Files that are not there are left out. Those on the Hub that it `replaces` and that are none of
+    `files` go away: half of an old model would be loaded beside the new one. `retry` is the
+    command that an error names to go on with, `command` the one by which a data set's card says
+    that it is made; `card` is another one.
     """
     try:
         with _hub(endpoint, timeout) as api:
-            url = _created(api, repo_id, private=private)
-            _commit(api, folder, repo_id, files, message, command)
+            url = _created(api, repo_id, kind, private=private)
+            found = [name for name in files if name != CARD and (folder / name).is_file()]
+            if not found:
+                raise PublishFailed(f"there is no {' or '.join(files)} in the folder")
+            text = card_of(folder, repo_id, command=command) if card is None else card
+            there = api.list_repo_files(repo_id, repo_type=kind.repo_type) if replaces else ()
+            old = [name for name in there if replaces and replaces(name) and name not in found]
+            _commit(api, folder, repo_id, kind, found, old, text, message)
             return url
     except MissingExtra:
         raise
@@ -105,10 +136,10 @@ def push_folder(
         ) from None
 
 
-def _created(api: HfApi, repo_id: str, *, private: bool) -> str:
+def _created(api: HfApi, repo_id: str, kind: Kind, *, private: bool) -> str:
     # Not private=False: whether a new repository is public is the namespace's to say.
-    url = api.create_repo(repo_id, repo_type="dataset", private=private or None, exist_ok=True)
-    if private and not api.repo_info(repo_id, repo_type="dataset").private:
+    url = api.create_repo(repo_id, repo_type=kind.repo_type, private=private or None, exist_ok=True)
+    if private and not api.repo_info(repo_id, repo_type=kind.repo_type).private:
         raise PublishFailed(f"{url} exists and is public: make it private there first")
     return str(url)
 
@@ -117,24 +148,23 @@ def _commit(
     api: HfApi,
     folder: Path,
     repo_id: str,
+    kind: Kind,
     files: Sequence[str],
+    old: Sequence[str],
+    card: str,
     message: str | None,
-    command: str | None,
 ) -> None:
-    from huggingface_hub import CommitOperationAdd
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    found = [name for name in files if name != CARD and (folder / name).is_file()]
-    if not found:
-        raise PublishFailed(f"there is no {' or '.join(files)} in the folder")
-    card = card_of(folder, repo_id, command=command)
     api.create_commit(
         repo_id,
         [
             CommitOperationAdd(CARD, card.encode()),
-            *(CommitOperationAdd(name, folder / name) for name in found),
+            *(CommitOperationAdd(name, folder / name) for name in files),
+            *(CommitOperationDelete(name) for name in old),
         ],
         commit_message=message or f"Episodes of {folder.name}",
-        repo_type="dataset",
+        repo_type=kind.repo_type,
     )
 
 

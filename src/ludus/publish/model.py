@@ -1,0 +1,53 @@
+"""A trained model's folder on the Hugging Face Hub: which of its files make the model.
+
+What `from_pretrained` reads, and what tells how it was trained. Checkpoints, and whatever else
+lies there, stay at home. The upload itself is `ludus.publish.hub`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ludus.errors import PublishFailed
+from ludus.publish.card import CARD
+from ludus.publish.hub import MODEL, push_folder
+
+WEIGHTS = "*.safetensors"
+_PATTERNS = (
+    *(WEIGHTS, "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
+    *("log.jsonl", "loss.png"),
+)
+_BELOW = ("adapter", "additional_chat_templates")
+"""Folders that belong to a model: an adapter beside what it was merged into, more templates."""
+
+
+def push_model(folder: Path, repo_id: str, *, card: str, **options: Any) -> str:
+    """Upload the model in this folder with its card as one commit, and return its address.
+
+    `options` are those of `push_folder`.
+    """
+    if not any(folder.glob(WEIGHTS)):
+        raise PublishFailed(f"There is no model to upload in {folder}: no {WEIGHTS} is in it.")
+    files = sorted(files_of(folder))
+    options.setdefault("message", f"The model in {folder.name}")
+    return push_folder(
+        folder, repo_id, MODEL, files=files, replaces=_makes_a_model, card=card, **options
+    )
+
+
+def files_of(folder: Path) -> Iterator[str]:
+    """The names of the files that make the model, but for its card."""
+    for place in (folder, *(folder / name for name in _BELOW)):
+        for pattern in _PATTERNS:
+            for file in place.glob(pattern):
+                if file.is_file() and not file.name.startswith(".") and file.name != CARD:
+                    yield file.relative_to(folder).as_posix()
+
+
+def _makes_a_model(name: str) -> bool:
+    """Whether a file of this name, there or here, would be read as a part of the model."""
+    path = PurePosixPath(name)
+    known = path.parent.name in ("", *_BELOW) and len(path.parts) <= 2
+    return known and any(path.match(pattern) for pattern in _PATTERNS)

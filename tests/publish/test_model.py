@@ -1,0 +1,109 @@
+"""A trained model on the Hub: what goes there, and what comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from policy.models import saved
+
+from ludus.errors import BadSetting, PublishFailed
+from ludus.publish.hub import MODEL, check_repo_id, open_repo
+from ludus.publish.model import files_of, push_model
+from publish.fake_hub import TOKEN, fake_hub
+
+CARD = "---\npipeline_tag: text-generation\n---\n# A model\n"
+
+
+@pytest.fixture(autouse=True)
+def _logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name, value in {"HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+
+
+def trained(folder: Path) -> Path:
+    """A model with what a run leaves beside it, and what is nobody else's."""
+    saved(folder)
+    for name in ("training.json", "log.jsonl", "loss.png", "README.md"):
+        (folder / name).write_text("{}")
+    for name in ("checkpoints/checkpoint-1/model.safetensors", "notes.txt", ".training.json.draft"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_model.safetensors").write_text("small")
+    return folder
+
+
+def test_what_was_pushed_can_be_loaded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = trained(tmp_path / "model")
+    capfd.readouterr()
+    with fake_hub(large=10_000) as hub:
+        url = push_model(folder, "ada/player", card=CARD, endpoint=hub.url)
+    assert url == f"{hub.url}/ada/player" and hub.kinds == {"ada/player": "model"}
+    assert capfd.readouterr() == ("", "")
+    assert hub.files["README.md"] == CARD.encode(), "the card is the one that was given"
+    assert {"training.json", "log.jsonl", "loss.png"} < hub.files.keys()
+    assert "adapter/adapter_model.safetensors" in hub.files
+    assert not any(data == b"mine" for data in hub.files.values())
+    assert hub.objects, "weights go to the large file storage"
+    assert hub.messages == ["The model in model"]
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    pulled = hub.write_to(tmp_path / "pulled")
+    there = AutoModelForCausalLM.from_pretrained(pulled).state_dict()
+    here = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    assert all((there[name] == here[name]).all() for name in here)
+    assert AutoTokenizer.from_pretrained(pulled)("a word").input_ids
+
+
+def test_nothing_of_an_older_model_stays_beside_the_new_one(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "model")
+    old = {
+        name: b"old"
+        for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
+    }
+    theirs = {".gitattributes": b"lfs", "figures/plot.png": b"picture", "LICENSE": b"free"}
+    with fake_hub(files={**old, **theirs, "config.json": b"old"}) as hub:
+        push_model(folder, "ada/player", card=CARD, endpoint=hub.url)
+    assert hub.files.keys() == {"README.md", *theirs, *files_of(folder)}
+    assert hub.files["config.json"] == (folder / "config.json").read_bytes()
+
+
+def test_a_folder_without_weights_is_refused_before_the_hub_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with fake_hub() as hub, pytest.raises(PublishFailed, match=r"no \*\.safetensors"):
+        push_model(tmp_path, "ada/player", card=CARD, endpoint=hub.url)
+    assert hub.requests == []
+
+
+def test_a_failed_upload_is_one_line_that_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "model")
+    with (
+        fake_hub(fail={"commit": 503}) as hub,
+        pytest.raises(PublishFailed, match=r"HTTP 503.*Go on with: the same command"),
+    ):
+        push_model(folder, "ada/player", card=CARD, endpoint=hub.url, retry="the same command")
+
+
+def test_a_repository_is_opened_as_a_model_and_private_if_asked() -> None:
+    with fake_hub() as hub:
+        url = open_repo("ada/player", MODEL, private=True, endpoint=hub.url)
+    assert url == f"{hub.url}/ada/player"
+    assert (hub.repos, hub.kinds) == ({"ada/player": True}, {"ada/player": "model"})
+
+
+def test_a_bad_name_is_told_as_a_models() -> None:
+    with pytest.raises(BadSetting, match=r"name of a model on the Hub.*'ada/wordle-player'"):
+        check_repo_id("player", MODEL)
+
+
+def test_the_card_and_hidden_files_are_no_part_of_the_model(tmp_path: Path) -> None:
+    for name in ("README.md", ".a.json", "a.json", "model.safetensors", "chat_template.jinja"):
+        (tmp_path / name).touch()
+    assert {*files_of(tmp_path)} == {"a.json", "model.safetensors", "chat_template.jinja"}
