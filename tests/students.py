@@ -37,6 +37,8 @@ CHATML = (
     "{% endgeneration %}{% else %}{{ message.content }}<|im_end|>{% endif %}\n{% endfor %}"
 )
 """Words alone: it drops tools, calls and reasoning."""
+WORDS = CHATML.replace("<|im_", "<|my_")
+"""The same in tokens of no family that is known, so that nothing better can be had."""
 
 
 def template_of(family: str) -> str:

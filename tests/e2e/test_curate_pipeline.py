@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from cli.curating import curate, fine, kept, ludus, printed_steps, rows, steps_of_card
-from students import of_family, student
+from students import WORDS, of_family, student
 
 from ludus.data.lines import episodes
 
@@ -47,7 +47,7 @@ def test_what_was_played_becomes_rows_that_a_student_can_learn(tmp_path: Path) -
 def test_the_look_before_training_decides_by_its_exit_code(tmp_path: Path) -> None:
     run, data = tmp_path / "run", tmp_path / "data"
     fine(ludus("collect", "wordle", "-n", "6", "-o", run))
-    for name, made in (("knows", of_family("qwen3")), ("no_tools", student())):
+    for name, made in (("knows", of_family("qwen3")), ("no_tools", student(WORDS))):
         made.save_pretrained(tmp_path / name)
     fine(curate(run, "--render", "qwen3", "-o", data))
     assert ludus("lint", data, "--student", tmp_path / "knows").returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from students import CHATML, of_family, student, template_of, with_tokens_of
+from students import WORDS, of_family, student, template_of, with_tokens_of
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -198,12 +198,16 @@ def test_what_was_adopted_is_read_by_transformers_alone(tmp_path: Path) -> None:
         (of_family("deepseekv3"), "The chat template leaves out tools or results"),
         (of_family("cohere2"), "The chat template refuses a conversation with tools"),
         (
-            student(CHATML.replace("im_", "my_")),
+            student(WORDS),
             "The chat template leaves out tools or results",
         ),
         (
+            student(MARKED.replace("im_", "my_").replace("add_generation_prompt", "false")),
+            "The chat template does not write where the assistant is to speak",
+        ),
+        (
             student(MARKED.replace("im_", "my_").replace("tool_call>", "use>")),
-            "The chat template writes calls in a way that cannot be read back",
+            "The chat template writes replies in a way that cannot be read back",
         ),
     ],
 )
@@ -221,7 +225,9 @@ def test_what_has_no_dialect_is_one_line_that_says_why(
 def test_a_tokenizer_that_loses_capitals_can_be_given_no_dialect() -> None:
     tokenizer = student()
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
-    with pytest.raises(TemplateUnmarked, match=r"Ludus's own writes calls in a way that cannot be"):
+    with pytest.raises(
+        TemplateUnmarked, match=r"Ludus's own writes replies in a way that cannot be"
+    ):
         dialect_of(tokenizer)
 
 

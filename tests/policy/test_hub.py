@@ -94,6 +94,8 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     monkeypatch.setattr(f"{known}.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(f"{known}.HF_HUB_CACHE", str(tmp_path / "cache"))
+    # Which remembers the Hub that it first spoke to.
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)
     yield hub.shelf
     hub.shutdown()
     thread.join()

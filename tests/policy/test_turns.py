@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from students import of_family, with_tokens_of
+from students import of_family, student, template_of, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
 from ludus.data.messages import Call, Function, Message
@@ -112,3 +112,17 @@ def test_the_ids_of_calls_differ_from_turn_to_turn() -> None:
         read(tokenizer, dialect, [1] * size, ids.input_ids, TOOLS).tool_calls for size in (5, 50)
     ]
     assert found[0] and found[1] and found[0][0].id != found[1][0].id
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_end_that_is_not_marked_is_found_behind_the_marks(ended: bool) -> None:
+    """A template of somebody else's may leave the end of a turn to the one that follows it."""
+    late = template_of("qwen3_training").replace(
+        "{{- '<|im_end|>\\n' }}\n        {%- endgeneration %}",
+        "{%- endgeneration %}\n        {{- '<|im_end|>\\n' }}",
+    )
+    tokenizer = student(late)
+    dialect = dialect_of(tokenizer)
+    assert dialect.origin == "own"
+    text = tokenizer.decode(answers(tokenizer, dialect, [MESSAGES[3]], TOOLS, ended=ended))
+    assert text.startswith("\n<|im_start|>user" if ended else "<|im_end|>\n<|im_start|>user")

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from ludus import __version__
-from ludus.cli import bring, check, collect, curate, envs, init, lint, play, runs, serve, show
+from ludus.cli import (
+    bring,
+    check,
+    collect,
+    curate,
+    envs,
+    evaluate,
+    init,
+    lint,
+    play,
+    runs,
+    serve,
+    show,
+    train,
+)
 from ludus.cli.console import complain
 from ludus.errors import LudusError
 
@@ -29,6 +43,8 @@ app.command("play")(play.play)
 app.command("collect")(collect.collect)
 app.command("import")(bring.bring)
 app.command("curate")(curate.curate)
+app.command("eval")(evaluate.evaluate)
+app.add_typer(train.app, name="train")
 app.command("runs")(runs.runs)
 app.command("show")(show.show)
 app.command("init")(init.init)

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.rows import Row
+from ludus.data.spread import allowance, quantile
 from ludus.errors import TemplateRefused, TemplateUnmarked
 from ludus.policy.dialect import any_dialect
 from ludus.policy.templates import written
@@ -19,8 +20,6 @@ from ludus.policy.templates import written
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MARGIN = 16
-STEP = 64
 _BATCH = 256
 
 
@@ -44,16 +43,14 @@ class Lengths:
     def of(cls, counts: Mapping[int, int], student: str, *, refused: int = 0) -> Lengths:
         """From how often each length came up."""
         longest = max(counts, default=0)
-        p99 = _quantile(counts, 0.99)
-        rounded = -(-(p99 + MARGIN) // STEP) * STEP
         return cls(
             student=student,
             count=sum(counts.values()),
-            p50=_quantile(counts, 0.50),
-            p95=_quantile(counts, 0.95),
-            p99=p99,
+            p50=quantile(counts, 0.50),
+            p95=quantile(counts, 0.95),
+            p99=quantile(counts, 0.99),
             max=longest,
-            max_length=min(rounded, longest),
+            max_length=allowance(counts),
             refused=refused,
         )
 
@@ -100,13 +97,3 @@ def _sizes(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
         return []
     made = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
     return [len(ids) for ids in made["input_ids"]]
-
-
-def _quantile(counts: Mapping[int, int], share: float) -> int:
-    """The smallest length that at least this share of the rows does not exceed."""
-    wanted, so_far = share * sum(counts.values()), 0
-    for length in sorted(counts):
-        so_far += counts[length]
-        if so_far >= wanted:
-            return length
-    return 0

@@ -20,7 +20,7 @@ _ALONE = ("oracle", "random")
 _WITH_MODEL = ("openai", "anthropic", "hf")
 _SHORT = ("smollm2",)
 """Local models that need no prefix."""
-_FORMS = "oracle, random, openai:MODEL, anthropic:MODEL, hf:PATH or smollm2"
+_FORMS = "oracle, random, openai:MODEL, anthropic:MODEL, hf:MODEL, a model's folder or smollm2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _parsed(text: str) -> tuple[str, str, str | None]:
     if not equals or _LABEL.fullmatch(label) is None:
         label, spec = "", text
     provider, colon, model = spec.partition(":")
-    if not colon and provider in _SHORT:
+    if not colon and provider not in _ALONE and _is_model(provider):
         provider, model = "hf", provider
     if provider in _ALONE and not colon:
         return label or provider, provider, None
@@ -85,13 +85,16 @@ def _parsed(text: str) -> tuple[str, str, str | None]:
     raise BadSetting(_complaint(spec, provider, colon))
 
 
+def _is_model(name: str) -> bool:
+    """Whether a local model is meant, though nobody says so."""
+    return name in _SHORT or (bool(name) and name not in _WITH_MODEL and Path(name).exists())
+
+
 def _complaint(spec: str, provider: str, colon: str) -> str:
     if provider in _WITH_MODEL:
         return f"--candidate {spec!r} names no model. Write {provider}:MODEL."
     if provider in _ALONE:
         return f"--candidate {spec!r}: {provider!r} plays without a model. Write {provider}."
-    if spec and not colon and Path(spec).exists():
-        return f"--candidate {spec!r} does not say what it is. Did you mean 'hf:{spec}'?"
     known = (*_ALONE, *_WITH_MODEL, *_SHORT)
     hint = did_you_mean(provider, known, f"Write {_FORMS}.")
     return f"No candidate is written {spec!r}. {hint}"

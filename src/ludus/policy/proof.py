@@ -110,15 +110,17 @@ def prove(
     if len(made.spans) != len(turns):
         return "does not mark each turn of the assistant by itself"
     stops = _stops(tokenizer, made)
+    asked = [_asked(tokenizer, template, probe.messages[:at], probe.tools, made) for at in turns]
+    if probe.tools and any(end < span[0] for end, span in zip(asked, made.spans, strict=True)):
+        return "does not write where the assistant is to speak (add_generation_prompt)"
     replies = [
-        _Reply(made.ids[: (begin := _begin(tokenizer, template, probe, at, made))],
-               made.ids[begin:end], probe.messages[at])
-        for at, (_, end) in zip(turns, made.spans, strict=True)
-    ]  # fmt: skip
+        _Reply(made.ids[: max(begin, first)], made.ids[max(begin, first) : end], probe.messages[at])
+        for at, begin, (first, end) in zip(turns, asked, made.spans, strict=True)
+    ]
     for response in responses:
         if all(each.is_read(tokenizer, response, stops, probe.tools) for each in replies):
             return Proof(response, stops)
-    return "writes calls in a way that cannot be read back" if probe.tools else "changes words"
+    return "writes replies in a way that cannot be read back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +148,15 @@ class _Reply:
         return found.content == self.meant["content"] and heard == wanted
 
 
-def _begin(
-    tokenizer: PreTrainedTokenizerBase, template: str, probe: Probe, at: int, made: Rendered
+def _asked(
+    tokenizer: PreTrainedTokenizerBase,
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Tools,
+    made: Rendered,
 ) -> int:
-    """Where the model begins to speak, which need not be where the marks begin."""
-    asked = render(tokenizer, probe.messages[:at], probe.tools, template, asks=True)
-    return shared(asked.ids, made.ids)
+    """Where the model is to speak after these messages, which need not be where marks begin."""
+    return shared(render(tokenizer, messages, tools, template, asks=True).ids, made.ids)
 
 
 def _stops(tokenizer: PreTrainedTokenizerBase, made: Rendered) -> frozenset[int]:

@@ -48,7 +48,8 @@ def answers(
     first, end = made.spans[-1]
     turn_ends = [at for at in range(first, end) if made.ids[at] in dialect.stops]
     if not turn_ends:  # A template that does not mark the end of a turn writes it right after.
-        return list(made.ids[end + (ended and made.ids[end] in dialect.stops) :])
+        follows = set(made.ids[end : end + 1]) & dialect.stops
+        return list(made.ids[end + (ended and bool(follows)) :])
     return list(made.ids[turn_ends[-1] + ended :])
 
 

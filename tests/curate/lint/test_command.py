@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from policy.conversations import INSTRUCTED, PLAYED, TALK, said
 from program import run_ludus
-from students import of_family
+from students import WORDS, of_family, student
 
 from curate.lint.linting import written
 
@@ -24,6 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("lint")
     for family in ("qwen3", "llama3"):
         of_family(family).save_pretrained(root / family)
+    student(WORDS).save_pretrained(root / "words")
     written(root / "good.jsonl", [PLAYED, TALK, INSTRUCTED])
     written(root / "twice.jsonl", [TALK, TALK])
     (root / "data").mkdir()
@@ -73,7 +74,7 @@ def test_what_bears_the_loss_stands_in_brackets_where_there_is_no_colour(place: 
 
 
 def test_findings_are_a_table_with_places_and_advice(place: Path) -> None:
-    done = lint(place, "good.jsonl", "--student", "llama3", "--show", "0")
+    done = lint(place, "good.jsonl", "--student", "words", "--show", "0")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["check", "rows", "share", "first"]
@@ -106,8 +107,8 @@ def test_both_sides_of_a_pair_are_shown(place: Path) -> None:
     found = as_json(place, "pairs.jsonl", "--student", "qwen3")
     assert [each["side"] for each in found["shown"]] == ["chosen", "rejected"]
     checks = [each["check"] for each in found["findings"]]
-    assert checks == ["drops-reasoning", "environment-tokens"], "pairs are under its own template"
-    assert all(len(each["spans"]) == 1 for each in found["shown"])
+    assert checks == ["environment-tokens"]
+    assert [len(each["spans"]) for each in found["shown"]] == [4, 1], "the assistant's turns alone"
 
 
 def test_what_a_model_said_cannot_steer_the_terminal(place: Path) -> None:

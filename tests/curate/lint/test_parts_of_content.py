@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from policy.conversations import said
-from students import CHATML, student
+from students import WORDS, student
 
 from curate.lint.linting import under
 from ludus.curate.lint.student import Student
@@ -14,7 +14,7 @@ from ludus.curate.lint.student import Student
 LOOK = {"type": "text", "text": "Look."}
 URL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 IMAGE = {"type": "image"}
-WORDS_ONLY = CHATML.replace(
+WITHOUT_IMAGES = WORDS.replace(
     "{{ message.content }}",
     "{% if message.content is string %}{{ message.content }}{% else %}"
     "{% for part in message.content if part.type == 'text' %}{{ part.text }}{% endfor %}"
@@ -32,31 +32,29 @@ def made(template: str) -> Student:
 
 @pytest.mark.parametrize("row", [showing(LOOK), showing(LOOK, URL), showing(URL)])
 def test_a_list_that_is_written_as_python_writes_it(row: dict[str, Any]) -> None:
-    assert under("llama3", row) == {"content-as-list": "error"}
-    assert under(made(CHATML), row) == {"content-as-list": "error"}
+    assert under(made(WORDS), row) == {"content-as-list": "error"}
 
 
 def test_a_list_inside_a_pair() -> None:
     row = {"prompt": [said("user", "Hi.")], "chosen": [said("assistant", "Yes.")]}
     row["rejected"] = showing(LOOK)["messages"]
-    assert under("llama3", row) == {"content-as-list": "error"}
+    assert under(made(WORDS), row) == {"content-as-list": "error"}
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_think", "gemma3", "glm4moe"])
+@pytest.mark.parametrize("family", ["qwen3_5_think", "gemma3", "glm4moe", "llama3"])
 def test_a_template_that_takes_parts(family: str) -> None:
     assert under(family, showing(LOOK, LOOK)) == {}
 
 
 def test_words_that_look_like_a_list_are_words() -> None:
     row = {"messages": [said("user", repr([LOOK])), said("assistant", "Done.")]}
-    assert under("llama3", row) == {}
+    assert under(made(WORDS), row) == {}
 
 
 def test_an_image_that_the_template_does_not_show() -> None:
-    assert under(made(WORDS_ONLY), showing(LOOK, URL)) == {"drops-image": "warning"}
-    assert under("gemma3", showing(LOOK, URL)) == {"drops-image": "warning"}, "it asks for `image`"
+    assert under(made(WITHOUT_IMAGES), showing(LOOK, URL)) == {"drops-image": "warning"}
+    assert under("gemma3", showing(LOOK, URL)) == {"drops-image": "warning"}, "ours shows none"
 
 
 def test_an_image_that_the_template_shows() -> None:
-    assert under("gemma3", showing(LOOK, IMAGE)) == {}
     assert under("qwen3_5_think", showing(LOOK, URL, IMAGE)) == {}

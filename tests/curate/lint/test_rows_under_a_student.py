@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, answer, call, calling, said
-from students import CHATML, student
+from students import WORDS, student, template_of
 
 from curate.lint.linting import under
 from ludus.curate.lint.student import Student
 
-NO_END = CHATML.replace("<|im_end|>{% endgeneration %}", "{% endgeneration %}<|im_end|>")
+NO_END = WORDS.replace("<|my_end|>{% endgeneration %}", "{% endgeneration %}<|my_end|>")
 OPEN_END = (
-    "{% for m in messages %}<|im_start|>{% if m.role == 'assistant' %}{% generation %}"
-    "{{ m.content }}{% if not loop.last %}<|im_end|>{% endif %}{% endgeneration %}"
-    "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    "{% for m in messages %}<|my_start|>{% if m.role == 'assistant' %}{% generation %}"
+    "{{ m.content }}{% if not loop.last %}<|my_end|>{% endif %}{% endgeneration %}"
+    "{% else %}{{ m.content }}<|my_end|>{% endif %}{% endfor %}"
 )
 
 
@@ -36,21 +36,22 @@ def test_reasoning_before_the_last_question_is_dropped_by_some() -> None:
 
 @pytest.mark.parametrize("row", [PLAYED, {**PLAYED, "tools": None}])
 def test_what_a_template_that_knows_only_words_drops(row: dict[str, Any]) -> None:
-    found = under(made(CHATML), row)
+    found = under(made(WORDS), row)
     tools = {"drops-tools": "error"} if row["tools"] else {}
     assert found == {"drops-tool-calls": "error", "drops-reasoning": "warning", **tools}
 
 
 def test_results_and_a_system_prompt_that_are_dropped() -> None:
     kept = "{% for message in messages if message.role in ('user', 'assistant') %}"
-    found = under(made(CHATML.replace("{% for message in messages %}", kept)), PLAYED)
+    found = under(made(WORDS.replace("{% for message in messages %}", kept)), PLAYED)
     assert found.items() >= {"drops-system-prompt": "error", "drops-tool-results": "error"}.items()
     assert "drops-user-text" not in found and "drops-assistant-text" not in found
 
 
 def test_words_beside_a_call_that_are_dropped() -> None:
-    silent = CHATML.replace("{{ message.content }}<|im_end|>{% endgen", "<|im_end|>{% endgen")
-    assert under(made(silent), TALK) == {"drops-assistant-text": "warning"}
+    silent = WORDS.replace("{{ message.content }}<|my_end|>{% endgen", "<|my_end|>{% endgen")
+    unmarked = {"template-unmarked": "error"}
+    assert under(made(silent), TALK) == {"drops-assistant-text": "warning", **unmarked}
 
 
 def test_a_tools_answer_in_a_users_turn_does_not_mislead_the_search() -> None:
@@ -67,18 +68,24 @@ def test_a_tools_answer_in_a_users_turn_does_not_mislead_the_search() -> None:
 
 
 def test_a_template_that_refuses_a_row() -> None:
-    assert under("gemma3", PLAYED) == {"template-refuses": "error"}
-    assert under("gemma3", TALK) == {}
+    assert under("cohere2", PLAYED) == {"template-refuses": "error"}
+    assert under("cohere2", TALK) == {}
 
 
 def test_a_template_that_cannot_mark_the_assistant() -> None:
-    assert under("llama3_1", TALK) == {"template-unmarked": "error"}
+    assert under("gemma4", TALK) == {"template-unmarked": "error"}
 
 
-def test_a_template_without_marks_does_for_pairs() -> None:
+@pytest.mark.parametrize("row", [TALK, PLAYED, ENDED])
+def test_a_family_that_is_known_is_rendered_as_it_will_be_trained(row: dict[str, Any]) -> None:
+    assert under("llama3_1", row) == under("gemma3", row) == {}
+
+
+def test_pairs_are_looked_at_under_the_same_template() -> None:
     row = {"prompt": TALK["messages"][:1], "chosen": TALK["messages"][1:2]}
     row["rejected"] = [said("assistant", "No idea.")]
     assert under("llama3_1", row) == {}
+    assert under("gemma4", row) == {"template-unmarked": "error"}
 
 
 def test_a_row_in_which_no_token_bears_the_loss() -> None:
@@ -88,13 +95,13 @@ def test_a_row_in_which_no_token_bears_the_loss() -> None:
 def test_an_end_of_turn_that_is_not_trained() -> None:
     assert under(made(NO_END), TALK) == {"stop-token": "error"}
     assert under(made(OPEN_END), TALK) == {"stop-token": "warning"}
-    assert under(made(CHATML), TALK) == {}
+    assert under(made(WORDS), TALK) == {}
 
 
 def test_an_end_of_turn_need_not_be_called_special() -> None:
-    template = CHATML.replace("<|im_end|>", "<done>")
+    template = WORDS.replace("<|my_end|>", "<done>")
     tokenizer = student(template)
-    assert under(Student("made", tokenizer), TALK) == {"stop-token": "error"}
+    assert under(Student("made", tokenizer), TALK) == {"template-unmarked": "error"}
     tokenizer.add_tokens(["<done>"])
     assert under(Student("made", tokenizer), TALK) == {}
 
@@ -116,8 +123,8 @@ def test_arguments_in_strings_that_the_template_quotes_again() -> None:
         return {"messages": [said("user", "Go."), calling(call("guess", arguments)), answer("no")]}
 
     assert under("lfm2_2_5", row({"word": "a"})) == {}
-    double = made(CHATML.replace("{{ message.content }}<|im_end|>{% endg",
-        "{{ message.tool_calls | tojson }}<|im_end|>{% endg"))  # fmt: skip
+    double = made(WORDS.replace("<|my_end|>{% endg",
+        "{{ message.tool_calls | tojson if message.tool_calls }}<|my_end|>{% endg"))  # fmt: skip
     assert under(double, row('{"word": "a"}')) == {"quoted-arguments": "warning"}
     assert under("qwen3", row('{"word": "a"}')) == {}, "Qwen's writes a string as it is"
 
@@ -130,9 +137,11 @@ def test_parts_of_content_are_looked_for_too() -> None:
 
 @pytest.mark.parametrize("family", ["llama3_1", "llama3_2"])
 def test_an_empty_list_of_tools_that_the_template_writes_about(family: str) -> None:
+    unknown = made(template_of(family).replace("header_id", "head_id"))
     unmarked = {"template-unmarked": "error"}
-    assert under(family, {**TALK, "tools": []}) == unmarked | {"empty-tools": "warning"}
-    assert under(family, {**TALK, "tools": None}) == unmarked
+    assert under(unknown, {**TALK, "tools": []}) == unmarked | {"empty-tools": "warning"}
+    assert under(unknown, {**TALK, "tools": None}) == unmarked
+    assert under(family, {**TALK, "tools": []}) == {}
     assert under("qwen3", {**TALK, "tools": []}) == {}
 
 

@@ -1,0 +1,156 @@
+"""`ludus train`: rows -> a better model, by SFT or DPO."""
+
+from __future__ import annotations
+
+import typer
+
+from ludus.cli import train_options as options
+from ludus.cli.train_options import lora_of, settings_of
+from ludus.cli.trained import Push, train
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Train a model on rows: imitation (sft), or preferences (dpo).",
+)
+
+
+@app.command()
+def sft(
+    data: options.Data,
+    model: options.Model,
+    out: options.Out,
+    epochs: options.Epochs = 3.0,
+    batch_size: options.BatchSize = None,
+    accumulate: options.Accumulate = 1,
+    learning_rate: options.LearningRate = None,
+    max_length: options.MaxLength = None,
+    drop: options.Drop = False,
+    packing: options.Packing = False,
+    lora: options.Lora = False,
+    lora_rank: options.LoraRank = None,
+    lora_alpha: options.LoraAlpha = None,
+    lora_dropout: options.LoraDropout = None,
+    lora_targets: options.LoraTargets = None,
+    merge: options.Merge = None,
+    gradient_checkpointing: options.Checkpointing = False,
+    precision: options.Precision = None,
+    device: options.Device = None,
+    compile: options.Compile = None,
+    checkpoint_every: options.CheckpointEvery = "10m",
+    seed: options.Seed = 0,
+    set: options.Set = None,
+    report_to: options.ReportTo = None,
+    overwrite: options.Overwrite = False,
+    push_to_hub: options.Push = None,
+    private: options.Private = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Teach a model to act as in the rows, by supervised fine-tuning.
+
+    Only what the assistant said is learned. The same command goes on where it was stopped.
+
+    Examples:
+
+    ludus train sft data/wordle --model smollm2 -o models/wordle
+
+    ludus train sft data/wordle -m Qwen/Qwen3-0.6B --lora --set warmup_steps=20 -o models/wordle
+    """
+    settings = settings_of(
+        epochs=epochs,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        learning_rate=learning_rate,
+        max_length=max_length,
+        drop=drop,
+        packing=packing,
+        lora=lora_of(
+            lora,
+            rank=lora_rank,
+            alpha=lora_alpha,
+            dropout=lora_dropout,
+            targets=lora_targets,
+            merge=merge,
+        ),
+        gradient_checkpointing=gradient_checkpointing,
+        precision=precision,
+        device=device,
+        compile=compile,
+        checkpoint_every=checkpoint_every,
+        seed=seed,
+        assignments=set,
+        report_to=report_to,
+    )
+    push = Push.to(push_to_hub, private=private)
+    train("sft", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json)
+
+
+@app.command()
+def dpo(
+    data: options.Data,
+    model: options.Model,
+    out: options.Out,
+    epochs: options.Epochs = 3.0,
+    batch_size: options.BatchSize = None,
+    accumulate: options.Accumulate = 1,
+    learning_rate: options.LearningRate = None,
+    max_length: options.MaxLength = None,
+    drop: options.Drop = False,
+    beta: options.Beta = None,
+    lora: options.Lora = False,
+    lora_rank: options.LoraRank = None,
+    lora_alpha: options.LoraAlpha = None,
+    lora_dropout: options.LoraDropout = None,
+    lora_targets: options.LoraTargets = None,
+    merge: options.Merge = None,
+    gradient_checkpointing: options.Checkpointing = False,
+    precision: options.Precision = None,
+    device: options.Device = None,
+    compile: options.Compile = None,
+    checkpoint_every: options.CheckpointEvery = "10m",
+    seed: options.Seed = 0,
+    set: options.Set = None,
+    report_to: options.ReportTo = None,
+    overwrite: options.Overwrite = False,
+    push_to_hub: options.Push = None,
+    private: options.Private = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Teach a model to prefer the better of two attempts, by DPO.
+
+    The rows are pairs, as `ludus curate --to dpo` writes them. The same command goes on where it
+    was stopped.
+
+    Examples:
+
+    ludus train dpo data/pairs --model models/wordle -o models/wordle-dpo
+
+    ludus train dpo data/pairs -m models/wordle --lora --beta 0.05 -o models/wordle-dpo
+    """
+    settings = settings_of(
+        epochs=epochs,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        learning_rate=learning_rate,
+        max_length=max_length,
+        drop=drop,
+        beta=beta,
+        lora=lora_of(
+            lora,
+            rank=lora_rank,
+            alpha=lora_alpha,
+            dropout=lora_dropout,
+            targets=lora_targets,
+            merge=merge,
+        ),
+        gradient_checkpointing=gradient_checkpointing,
+        precision=precision,
+        device=device,
+        compile=compile,
+        checkpoint_every=checkpoint_every,
+        seed=seed,
+        assignments=set,
+        report_to=report_to,
+    )
+    push = Push.to(push_to_hub, private=private)
+    train("dpo", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json)

@@ -1,0 +1,167 @@
+"""The options that `ludus train sft` and `ludus train dpo` have in common, and what they mean."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ludus.cli.figures import seconds_of
+from ludus.errors import BadSetting
+
+if TYPE_CHECKING:
+    from ludus.train.settings import Lora as LoraSettings
+    from ludus.train.settings import Settings
+
+_PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX")}
+"""What has to be installed for a report, where that is not what its name says."""
+
+
+class Report(StrEnum):
+    TRACKIO = "trackio"
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+    NONE = "none"
+
+
+Data = Annotated[
+    Path, typer.Argument(metavar="DATA", help="What `ludus curate` wrote, or a file of rows.")
+]
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="smollm2, a folder, a .gguf file, or a Hub name.")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Where the model goes.")]
+Epochs = Annotated[float, typer.Option(help="How often every row is seen.")]
+BatchSize = Annotated[
+    int | None, typer.Option(help="Rows at once in each process.", show_default="8")
+]
+Accumulate = Annotated[int, typer.Option(help="Batches to a step.")]
+LearningRate = Annotated[
+    float | None, typer.Option(help="The highest one.", show_default="by the model's size")
+]
+MaxLength = Annotated[
+    int | None, typer.Option(help="Tokens of a row.", show_default="as the rows ask for")
+]
+Drop = Annotated[
+    bool, typer.Option("--drop", help="Leave out rows of which nothing would be learned.")
+]
+Packing = Annotated[
+    bool, typer.Option("--packing/--no-packing", help="Several short rows in one sequence.")
+]
+Beta = Annotated[
+    float | None,
+    typer.Option(help="How dear it is to move away from the model.", show_default="0.1"),
+]
+Lora = Annotated[bool, typer.Option("--lora", help="Train a small adapter, not all weights.")]
+LoraRank = Annotated[int | None, typer.Option(help="Its rank.", show_default="16")]
+LoraAlpha = Annotated[int | None, typer.Option(help="Its scale.", show_default="twice the rank")]
+LoraDropout = Annotated[float | None, typer.Option(help="Its dropout.", show_default="0")]
+LoraTargets = Annotated[
+    str | None,
+    typer.Option(help="The layers it is put on: q_proj,v_proj.", show_default="all linear ones"),
+]
+Merge = Annotated[
+    bool | None,
+    typer.Option(
+        "--merge/--no-merge", help="A whole model, or the adapter alone.", show_default="merge"
+    ),
+]
+Checkpointing = Annotated[
+    bool,
+    typer.Option(
+        "--gradient-checkpointing/--no-gradient-checkpointing",
+        help="Slower, with much less memory.",
+    ),
+]
+Precision = Annotated[
+    str | None, typer.Option(help="bf16, fp16 or fp32.", show_default="by the device")
+]
+Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu.", show_default="best")]
+Compile = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile", help="Let torch compile it.", show_default="by the device"
+    ),
+]
+CheckpointEvery = Annotated[str, typer.Option(help="90s, 10m or 2h.")]
+Seed = Annotated[int, typer.Option(help="The order of the rows, and dropout.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other field of TRL's config."),
+]
+ReportTo = Annotated[
+    Report | None, typer.Option(help="Who keeps the curves.", show_default="trackio if installed")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Begin anew, and replace the model that is there.")
+]
+Push = Annotated[str | None, typer.Option("--push-to-hub", "-H", help="USER/NAME of a model.")]
+Private = Annotated[bool, typer.Option(help="Make that model a private one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")]
+
+
+def settings_of(
+    *,
+    checkpoint_every: str,
+    assignments: list[str] | None,
+    report_to: Report | None,
+    lora: LoraSettings | None,
+    **plain: Any,
+) -> Settings:
+    """All options as the trainer's settings."""
+    from ludus.train.settings import Settings, overrides_of
+
+    overrides = overrides_of(assignments or ())
+    if secret := next((key for key in overrides if key.endswith("hub_token")), None):
+        raise BadSetting(f"--set {secret} would be written down. Set HF_TOKEN instead.")
+    return Settings(
+        checkpoint_every=seconds_of(checkpoint_every, "--checkpoint-every"),
+        overrides=overrides,
+        report_to=_reporter(report_to),
+        lora=lora,
+        **plain,
+    )
+
+
+def lora_of(
+    wanted: bool,
+    *,
+    rank: int | None,
+    alpha: int | None,
+    dropout: float | None,
+    targets: str | None,
+    merge: bool | None,
+) -> LoraSettings | None:
+    """The adapter; what is said of one that is not wanted is a mistake, and not passed over."""
+    from ludus.train.settings import Lora
+
+    names = tuple(name.strip() for name in (targets or "").split(",") if name.strip())
+    said = {
+        "rank": rank,
+        "alpha": alpha,
+        "dropout": dropout,
+        "targets": names if targets is not None else None,
+        "merge": merge,
+    }
+    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    if wanted:
+        return Lora(**given)
+    if given:
+        first = next(iter(given))
+        option = first if first == "merge" else f"lora-{first}"
+        option = "no-merge" if option == "merge" and merge is False else option
+        raise BadSetting(f"--{option} says how an adapter is made. Add --lora, or leave it away.")
+    return None
+
+
+def _reporter(asked: Report | None) -> str | None:
+    if asked is None:
+        return Report.TRACKIO.value if find_spec(Report.TRACKIO) else None
+    if asked is Report.NONE:
+        return None
+    if not any(map(find_spec, _PACKAGES.get(asked.value, (asked.value,)))):
+        raise BadSetting(f"--report-to {asked} needs a package: pip install {asked}")
+    return asked.value

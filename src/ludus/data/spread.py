@@ -1,0 +1,30 @@
+"""How long rows are, and how much of that training should allow.
+
+Pure functions over how often each length came up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MARGIN = 16
+STEP = 64
+
+
+def quantile(counts: Mapping[int, int], share: float) -> int:
+    """The smallest length that at least this share of the rows does not exceed."""
+    wanted, so_far = share * sum(counts.values()), 0
+    for length in sorted(counts):
+        so_far += counts[length]
+        if so_far >= wanted:
+            return length
+    return 0
+
+
+def allowance(counts: Mapping[int, int]) -> int:
+    """A length that cuts off one row in a hundred at most, and does not pay for the few longest.
+
+    Never more than the longest row.
+    """
+    rounded = -(-(quantile(counts, 0.99) + MARGIN) // STEP) * STEP
+    return min(rounded, max(counts, default=0))

@@ -1,0 +1,127 @@
+"""TRL's config for a run: what the settings mean in its fields.
+
+Where the settings say nothing: a cosine schedule with a short warm-up and gradients clipped at 1,
+because a fine-tuning is short and its first steps are its wildest; no weight decay, because what
+the base knows is not to fade. Evaluated at the end of each epoch where there are test rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import BadSetting
+from ludus.policy.device import choose_device, choose_dtype
+from ludus.train.checkpoints import FOLDER
+from ludus.train.overrides import checked
+from ludus.train.settings import BATCH, Method, Settings
+
+KEPT = 2
+"""Checkpoints on the disk: the newest, and one in case that the newest is being written."""
+LINES = 500
+"""About so many lines has the log of a long run; a short one has one for each step."""
+BETA = 0.1
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def config_class(method: Method) -> Any:
+    import trl
+
+    return trl.SFTConfig if method == "sft" else trl.DPOConfig
+
+
+def made(method: Method, settings: Settings, out: Path) -> Any:
+    """The config, but for what only the rows and the weights decide."""
+    kind = config_class(method)
+    overrides = checked(kind, settings.overrides)
+    fields = _common(settings, out) | (_sft(settings) if method == "sft" else _dpo(settings))
+    try:
+        config = kind(**{**fields, **overrides})
+    except (ValueError, TypeError, ImportError) as error:
+        said = " ".join(str(error).split())
+        raise BadSetting(f"TRL does not take these settings: {said}") from error
+    if config.n_gpu > 1:
+        # One process trains on one GPU; a launcher starts one for each.
+        config._n_gpu = 1
+    return config
+
+
+def complete(
+    config: Any,
+    settings: Settings,
+    *,
+    learning_rate: float,
+    max_length: int,
+    steps: int,
+    test: bool,
+) -> None:
+    """Fill in what the rows and the weights decided, unless it was set by name."""
+    given = settings.overrides
+    if "learning_rate" not in given:
+        config.learning_rate = learning_rate
+    if "logging_steps" not in given:
+        config.logging_steps = max(1, round(steps / LINES))
+    if not test:
+        config.eval_strategy = type(config.eval_strategy)("no")
+    # Rows are cut already, and TRL wants to be told of no length where it does not pad.
+    bare = getattr(config, "padding_free", False) and not getattr(config, "packing", False)
+    config.max_length = None if bare else max_length
+
+
+def precision_of(settings: Settings) -> str:
+    """What the sums are made in: bf16 where the device is good at it; weights stay float32."""
+    device = choose_device(settings.device)
+    if settings.precision is None:
+        return "fp32" if device == "mps" else _PRECISIONS[choose_dtype(None, device)]
+    if settings.precision == "fp16" and device == "cpu":
+        raise BadSetting("--precision fp16 is for GPUs. Use fp32 on a CPU, or bf16.")
+    return settings.precision
+
+
+def _common(settings: Settings, out: Path) -> dict[str, Any]:
+    device, precision = choose_device(settings.device), precision_of(settings)
+    if ":" in device:
+        raise BadSetting(
+            f"--device {device}: training takes the first GPU that it sees. Show it one with "
+            f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]}."
+        )
+    batch = settings.batch_size or BATCH
+    return {
+        "output_dir": str(out / FOLDER),
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": batch,
+        "per_device_eval_batch_size": batch,
+        "gradient_accumulation_steps": settings.accumulate,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.03,
+        "max_grad_norm": 1.0,
+        "seed": settings.seed,
+        "data_seed": settings.seed,
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
+        "use_cpu": device == "cpu",
+        "dataloader_pin_memory": device.startswith("cuda"),
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        "save_total_limit": KEPT,
+        "logging_first_step": True,
+        # A loss that is no number is the news of the day, and not to be smoothed over.
+        "logging_nan_inf_filter": False,
+        "report_to": settings.report_to or "none",
+        "disable_tqdm": True,
+        "log_level": "error",
+        "log_level_replica": "error",
+    }
+
+
+def _sft(settings: Settings) -> dict[str, Any]:
+    return {"packing": settings.packing, "dataset_kwargs": {"skip_prepare_dataset": True}}
+
+
+def _dpo(settings: Settings) -> dict[str, Any]:
+    """What the base says of every row is computed beforehand: no second model in memory."""
+    return {
+        "beta": settings.beta or BETA,
+        "precompute_ref_log_probs": settings.lora is None,
+    }

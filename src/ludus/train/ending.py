@@ -1,0 +1,93 @@
+"""How a run ends: the model is saved, and its figures, its card and its picture are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import RunError
+from ludus.train import folder, record
+from ludus.train.card import CARD, PICTURE, card_of
+from ludus.train.curve import draw
+from ludus.train.job import Job
+from ludus.train.pace import Pace
+from ludus.train.saving import save, saved_dtype
+from ludus.train.training import Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run."""
+
+    folder: Path
+    steps: int
+    loss: float | None
+    """The last that was logged."""
+    seconds: float
+    tokens: int
+    resumed_from: int | None = None
+    stopped: str | None = None
+    """Why it ended before its last step; the same call goes on."""
+
+
+def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
+    step, stopped = trainer.state.global_step, pace.stopped
+    resumed = pace.standing.step if pace.standing else None
+    if stopped and step < trainer.state.max_steps:
+        figures = _figures(job, trainer, pace)
+        return outcome_of(job.out, figures, resumed, stopped)
+    dtype = saved_dtype(job.source)
+    save(trainer, job.tokenizer, job.dialect, job.settings, job.source, dtype=dtype, out=job.out)
+    figures = _figures(job, trainer, pace)
+    if job.world.main:
+        _finish(job, figures)
+    job.world.wait()
+    return outcome_of(job.out, figures, resumed)
+
+
+def _finish(job: Job, figures: Figures) -> None:
+    title = f"{job.method.upper()} of {job.source.name} on {job.data.name}"
+    draw(list(record.lines(job.out)), job.out / PICTURE, title=title)
+    done = record.read(job.out)
+    if done is None:
+        raise RunError(f"{job.out / record.RECORD} was removed while the run was under way.")
+    card = card_of(done.model_copy(update={"figures": figures}), name=str(job.out))
+    (job.out / CARD).write_text(card, encoding="utf-8")
+    # With its figures a run is whole: what only a run under way needs goes after that.
+    record.finish(job.out, figures)
+    folder.tidy(job.out)
+
+
+def _figures(job: Job, trainer: Any, pace: Pace) -> Figures:
+    logged = list(record.lines(job.out))
+    losses, test = record.losses(logged), record.losses(logged, "eval_loss")
+    tokens, seconds = int(trainer._total_train_tokens), pace.seconds
+    return Figures(
+        steps=trainer.state.global_step,
+        epochs=trainer.state.epoch,
+        tokens=tokens,
+        seconds=round(seconds, 3),
+        tokens_per_second=round(tokens / seconds, 1) if seconds else None,
+        first_loss=losses[0][1] if losses else None,
+        last_loss=losses[-1][1] if losses else None,
+        eval_loss=test[-1][1] if test else None,
+        peak_memory=_peak_memory(job.config.device),
+    )
+
+
+def _peak_memory(device: Any) -> int | None:
+    if device.type != "cuda":
+        return None
+    import torch
+
+    return int(torch.cuda.max_memory_allocated(device))
+
+
+def outcome_of(
+    out: Path, figures: Figures, resumed: int | None, stopped: str | None = None
+) -> Outcome:
+    return Outcome(
+        out, figures.steps, figures.last_loss, figures.seconds or 0.0, figures.tokens or 0,
+        resumed, stopped,
+    )  # fmt: skip

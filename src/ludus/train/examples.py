@@ -1,0 +1,135 @@
+"""What a row means: the conversations of which a model learns, one for SFT, two for DPO.
+
+Pure functions. Rows are those that `ludus curate` writes, or others of TRL's forms: `messages`,
+`prompt` with `completion`, or `prompt` with `chosen` and `rejected`, and `tools` beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+from pydantic_core import from_json
+
+from ludus.data.tools import JsonObject, arguments_of
+from ludus.errors import BadSetting
+from ludus.policy.templates import Conversation
+from ludus.train.settings import Method
+
+Messages = list[JsonObject]
+_OTHER = {"sft": "dpo", "dpo": "sft"}
+_WANTED = {
+    "sft": "`messages`, or `prompt` and `completion`",
+    "dpo": "`prompt`, `chosen` and `rejected`",
+}
+
+
+class BadRow(ValueError):
+    """A row that cannot be trained on; where it stands is added by who read it."""
+
+
+def conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
+    """One for SFT; for DPO the better and the worse."""
+    fields = _object(row)
+    if _method_of(fields) != method:
+        raise _other_rows(fields, method)
+    tools = _tools(fields.get("tools"))
+    prompt: Messages = []
+    if method == "dpo":
+        prompt, *sides = _pair(fields)
+    elif "messages" in fields:
+        sides = [_messages(fields, "messages")]
+    else:
+        prompt, sides = _messages(fields, "prompt"), [_messages(fields, "completion")]
+    return [Conversation([*prompt, *side], tools, len(prompt)) for side in sides]
+
+
+def calls(messages: Sequence[Any]) -> Iterator[JsonObject]:
+    """The functions that were called in some messages."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            yield call.get("function") or call
+
+
+def _object(row: bytes | JsonObject) -> JsonObject:
+    if not isinstance(row, bytes):
+        return row
+    try:
+        fields = from_json(row)
+    except ValueError as error:
+        raise BadRow(f"is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise BadRow("is no JSON object")
+    return fields
+
+
+def _method_of(fields: JsonObject) -> Method | None:
+    if "chosen" in fields and "rejected" in fields:
+        return "dpo"
+    return "sft" if "messages" in fields or {"prompt", "completion"} <= fields.keys() else None
+
+
+def _other_rows(fields: JsonObject, method: Method) -> Exception:
+    if _method_of(fields) is None:
+        columns = ", ".join(map(str, fields)) or "none"
+        return BadRow(f"has no {_WANTED[method]}; its columns are {columns}")
+    other = _OTHER[method]
+    return BadSetting(
+        f"These are rows for {other.upper()}, with {_WANTED[other]}. "
+        f"Train on them with `ludus train {other}`."
+    )
+
+
+def _pair(fields: JsonObject) -> tuple[Messages, Messages, Messages]:
+    """What both sides begin with is the prompt, where none is given apart."""
+    chosen, rejected = _messages(fields, "chosen"), _messages(fields, "rejected")
+    if fields.get("prompt"):
+        return _messages(fields, "prompt"), chosen, rejected
+    both = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
+    shared = sum(1 for _ in both)
+    return chosen[:shared], chosen[shared:], rejected[shared:]
+
+
+def _messages(fields: JsonObject, column: str) -> Messages:
+    found = fields.get(column)
+    if isinstance(found, str):
+        raise BadRow(f"has text in `{column}`, where a list of messages is wanted")
+    if not isinstance(found, list) or not found:
+        raise BadRow(f"has no messages in `{column}`")
+    if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in found):
+        raise BadRow(f"has something in `{column}` that is no message with a `role`")
+    return [_message(each) for each in found]
+
+
+def _message(message: JsonObject) -> JsonObject:
+    """As chat templates want it: what a call was given as an object, not as its text."""
+    made = message.get("tool_calls")
+    if not made:
+        return message
+    if not isinstance(made, list) or not all(isinstance(call, dict) for call in made):
+        raise BadRow("has `tool_calls` that are no list of calls")
+    return {**message, "tool_calls": [_call(call) for call in made]}
+
+
+def _call(call: JsonObject) -> JsonObject:
+    function = call.get("function", call)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRow("has a call without a `name`")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        arguments = arguments_of(arguments)
+        if arguments is None:
+            raise BadRow(f"has a call of {function['name']} whose arguments are no JSON object")
+    return {**call, "type": "function", "function": {**function, "arguments": arguments or {}}}
+
+
+def _tools(found: Any) -> list[JsonObject] | None:
+    if isinstance(found, str):
+        try:
+            found = from_json(found) if found.strip() else None
+        except ValueError as error:
+            raise BadRow(f"has `tools` that are no JSON: {error}") from error
+    if found and not (isinstance(found, list) and all(isinstance(tool, dict) for tool in found)):
+        raise BadRow("has `tools` that are no list of tools")
+    return found or None

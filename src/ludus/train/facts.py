@@ -1,0 +1,99 @@
+"""Facts of a training run as JSON: versions, devices, TRL's config; never a secret.
+
+Pure but for asking which packages and devices there are. Writing is `ludus.train.record`'s.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ludus.data.tools import JsonObject
+
+_BLOCK = 1 << 20
+_PACKAGES = ("ludus", "torch", "transformers", "trl", "peft", "datasets", "accelerate")
+_SECRETS = frozenset({"hub_token", "push_to_hub_token"})
+_PLACES = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
+"""Where it ran, which is nobody else's business and differs from run to run."""
+
+
+def versions() -> dict[str, str]:
+    """Of Python, and of those packages that decide what comes out."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def devices(device: str, processes: int = 1) -> tuple[str, ...]:
+    """The name of a device, once for each process that trains on one like it."""
+    kind, _, index = device.partition(":")
+    name = kind
+    if kind == "cuda":
+        import torch
+
+        name = torch.cuda.get_device_name(int(index) if index else None)
+    elif kind == "cpu":
+        name = f"cpu ({platform.machine()})"
+    return (str(name),) * processes
+
+
+def config_json(config: Any) -> JsonObject:
+    """Every field of a trainer's config, but for secrets and for places on this machine."""
+    fields: Mapping[str, Any] = config.to_dict()
+    left_out = _SECRETS | _PLACES
+    return {key: plain(value) for key, value in fields.items() if key not in left_out}
+
+
+def digest_of(*files: Path) -> str:
+    """The SHA-256 of a file, as `sha256sum` gives it, or of several, one after the other."""
+    found = sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+    return found.hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON. What is not finite becomes null, what JSON does not know its type's name.
+
+    A type's name, and no `repr`: that may hold an address in memory, or a secret.
+    """
+    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, BaseModel):
+        return plain(value.model_dump())
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    return _plain_many(value)
+
+
+def _plain_many(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((plain(item) for item in value), key=str)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "item") and not getattr(value, "shape", True):
+        return plain(value.item())
+    return type(value).__name__

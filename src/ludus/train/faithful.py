@@ -1,0 +1,76 @@
+"""Whether a template keeps what a row says: calls and their arguments among what is learned, tools
+and results among what is read.
+
+A dialect is proven on a probe; rows have names and values that no probe has. So some of the rows
+themselves are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from ludus.errors import BadSetting, TemplateRefused
+from ludus.policy.templates import Conversation, Rendered, render_many
+from ludus.train.examples import BadRow, calls, conversations
+from ludus.train.rows import Split
+from ludus.train.settings import Method
+
+SAMPLE = 64
+
+
+def check_rows(split: Split, tokenizer: Any, template: str, method: Method) -> None:
+    """Raise over the first of some rows of which the template loses something."""
+    for number, row in islice((row for some in split.batches(SAMPLE) for row in some), SAMPLE):
+        try:
+            talks = conversations(row, method)
+        except BadRow as error:
+            raise BadSetting(f"{split.place(number)} {error}.") from error
+        for talk, made in zip(talks, render_many(tokenizer, talks, template), strict=True):
+            lost = None if isinstance(made, TemplateRefused) else missing(talk, made)
+            if lost is not None:
+                raise BadSetting(
+                    f"{split.place(number)}: the chat template loses {lost}, so that it cannot be "
+                    "learned. Use a model whose template knows tools."
+                )
+
+
+def missing(talk: Conversation, made: Rendered) -> str | None:
+    """What of a conversation is not where it should be; None: all of it is there."""
+    learned = "".join(piece.text for piece in made.pieces() if piece.bears_loss)
+    said = talk.messages[talk.prompt :]
+    for tool in talk.tools or ():
+        if (name := tool.get("function", tool).get("name", "")) not in made.text:
+            return f"the tool {name}"
+    for call in calls([each for each in said if each["role"] == "assistant"]):
+        if call["name"] not in learned:
+            return f"the call of {call['name']}"
+        for name, value in call["arguments"].items():
+            if not all(any(form in learned for form in _forms(leaf)) for leaf in _leaves(value)):
+                return f"{name} of the call of {call['name']}"
+    for message in said:
+        content = message.get("content")
+        is_result = message["role"] == "tool" and isinstance(content, str)
+        if is_result and not any(form in made.text for form in _forms(content)):
+            return "what a tool answered"
+    return None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    elif value is not None:
+        yield value
+
+
+def _forms(value: Any) -> Iterator[str]:
+    """How a template may write a value: as it is, as Python or as JSON."""
+    yield str(value).strip()
+    for plain in (False, True):
+        yield json.dumps(value, ensure_ascii=plain).strip('"')

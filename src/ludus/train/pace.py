@@ -1,0 +1,109 @@
+"""What happens between two steps: lines are logged, checkpoints fall due, somebody wants to stop.
+
+A callback of the trainer's. What a line looks like on the disk is `ludus.train.record`'s business,
+on a screen the watch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from ludus.train import record
+from ludus.train.checkpoints import Standing
+from ludus.train.watch import Watch
+from ludus.train.world import World
+
+REASONS = ("interrupted", "terminated", "stopped")
+_UNTOLD = frozenset({"total_flos", "eval_runtime", "eval_num_tokens"})
+_RATES = "_per_second"
+
+
+class Pace:
+    """Told by the trainer of every step; says when to save and when to end."""
+
+    def __init__(
+        self,
+        out: Path,
+        watch: Watch,
+        world: World,
+        *,
+        every: float,
+        standing: Standing | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.out, self.watch, self.world, self.every = out, watch, world, every
+        self.standing = standing
+        self.stopped: str | None = None
+        self.trainer: Any = None
+        """Set when there is one: the two know each other."""
+        self._clock = clock
+        self._began = self._saved = clock()
+        self._due = False
+
+    @property
+    def seconds(self) -> float:
+        """Spent on training, before this process too."""
+        before = self.standing.seconds if self.standing else 0.0
+        return before + self._clock() - self._began
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.standing is not None:
+            self.trainer.take_up(self.standing)
+        self._began = self._saved = self._clock()
+        self.watch.begin(state.max_steps, self.standing.step if self.standing else None)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._ask(state.global_step)
+        if state.global_step >= state.max_steps:
+            return
+        # What is measured at the end of an epoch belongs before a checkpoint that is made there.
+        if not _ends_epoch(state.epoch):
+            self._decide(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step >= state.max_steps:
+            return
+        if _ends_epoch(state.epoch):
+            self._decide(control)
+        elif self.stopped:
+            control.should_evaluate = False
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if not self.world.main or not logs or "train_runtime" in logs:
+            return
+        line = {"step": state.global_step, **_line(logs), "seconds": round(self.seconds, 3)}
+        record.append(self.out, line)
+        self.watch.step(line)
+
+    def _ask(self, step: int) -> None:
+        wish = self.watch.stopping
+        code = 0 if wish is None else 1 + REASONS.index(wish if wish in REASONS else "stopped")
+        late = self.world.main and self._clock() - self._saved >= self.every
+        due, code = self.world.highest([int(late), code])
+        self._due = self._due or bool(due)
+        self.stopped = REASONS[code - 1] if code else None
+
+    def _decide(self, control: Any) -> None:
+        if self._due or self.stopped:
+            control.should_save = True
+            self._due, self._saved = False, self._clock()
+        if self.stopped:
+            control.should_training_stop = True
+
+
+def _line(logs: Mapping[str, Any]) -> dict[str, Any]:
+    told = {
+        name: value
+        for name, value in logs.items()
+        if name not in _UNTOLD and not name.endswith(_RATES)
+    }
+    if (tokens := told.pop("num_tokens", None)) is not None:
+        told["tokens"] = int(tokens)
+    return told
+
+
+def _ends_epoch(epoch: float | None) -> bool:
+    return epoch is not None and abs(epoch - round(epoch)) < 1e-9

@@ -1,0 +1,200 @@
+"""What a training run leaves to read: `training.json`, and `log.jsonl` line by line.
+
+    out/
+      training.json    model, data, settings, versions, devices; at the end the figures
+      log.jsonl        one line a logged step: step, loss, learning_rate, tokens, seconds, ...
+
+Files only. What the settings mean, and when a step is logged, is the trainers' business; the
+picture is `ludus.train.curve`'s, the README `ludus.train.card`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from ludus.data.settings import differences, written
+from ludus.data.tools import JsonObject
+from ludus.errors import RunError
+from ludus.policy import smollm2
+from ludus.train.facts import plain, versions
+from ludus.train.training import Figures, Training
+
+RECORD = "training.json"
+LOG = "log.jsonl"
+_SHOWN = 8
+_BLOCK = 1 << 20
+_SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
+_FREE = frozenset({"device", "report_to", "checkpoint_every", "compile"})
+"""Settings that may differ when a run goes on: they decide where and how fast, not what."""
+
+
+def begin(out: Path, about: Mapping[str, Any], *, resumed_from: int | None = None) -> Training:
+    """Write `training.json`; `about` has the fields of `Training` but dates and versions.
+
+    A run that goes on keeps its date, and remembers where. `base` and `license` are found out
+    where they are not given.
+    """
+    there = read(out) if resumed_from is not None else None
+    resumes = (*there.resumed_from, resumed_from) if there and resumed_from is not None else ()
+    given = {key: value for key, value in plain(about).items() if value is not None}
+    training = Training(
+        created_at=there.created_at if there else datetime.now(UTC),
+        versions=versions(),
+        resumed_from=resumes,
+        **{**_origin(str(about["model"])), **given},
+    )
+    _write(out, training)
+    return training
+
+
+def _origin(model: str) -> JsonObject:
+    """The model's name on the Hub and its license, as far as the name or its own record tells."""
+    if model == smollm2.NAME:
+        return {"base": _SMOLLM2, "license": "apache-2.0"}
+    if Path(model).expanduser().exists():
+        there = read(Path(model).expanduser())
+        return {"base": there.base, "license": there.license} if there else {}
+    return {"base": model} if _ON_HUB.fullmatch(model) else {}
+
+
+def finish(out: Path, figures: Figures) -> Training:
+    """Add the figures; now the run is whole."""
+    there = read(out)
+    if there is None:
+        raise RunError(f"{out} holds no training: there is no {RECORD} in it.")
+    finite = Figures.model_validate(plain(figures.model_dump()))
+    done = there.model_copy(update={"figures": finite})
+    _write(out, done)
+    return done
+
+
+def read(out: Path) -> Training | None:
+    """What `training.json` says; None where there is none."""
+    file = out / RECORD
+    try:
+        return Training.model_validate(from_json(file.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except ValidationError as error:
+        raise _unreadable(file, error) from error
+    except ValueError as error:
+        raise RunError(f"{file} is not JSON: {error}.") from error
+
+
+def _unreadable(file: Path, error: ValidationError) -> RunError:
+    first = error.errors(include_url=False)[0]
+    if first["loc"] == ("version",):
+        return RunError(
+            f"{file} is of version {first['input']!r}, and this Ludus reads version 1. "
+            "Upgrade: pip install --upgrade ludus"
+        )
+    where = ".".join(map(str, first["loc"]))
+    return RunError(f"{file} is not what a training has: {where}: {first['msg']}.")
+
+
+def refuse_another(out: Path, about: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run that was begun with another model, other rows or settings."""
+    there = read(out)
+    if there is None:
+        return
+    lines = list(differences(_asked(there.model_dump()), _asked(plain(about))))
+    if lines:
+        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        raise RunError(
+            f"{out} holds a training with other settings ({'; '.join([*lines[:_SHOWN], *more])}). "
+            "Use --overwrite to begin anew, or another --out."
+        )
+
+
+def _asked(about: Mapping[str, Any]) -> JsonObject:
+    """What decides the weights. The data's path does not: its digest does."""
+    data = {"digest": about["data"]["digest"]}
+    settings = {key: value for key, value in about["settings"].items() if key not in _FREE}
+    kept = {key: about[key] for key in ("kind", "model", "dialect")}
+    return {**kept, "data": data, **settings}
+
+
+def append(out: Path, line: Mapping[str, Any]) -> None:
+    """Add a line to the log. A torn one at its end, of a writer that was killed, goes first."""
+    text = written(plain(line)) + "\n"
+    try:
+        with _open_log(out) as file:
+            file.seek(_whole(file))
+            file.truncate()
+            file.write(text.encode())
+    except OSError as error:
+        raise RunError(f"{out / LOG} cannot be written: {error.strerror or error}.") from error
+
+
+def rewind(out: Path, step: int) -> None:
+    """Drop what was logged after `step`: the run goes on from a checkpoint that was made there."""
+    kept = [line for line in lines(out) if line.get("step", 0) <= step]
+    _replace(out / LOG, "".join(written(line) + "\n" for line in kept))
+
+
+def lines(out: Path) -> Iterator[JsonObject]:
+    """The log, line by line. What is no line of it is passed over."""
+    try:
+        with (out / LOG).open("rb") as file:
+            for line in file:
+                found = _parsed(line)
+                if found is not None:
+                    yield found
+    except FileNotFoundError:
+        return
+
+
+def losses(logged: Sequence[Mapping[str, Any]], key: str = "loss") -> list[tuple[int, float]]:
+    """Steps and losses, where they are numbers; `eval_loss` for the test split."""
+    found = ((line.get("step"), line.get(key)) for line in logged)
+    return [(step, loss) for step, loss in found if step is not None and loss is not None]
+
+
+def _parsed(line: bytes) -> JsonObject | None:
+    try:
+        found = from_json(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _open_log(out: Path) -> IO[bytes]:
+    file = out / LOG
+    return file.open("r+b") if file.exists() else file.open("w+b")
+
+
+def _whole(file: IO[bytes]) -> int:
+    """Where the last whole line ends; lines are short, so a block from the end holds it."""
+    size = file.seek(0, os.SEEK_END)
+    start = max(0, size - _BLOCK)
+    file.seek(start)
+    return start + file.read().rfind(b"\n") + 1
+
+
+def _write(out: Path, training: Training) -> None:
+    fields = training.model_dump() | {"created_at": training.created_at.isoformat()}
+    _replace(out / RECORD, written(fields, indent=2) + "\n")
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file whole, or not at all."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("w", encoding="utf-8") as to:
+            to.write(text)
+            to.flush()
+            os.fsync(to.fileno())
+        draft.replace(file)
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error

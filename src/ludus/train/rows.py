@@ -1,0 +1,191 @@
+"""Where the rows of a data set lie, and how they come from there, some at a time.
+
+A folder that `ludus curate` wrote in any of its formats, one `.jsonl` or `.parquet` file, or a data
+set on the Hub. JSONL is read as it stands, line by line: what `datasets` makes of JSON has other
+numbers and other columns. What a row means is `ludus.train.examples`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ludus.data.tools import JsonObject
+from ludus.errors import BadSetting, MissingExtra
+from ludus.train.facts import digest_of
+
+Numbered = tuple[int, bytes | JsonObject]
+"""A row and its place, counted from 1; of a file, its line."""
+TRAIN, TEST = "train", "test"
+ABOUT = "curation.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The rows of a JSONL file, unread."""
+
+    file: Path
+
+    def place(self, number: int) -> str:
+        return f"{self.file}:{number}"
+
+    def batches(self, size: int) -> Iterator[list[Numbered]]:
+        with self.file.open("rb") as lines:
+            rows = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+            while batch := list(islice(rows, size)):
+                yield list(batch)
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return (self.file,)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of a `datasets.Dataset`."""
+
+    name: str
+    rows: Any
+    files: Sequence[Path]
+
+    def place(self, number: int) -> str:
+        return f"{self.name} row {number}"
+
+    def batches(self, size: int) -> Iterator[list[Numbered]]:
+        loose = {name for name, kind in self.rows.features.items() if "Json" not in repr(kind)}
+        rows = enumerate(self.rows, 1)
+        while batch := list(islice(rows, size)):
+            yield [(number, _unfilled(row, loose)) for number, row in batch]
+
+
+Split = Lines | Table
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """What is trained on, and what the loss is measured on besides."""
+
+    name: str
+    """As it was typed."""
+    train: Split
+    test: Split | None = None
+    about: Mapping[str, Any] | None = None
+    """What `curation.json` says, where there is one."""
+
+    @property
+    def digest(self) -> str:
+        return digest_of(*self.train.files)
+
+    def measured_for(self, model: str) -> int | None:
+        """The `max_length` that curating found for this model; None: not measured for it."""
+        lengths = ((self.about or {}).get("report") or {}).get("lengths") or {}
+        return lengths.get("max_length") if lengths.get("student") == model else None
+
+
+def open_data(data: str | Path) -> DataSet:
+    """Find the rows. None is read yet."""
+    name = str(data)
+    path = Path(data).expanduser()
+    if path.is_dir():
+        return _folder(name, path)
+    if path.is_file():
+        return DataSet(name, _file(path))
+    if name.startswith((".", "/", "~")) or name.count("/") != 1 or path.suffix:
+        raise BadSetting(
+            f"There is no data set {name}. Name a folder that `ludus curate` wrote, a .jsonl or "
+            ".parquet file, or org/name on the Hub."
+        )
+    return _of_hub(name)
+
+
+def _folder(name: str, folder: Path) -> DataSet:
+    about = _about(folder)
+    for end in (".jsonl", ".parquet"):
+        if (train := folder / f"{TRAIN}{end}").is_file():
+            test = folder / f"{TEST}{end}"
+            return DataSet(name, _file(train), _file(test) if test.is_file() else None, about)
+    if (folder / "dataset_dict.json").is_file():
+        splits = _datasets().load_from_disk(str(folder))
+        return _of_splits(name, splits, about)
+    if (folder / "episodes.jsonl").is_file():
+        raise BadSetting(
+            f"{name} holds episodes, and training takes rows. Make them first: "
+            f"ludus curate {name} -o rows"
+        )
+    raise BadSetting(
+        f"{name} holds no {TRAIN}.jsonl or {TRAIN}.parquet. Name a folder that `ludus curate` "
+        "wrote."
+    )
+
+
+def _about(folder: Path) -> Mapping[str, Any] | None:
+    try:
+        found = from_json((folder / ABOUT).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _file(path: Path) -> Split:
+    if path.suffix == ".jsonl":
+        return Lines(path)
+    if path.suffix != ".parquet":
+        raise BadSetting(f"{path} is neither .jsonl nor .parquet, the two forms that are read.")
+    datasets = _datasets()
+    try:
+        # In memory, because the cache that it would go to is nobody's to clean up.
+        rows = datasets.Dataset.from_parquet(str(path), keep_in_memory=True)
+    except Exception as error:
+        said = " ".join(str(error.__cause__ or error).split())
+        raise BadSetting(f"{path} cannot be read as Parquet: {said[:200]}") from error
+    return Table(str(path), rows, (path,))
+
+
+def _of_hub(name: str) -> DataSet:
+    datasets = _datasets()
+    try:
+        splits = datasets.load_dataset(name)
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadSetting(
+            f"There is no folder {name} here, and the data set {name} on the Hub cannot be read: "
+            f"{said}"
+        ) from error
+    return _of_splits(name, splits, None)
+
+
+def _of_splits(name: str, splits: Any, about: Mapping[str, Any] | None) -> DataSet:
+    if not isinstance(splits, Mapping) or TRAIN not in splits:
+        raise BadSetting(f"{name} has no split called {TRAIN}.")
+    test = _table(name, TEST, splits[TEST]) if TEST in splits and len(splits[TEST]) else None
+    return DataSet(name, _table(name, TRAIN, splits[TRAIN]), test, about)
+
+
+def _table(name: str, split: str, rows: Any) -> Table:
+    files = tuple(Path(file["filename"]) for file in rows.cache_files)
+    return Table(f"{name} {split}", rows, files)
+
+
+def _unfilled(row: JsonObject, loose: set[str]) -> JsonObject:
+    """Without the nulls with which Arrow fills up a struct: they stand for what is not there."""
+    return {name: _pruned(value) if name in loose else value for name, value in row.items()}
+
+
+def _pruned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _pruned(item) for key, item in value.items() if item is not None}
+    return [_pruned(item) for item in value] if isinstance(value, list) else value
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtra.of("train", "Reading this data set") from None
+    datasets.disable_progress_bars()
+    return datasets

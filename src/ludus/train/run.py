@@ -1,0 +1,204 @@
+"""A training run from beginning to end, whichever the method: begun, gone on with, or done already.
+
+Reads top to bottom. What each part does is the business of the module that it is in.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import LudusError, RunError
+from ludus.policy.load import load_model
+from ludus.policy.quiet import quiet, require
+from ludus.train import checkpoints, folder, record, supply
+from ludus.train.configs import complete
+from ludus.train.ending import Outcome, ended, outcome_of
+from ludus.train.job import Job, job_of
+from ludus.train.marks import Marked
+from ludus.train.pace import Pace
+from ludus.train.rows import open_data
+from ludus.train.settings import Method, Settings, check_method, learning_rate_of
+from ludus.train.speed import hasten
+from ludus.train.supply import Supply
+from ludus.train.tokens import Maker
+from ludus.train.trainers import trainer_of
+from ludus.train.training import Data, Training
+from ludus.train.watch import Unwatched, Watch
+from ludus.train.world import World
+
+_TALKERS = ("accelerate", "datasets", "peft", "torch", "trl")
+
+
+def train(
+    method: Method,
+    data: str | Path,
+    model: str,
+    out: str | Path,
+    settings: Settings,
+    *,
+    overwrite: bool,
+    command: str | None,
+    watch: Watch | None,
+) -> Outcome:
+    """Train, or go on where a run with the same settings stood."""
+    out, watch = Path(out).expanduser(), watch or Unwatched()
+    check_method(settings, method)
+    folder.check(out)
+    found = open_data(data)
+    require("Training", "trl", "datasets", "accelerate", *(("peft",) if settings.lora else ()))
+    with _silence():
+        job = job_of(method, found, model, out, settings, command, watch)
+        there = _taken_up(job, overwrite=overwrite)
+        if there is not None and there.figures is not None:
+            watch.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
+            if job.world.main:
+                folder.tidy(out)
+            return outcome_of(out, there.figures, None)
+        try:
+            return _run(job, there)
+        except LudusError:
+            if job.world.main:
+                folder.abandon(out)
+            raise
+
+
+def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
+    """What is in the folder already, if it is this very run."""
+    there = record.read(job.out)
+    if there is None:
+        return None
+    if overwrite:
+        job.world.wait()
+        if job.world.main:
+            folder.clear(job.out)
+        job.world.wait()
+        return None
+    # How many rows there are follows from their digest, and is known only when they are read.
+    data = there.data.model_copy(update={"digest": job.data.digest})
+    record.refuse_another(job.out, job.about(data))
+    return there
+
+
+def _run(job: Job, there: Training | None) -> Outcome:
+    checkpoint = checkpoints.newest(job.out) if there is not None else None
+    standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
+    job.world.wait()
+    draft = _drafted(job) if job.world.main else None
+    model = load_model(job.source.name, device="cpu", dtype="float32")
+    if draft is not None:
+        context = _context(model)
+        supply.supply(
+            draft, job.data, job.method, job.settings, job.source.name,
+            context=context, to=job.tokens,
+        )  # fmt: skip
+    job.world.wait()
+    fed = supply.read_supply(job.tokens)
+    trainer, pace = _trainer(job, model, fed, standing)
+    if job.world.main:
+        _begin(job, fed, standing)
+    _train(trainer, checkpoint)
+    return ended(job, trainer, pace)
+
+
+def _train(trainer: Any, checkpoint: Path | None) -> None:
+    import torch
+
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            "The memory of the GPU does not suffice. Use a smaller --batch-size with --accumulate, "
+            "a smaller --max-length, --gradient-checkpointing, or --lora; with the same settings "
+            "it fails again."
+        ) from error
+
+
+def _drafted(job: Job) -> supply.Draft:
+    job.watch.say(f"Making tokens of the rows of {job.data.name}")
+    maker = Maker(job.tokenizer, job.dialect.template, job.method)
+    return supply.draft(job.data, maker, job.tokens, job.watch.say)
+
+
+def _context(model: Any) -> int | None:
+    """How many tokens the model can read, if it says so."""
+    found = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _trainer(
+    job: Job, model: Any, fed: Supply, standing: checkpoints.Standing | None
+) -> tuple[Any, Pace]:
+    settings, config = job.settings, job.config
+    rows, test = supply.train_rows(job.tokens), supply.test_rows(job.tokens)
+    rate = learning_rate_of(settings, job.method, model.num_parameters())
+    steps = _steps(config, len(rows), job.world)
+    complete(
+        config, settings, learning_rate=rate, max_length=fed.max_length, steps=steps,
+        test=test is not None,
+    )  # fmt: skip
+    pace = Pace(job.out, job.watch, job.world, every=settings.checkpoint_every, standing=standing)
+    trainer = trainer_of(
+        job.method, model=model, config=config, tokenizer=job.tokenizer, train=rows, test=test,
+        settings=settings, pace=pace, reference=_reference(job),
+    )  # fmt: skip
+    trainer.marked = Marked.of(supply.marked_rows(job.tokens), job.method)
+    if job.method == "sft":
+        hasten(trainer, settings, job.world, job.watch.say)
+    return trainer, pace
+
+
+def _reference(job: Job) -> Any:
+    """The base beside the model, where it is asked anew for every batch."""
+    if job.method == "sft" or job.settings.lora or job.config.precompute_ref_log_probs:
+        return None
+    return load_model(job.source.name, device="cpu", dtype="float32")
+
+
+def _steps(config: Any, rows: int, world: World) -> int:
+    if (asked := int(config.max_steps)) > 0:
+        return asked
+    batches = ceil(rows / (config.per_device_train_batch_size * world.size))
+    steps: float = ceil(batches / config.gradient_accumulation_steps) * config.num_train_epochs
+    return ceil(steps)
+
+
+def _begin(job: Job, fed: Supply, standing: checkpoints.Standing | None) -> None:
+    checkpoints.sweep(job.out)
+    step = standing.step if standing else 0
+    record.rewind(job.out, step)
+    data = Data(
+        path=job.data.name, rows=fed.rows, digest=job.data.digest,
+        test_rows=fed.test_rows or None, left_out=fed.left_out,
+    )  # fmt: skip
+    record.begin(job.out, job.about(data), resumed_from=step if standing else None)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Training shows itself through the watch; bars and warnings of others would lie across it."""
+    import datasets
+
+    bars, datasets_bars = os.environ.get("TQDM_DISABLE"), datasets.are_progress_bars_disabled()
+    os.environ["TQDM_DISABLE"] = "1"
+    datasets.disable_progress_bars()
+    loud = {name: logging.getLogger(name).level for name in _TALKERS}
+    for name in loud:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        with quiet():
+            yield
+    finally:
+        for name, level in loud.items():
+            logging.getLogger(name).setLevel(level)
+        gc.collect()
+        if bars is None:
+            del os.environ["TQDM_DISABLE"]
+        if not datasets_bars:
+            datasets.enable_progress_bars()

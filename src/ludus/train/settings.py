@@ -1,0 +1,149 @@
+"""How a model is trained: what a user may say, and what is taken where nothing is said.
+
+Values only. The trainers' own fields, which `overrides` reach, are `ludus.train.overrides`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ludus.errors import BadSetting, did_you_mean
+
+Method = Literal["sft", "dpo"]
+PRECISIONS = ("bf16", "fp16", "fp32")
+BATCH = 8
+"""Rows per step and process. Enough that a gradient is no single row's opinion, and little enough
+for the memory of one GPU; `accumulate` makes it larger without more memory."""
+_BILLION = 1_000_000_000
+_RATES: Mapping[Method, tuple[float, float, float]] = {
+    "sft": (2e-4, 2e-5, 2e-4),
+    "dpo": (5e-6, 1e-6, 5e-6),
+}
+"""For a small model, for one of a billion weights and more, and for an adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """A small adapter is trained instead of all weights."""
+
+    rank: int = 16
+    alpha: int | None = None
+    """Twice the rank where nothing is said, so that another rank asks for no other rate."""
+    dropout: float = 0.0
+    targets: tuple[str, ...] | None = None
+    """Names of the layers that it is put on; None: all linear ones but the output."""
+    merge: bool = True
+    """Write a whole model, with the adapter beside it; else the adapter alone."""
+
+    def __post_init__(self) -> None:
+        _at_least("--lora-rank", self.rank, 1)
+        if self.alpha is not None:
+            _at_least("--lora-alpha", self.alpha, 1)
+        if not 0 <= self.dropout < 1:
+            raise BadSetting(f"--lora-dropout {self.dropout} is no share: write 0 to 0.99.")
+        if self.targets == ():
+            raise BadSetting("--lora-targets names no layer. Leave it away for all linear ones.")
+
+    @property
+    def scale(self) -> int:
+        return 2 * self.rank if self.alpha is None else self.alpha
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that decides what comes out; the same settings over the same rows give the same."""
+
+    epochs: float = 3.0
+    batch_size: int | None = None
+    """Rows per step in each process; None: `BATCH`."""
+    accumulate: int = 1
+    """Batches whose gradients are summed before the weights move."""
+    learning_rate: float | None = None
+    """None: by method, size of the model and adapter; see `learning_rate_of`."""
+    max_length: int | None = None
+    """Tokens of a row that are kept; None: as the data set says, or as the rows ask for."""
+    drop: bool = False
+    """Leave out rows of which nothing would be learned, instead of refusing to begin."""
+    packing: bool = False
+    """SFT: several short rows in one sequence, none of which sees another."""
+    beta: float | None = None
+    """DPO: how dear it is to move away from the base; None: 0.1."""
+    lora: Lora | None = None
+    gradient_checkpointing: bool = False
+    """Compute activations twice instead of keeping them: slower, with much less memory."""
+    precision: str | None = None
+    """In which the sums are made (bf16, fp16, fp32); None: what the device is good at."""
+    device: str | None = None
+    checkpoint_every: float = 600.0
+    """Seconds between checkpoints."""
+    seed: int = 0
+    report_to: str | None = None
+    compile: bool | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of TRL's config, by name; texts are read by the field's type."""
+
+    def __post_init__(self) -> None:
+        _above("--epochs", self.epochs)
+        _at_least("--batch-size", self.batch_size, 1)
+        _at_least("--accumulate", self.accumulate, 1)
+        _above("--learning-rate", self.learning_rate)
+        _at_least("--max-length", self.max_length, 2)
+        _above("--beta", self.beta)
+        _at_least("--checkpoint-every", self.checkpoint_every, 0)
+        _at_least("--seed", self.seed, 0)
+        if self.precision is not None and self.precision not in PRECISIONS:
+            hint = did_you_mean(self.precision, PRECISIONS, f"Write {', '.join(PRECISIONS)}.")
+            raise BadSetting(f"--precision {self.precision} is unknown. {hint}")
+
+    def as_json(self) -> dict[str, Any]:
+        """As `training.json` holds them."""
+        return {**asdict(self), "overrides": dict(self.overrides)}
+
+
+def check_method(settings: Settings, method: Method) -> None:
+    """Refuse what the other method has."""
+    if method == "dpo" and settings.packing:
+        raise BadSetting("--packing is for SFT: the two sides of a pair are compared row by row.")
+    if method == "sft" and settings.beta is not None:
+        raise BadSetting("--beta is for DPO, which weighs two sides. Leave it away for SFT.")
+
+
+def learning_rate_of(settings: Settings, method: Method, weights: int) -> float:
+    """The rate that was asked for, or one that suits the method and the model.
+
+    A small model moves far in few steps and takes a high rate; one of a billion weights and more
+    forgets under it. An adapter starts from zero and needs a high one at any size. DPO compares
+    with the base: rates a hundredth of SFT's already part the two sides.
+    """
+    if settings.learning_rate is not None:
+        return settings.learning_rate
+    small, large, adapter = _RATES[method]
+    if settings.lora is not None:
+        return adapter
+    return small if weights < _BILLION else large
+
+
+def overrides_of(assignments: Iterable[str]) -> dict[str, str]:
+    """`key=value` texts as a mapping; the last of two wins no silent fight: both is a mistake."""
+    found: dict[str, str] = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise BadSetting(f"--set {text} is no assignment. Write --set key=value.")
+        if key in found:
+            raise BadSetting(f"--set {key} is given twice. Give it once.")
+        found[key] = value.strip()
+    return found
+
+
+def _at_least(option: str, value: float | None, least: int) -> None:
+    if value is not None and not value >= least:
+        raise BadSetting(f"{option} {value} is too little: {least} is the least.")
+
+
+def _above(option: str, value: float | None) -> None:
+    if value is not None and not 0 < value < float("inf"):
+        raise BadSetting(f"{option} {value} cannot be: write a number above 0.")

@@ -1,0 +1,146 @@
+"""Which rows can be learned from, and how much of each: said before training, never found after.
+
+A row of which nothing would be learned is refused with its place, because a run that silently
+trains on fewer rows than it was given looks like any other. Works on tokens as
+`ludus.train.tokens` makes them; what made them is not its business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ludus.data.spread import allowance
+from ludus.errors import BadSetting
+from ludus.train.rows import Split
+from ludus.train.settings import Method
+from ludus.train.tokens import COLUMNS, NO_LOSS, ROW, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of each row, its place, how long it is, and where its loss begins; of a pair, the worse."""
+
+    rows: Any
+    lengths: Any
+    begins: Any
+    """The first token that bears the loss; -1 where none does."""
+
+
+def shape_of(dataset: Any, method: Method) -> Shape:
+    """Measured on the tokens themselves, all at once."""
+    import numpy as np
+
+    table = dataset.data
+    rows = np.asarray(table.column(ROW))
+    lengths, begins = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    for _, labels in COLUMNS[method]:
+        chunks = [_measured(chunk) for chunk in table.column(labels).chunks]
+        sizes = np.concatenate([size for size, _ in chunks] or [lengths])
+        first = np.concatenate([begin for _, begin in chunks] or [begins])
+        lengths = np.maximum(lengths, sizes)
+        begins = np.where((first < 0) | (begins < 0), -1, np.maximum(begins, first))
+    return Shape(rows, lengths, begins)
+
+
+def _measured(labels: Any) -> tuple[Any, Any]:
+    import numpy as np
+
+    offsets = labels.offsets.to_numpy().astype(np.int64)
+    marked = np.flatnonzero(labels.values.to_numpy() != NO_LOSS)
+    starts, ends = offsets[:-1], offsets[1:]
+    at = np.searchsorted(marked, starts)
+    nearest = np.append(marked, np.iinfo(np.int64).max)[at]
+    return ends - starts, np.where(nearest < ends, nearest - starts, -1)
+
+
+def wanted_length(shape: Shape, *, asked: int | None, context: int | None) -> int:
+    """As asked, or as the rows ask for; never more than the model can read."""
+    if asked is not None and context is not None and asked > context:
+        raise BadSetting(
+            f"--max-length {asked} is more than this model reads: {context} tokens at most."
+        )
+    lengths = Counter(shape.lengths.tolist())
+    return min(asked or max(2, allowance(lengths)), context or max(lengths, default=2))
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Rows that cannot be learned from."""
+
+    refused: Sequence[tuple[int, str]]
+    """The template does not take them."""
+    silent: Sequence[int]
+    """The assistant says nothing in them."""
+    cut: Sequence[int]
+    """What it says lies behind `max_length`."""
+    longest_cut: int
+    """The longest of those."""
+    rows: int
+    max_length: int
+
+    @property
+    def count(self) -> int:
+        return len(self.refused) + len(self.silent) + len(self.cut)
+
+
+def find(tokens: Tokens, shape: Shape, max_length: int) -> Findings:
+    silent, cut = shape.begins < 0, shape.begins >= max_length
+    longest = int(shape.lengths[cut].max()) if cut.any() else 0
+    rows = [shape.rows[each].tolist() for each in (silent, cut)]
+    return Findings(tokens.refused, rows[0], rows[1], longest, tokens.read, max_length)
+
+
+def refuse(found: Findings, split: Split, *, context: int | None) -> None:
+    """Raise over the first kind of row that cannot be learned from."""
+    place: Callable[[int], str] = split.place
+    leave_out = "or leave them out with --drop."
+    if found.refused:
+        number, why = found.refused[0]
+        raise BadSetting(
+            f"{_of(found.refused, found)} cannot be shown to this model; the first is "
+            f"{place(number)}: {why}. Repair them, {leave_out}"
+        )
+    if found.silent:
+        raise BadSetting(
+            f"{_of(found.silent, found)} hold no word of an assistant to learn from; the first is "
+            f"{place(found.silent[0])}. Curate them, {leave_out}"
+        )
+    if found.cut:
+        fits = context is None or found.longest_cut <= context
+        keep = f"--max-length {found.longest_cut} keeps them" if fits else (
+            f"this model reads {context} tokens at most"
+        )  # fmt: skip
+        raise BadSetting(
+            f"{_of(found.cut, found)} lose all that the assistant says when cut to "
+            f"{found.max_length} tokens; the first is {place(found.cut[0])}. {keep}; --drop leaves "
+            "them out."
+        )
+
+
+def _of(some: Sequence[Any], found: Findings) -> str:
+    return f"{len(some):,} of {found.rows:,} rows"
+
+
+def fitted(dataset: Any, shape: Shape, method: Method, max_length: int, to: Path) -> Any:
+    """The rows that can be learned from, each cut to `max_length`, in a file of their own."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from datasets import Dataset
+
+    keep = (shape.begins >= 0) & (shape.begins < max_length)
+    names = [name for pair in COLUMNS[method] for name in pair]
+    table, at = dataset.data.table.select(names), 0
+    lists = pa.list_(pa.int32())
+    with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
+        for batch in table.to_batches(max_chunksize=1000):
+            kept = batch.filter(pa.array(keep[at : at + len(batch)]))
+            at += len(batch)
+            columns = [pc.list_slice(column, 0, max_length).cast(lists) for column in kept.columns]
+            file.write_batch(pa.record_batch(columns, schema=table.schema))
+    assert at == len(np.asarray(keep))
+    return Dataset.from_file(str(to))

@@ -1,0 +1,139 @@
+"""From rows on the disk to what a trainer is fed: tokens, checked, cut, and packed if asked.
+
+One process does it; the others read what it left.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import BadSetting
+from ludus.train.faithful import check_rows
+from ludus.train.rows import DataSet
+from ludus.train.settings import Method, Settings
+from ludus.train.suitable import find, fitted, refuse, shape_of, wanted_length
+from ludus.train.tokens import Maker, Say, Tokens, tokenize
+
+TEST_ROWS = 256
+"""On so many rows the eval loss is measured: enough to see it turn, and quickly done."""
+_TRAIN, _TEST, _PACKED, _ABOUT = "train.arrow", "test.arrow", "packed", "supply.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What was made of the rows."""
+
+    rows: int
+    """That are trained on."""
+    left_out: int
+    test_rows: int
+    max_length: int
+    tokens: int
+    """In all rows together, as they are trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Rows as tokens, before it is known how long they may be."""
+
+    train: Tokens
+    test: Tokens | None
+
+
+def draft(data: DataSet, maker: Maker, to: Path, say: Say) -> Draft:
+    """Make tokens of all rows. What is wrong with one of them is said here."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir(parents=True)
+    check_rows(data.train, maker.tokenizer, maker.template, maker.method)
+    train = tokenize(data.train, maker, to / "rows.arrow", say=say)
+    if not train.read:
+        raise BadSetting(f"{data.name} holds no rows to train on.")
+    if data.test is None:
+        return Draft(train, None)
+    test = tokenize(data.test, maker, to / "test-rows.arrow", say=say, at_most=TEST_ROWS)
+    return Draft(train, test)
+
+
+def supply(
+    made: Draft, data: DataSet, method: Method, settings: Settings, model: str,
+    *, context: int | None, to: Path,
+) -> Supply:  # fmt: skip
+    """Cut and pack; raise where rows would be trained on of which nothing can be learned."""
+    dataset = made.train.load()
+    shape = shape_of(dataset, method)
+    asked = settings.max_length or _measured(data, model, context)
+    max_length = wanted_length(shape, asked=asked, context=context)
+    found = find(made.train, shape, max_length)
+    if not settings.drop:
+        refuse(found, data.train, context=context)
+    kept = fitted(dataset, shape, method, max_length, to / _TRAIN)
+    if not len(kept):
+        raise BadSetting(f"{data.name} holds no row that can be learned from.")
+    if settings.packing:
+        _pack(kept, max_length, settings.seed).save_to_disk(to / _PACKED)
+    test = _test(made.test, method, max_length, to)
+    tokens = _kept_tokens(shape, max_length)
+    done = Supply(len(kept), found.count, test, max_length, tokens)
+    (to / _ABOUT).write_text(json.dumps(asdict(done)), encoding="utf-8")
+    return done
+
+
+def read_supply(folder: Path) -> Supply:
+    """What another process made."""
+    return Supply(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+
+
+def marked_rows(folder: Path) -> Any:
+    """The rows as they were marked, before anything was packed."""
+    return _opened(folder / _TRAIN)
+
+
+def train_rows(folder: Path) -> Any:
+    from datasets import load_from_disk
+
+    packed = folder / _PACKED
+    return load_from_disk(str(packed)) if packed.is_dir() else _opened(folder / _TRAIN)
+
+
+def test_rows(folder: Path) -> Any | None:
+    return _opened(folder / _TEST) if (folder / _TEST).is_file() else None
+
+
+def _kept_tokens(shape: Any, max_length: int) -> int:
+    import numpy as np
+
+    kept = (shape.begins >= 0) & (shape.begins < max_length)
+    return int(np.minimum(shape.lengths[kept], max_length).sum())
+
+
+def _measured(data: DataSet, model: str, context: int | None) -> int | None:
+    known = data.measured_for(model)
+    return known if known is None or context is None else min(known, context)
+
+
+def _pack(rows: Any, max_length: int, seed: int) -> Any:
+    """Rows that stand together in a pack came from all over: neighbours are often alike."""
+    from trl import pack_dataset
+
+    return pack_dataset(rows.shuffle(seed=seed), max_length, "bfd")
+
+
+def _test(tokens: Tokens | None, method: Method, max_length: int, to: Path) -> int:
+    """Test rows that cannot be learned from cannot be measured on either."""
+    if tokens is None or not tokens.read:
+        return 0
+    dataset = tokens.load()
+    kept = fitted(dataset, shape_of(dataset, method), method, max_length, to / _TEST)
+    if not len(kept):
+        (to / _TEST).unlink()
+    return len(kept)
+
+
+def _opened(file: Path) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_file(str(file))

@@ -1,0 +1,155 @@
+"""TRL's trainers, with what Ludus adds: a check of the first batch, and whole checkpoints.
+
+They are given tokens and make none. What they would write or send besides (a draft of a card,
+word of the run to its makers) they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ludus.errors import BadSetting
+from ludus.train.checkpoints import Standing, mark_whole
+from ludus.train.marks import Marked, check_batch
+from ludus.train.pace import Pace
+from ludus.train.settings import Lora, Method, Settings
+from ludus.train.tokens import COLUMNS, NO_LOSS
+
+REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
+"""What the base says of each side, where it was computed beforehand."""
+
+
+class Checked:
+    """Laid over one of TRL's trainers."""
+
+    marked: Marked | None = None
+    pace: Pace
+
+    def take_up(self, standing: Standing) -> None:
+        """Go on with the sums that stood when the checkpoint was made."""
+        us = cast(Any, self)
+        us._total_train_tokens = standing.tokens
+        us._tr_loss += standing.loss
+        us._globalstep_last_logged = standing.logged
+        us._metrics["train"].update(standing.metrics)
+
+    def training_step(self, model: Any, inputs: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
+        if self.marked is not None:
+            check_batch(inputs, self.marked)
+            self.marked = None
+        return cast(Any, super()).training_step(model, inputs, *rest, **more)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        us = cast(Any, self)
+        loss = us.accelerator.gather(us._tr_loss.reshape(1)).mean().item()
+        cast(Any, super())._save_checkpoint(model, trial)
+        # Each process writes a part.
+        self.pace.world.wait()
+        if self.pace.world.main:
+            step = us.state.global_step
+            metrics = {name: list(values) for name, values in us._metrics["train"].items()}
+            standing = Standing(
+                step, us._total_train_tokens, self.pace.seconds, loss,
+                us._globalstep_last_logged, metrics,
+            )  # fmt: skip
+            mark_whole(Path(us.args.output_dir) / f"checkpoint-{step}", standing)
+
+    def create_model_card(self, *_: Any, **__: Any) -> None: ...
+
+    def _send_telemetry(self) -> None: ...
+
+
+class Paired(Checked):
+    """Laid over the trainer of pairs, which would mark all tokens after the prompt."""
+
+    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+        return dataset
+
+    def _set_signature_columns_if_needed(self) -> None:
+        columns = [name for pair in COLUMNS["dpo"] for name in pair]
+        cast(Any, self)._signature_columns = [*columns, *REFERENCES]
+
+
+class PairCollator:
+    """Pairs as a batch: the better sides first, then the worse; loss where it was marked."""
+
+    def __init__(self, pad: int) -> None:
+        self.pad = pad
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        import torch
+
+        ids = [row[column] for column, _ in COLUMNS["dpo"] for row in rows]
+        labels = [row[column] for _, column in COLUMNS["dpo"] for row in rows]
+        width = max(map(len, ids))
+        batch = {
+            "input_ids": _padded(ids, self.pad, width),
+            "attention_mask": _padded([[1] * len(each) for each in ids], 0, width),
+            "completion_mask": (_padded(labels, NO_LOSS, width) != NO_LOSS).long(),
+        }
+        known = [name for name in REFERENCES if name in rows[0]]
+        return batch | {name: torch.tensor([row[name] for row in rows]) for name in known}
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int, width: int) -> Any:
+    import torch
+
+    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
+
+
+def trainer_of(
+    method: Method,
+    *,
+    model: Any,
+    config: Any,
+    tokenizer: Any,
+    train: Any,
+    test: Any,
+    settings: Settings,
+    pace: Pace,
+    reference: Any = None,
+) -> Any:
+    """A trainer that is ready to go."""
+    import trl
+    from transformers import PrinterCallback, TrainerCallback
+
+    given = {
+        "model": model, "args": config, "processing_class": tokenizer,
+        "train_dataset": train, "eval_dataset": test,
+        "callbacks": [_over(TrainerCallback, pace)],
+        "peft_config": adapter_of(settings.lora) if settings.lora else None,
+    }  # fmt: skip
+    if method == "sft":
+        kind = type("LudusSFTTrainer", (Checked, trl.SFTTrainer), {})
+    else:
+        given |= {"data_collator": PairCollator(tokenizer.pad_token_id), "ref_model": reference}
+        kind = type("LudusDPOTrainer", (Paired, trl.DPOTrainer), {})
+    try:
+        trainer: Any = kind(**given)
+    except ValueError as error:
+        said = " ".join(str(error).split())
+        raise BadSetting(f"The trainer does not take these settings: {said}") from error
+    trainer.remove_callback(PrinterCallback)
+    trainer.pace, pace.trainer = pace, trainer
+    return trainer
+
+
+def adapter_of(lora: Lora) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.scale,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets) if lora.targets else "all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def _over(base: Any, pace: Pace) -> Any:
+    """The trainer's callbacks hear of more than we care for: the rest is its base class's."""
+    names = ("on_train_begin", "on_step_end", "on_epoch_end", "on_log")
+    heard = {name: staticmethod(getattr(pace, name)) for name in names}
+    return type("LudusCallback", (base,), heard)()

@@ -1,0 +1,81 @@
+"""What `training.json` says of a run: a versioned form, without the files."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from ludus.data.tools import JsonObject
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(_Part):
+    """What was trained on."""
+
+    path: str
+    """As it was typed."""
+    rows: int
+    digest: str
+    """`digest_of` the file or files that hold the rows."""
+    test_rows: int | None = None
+    """Rows of the test split, on which the eval loss is measured."""
+    left_out: int = 0
+    """Rows that were not trained on, because nothing would have been learned from them."""
+
+
+class Spoken(_Part):
+    """The dialect: under which chat template it was trained, and whose that is."""
+
+    name: str
+    origin: str
+
+
+class Figures(_Part):
+    """What came of it. None: not known."""
+
+    steps: int
+    epochs: float | None = None
+    tokens: int | None = None
+    """Tokens that went through the model, in all epochs."""
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    eval_loss: float | None = None
+    peak_memory: int | None = None
+    """Bytes of the device's memory."""
+    stopped: str | None = None
+    """Why it ended before its last step."""
+
+
+class Training(_Part):
+    """What `training.json` says."""
+
+    version: Literal[1] = 1
+    kind: Literal["sft", "dpo"]
+    created_at: AwareDatetime
+    command: str | None = None
+    """As it was typed."""
+    model: str
+    """As it was typed."""
+    base: str | None = None
+    """The model's name on the Hub, where it has one."""
+    license: str | None = None
+    data: Data
+    dialect: Spoken
+    settings: JsonObject
+    """`Settings.as_json()`, with `overrides` as given by --set."""
+    config: JsonObject
+    """TRL's whole config, with what was chosen where nothing was said: `facts.config_json`."""
+    seeds: dict[str, int]
+    versions: dict[str, str]
+    devices: tuple[str, ...]
+    """One for each process; `facts.devices`."""
+    resumed_from: tuple[int, ...] = ()
+    """The steps after which it went on, each time that it was stopped."""
+    figures: Figures | None = None
+    """None: it is under way, or was stopped."""

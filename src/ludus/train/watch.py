@@ -1,0 +1,45 @@
+"""Who is told how training goes, and who may end it.
+
+A program shows it, a notebook may not care. What is kept on the disk is `ludus.train.record`'s
+business and does not pass through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Watch(Protocol):
+    """Told how training goes, and asked after each step whether to stop.
+
+    Where several processes train together, every one's is told of the beginning and asked; steps
+    are told to the first one's alone.
+    """
+
+    def begin(self, total_steps: int, resumed_from: int | None) -> None:
+        """Training starts: how many steps it will have been, and after which one it goes on."""
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        """A line that was logged: `step`, `loss`, `learning_rate`, ..., or `eval_loss`."""
+
+    def say(self, words: str) -> None:
+        """What is being done, or something worth knowing; one line."""
+
+    @property
+    def stopping(self) -> str | None:
+        """Why to stop after this step ("interrupted", "terminated"); None: go on."""
+
+
+class Unwatched:
+    """Nobody looks, and nobody stops it."""
+
+    def begin(self, total_steps: int, resumed_from: int | None) -> None: ...
+
+    def step(self, line: Mapping[str, Any]) -> None: ...
+
+    def say(self, words: str) -> None: ...
+
+    @property
+    def stopping(self) -> str | None:
+        return None

@@ -1,0 +1,49 @@
+"""The processes that train together: one under `python`, several under `accelerate launch`.
+
+The first of them writes and speaks; the others compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among all."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def here(cls) -> World:
+        """As the launcher has set it up; a trainer's config must have been made before."""
+        from accelerate import PartialState
+
+        state: Any = PartialState()
+        return cls(state.process_index, state.num_processes)
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.size > 1:
+            from accelerate import PartialState
+
+            PartialState().wait_for_everyone()
+
+    def highest(self, values: Sequence[int]) -> list[int]:
+        """Of each value, the highest that any process has: what one wants, all do."""
+        if self.size == 1:
+            return list(values)
+        import torch
+        from accelerate import PartialState
+        from accelerate.utils import gather
+
+        mine = torch.tensor([list(values)], device=PartialState().device)
+        found: list[int] = gather(mine).amax(0).tolist()
+        return found

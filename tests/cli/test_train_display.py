@@ -1,0 +1,122 @@
+"""How training shows itself, and what signals mean to it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ludus.cli import training
+from ludus.cli.training import display
+from ludus.errors import BadSetting
+
+LINE = {"step": 2, "loss": 1.25, "learning_rate": 2e-4, "tokens": 100, "seconds": 1.0}
+
+
+def test_lines_are_plain_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
+    with display(as_json=False) as shown:
+        shown.say("Reading rows.")
+        shown.begin(10, None)
+        for step in range(1, 11):
+            shown.step({**LINE, "step": step})
+    said, told = capfd.readouterr()
+    assert said == ""
+    first, second = told.splitlines()
+    assert first == "Reading rows."
+    assert second.startswith("step 1/10, loss 1.2500, lr 2.00e-04, ") and second.endswith(" left")
+
+
+def test_plain_lines_come_now_and_then(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "EVERY", 0.0)
+    with display(as_json=False) as shown:
+        shown.begin(10, 3)
+        shown.step({**LINE, "step": 4})
+        shown.step({"step": 5, "eval_loss": 0.5})
+    told = capfd.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in told] == ["step 4/10", "step 5/10"]
+    assert "test loss 0.5000" in told[1] and "loss 1.2500" in told[1]
+
+
+def test_json_lines_hold_every_logged_figure(capfd: pytest.CaptureFixture[str]) -> None:
+    with display(as_json=True) as shown:
+        shown.say("Reading rows.")
+        shown.begin(10, 1)
+        shown.step({**LINE, "loss": float("nan")})
+    said = capfd.readouterr().out
+    words, begun, step = (json.loads(line) for line in said.splitlines())
+    assert words == {"event": "said", "message": "Reading rows."}
+    assert begun == {"event": "begin", "total_steps": 10, "resumed_from": 1}
+    assert step.pop("seconds_left") >= 0
+    assert step == {"event": "step", **LINE, "loss": None}
+
+
+def test_on_a_terminal_a_bar_is_drawn_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
+    monkeypatch.setattr(training, "console", lambda **_: terminal)
+    with display(as_json=False) as shown:
+        shown.begin(10, None)
+        shown.step(LINE)
+        shown.step({**LINE, "step": 3, "tokens": 300})
+    drawn = terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert "3/10" in drawn and "loss 1.2500" in drawn and "tokens/s" in drawn
+    assert drawn.rfind("\x1b[?25h") > drawn.rfind("\x1b[?25l"), "the cursor is there again"
+
+
+def test_other_processes_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with display(as_json=True, quiet=True) as shown:
+        shown.say("x")
+        shown.begin(10, None)
+        shown.step(LINE)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
+)
+def test_a_signal_asks_to_stop_and_a_second_one_stops_at_once(
+    number: signal.Signals, why: str
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(number)
+    try:
+        with pytest.raises(KeyboardInterrupt), display(as_json=False) as shown:
+            shown.begin(10, None)
+            assert shown.stopping is None
+            os.kill(os.getpid(), number)
+            assert shown.stopping == why
+            os.kill(os.getpid(), number)
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_before_the_first_step_a_signal_is_what_it_always_is(
+    number: signal.Signals, raised: Any
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(raised), display(as_json=False):
+            os.kill(os.getpid(), number)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_hub_is_asked_before_the_first_step(capfd: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> None:
+        raise BadSetting("The Hub says no.")
+
+    with (
+        pytest.raises(BadSetting, match="says no"),
+        display(as_json=True, checked=refuse) as shown,
+    ):
+        shown.begin(10, None)
+    assert capfd.readouterr().out == ""

@@ -1,0 +1,52 @@
+"""A program that trains and is killed at a step, with no chance to tidy up.
+
+python killed.py DATA MODEL OUT STEP CASE
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ludus.train import Lora, Settings, sft
+from train.lessons import Seen, quick
+
+CASES: dict[str, Settings] = {
+    # Sums over three steps stand between two lines when it is killed, and a test split is measured.
+    "whole": quick(epochs=2, learning_rate=1e-2, overrides={"logging_steps": "3"}),
+    "packed": quick(
+        epochs=4,
+        batch_size=1,
+        packing=True,
+        max_length=700,
+        lora=Lora(rank=4, dropout=0.3),
+        learning_rate=1e-2,
+    ),
+}
+
+
+def settings(case: str, **more: Any) -> Settings:
+    from dataclasses import replace
+
+    return replace(CASES[case], checkpoint_every=0.0, **more)
+
+
+class Killing(Seen):
+    """Kills its own process when a step is logged."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._at = at
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        if line["step"] >= self._at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    data, model, out, step, case = sys.argv[1:]
+    sft(data, model, Path(out), settings(case), watch=Killing(int(step)))

@@ -1,0 +1,37 @@
+"""A training's record for tests: what the trainers say when they begin, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ludus.train.training import Figures
+
+FIGURES = Figures(
+    steps=120,
+    epochs=3.0,
+    tokens=1_234_567,
+    seconds=95.25,
+    tokens_per_second=12_961.3,
+    first_loss=2.4142,
+    last_loss=0.3125,
+    eval_loss=0.35,
+    peak_memory=3 << 30,
+)
+
+
+def about(**changes: Any) -> dict[str, Any]:
+    """What a run says of itself at its beginning, with these fields changed."""
+    fields: dict[str, Any] = {
+        "kind": "sft",
+        "command": "ludus train sft data/wordle --model smollm2 -o models/wordle",
+        "model": "smollm2",
+        "base": "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "license": "apache-2.0",
+        "data": {"path": "data/wordle", "rows": 320, "digest": "ab" * 32, "test_rows": 40},
+        "dialect": {"name": "chatml", "origin": "ludus"},
+        "settings": {"epochs": 3.0, "lora": None, "device": None, "overrides": {}},
+        "config": {"learning_rate": 2e-4, "per_device_train_batch_size": 8, "packing": True},
+        "seeds": {"seed": 0},
+        "devices": ("cpu",),
+    }
+    return fields | changes

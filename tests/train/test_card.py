@@ -1,0 +1,101 @@
+"""The card of a trained model: what it says is so, and what it shows runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from policy.models import adapted, saved
+
+from ludus.train.card import card_of
+from ludus.train.record import begin, finish
+from ludus.train.training import Training
+from train.records import FIGURES, about
+
+ADAPTER = {"rank": 8, "alpha": None, "dropout": 0.0, "targets": ["q_proj"], "merge": False}
+
+
+def trained(folder: Path, **changes: Any) -> Training:
+    folder.mkdir(exist_ok=True)
+    begin(folder, about(**changes))
+    return finish(folder, FIGURES)
+
+
+def test_the_hub_learns_what_it_is_and_what_it_was_made_from(tmp_path: Path) -> None:
+    told = vars(ModelCard(card_of(trained(tmp_path), name="ada/wordle")).data)
+    assert told["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert (told["library_name"], told["pipeline_tag"]) == ("transformers", "text-generation")
+    assert told["license"] == "apache-2.0" and {"ludus", "trl", "sft"} <= {*told["tags"]}
+
+
+def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+    unknown = trained(tmp_path, base=None, license=None, model="./mine", command=None)
+    text = card_of(unknown, name="ada/wordle")
+    told = vars(ModelCard(text).data)
+    assert told["base_model"] is None and told["license"] is None
+    assert "None" not in text and "null" not in text
+
+
+def test_figures_settings_command_and_versions_are_told(tmp_path: Path) -> None:
+    training = trained(tmp_path)
+    text = card_of(training, name="ada/wordle")
+    for row in (
+        "| Steps | 120 |",
+        "| Tokens | 1,234,567 |",
+        "| Loss, first and last | 2.414 to 0.3125 |",
+        "| Loss on the test split | 0.35 |",
+        "| Tokens per second | 12,961 |",
+        "| Peak memory | 3.0 GiB |",
+        "| Learning rate | `0.0002` |",
+        "| Packing | yes |",
+        "| Test split | 40 rows |",
+    ):
+        assert row in text
+    assert training.command and training.command in text
+    assert f"trl {training.versions['trl']}" in text and "![Loss over steps](loss.png)" in text
+    assert "on 320 conversations, with Ludus" in text and "came from Ludus" in text
+    assert "loss.png" not in card_of(training, name="ada/wordle", picture=False)
+
+
+def test_before_the_end_there_are_no_figures(tmp_path: Path) -> None:
+    assert "## Figures" not in card_of(begin(tmp_path, about()), name="x")
+
+
+def test_words_from_outside_do_not_break_it(tmp_path: Path) -> None:
+    evil = "x`y|z\n---\ntags: []"
+    data = {**about()["data"], "path": evil}
+    command = "ludus train sft ```\n# head"
+    text = card_of(trained(tmp_path, model=evil, data=data, command=command), name=evil)
+    assert vars(ModelCard(text).data)["pipeline_tag"] == "text-generation"
+    assert [line for line in text.splitlines() if line.startswith("# ")].count("# head") == 1
+    assert "````bash\nludus train sft ```\n# head\n````" in text
+
+
+def shown(text: str) -> str:
+    """The Python code of a card."""
+    found = re.search(r"```python\n(.*?)\n```", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_code_that_it_shows_runs(tmp_path: Path, capsys: Any) -> None:
+    model = saved(tmp_path / "model")
+    exec(shown(card_of(trained(tmp_path / "run"), name=str(model))), {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_an_adapter_is_loaded_as_one(tmp_path: Path, capsys: Any) -> None:
+    base = saved(tmp_path / "base")
+    folder = adapted(tmp_path / "adapter", base)
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    settings = {**about()["settings"], "lora": ADAPTER}
+    text = card_of(trained(tmp_path / "run", settings=settings), name=str(folder))
+    told = vars(ModelCard(text).data)
+    assert (told["library_name"], told["base_model_relation"]) == ("peft", "adapter")
+    assert "LoRA of rank 8, alpha 16, on q_proj, not merged" in text
+    exec(shown(text), {})
+    assert capsys.readouterr().out.strip()

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from policy.models import saved
+
+from ludus.train import checkpoints, sft
+from ludus.train.checkpoints import Standing, mark_whole, newest, standing_of, sweep
+from train import killed
+from train.lessons import Seen, curve, quick, same, sft_data
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(saved(tmp_path_factory.mktemp("base")))
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def kill_at(step: int, case: str, *what: object) -> None:
+    tests = str(Path(killed.__file__).parents[1])
+    found = subprocess.run(
+        [sys.executable, killed.__file__, *map(str, what), str(step), case],
+        env={**os.environ, "PYTHONPATH": tests, "OMP_NUM_THREADS": "1"},
+        timeout=100,
+        check=False,
+    )
+    assert found.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("case", "step"), [("whole", 6), ("packed", 5)])
+def test_a_killed_run_goes_on_to_the_same_end(
+    tmp_path: Path, base: str, case: str, step: int
+) -> None:
+    data, out = sft_data(tmp_path / "d", rows=8, test=2 if case == "whole" else 0), tmp_path / "out"
+    kill_at(step, case, data, base, out)
+    assert curve(out)[-1]["step"] == step
+    stood = newest(out)
+    assert stood is not None and stood.name == f"checkpoint-{step - 1}"
+    # One that was being written when the power went.
+    (out / "checkpoints" / "checkpoint-99").mkdir()
+
+    seen = Seen()
+    outcome = sft(data, base, out, killed.settings(case), watch=seen)
+    assert outcome.resumed_from == step - 1 and seen.began == (outcome.steps, step - 1)
+    undisturbed = sft(data, base, tmp_path / "one", killed.settings(case))
+    assert same(curve(out), curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6))
+    assert weights(out) == weights(tmp_path / "one")
+    assert outcome.tokens == undisturbed.tokens and outcome.steps == undisturbed.steps
+    assert not (out / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("after", [3, 4], ids=["within an epoch", "at its end"])
+def test_a_run_that_is_told_to_stop_leaves_a_checkpoint_and_goes_on(
+    tmp_path: Path, base: str, after: int
+) -> None:
+    data, settings = sft_data(tmp_path / "d", rows=8, test=2), quick(epochs=2, checkpoint_every=0.0)
+    out, seen = tmp_path / "out", Seen(stop_after=after)
+    stopped = sft(data, base, out, settings, watch=seen)
+    assert (stopped.stopped, stopped.steps) == ("interrupted", after)
+    assert not (out / "model.safetensors").exists()
+    assert curve(out)[-1]["step"] == after
+    kept = {path.name for path in (out / "checkpoints").iterdir()}
+    assert kept == {f"checkpoint-{step}" for step in (after - 1, after)}
+
+    done = sft(data, base, out, settings)
+    assert (done.stopped, done.steps, done.resumed_from) == (None, 8, after)
+    sft(data, base, tmp_path / "one", settings)
+    assert same(curve(out), curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6))
+    assert weights(out) == weights(tmp_path / "one")
+
+
+def test_a_checkpoint_is_whole_when_it_says_so(tmp_path: Path) -> None:
+    for step in (2, 10, 11):
+        (tmp_path / checkpoints.FOLDER / f"checkpoint-{step}").mkdir(parents=True)
+    assert newest(tmp_path) is None
+    standing = Standing(10, tokens=7, loss=0.5, logged=9, metrics={"entropy": [1.0]})
+    folder = tmp_path / checkpoints.FOLDER
+    mark_whole(folder / "checkpoint-10", standing)
+    mark_whole(folder / "checkpoint-2", Standing(2))
+    (folder / "checkpoint-11" / "whole.json").write_text('{"step": 11')
+    assert newest(tmp_path) == folder / "checkpoint-10"
+    assert standing_of(folder / "checkpoint-10") == standing
+    sweep(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"checkpoint-2", "checkpoint-10"}

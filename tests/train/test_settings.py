@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ludus.errors import BadSetting
+from ludus.train.settings import Lora, Settings, check_method, learning_rate_of, overrides_of
+
+SMALL, LARGE = 135_000_000, 7_000_000_000
+
+
+def test_a_rate_suits_the_method_the_size_and_the_adapter() -> None:
+    rate = learning_rate_of
+    assert rate(Settings(), "sft", SMALL) > rate(Settings(), "sft", LARGE)
+    assert rate(Settings(lora=Lora()), "sft", LARGE) == rate(Settings(), "sft", SMALL)
+    assert rate(Settings(), "dpo", SMALL) < rate(Settings(), "sft", LARGE)
+    assert rate(Settings(learning_rate=0.5), "dpo", LARGE) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"epochs": 0}, "--epochs 0"),
+        ({"epochs": float("nan")}, "--epochs nan"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"learning_rate": -1.0}, "--learning-rate -1.0"),
+        ({"max_length": 1}, "--max-length 1"),
+        ({"precision": "bf61"}, "Did you mean 'bf16'?"),
+        ({"checkpoint_every": -1.0}, "--checkpoint-every"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadSetting, match=said.replace("?", r"\?")):
+        Settings(**asked)
+
+
+def test_an_adapter_without_layers_or_rank_is_refused() -> None:
+    wrong: list[dict[str, Any]] = [{"rank": 0}, {"dropout": 1.0}, {"targets": ()}, {"alpha": 0}]
+    for asked in wrong:
+        with pytest.raises(BadSetting, match="--lora"):
+            Lora(**asked)
+
+
+def test_an_adapter_is_scaled_by_twice_its_rank() -> None:
+    assert Lora(rank=8).scale == 16
+    assert Lora(rank=8, alpha=8).scale == 8
+
+
+def test_what_the_other_method_has_is_refused() -> None:
+    with pytest.raises(BadSetting, match="--packing is for SFT"):
+        check_method(Settings(packing=True), "dpo")
+    with pytest.raises(BadSetting, match="--beta is for DPO"):
+        check_method(Settings(beta=0.1), "sft")
+
+
+def test_assignments_are_read_by_name() -> None:
+    assert overrides_of(["weight-decay=0.1", "optim = sgd", "a=b=c"]) == {
+        "weight_decay": "0.1",
+        "optim": "sgd",
+        "a": "b=c",
+    }
+
+
+@pytest.mark.parametrize("text", ["optim", "=1", "optim=a optim=b"])
+def test_what_is_no_assignment_is_refused(text: str) -> None:
+    with pytest.raises(BadSetting, match="--set"):
+        overrides_of(text.split())

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy.models import saved
+from students import student
+
+from ludus.errors import BadSetting, RunError
+from ludus.train import Lora, sft
+from train.lessons import Seen, curve, quick, same, sft_data, sft_row, write
+
+MODEL = {"config.json", "generation_config.json", "model.safetensors"}
+READING = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+RECORD = {"README.md", "training.json", "log.jsonl", "loss.png"}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(saved(tmp_path_factory.mktemp("base")))
+
+
+def loaded(folder: Path) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def test_a_model_learns_its_rows_and_is_a_folder_that_loads(tmp_path: Path, base: str) -> None:
+    data, out, seen = sft_data(tmp_path / "d", rows=8, test=2), tmp_path / "out", Seen()
+    settings = quick(epochs=3, learning_rate=1e-2)
+    outcome = sft(data, base, out, settings, command="ludus train sft …", watch=seen)
+
+    assert {path.name for path in out.iterdir()} == MODEL | READING | RECORD
+    model, tokenizer = loaded(out)
+    ids = tokenizer("Done").input_ids
+    assert model.generate(**tokenizer("Done", return_tensors="pt"), max_new_tokens=2).shape[
+        1
+    ] >= len(ids)
+    assert model.generation_config.eos_token_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert "{% generation %}" in tokenizer.chat_template.replace("{%- ", "{% ")
+
+    lines = curve(out)
+    assert seen.began == (12, None) and [line["step"] for line in seen.lines] == [
+        *range(1, 5), 4, *range(5, 9), 8, *range(9, 13), 12,
+    ]  # fmt: skip
+    assert lines[-2]["loss"] < lines[0]["loss"] - 0.5 and lines[-1]["eval_loss"] > 0
+    assert {"learning_rate", "grad_norm", "mean_token_accuracy", "entropy", "tokens", "epoch"} <= (
+        lines[0].keys()
+    )
+    told = json.loads((out / "training.json").read_text())
+    assert told["figures"]["steps"] == outcome.steps == 12
+    assert told["figures"]["tokens"] == outcome.tokens == lines[-2]["tokens"]
+    assert told["data"]["rows"] == 8 and told["data"]["test_rows"] == 2
+    assert told["dialect"] == {"name": "chatml", "origin": "ludus"}
+    assert outcome.loss == pytest.approx(lines[-2]["loss"]) and outcome.stopped is None
+
+
+def test_a_run_that_is_done_is_left_alone_and_another_is_refused(tmp_path: Path, base: str) -> None:
+    data, out, settings = sft_data(tmp_path / "d", rows=2), tmp_path / "out", quick()
+    first = sft(data, base, out, settings)
+    stamp, seen = (out / "model.safetensors").stat().st_mtime_ns, Seen()
+    assert sft(data, base, out, settings, watch=seen).steps == first.steps
+    assert (out / "model.safetensors").stat().st_mtime_ns == stamp
+    assert "trained already" in seen.words[-1] and seen.began is None
+
+    with pytest.raises(RunError, match=r"other settings \(epochs: 1 there, 2 here\)"):
+        sft(data, base, out, quick(epochs=2))
+    (out / "notes.txt").write_text("mine")
+    assert sft(data, base, out, quick(epochs=2), overwrite=True).steps == 2 * first.steps
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_of_somebody_else_is_never_touched(tmp_path: Path, base: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("…")
+    for overwrite in (False, True):
+        with pytest.raises(RunError, match=r"is not empty \(thesis\.tex\)"):
+            sft(sft_data(tmp_path / "d"), base, out, quick(), overwrite=overwrite)
+    assert [path.name for path in out.iterdir()] == ["thesis.tex"]
+
+
+def test_an_adapter_is_merged_and_kept_beside_the_model(tmp_path: Path, base: str) -> None:
+    import torch
+    from peft import PeftModel
+
+    out, settings = tmp_path / "out", quick(lora=Lora(rank=4), learning_rate=1e-2)
+    sft(sft_data(tmp_path / "d"), base, out, settings)
+    assert {path.name for path in (out / "adapter").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    merged, tokenizer = loaded(out)
+    told = json.loads((out / "adapter" / "adapter_config.json").read_text())
+    assert told["base_model_name_or_path"] == base
+    over = PeftModel.from_pretrained(loaded(Path(base))[0], out / "adapter")
+    ids = tokenizer("Add up to 3.", return_tensors="pt").input_ids
+    with torch.no_grad():
+        said, plain = over(ids).logits, loaded(Path(base))[0](ids).logits
+        assert torch.allclose(merged(ids).logits, said, atol=1e-4)
+    assert not torch.allclose(said, plain, atol=1e-2)
+
+
+def test_an_adapter_alone_loads_over_its_base(tmp_path: Path, base: str) -> None:
+    from ludus.policy.load import load
+
+    out, settings = tmp_path / "out", quick(lora=Lora(rank=4, merge=False))
+    sft(sft_data(tmp_path / "d"), base, out, settings)
+    names = {path.name for path in out.iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors"} | READING | RECORD == names
+    assert load(str(out), device="cpu").dialect.name == "chatml"
+
+
+def test_weights_are_saved_in_what_the_base_had(tmp_path: Path) -> None:
+    import torch
+    from policy.models import tiny
+
+    tiny(student()).to(torch.bfloat16).save_pretrained(tmp_path / "base")
+    student().save_pretrained(tmp_path / "base")
+    sft(sft_data(tmp_path / "d", rows=2), str(tmp_path / "base"), tmp_path / "out", quick())
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+    assert loaded(tmp_path / "out")[0].dtype == torch.bfloat16
+
+
+def test_packed_rows_do_not_see_each_other(tmp_path: Path, base: str) -> None:
+    data = sft_data(tmp_path / "d", rows=6)
+    plain, packed = quick(batch_size=6), quick(batch_size=6, packing=True, max_length=700)
+    sft(data, base, tmp_path / "plain", plain)
+    sft(data, base, tmp_path / "packed", packed)
+    one, other = curve(tmp_path / "plain")[0], curve(tmp_path / "packed")[0]
+    for key in ("loss", "grad_norm", "entropy", "tokens"):
+        assert one[key] == pytest.approx(other[key], rel=1e-4)
+
+
+def test_activations_computed_twice_give_the_same_loss(tmp_path: Path, base: str) -> None:
+    data, more = sft_data(tmp_path / "d", rows=4), {"lora": Lora(rank=4), "learning_rate": 1e-2}
+    for again in (False, True):
+        sft(data, base, tmp_path / str(again), quick(gradient_checkpointing=again, **more))
+    one, other = curve(tmp_path / "False"), curve(tmp_path / "True")
+    assert same(one, other, lambda x: pytest.approx(x, rel=1e-5))
+
+
+def test_rows_that_cannot_be_learned_from_stop_it_unless_they_may_go(
+    tmp_path: Path, base: str
+) -> None:
+    silent = {"messages": [{"role": "user", "content": "Anybody?"}]}
+    data = write(tmp_path / "rows.jsonl", [sft_row(1), silent, sft_row(2)])
+    with pytest.raises(BadSetting, match=r"1 of 3 rows hold no word .*rows\.jsonl:2"):
+        sft(data, base, tmp_path / "out", quick())
+    sft(data, base, tmp_path / "out", quick(drop=True))
+    told = json.loads((tmp_path / "out" / "training.json").read_text())["data"]
+    assert (told["rows"], told["left_out"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "said"),
+    [
+        ([], {}, "holds no rows"),
+        ([{"messages": 3}], {}, r"rows\.jsonl:1 has no messages"),
+        ([sft_row(1)], {"max_length": 4096}, "more than this model reads: 2048"),
+        ([sft_row(1)], {"lora": Lora(targets=("nowhere",))}, "nowhere"),
+        ([sft_row(1)], {"overrides": {"optim": "best"}}, "TRL does not take"),
+        ([sft_row(1)], {"precision": "fp16"}, "fp16 is for GPUs"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(
+    tmp_path: Path, base: str, rows: Any, more: dict[str, Any], said: str
+) -> None:
+    data = write(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(BadSetting, match=said) as raised:
+        sft(data, base, tmp_path / "out", quick(**more))
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ludus.train.marks import Marked, check_batch
+from ludus.train.strip import STEP, Strip
+from ludus.train.tokens import NO_LOSS
+
+SIZES = st.lists(st.integers(1, 300), min_size=1, max_size=12)
+
+
+def row(size: int, first: int = 10) -> dict[str, Any]:
+    ids = np.arange(first, first + size)
+    return {"input_ids": ids, "labels": np.where(np.arange(size) < size // 2, NO_LOSS, ids)}
+
+
+def test_rows_stand_end_to_end_and_know_their_places() -> None:
+    strip = Strip.for_rows([3, 5], batch=2, pad=0)
+    made = strip([row(3), row(5, first=50)])
+    assert made["input_ids"][0, :9].tolist() == [10, 11, 12, 50, 51, 52, 53, 54, 0]
+    assert made["position_ids"][0, :9].tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 0]
+    assert made["labels"][0, :9].tolist() == [-100, 11, 12, -100, -100, 52, 53, 54, -100]
+    assert made["attention_mask"].sum() == 8
+    assert made["cu_seq_lens_q"][:4].tolist() == [0, 3, 8, 13]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(sizes=SIZES, batch=st.integers(1, 6))
+def test_any_batch_of_the_rows_has_the_same_shape(sizes: list[int], batch: int) -> None:
+    strip = Strip.for_rows(sizes, batch, pad=0)
+    longest_first = sorted(sizes, reverse=True)[:batch]
+    shapes = set()
+    for chosen in (longest_first, sizes[:batch], sizes[-1:]):
+        made = strip([row(size) for size in chosen])
+        shapes.add(tuple((name, tuple(value.shape)) for name, value in made.items()))
+        bounds = made["cu_seq_lens_q"].numpy()
+        assert bounds[0] == 0 and bounds[-1] == strip.tokens and (np.diff(bounds) >= 0).all()
+        assert np.diff(bounds).max() <= strip.longest
+        assert int(made["attention_mask"].sum()) == sum(chosen)
+        assert (made["labels"][made["attention_mask"] == 0] == NO_LOSS).all()
+        starts = np.unique(bounds[:-1][np.diff(bounds) > 0])
+        assert (np.flatnonzero(made["position_ids"][0].numpy() == 0) == starts).all()
+    assert len(shapes) == 1 and strip.tokens % STEP == 0
+
+
+def test_the_first_batch_is_checked_row_by_row_in_a_strip_too() -> None:
+    from datasets import Dataset
+
+    rows = [row(4), row(7, first=100)]
+    known = Marked.of(
+        Dataset.from_dict({name: [each[name] for each in rows] for name in rows[0]}), "sft"
+    )
+    made = Strip.for_rows([4, 7], batch=2, pad=0)(rows)
+    assert check_batch(made, known) == 2 + 4
+    made["labels"][0, 1] = 11
+    with pytest.raises(Exception, match="bears its loss on other tokens"):
+        check_batch(made, known)
+
+
+def test_what_is_only_filled_up_is_known() -> None:
+    assert Strip.for_rows([128] * 8, batch=4, pad=0).waste([128] * 8, 4) == 0
+    assert Strip.for_rows([10, 1000], batch=1, pad=0).waste([10, 1000], 1) > 0.5

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from students import CHATML, student
+
+from ludus.errors import BadSetting
+from ludus.policy.dialect import dialect_of
+from ludus.train import tokens
+from ludus.train.faithful import check_rows
+from ludus.train.rows import Lines
+from ludus.train.settings import Method
+from ludus.train.suitable import find, fitted, refuse, shape_of, wanted_length
+from ludus.train.tokens import Maker, Tokens, tokenize
+from train.lessons import dpo_row, sft_row, talk, write
+
+NAMES = (
+    "{{ message.content }}{% for call in message.tool_calls %}{{ call.function.name }}{% endfor %}"
+)
+CALLS = "{% if message.role != 'tool' %}{{ message.content }}{{ message.tool_calls }}{% endif %}"
+"""What a careless template writes of a message: names alone, or everything but results."""
+
+
+def maker(method: Method = "sft") -> Maker:
+    tokenizer = student()
+    return Maker(tokenizer, dialect_of(tokenizer).template, method)
+
+
+def made(folder: Path, rows: Any, method: Method = "sft") -> tuple[Tokens, Lines]:
+    split = Lines(write(folder / "rows.jsonl", rows))
+    return tokenize(split, maker(method), folder / "rows.arrow", say=lambda _: None), split
+
+
+def checked(folder: Path, rows: Any, max_length: int, method: Method = "sft") -> None:
+    found, split = made(folder, rows, method)
+    refuse(find(found, shape_of(found.load(), method), max_length), split, context=None)
+
+
+def test_the_loss_is_on_what_the_assistant_wrote(tmp_path: Path) -> None:
+    (row,) = made(tmp_path, [sft_row(3)])[0].load()
+    learned = [token for token in row["labels"] if token != -100]
+    text = student().decode(learned)
+    assert '{"name": "add", "arguments": {"a": 31' in text and "Done: and and and done." in text
+    assert "sum 31" not in text and "Add up to" not in text
+    pairs = zip(row["input_ids"], row["labels"], strict=True)
+    assert all(label in (token, -100) for token, label in pairs)
+
+
+def test_other_processes_make_the_same_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [sft_row(n) for n in range(40)]
+    here = made(tmp_path, rows)[0].load()[:]
+    monkeypatch.setattr(tokens, "_BATCH", 4)
+    monkeypatch.setattr(tokens, "_MANY", 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert made(tmp_path, rows)[0].load()[:] == here
+
+
+def test_a_bad_row_is_told_by_its_place_from_another_process_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "_BATCH", 2)
+    monkeypatch.setattr(tokens, "_MANY", 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    with pytest.raises(BadSetting, match=r"rows\.jsonl:7 has no messages in `messages`\.$"):
+        made(tmp_path, [*map(sft_row, range(6)), {"messages": []}])
+
+
+def test_only_so_many_rows_are_read_as_are_asked_for(tmp_path: Path) -> None:
+    split = Lines(write(tmp_path / "rows.jsonl", map(sft_row, range(9))))
+    found = tokenize(split, maker(), tmp_path / "a", say=lambda _: None, at_most=4)
+    assert found.read == len(found.load()) == 4
+
+
+def test_rows_without_a_word_of_the_assistant_are_refused_with_their_place(tmp_path: Path) -> None:
+    silent = {"messages": talk(1)[:1]}
+    with pytest.raises(BadSetting, match=r"1 of 3 rows hold no word .*rows\.jsonl:2"):
+        checked(tmp_path, [sft_row(1), silent, sft_row(2)], 2000)
+
+
+def test_rows_that_the_template_refuses_are_refused_with_its_words(tmp_path: Path) -> None:
+    from students import of_family
+
+    odd = {"messages": [{"role": "assistant", "content": "First!"}, *talk(1)]}
+    split = Lines(write(tmp_path / "rows.jsonl", [sft_row(1), odd]))
+    tokenizer = of_family("gemma")
+    under = Maker(tokenizer, tokenizer.chat_template, "sft")
+    found = tokenize(split, under, tmp_path / "rows.arrow", say=lambda _: None)
+    assert len(found.load()) + len(found.refused) == 2
+    number, why = found.refused[-1]
+    shape = shape_of(found.load(), "sft")
+    with pytest.raises(BadSetting, match=r"cannot be shown to this model; the first is .*: the te"):
+        refuse(find(found, shape, 2000), split, context=None)
+    assert number == 2 and "refuses" in why
+
+
+def test_rows_whose_answer_is_cut_off_name_the_length_that_keeps_them(tmp_path: Path) -> None:
+    found = made(tmp_path, [sft_row(1)])[0].load()
+    whole = len(found[0]["input_ids"])
+    with pytest.raises(BadSetting, match=rf"1 of 1 rows lose all .* --max-length {whole} keeps"):
+        checked(tmp_path, [sft_row(1)], 20)
+
+
+def test_a_pair_of_which_one_side_is_cut_off_is_refused(tmp_path: Path) -> None:
+    checked(tmp_path, [dpo_row(1)], 2000, "dpo")
+    with pytest.raises(BadSetting, match="1 of 1 rows lose all"):
+        checked(tmp_path, [dpo_row(1)], 20, "dpo")
+
+
+def test_rows_are_cut_and_those_with_nothing_left_go(tmp_path: Path) -> None:
+    long = {"messages": [{"role": "user", "content": "word " * 200}, *talk(1)[1:]]}
+    found = made(tmp_path, [sft_row(1, turns=4), long])[0].load()
+    kept = fitted(found, shape_of(found, "sft"), "sft", 150, tmp_path / "kept.arrow")
+    assert kept.column_names == ["input_ids", "labels"]
+    assert [row["input_ids"] for row in kept] == [found[0]["input_ids"][:150]]
+    assert [row["labels"] for row in kept] == [found[0]["labels"][:150]]
+
+
+def test_a_length_is_measured_and_never_beyond_what_the_model_reads(tmp_path: Path) -> None:
+    found = made(tmp_path, map(sft_row, range(8)))[0].load()
+    shape = shape_of(found, "sft")
+    longest = max(map(len, found["input_ids"]))
+    assert wanted_length(shape, asked=None, context=None) == longest
+    assert wanted_length(shape, asked=None, context=64) == 64
+    assert wanted_length(shape, asked=100, context=2048) == 100
+    with pytest.raises(BadSetting, match="--max-length 100 is more than this model reads: 64"):
+        wanted_length(shape, asked=100, context=64)
+
+
+@pytest.mark.parametrize(
+    ("row", "template", "said"),
+    [
+        (sft_row(1), CHATML, "the tool add"),
+        ({"messages": talk(1)}, CHATML, "the call of add"),
+        ({"messages": talk(1)}, CHATML.replace("{{ message.content }}", NAMES), "a of the call"),
+        ({"messages": talk(1)}, CHATML.replace("{{ message.content }}", CALLS), "what a tool"),
+    ],
+)
+def test_what_a_template_loses_is_found_out_on_the_rows(
+    tmp_path: Path, row: Any, template: str, said: str
+) -> None:
+    split = Lines(write(tmp_path / "rows.jsonl", [{"messages": talk(1)[:1]}, row]))
+    check_rows(split, student(), dialect_of(student()).template, "sft")
+    with pytest.raises(BadSetting, match=rf"rows\.jsonl:2: the chat template loses {said}"):
+        check_rows(split, student(), template, "sft")
