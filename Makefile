@@ -4,14 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format bench-wire bench-collect bench-journal bench-curate clean
+.PHONY: demo test test-slow lint format clean \
+	bench-wire bench-collect bench-journal bench-curate bench-sft bench-warm-start
 
+# From an environment to a better model, on two cores and without a key: some eight minutes.
 demo: $(VENV)/.ludus
 	$(BIN)/ludus collect reasoning_gym:chain_sum -n 200
-	$(BIN)/ludus runs
-	$(BIN)/ludus show runs/reasoning_gym-chain_sum-*
-	$(BIN)/ludus curate runs/reasoning_gym-chain_sum-* --test 0.1 --overwrite -o data/chain_sum
-	$(BIN)/ludus lint data/chain_sum
+	$(BIN)/ludus curate runs/reasoning_gym-chain_sum-* --test 0.1 --student smollm2 --overwrite \
+		-o data/chain_sum
+	$(BIN)/ludus train sft data/chain_sum --model smollm2 --batch-size 4 --set max_steps=24 \
+		--report-to none -o models/chain_sum
+	$(BIN)/ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=models/chain_sum -n 50 \
+		--max-tokens 64 -o evals/chain_sum
 
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile
@@ -45,6 +49,14 @@ bench-journal: $(VENV)/.dev
 # A million episodes filtered, deduplicated, split and written, beside a plain loop.
 bench-curate: $(VENV)/.dev
 	$(BIN)/python benchmarks/curate.py
+
+# On a GPU: SFT in tokens per second beside TRL, in one run.
+bench-sft: $(VENV)/.dev
+	$(BIN)/python benchmarks/sft_speed.py data/chain_sum
+
+# On a GPU: how far oracle episodes take the small model, by their number.
+bench-warm-start: $(VENV)/.dev
+	$(BIN)/python benchmarks/warm_start.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -106,7 +106,8 @@ class Clock:
     def on_step_end(self, *_: Any, **__: Any) -> None:
         import torch
 
-        torch.cuda.synchronize()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         self.times.append(time.perf_counter())
 
 

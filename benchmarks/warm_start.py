@@ -1,12 +1,12 @@
 """How far oracle episodes alone take a small model: format and accuracy by the number of rows.
 
-    python benchmarks/warm_start.py [--model smollm2] [--rows 2000x2 20000x2 130000x3]
+    python benchmarks/warm_start.py [--model smollm2] [--rows 2000x2 20000x2 130000x2@5e-4]
 
 The oracle's episodes of reasoning_gym's chain_sum (two or three numbers of two digits) are
-collected and curated once; then, for each number of rows and epochs, the model is trained on the
-first so many rows and plays the same 500 held-out questions as the base, greedily. Questions that
-stand word for word among a model's rows are told apart. `--data` takes a data set that is curated
-already. Each step is the `ludus` command that is printed.
+collected and curated once; then, for each number of rows and epochs (and rate), the model is
+trained on the first so many rows and plays the same 500 held-out questions as the base, greedily.
+Questions that stand word for word among the rows are told apart. `--data` takes a data set that is
+curated already. Each step is the `ludus` command that is printed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from typing import Any
 ENVIRONMENT = "reasoning_gym:chain_sum"
 QUESTIONS = '{"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}'
 HELD_OUT = 500
+RATE = 2e-4
 
 
 def main() -> None:
     given = _arguments()
     given.out.mkdir(parents=True, exist_ok=True)
-    runs = [tuple(map(int, text.split("x"))) for text in given.rows]
-    data = given.data or _curated(given.out, max(rows for rows, _ in runs))
+    runs = [_run(text) for text in given.rows]
+    data = given.data or _curated(given.out, max(rows for rows, *_ in runs))
     candidates, seconds = [], {}
-    for rows, epochs in runs:
+    for rows, epochs, rate in runs:
         label = f"{rows}x{epochs}"
         part = _first_rows(data, rows, given.out / f"data-{label}")
-        rate = ["--learning-rate", str(given.learning_rate)] if given.learning_rate else []
         started = time.perf_counter()
         _ludus("train", "sft", part, "--model", given.model, "--epochs", epochs, "--batch-size",
-               given.batch_size, *rate, "--report-to", "none", "-o", given.out / label)  # fmt: skip
+               given.batch_size, "--learning-rate", rate, "--report-to", "none",
+               "-o", given.out / label)  # fmt: skip
         seconds[label] = time.perf_counter() - started
         candidates += ["--candidate", f"{label}=hf:{given.out / label}"]
     scores = given.out / "scores"
@@ -53,12 +54,18 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("--model", default="smollm2")
-    asked.add_argument("--rows", nargs="+", default=["2000x2", "20000x2", "130000x3"])
+    asked.add_argument("--rows", nargs="+", default=["2000x2", "20000x2", "130000x2@5e-4"])
     asked.add_argument("--batch-size", type=int, default=64)
-    asked.add_argument("--learning-rate", type=float)
     asked.add_argument("--data", type=Path)
     asked.add_argument("--out", type=Path, default=Path("runs/warm_start"))
     return asked.parse_args()
+
+
+def _run(text: str) -> tuple[int, int, float]:
+    """Rows, epochs and rate: 130000x2@5e-4."""
+    size, _, rate = text.partition("@")
+    rows, epochs = map(int, size.split("x"))
+    return rows, epochs, float(rate or RATE)
 
 
 def _curated(out: Path, rows: int) -> Path:

@@ -33,7 +33,7 @@ def test_ctrl_c_finishes_what_is_under_way_and_the_same_command_goes_on(tmp_path
             said, complained = process.communicate(timeout=30)
         recorded = len(read(run))
         assert process.returncode == 130
-        assert complained.startswith("Finishing ") and "Traceback" not in complained
+        assert complained.startswith("Finishing ") and len(complained.splitlines()) == 1
         assert f"Left to do: {60 - recorded} episodes (interrupted)." in said
         assert 0 < recorded < 60 and stub.replies == len(stub.bodies), "a reply was thrown away"
         assert (summary(run)["episodes"], summary(run)["stopped"]) == (recorded, "interrupted")
@@ -58,8 +58,7 @@ def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
         pressed = time.monotonic()
         said, complained = process.communicate(timeout=30)
         took = time.monotonic() - pressed
-    assert process.returncode == 130 and took < 5.0
-    assert "Traceback" not in complained
+    assert (process.returncode, complained) == (130, "") and took < 5.0
     recorded = len(read(run))
     assert recorded > 0 and f"Left to do: {60 - recorded} episodes (interrupted)." in said
 

@@ -11,13 +11,21 @@ from typing import Any
 
 from chat_stub import Stub, chat_stub
 from program import LUDUS, run_ludus
+from typer.testing import CliRunner, Result
 from world import wait_until
 
-from cli.collecting import COUNTER, NOBODY, collect, complaint, read, summary
+from cli.collecting import COUNTER, NOBODY, read, summary
+from ludus.cli.main import app
+from ludus.errors import LudusError
 
 
 def evaluate(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
     return run_ludus("eval", *map(str, arguments), env=NOBODY, **more)
+
+
+def here(*arguments: str | Path) -> Result:
+    """The same in this process, where what is printed need not have a terminal's width."""
+    return CliRunner().invoke(app, ["eval", *map(str, arguments)], env=NOBODY)
 
 
 def asking(stub: Stub, *arguments: str | Path) -> list[str]:
@@ -41,24 +49,36 @@ def test_the_table_compares_with_the_first_and_the_folder_is_named(tmp_path: Pat
     assert (again.stdout, again.stderr) == (done.stdout, ""), "nobody plays again"
 
 
-def test_on_a_narrow_terminal_no_figure_is_cut(tmp_path: Path) -> None:
-    command = [*LUDUS, "eval", "catch", "-c", "random", "-c", "oracle", "-n", "4"]
-    done = subprocess.run(
-        [*command, "-o", str(tmp_path / "eval")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **NOBODY, "COLUMNS": "80"},
-    )
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+def narrow(*arguments: str | Path) -> list[str]:
+    """What is printed on a terminal of 80 columns."""
+    done = run_ludus("eval", *map(str, arguments), env={**NOBODY, "COLUMNS": "80"})
+    return [line.rstrip() for line in done.stdout.splitlines()]
+
+
+def test_on_a_narrow_terminal_intervals_stand_below_their_values(tmp_path: Path) -> None:
+    lines = narrow("catch", "-c", "random", "-c", "oracle", "-n", "4", "-o", tmp_path / "eval")
     at = next(number for number, line in enumerate(lines) if line.startswith("Format"))
     assert lines[at].split() == ["Format", "compliance", "100.0%", "100.0%", "+0.0", "pp"]
     below = [interval.rstrip() for interval in lines[at + 1].split("(")[1:]]
     assert below == ["51.0 to 100.0)", "51.0 to 100.0)", "-49.0 to +49.0)"]
 
 
+def test_many_candidates_stand_below_each_other_and_only_labels_are_folded(tmp_path: Path) -> None:
+    long = "a-label-that-is-longer-than-its-column"
+    who = ("-c", "random", "-c", "oracle", "-c", "third=oracle", "-c", f"{long}=oracle")
+    lines = narrow("catch", *who, "-n", "4", "-o", tmp_path / "eval")
+    assert max(map(len, lines[:-2])) <= 80
+    assert lines[0].split() == ["Metric", "Candidate", "Value", "Delta", "n"]
+    assert lines[1].split() == ["Format", "compliance", "random", "100.0%", "4"]
+    assert lines[3].split() == ["oracle", "100.0%", "+0.0", "pp", "4"]
+    assert lines[4].split("(")[1:] == ["51.0 to 100.0)    ", "-49.0 to +49.0)"]
+    column = lines[0].index("Candidate"), lines[0].index("Value")
+    assert "".join(line[slice(*column)].strip() for line in lines[7:10]) == long
+
+
 def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path) -> None:
-    done = evaluate("catch", "-c", "random", "-c", "oracle", "--json", "-o", tmp_path / "eval")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = here("catch", "-c", "random", "-c", "oracle", "--json", "-o", tmp_path / "eval")
+    assert (done.exit_code, done.stderr) == (0, "")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["event"] for event in events] == ["candidate", "candidate", "summary"]
     last = events[-1]
@@ -69,7 +89,7 @@ def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path
 
 
 def test_a_candidates_episodes_are_a_run_that_can_be_shown(tmp_path: Path) -> None:
-    evaluate("catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
+    here("catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
     shown = run_ludus("show", str(tmp_path / "eval" / "oracle"), "1")
     assert shown.returncode == 0 and "reward 1" in shown.stdout
     assert "oracle" in run_ludus("runs", str(tmp_path / "eval")).stdout
@@ -80,8 +100,8 @@ def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> 
         limits = ("--max-turns", "3", "--max-tokens", "77", "--temperature", "0.5")
         task = ("--task", '{"goal": 30}', "--seed", "5", "--group-size", "2", "-n", "4")
         bar = ("--solved-at", "-1", "--system-prompt", "Add.", "-o", tmp_path / "eval")
-        done = evaluate(*asking(stub, *limits, *task, *bar))
-        assert done.returncode == 0, done.stderr
+        done = here(*asking(stub, *limits, *task, *bar))
+        assert done.exit_code == 0, done.stderr
         assert {(body["temperature"], body["messages"][0]["content"]) for body in stub.bodies} == {
             (0.5, "Add.")
         }
@@ -97,7 +117,7 @@ def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> 
 
 
 def test_tasks_of_a_data_set_are_left_out_and_counted(tmp_path: Path) -> None:
-    collect(COUNTER, "-n", "40", "-o", tmp_path / "run")
+    CliRunner().invoke(app, ["collect", COUNTER, "-n", "40", "-o", str(tmp_path / "run")])
     data = ("--not-in", tmp_path / "run")
     done = evaluate(COUNTER, "-c", "oracle", "-n", "20", *data, "-o", tmp_path / "eval")
     left_out = summary(tmp_path / "eval")["candidates"][0]["known"]
@@ -115,7 +135,9 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
         "Did you mean 'catch'?": ("ctch", "-c", "random", "-c", "oracle"),
         "There is no folder": ("catch", "-c", "random", "-c", "hf:./nowhere"),
     }.items():
-        assert words in complaint(evaluate(*arguments, "-o", out))
+        done = here(*arguments, "-o", out)
+        assert isinstance(done.exception, LudusError) and words in str(done.exception)
+        assert "\n" not in str(done.exception)
     assert not out.exists()
 
 

@@ -103,8 +103,8 @@ def test_ctrl_c_ends_it_after_the_step_that_is_under_way(tmp_path: Path) -> None
         assert heard[1].startswith("step 1/100, "), heard
         process.send_signal(signal.SIGINT)
         said, complained = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in complained
-    assert "Stopping after this step; Ctrl-C again stops at once." in complained
+    assert process.returncode == 130
+    assert complained.endswith("Stopping after this step; Ctrl-C again stops at once.\n")
     stopped = int(said.removeprefix("Stopped at step ").partition(";")[0])
     assert said == f"Stopped at step {stopped}; the same command goes on from there.\n"
     assert (out / "checkpoints" / f"checkpoint-{stopped}").is_dir() and stopped < 100

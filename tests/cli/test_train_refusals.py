@@ -49,6 +49,13 @@ def test_the_two_methods_have_options_of_their_own() -> None:
         assert done.exit_code == 2 and "No such option" in done.stderr
 
 
+def test_help_offers_what_is_taken() -> None:
+    for method in ("sft", "dpo"):
+        told = " ".join(here(method, "--help").stdout.split())
+        assert "cuda, mps or cpu." in told and "cuda:1" not in told
+        assert "How often every row is seen. [default: (3 for sft, 1 for dpo)]" in told
+
+
 def test_a_field_that_trl_does_not_have_is_met_with_the_nearest_one(tmp_path: Path) -> None:
     model, data = a_model(tmp_path / "model"), rows(tmp_path / "data")
     command = ("sft", data, "-m", model, "-o", tmp_path / "out", *QUICK)

@@ -61,9 +61,10 @@ def test_what_is_no_candidate_is_refused_in_one_line(text: str, words: str) -> N
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_folder_without_a_kind_is_asked_about(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=f"Did you mean 'hf:{tmp_path}'"):
-        candidates_of([str(tmp_path)])
+def test_a_folder_without_a_kind_is_a_local_model(tmp_path: Path) -> None:
+    (candidate,) = candidates_of([str(tmp_path)])
+    assert (candidate.label, candidate.model) == (tmp_path.name, str(tmp_path))
+    assert candidate.make().provider == "hf"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from students import of_family
 from evaluate.trying import COUNTER, QUICK
 from ludus.errors import BadSetting, RunError
 from ludus.evaluate import Evaluation, candidates_of, evaluate
-from ludus.evaluate.models import changed_since
 from ludus.rollout import Job, Limits
 
 JOB = Job(COUNTER, episodes=3, seed=999, limits=Limits(max_turns=2, max_tokens=8))
@@ -35,7 +32,7 @@ async def test_a_model_plays_without_chance_and_its_tokens_are_counted(tmp_path:
     assert "reply_tokens" not in chance.estimates and "reply_tokens" not in base.deltas
     about = json.loads((tmp_path / "eval" / "base" / "run.json").read_text())
     assert about["settings"]["agent"]["temperature"] == 0.0
-    shutil.rmtree(model)
+    (model / "tokenizer.json").unlink()
     again = await against_chance(model, tmp_path / "eval")
     assert again.scores == found.scores, "who has played is not loaded again"
 
@@ -45,21 +42,14 @@ async def test_a_model_that_was_trained_anew_is_not_given_the_old_ones_figures(
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
     await against_chance(model, tmp_path / "eval")
-    later = time.time() + 5
-    os.utime(model / "model.safetensors", (later, later))
-    with pytest.raises(RunError, match=r"has changed since .* was begun"):
+    saved(model, of_family("qwen3"), seed=1)
+    shutil.rmtree(tmp_path / "eval" / "random")
+    with pytest.raises(RunError, match=r"base holds a run with other settings:\n  agent\.weights"):
         await against_chance(model, tmp_path / "eval")
+    assert not (tmp_path / "eval" / "random").exists(), "nobody plays before that is said"
 
 
 async def test_a_model_that_is_nowhere_is_told_before_anybody_plays(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="There is no folder"):
         await against_chance(tmp_path / "nowhere", tmp_path / "eval")
     assert not (tmp_path / "eval").exists()
-
-
-def test_only_weights_make_a_model_another(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("New words.")
-    assert not changed_since(tmp_path, 0.0)
-    (tmp_path / "model.gguf").write_bytes(b"")
-    assert changed_since(tmp_path, 0.0) and changed_since(tmp_path / "model.gguf", 0.0)
-    assert not changed_since(tmp_path, time.time() + 5)

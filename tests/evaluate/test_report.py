@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ludus.evaluate.evaluation import Evaluation, Played, scores_of
 from ludus.evaluate.metrics import metrics_at
 from ludus.evaluate.picture import picture
 from ludus.evaluate.report import report
-from ludus.evaluate.table import head_of, notes_of, rows_of
+from ludus.evaluate.table import below_each_other, notes_of, sheets_of, side_by_side
 
 
 def solving(share: int, of: int = 50) -> list[Attempt]:
@@ -40,8 +41,9 @@ def evaluation(planned: int = 50, **played: Sequence[Attempt]) -> Evaluation:
 
 def test_two_candidates_have_one_delta_in_percentage_points() -> None:
     found = evaluation(base=solving(5), sft=solving(40))
-    assert head_of(found) == ["Metric", "base", "sft", "Delta"]
-    rows = {row[0]: row[1:] for row in rows_of(found)}
+    sheet = side_by_side(found)
+    assert sheet.head == ["Metric", "base", "sft", "Delta"]
+    rows = {row[0]: row[1:] for row in sheet.rows}
     assert rows["Accuracy"] == [
         "10.0% (4.3 to 21.4)",
         "80.0% (67.0 to 88.8)",
@@ -54,8 +56,19 @@ def test_two_candidates_have_one_delta_in_percentage_points() -> None:
 
 def test_three_candidates_have_two_deltas_and_one_has_none() -> None:
     three = evaluation(base=solving(5), sft=solving(40), dpo=solving(45))
-    assert head_of(three)[-2:] == ["Delta sft", "Delta dpo"]
-    assert head_of(evaluation(only=solving(5))) == ["Metric", "only"]
+    assert side_by_side(three).head[-2:] == ["Delta sft", "Delta dpo"]
+    assert side_by_side(evaluation(only=solving(5))).head == ["Metric", "only"]
+
+
+def test_more_than_three_candidates_stand_below_each_other() -> None:
+    four = evaluation(base=solving(5), sft=solving(40), dpo=solving(45), best=solving(50))
+    (sheet,) = sheets_of(four)
+    assert sheet == below_each_other(four)
+    assert [row for row in sheet.rows if row[1] in ("base", "dpo")][2:4] == [
+        ["Accuracy", "base", "10.0% (4.3 to 21.4)", "", "50"],
+        ["", "dpo", "90.0% (78.6 to 95.7)", "+80.0 pp (+63.9 to +88.0)", "50"],
+    ]
+    assert "| Accuracy | base | 10.0% (4.3 to 21.4) |" in report(four)
 
 
 def test_what_is_not_counted_is_told() -> None:
@@ -72,7 +85,8 @@ def test_what_is_not_counted_is_told() -> None:
 def test_a_candidate_with_nothing_to_count_leaves_its_cells_empty() -> None:
     nothing = [attempt(0, None, broken=True)]
     found = evaluation(1, base=solving(1, of=1), other=nothing)
-    assert {row[0]: row[2:] for row in rows_of(found)}["Accuracy"] == ["-", "-"]
+    assert {row[0]: row[2:] for row in side_by_side(found).rows}["Accuracy"] == ["-", "-"]
+    assert below_each_other(found).rows[3][1:] == ["other", "-", "-", "-"]
 
 
 def test_the_report_has_the_table_the_settings_and_the_command() -> None:
@@ -98,9 +112,34 @@ def test_rewards_below_zero_hang_from_the_line() -> None:
     drawn = xml.fromstring(picture(evaluation(10, base=losing)))
     rects = drawn.iter("{http://www.w3.org/2000/svg}rect")
     *_, bar = (rect for rect in rects if rect.get("width") == "46")
-    assert (float(bar.get("y", "")), float(bar.get("height", ""))) == (44.0, 150.0)
+    assert (float(bar.get("y", "")), float(bar.get("height", ""))) == (48.0, 150.0)
 
 
 def test_a_picture_of_nothing_is_still_a_picture() -> None:
     drawn = xml.fromstring(picture(evaluation(1, base=[attempt(0, None, broken=True)])))
     assert drawn.tag.endswith("svg")
+
+
+def test_every_word_of_a_picture_has_its_own_place() -> None:
+    """Six and a half points a letter are more than a sans-serif of twelve takes."""
+    for count in (1, 2, 4):
+        rewards = {f"candidate{number}": _wordy(1000.0 * number) for number in range(count)}
+        drawn = xml.fromstring(picture(evaluation(50, **rewards)))
+        boxes = [_box(text) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+        wide, high = float(drawn.get("width", "")), float(drawn.get("height", ""))
+        assert all(left >= 0 and right <= wide and bottom <= high for left, right, bottom in boxes)
+        for one, other in combinations(boxes, 2):
+            apart = one[1] <= other[0] or other[1] <= one[0] or abs(one[2] - other[2]) >= 12
+            assert apart, (one, other)
+        assert wide <= 1000
+
+
+def _wordy(tokens: float) -> list[Attempt]:
+    return [attempt(place, float(place < 20), reply_tokens=tokens + place) for place in range(50)]
+
+
+def _box(text: xml.Element) -> tuple[float, float, float]:
+    """Left, right and bottom of a word."""
+    wide, at = 6.5 * len(text.text or ""), float(text.get("x", ""))
+    left = at - {"start": 0.0, "middle": wide / 2, "end": wide}[text.get("text-anchor", "")]
+    return left, left + wide, float(text.get("y", ""))

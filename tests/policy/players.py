@@ -24,9 +24,13 @@ GOAL = 6
 """Two calls of the oracle's, both of them of 3, with an answer in between."""
 
 
-@cache
 def player(family: str = "qwen3") -> Policy:
     """A model that plays Counter as its oracle does, up to 6, whatever it is asked for."""
+    return _taught(family)
+
+
+@cache
+def _taught(family: str) -> Policy:
     tokenizer = student() if family == "chatml" else of_family(family)
     dialect = dialect_of(tokenizer)
     model = _model(len(tokenizer), tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -63,3 +64,10 @@ def test_what_a_provider_can_make_nothing_of_is_refused(choice: dict[str, Any], 
     with pytest.raises(BadSetting) as refused:
         choose(Choice(**choice))
     assert words in str(refused.value)
+
+
+async def test_where_the_oracle_cannot_play_everybody_else_is_named() -> None:
+    with pytest.raises(BadSetting, match=r"does not say which environment") as refused:
+        await choose(Choice()).prepare(["http://127.0.0.1:9"])
+    others = {"openai", "anthropic", "hf", "random", "human"}
+    assert others <= {*re.findall(r"\w+", str(refused.value))}

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from rollout.collecting import QUICK, job, read
+from students import of_family
 
-from ludus.errors import BadSetting
+from ludus.errors import BadSetting, RunError
 from ludus.policy import load
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import Policy
-from ludus.rollout import collect
+from ludus.rollout import Limits, collect
 from policy.models import saved
 from policy.players import GOAL, player
 
@@ -48,9 +49,29 @@ async def test_a_model_is_loaded_once_for_all_who_want_it(tmp_path: Path) -> Non
     agent = PolicyAgent(str(saved(tmp_path / "model")), device="cpu", dtype="float32")
     first, second = await asyncio.gather(agent.ready(), agent.ready())
     assert first is second and first.policy.name == str(tmp_path / "model")
-    assert agent.describe() == {"provider": "hf", "model": first.policy.name, "dtype": "float32"}
+    assert agent.describe() == {
+        "provider": "hf",
+        "model": first.policy.name,
+        "weights": first.policy.weights,
+        "dtype": "float32",
+    }
     await agent.close()
     await agent.close()
+
+
+async def test_a_model_that_was_trained_anew_does_not_go_on_with_the_old_ones_run(
+    tmp_path: Path,
+) -> None:
+    async def played(seed: int) -> None:
+        model = saved(tmp_path / "model", of_family("qwen3"), seed=seed)
+        short = job(n=1, limits=Limits(max_turns=1, max_tokens=4))
+        async with PolicyAgent(str(model), device="cpu") as agent:
+            await collect(short, agent, tmp_path / "run", tuning=QUICK)
+
+    await played(seed=0)
+    await played(seed=0)
+    with pytest.raises(RunError, match=r'settings:\n  agent\.weights: "\w+" there, "\w+" here'):
+        await played(seed=1)
 
 
 async def test_a_model_that_cannot_be_loaded_leaves_no_run_folder(tmp_path: Path) -> None:

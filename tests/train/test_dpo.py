@@ -38,6 +38,7 @@ def test_the_better_side_becomes_likelier_than_the_base_had_it(
     # Before the first step a model is its own reference.
     assert lines[0]["loss"] == pytest.approx(log(2), abs=1e-5)
     assert lines[-1]["loss"] < lines[0]["loss"] and lines[-1]["rewards/margins"] > 0
+    assert all(type(line["tokens"]) is int for line in lines)
     assert not (out / "tokens").exists() and (out / "model.safetensors").is_file()
 
 

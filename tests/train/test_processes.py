@@ -16,10 +16,11 @@ from train.lessons import curve, quick, sft_data
 
 
 def launch(processes: int, *arguments: object) -> None:
-    """What `accelerate launch -m ludus ...` does, which starts one alone without a GPU."""
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    """`accelerate launch -m ludus ...`; its --multi_gpu says several processes, and not of what."""
+    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu")
+    where = ("--num_processes", str(processes), "--main_process_port", "0")
     found = subprocess.run(
-        [*launcher, "--nproc-per-node", str(processes), "-m", "ludus", *map(str, arguments)],
+        [*launcher, *where, "-m", "ludus", *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -53,6 +53,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
     undisturbed = sft(data, base, tmp_path / "one", killed.settings(case))
     assert same(curve(out), curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6))
     assert weights(out) == weights(tmp_path / "one")
+    assert all(type(line["tokens"]) is int for line in seen.lines if "loss" in line)
     assert outcome.tokens == undisturbed.tokens and outcome.steps == undisturbed.steps
     assert not (out / "checkpoints").exists()
 

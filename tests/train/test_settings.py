@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ludus.errors import BadSetting
-from ludus.train.settings import Lora, Settings, check_method, learning_rate_of, overrides_of
+from ludus.train.settings import Lora, Settings, learning_rate_of, overrides_of, settled
 
 SMALL, LARGE = 135_000_000, 7_000_000_000
 
@@ -49,9 +49,14 @@ def test_an_adapter_is_scaled_by_twice_its_rank() -> None:
 
 def test_what_the_other_method_has_is_refused() -> None:
     with pytest.raises(BadSetting, match="--packing is for SFT"):
-        check_method(Settings(packing=True), "dpo")
+        settled(Settings(packing=True), "dpo")
     with pytest.raises(BadSetting, match="--beta is for DPO"):
-        check_method(Settings(beta=0.1), "sft")
+        settled(Settings(beta=0.1), "sft")
+
+
+def test_pairs_are_seen_once_and_rows_three_times_unless_told() -> None:
+    assert (settled(Settings(), "sft").epochs, settled(Settings(), "dpo").epochs) == (3, 1)
+    assert settled(Settings(epochs=0.5), "dpo") == Settings(epochs=0.5)
 
 
 def test_assignments_are_read_by_name() -> None:

@@ -42,7 +42,7 @@ class OracleAgent(Agent):
 @lru_cache(maxsize=256)
 def _solved(spec: str) -> Contract:
     """The environment on this machine, if it has a solution."""
-    advice = "Choose who plays instead: --provider openai, anthropic, random or human."
+    advice = "Choose who plays instead: --provider openai, anthropic, hf, random or human."
     if is_url(spec):
         raise BadSetting(f"{spec} does not say which environment it serves. {advice}")
     try:

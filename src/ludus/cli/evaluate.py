@@ -17,12 +17,15 @@ from ludus.errors import LudusError
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from ludus.evaluate import Candidate, Evaluation
+    from ludus.evaluate.table import Sheet
     from ludus.rollout import Job
     from ludus.rollout.reporter import Reporter
 
 _SPACE = 3
+_LABELS = "Candidate"
 
 
 def evaluate(
@@ -194,26 +197,43 @@ def _print(found: Evaluation) -> None:
     from rich.text import Text
 
     from ludus.cli.console import console, harmless
-    from ludus.evaluate.table import head_of, method_of, notes_of, rows_of
+    from ludus.evaluate.table import method_of, notes_of, sheets_of
 
     out = console()
-    out.print(_table(head_of(found), rows_of(found), out.width))
+    out.print(_table(sheets_of(found), out.width))
     out.print(Text(method_of(found), style="dim"), soft_wrap=True)
     for note in notes_of(found):
         out.print(Text(harmless(note), style="yellow"), soft_wrap=True)
     out.print(Text(f"evaluation: {found.folder}"), soft_wrap=True)
 
 
-def _table(head: list[str], rows: list[list[str]], width: int) -> Table:
-    """Where the terminal is too narrow for them, intervals stand below their values."""
+def _table(sheets: list[Sheet], width: int) -> Table:
+    """The first shape that fits, at first with intervals beside their values, then below them."""
     from rich.table import Table
+
+    shapes = [(sheet, cut) for sheet in sheets for cut in (" ", "\n")]
+    sheet, cut = next((shape for shape in shapes if _width(*shape) <= width), shapes[-1])
+    table = Table(box=None, pad_edge=False, padding=(0, _SPACE, 0, 0))
+    for name in sheet.head:
+        # A long label is folded before a figure is.
+        table.add_column(name, no_wrap=name != _LABELS, overflow="fold")
+    for row in sheet.rows:
+        table.add_row(*(_cell(cell, cut) for cell in row))
+    return table
+
+
+def _width(sheet: Sheet, cut: str) -> int:
+    columns = zip(sheet.head, *sheet.rows, strict=True)
+    widest = (max(len(line) for cell in column for line in _lines(cell, cut)) for column in columns)
+    return sum(width + _SPACE for width in widest) - _SPACE
+
+
+def _cell(cell: str, cut: str) -> Text:
     from rich.text import Text
 
-    columns = zip(head, *rows, strict=True)
-    fits = sum(max(map(len, column)) + _SPACE for column in columns) <= width
-    table = Table(box=None, pad_edge=False, padding=(0, _SPACE, 0, 0))
-    for name in head:
-        table.add_column(Text(name))
-    for row in rows:
-        table.add_row(*(Text(cell if fits else cell.replace(" (", "\n(")) for cell in row))
-    return table
+    value, bracket, interval = cell.partition(" (")
+    return Text.assemble(value, (f"{cut}({interval}" if bracket else "", "dim"))
+
+
+def _lines(cell: str, cut: str) -> list[str]:
+    return cell.replace(" (", f"{cut}(").split("\n")

@@ -52,10 +52,11 @@ def lint(
     from ludus.curate.lint.rows import files_of
 
     files = counted(files_of(data))  # Before a student is loaded, which takes seconds.
+    to_train = _student(student) if student is not None else None
     with _progress() as watch:
         report = examine(
             files,
-            _student(student) if student is not None else None,
+            to_train,
             max_length=max_length,
             sample=None if every else sample,
             show=show,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ludus import __version__
 from ludus.cli import (
@@ -28,8 +29,21 @@ from ludus.errors import LudusError
 
 INTERRUPTED = 130
 
+
+class Commands(TyperGroup):
+    """A command that is interrupted ends with a line; one that stopped by itself has said why."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            complain("Interrupted.")
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
     name="ludus",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -73,8 +87,3 @@ def main() -> None:
     except LudusError as error:
         complain(str(error))
         sys.exit(1)
-    except (KeyboardInterrupt, SystemExit) as ended:
-        if isinstance(ended, KeyboardInterrupt) or ended.code == INTERRUPTED:
-            complain("Interrupted.")
-            sys.exit(INTERRUPTED)
-        raise

@@ -34,7 +34,10 @@ Model = Annotated[
     str, typer.Option("--model", "-m", help="smollm2, a folder, a .gguf file, or a Hub name.")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Where the model goes.")]
-Epochs = Annotated[float, typer.Option(help="How often every row is seen.")]
+Epochs = Annotated[
+    float | None,
+    typer.Option(help="How often every row is seen.", show_default="3 for sft, 1 for dpo"),
+]
 BatchSize = Annotated[
     int | None, typer.Option(help="Rows at once in each process.", show_default="8")
 ]
@@ -79,7 +82,7 @@ Checkpointing = Annotated[
 Precision = Annotated[
     str | None, typer.Option(help="bf16, fp16 or fp32.", show_default="by the device")
 ]
-Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu.", show_default="best")]
+Device = Annotated[str | None, typer.Option(help="cuda, mps or cpu.", show_default="best")]
 Compile = Annotated[
     bool | None,
     typer.Option(
@@ -150,11 +153,15 @@ def lora_of(
     if wanted:
         return Lora(**given)
     if given:
-        first = next(iter(given))
-        option = first if first == "merge" else f"lora-{first}"
-        option = "no-merge" if option == "merge" and merge is False else option
-        raise BadSetting(f"--{option} says how an adapter is made. Add --lora, or leave it away.")
+        option = _option(*next(iter(given.items())))
+        raise BadSetting(f"{option} says how an adapter is made. Add --lora, or leave it away.")
     return None
+
+
+def _option(name: str, value: object) -> str:
+    if name == "merge":
+        return "--merge" if value else "--no-merge"
+    return f"--lora-{name}"
 
 
 def _reporter(asked: Report | None) -> str | None:

@@ -18,8 +18,7 @@ from ludus.cli.typed import as_typed
 from ludus.errors import BadSetting, LudusError
 
 if TYPE_CHECKING:
-    from ludus.train.ending import Outcome
-    from ludus.train.settings import Settings
+    from ludus.train import Outcome, Settings
     from ludus.train.training import Figures
 
 

@@ -5,6 +5,7 @@ Playing is the collector's business; a candidate's episodes are a run like any o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +22,6 @@ from ludus.evaluate.candidates import Candidate
 from ludus.evaluate.evaluation import Evaluation, Played, scores_of
 from ludus.evaluate.known import read_known
 from ludus.evaluate.metrics import metrics_at
-from ludus.evaluate.models import check_model
 from ludus.evaluate.picture import picture
 from ludus.evaluate.report import report
 from ludus.evaluate.target import (
@@ -68,7 +68,7 @@ async def evaluate(
     settings = {one.label: job.settings(one.make()) for one in candidates}
     folder = _folder(out or default_folder(str(job.mix), settings), resume=resume)
     for candidate in candidates:
-        await check_model(candidate, folder / candidate.label)
+        await _check(candidate, folder / candidate.label, settings[candidate.label])
     played, stopped = [], None
     for candidate in candidates:
         outcome = await _play(
@@ -100,6 +100,16 @@ async def evaluate(
     )
     _write(evaluation)
     return evaluation
+
+
+async def _check(candidate: Candidate, run: Path, settings: JsonObject) -> None:
+    """Raise what would stop a candidate before anybody plays: the others may play for hours."""
+    if (run / "run.json").exists():
+        RunFolder.resume_or_create(run, settings)
+    elif candidate.model is not None:
+        from ludus.policy.source import find
+
+        await asyncio.to_thread(find, candidate.model)
 
 
 async def _play(

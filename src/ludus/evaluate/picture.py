@@ -5,33 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import floor, log10
+from math import ceil, floor, log10
 
 from ludus.evaluate.evaluation import Evaluation, Score
 from ludus.evaluate.metrics import Estimate, Metric
 
 _COLORS = ("#7a869a", "#2f6fde", "#d9662b", "#2a9d6f", "#9a4fc4", "#c9a227")
 _BAR, _GAP, _MARGIN = 46, 22, 58
-_TOP, _HEIGHT, _LINE = 44, 200, 20
+_TOP, _HEIGHT, _LINE = 48, 200, 20
+_PANEL = _TOP + _HEIGHT + _LINE
+_TITLE, _PAGE = 130, 900
 
 
 def picture(evaluation: Evaluation) -> str:
-    """The whole file."""
-    panels = [
-        _panel(metric, evaluation.scores, number * _width(evaluation.scores))
+    """The whole file: as many panels beside each other as can still be read on a page."""
+    width = _width(evaluation.scores)
+    beside = min(max(1, _PAGE // width), max(1, len(evaluation.shown)))
+    lines = [
+        line
         for number, metric in enumerate(evaluation.shown)
+        for line in _panel(metric, evaluation.scores, number % beside, number // beside)
     ]
-    wide = max(1, len(panels)) * _width(evaluation.scores) + _GAP
-    high = _TOP + _HEIGHT + _LINE * (len(evaluation.scores) + 2)
+    below = max(1, ceil(len(evaluation.shown) / beside)) * _PANEL
+    wide, high = beside * width + _GAP, below + _LINE * (len(evaluation.scores) + 1)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" '
         f'height="{high}" font-family="sans-serif" font-size="12" fill="#222">'
     )
     ground = f'<rect width="{wide}" height="{high}" fill="#fff"/>'
-    legend = list(_legend(evaluation.scores))
-    return "\n".join(
-        [head, ground, *(line for panel in panels for line in panel), *legend, "</svg>\n"]
-    )
+    return "\n".join([head, ground, *lines, *_legend(evaluation.scores, below), "</svg>\n"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,37 +42,39 @@ class _Scale:
 
     low: float
     high: float
+    top: int
 
     def y(self, value: float) -> float:
         part = (value - self.low) / (self.high - self.low)
-        return round(_TOP + _HEIGHT * (1 - part), 2)
+        return round(self.top + _HEIGHT * (1 - part), 2)
 
 
 def _width(scores: Sequence[Score]) -> int:
-    return _MARGIN + len(scores) * (_BAR + _GAP)
+    """Of a panel; its title has to have room too."""
+    return _MARGIN + max(_TITLE, len(scores) * (_BAR + _GAP))
 
 
-def _panel(metric: Metric, scores: Sequence[Score], left: int) -> list[str]:
+def _panel(metric: Metric, scores: Sequence[Score], column: int, row: int) -> Iterator[str]:
     found = [score.estimates.get(metric.name) for score in scores]
-    scale = _Scale(0, 1) if metric.share else _fitting([one for one in found if one])
-    right = left + _width(scores)
-    lines = [_text(left + _MARGIN, _TOP - 22, metric.title, weight="bold")]
-    for value in (scale.low, (scale.low + scale.high) / 2, scale.high):
+    low, high = (0.0, 1.0) if metric.share else _fitting([one for one in found if one])
+    scale = _Scale(low, high, _TOP + row * _PANEL)
+    left, right = column * _width(scores) + _MARGIN, (column + 1) * _width(scores)
+    yield _text(left, scale.top - 26, metric.title, weight="bold")
+    for value in (low, (low + high) / 2, high):
         at = scale.y(value)
-        lines.append(_rule(left + _MARGIN, at, right, at, "#ddd"))
-        lines.append(_text(left + _MARGIN - 6, at + 4, _told(metric, value), anchor="end"))
+        yield _rule(left, at, right, at, "#ddd")
+        yield _text(left - 6, at + 4, _told(metric, value), anchor="end")
     for number, one in enumerate(found):
         if one is not None:
-            at = left + _MARGIN + _GAP / 2 + number * (_BAR + _GAP)
-            lines += _bar(metric, one, scale, at, _color(number))
-    return lines
+            at = left + _GAP / 2 + number * (_BAR + _GAP)
+            yield from _bar(metric, one, scale, at, _color(number))
 
 
-def _fitting(found: Sequence[Estimate]) -> _Scale:
+def _fitting(found: Sequence[Estimate]) -> tuple[float, float]:
     """From 0, or below where values are, to a round number above all of them."""
     ends = [end for one in found for end in (one.value, one.low, one.high) if end is not None]
     low, high = _round(min(0.0, *ends)), _round(max(0.0, *ends))
-    return _Scale(low, high if high > low else low + 1)
+    return low, high if high > low else low + 1
 
 
 def _round(value: float) -> float:
@@ -101,9 +105,9 @@ def _bar(metric: Metric, found: Estimate, scale: _Scale, left: float, color: str
     yield _text(middle, highest - 5, _told(metric, found.value), anchor="middle")
 
 
-def _legend(scores: Sequence[Score]) -> Iterator[str]:
+def _legend(scores: Sequence[Score], top: int) -> Iterator[str]:
     for number, score in enumerate(scores):
-        y = _TOP + _HEIGHT + _LINE * (number + 1.5)
+        y = top + _LINE * (number + 0.5)
         yield f'<rect x="{_MARGIN}" y="{y - 10}" width="12" height="12" fill="{_color(number)}"/>'
         yield _text(_MARGIN + 18, y, score.label)
 
@@ -113,7 +117,9 @@ def _color(number: int) -> str:
 
 
 def _told(metric: Metric, value: float) -> str:
-    return f"{100 * value:.3g}%" if metric.share else f"{value:.3g}"
+    if metric.share:
+        return f"{100 * value:.3g}%"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _rule(x: float, y: float, to_x: float, to_y: float, color: str) -> str:

@@ -6,16 +6,17 @@ import json
 
 from ludus.data.markdown import code, fenced, inline, table
 from ludus.evaluate.evaluation import Evaluation
-from ludus.evaluate.table import head_of, method_of, notes_of, rows_of
+from ludus.evaluate.table import method_of, notes_of, sheets_of
 from ludus.evaluate.target import PICTURE
 
 
 def report(evaluation: Evaluation) -> str:
     """The whole file."""
+    sheet = sheets_of(evaluation)[0]
     parts = (
         f"# {inline(evaluation.settings['environment'])}: {_labels(evaluation)}",
         _opening(evaluation),
-        table(head_of(evaluation), rows_of(evaluation)),
+        table(sheet.head, sheet.rows),
         method_of(evaluation),
         "\n".join(f"- {inline(note)}" for note in notes_of(evaluation)),
         f"![The figures of every candidate]({PICTURE})",

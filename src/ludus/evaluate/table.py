@@ -1,32 +1,66 @@
-"""The figures in words: a row a metric, a column a candidate, then what changed against the base.
+"""The figures in words: for a few candidates side by side, for many one below the other.
 
 Plain text in cells; a terminal and a Markdown file draw the same ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ludus.evaluate.evaluation import Evaluation, Score
 from ludus.evaluate.metrics import Estimate, Metric
 
 _NOTHING = "-"
+_FEW = 3
+"""Candidates that can be read side by side."""
 
 
-def head_of(evaluation: Evaluation) -> list[str]:
-    """The names of the columns."""
-    labels = [score.label for score in evaluation.scores]
-    deltas = ["Delta"] if len(labels) == 2 else [f"Delta {label}" for label in labels[1:]]
-    return ["Metric", *labels, *deltas]
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table: the names of its columns, and its rows."""
+
+    head: list[str]
+    rows: list[list[str]]
 
 
-def rows_of(evaluation: Evaluation) -> list[list[str]]:
-    """One row for each metric, and at last how many episodes the first of them is the mean of."""
-    rows = [_row(metric, evaluation.scores) for metric in evaluation.shown]
+def sheets_of(evaluation: Evaluation) -> list[Sheet]:
+    """The same figures, in the shape that reads best first; the last is the narrowest."""
+    few = len(evaluation.scores) <= _FEW
+    return [side_by_side(evaluation), below_each_other(evaluation)][0 if few else 1 :]
+
+
+def side_by_side(evaluation: Evaluation) -> Sheet:
+    """A row a metric, a column a candidate, then a column for what changed against the base."""
+    scores, others = evaluation.scores, evaluation.scores[1:]
+    deltas = ["Delta"] if len(others) == 1 else [f"Delta {score.label}" for score in others]
+    rows = [
+        [
+            metric.title,
+            *(_value(score, metric) for score in scores),
+            *(_delta(score, metric) for score in others),
+        ]
+        for metric in evaluation.shown
+    ]
     if evaluation.shown:
-        name = evaluation.shown[0].name
-        rows.append(["n", *_cells(evaluation.scores, name, lambda found: f"{found.n:,}")])
-    return rows
+        rows.append(["n", *_counts(evaluation)])
+    return Sheet(["Metric", *(score.label for score in scores), *deltas], rows)
+
+
+def below_each_other(evaluation: Evaluation) -> Sheet:
+    """A row for each metric of each candidate."""
+    rows = [
+        [
+            "" if number else metric.title,
+            score.label,
+            _value(score, metric),
+            _delta(score, metric) if number else "",
+            _count(score.estimates.get(metric.name)),
+        ]
+        for metric in evaluation.shown
+        for number, score in enumerate(evaluation.scores)
+    ]
+    return Sheet(["Metric", "Candidate", "Value", "Delta", "n"], rows)
 
 
 def notes_of(evaluation: Evaluation) -> list[str]:
@@ -49,33 +83,37 @@ def method_of(evaluation: Evaluation) -> str:
     return f"In brackets: 95% intervals.{against}"
 
 
-def _row(metric: Metric, scores: Sequence[Score]) -> list[str]:
-    return [metric.title, *_cells(scores, metric.name, _told(metric), _told(metric, signed=True))]
+def _value(score: Score, metric: Metric) -> str:
+    unit = "%" if metric.share else ""
+    return _told(score.estimates.get(metric.name), metric, unit)
 
 
-def _cells(
-    scores: Sequence[Score],
-    name: str,
-    tell: Callable[[Estimate], str],
-    tell_delta: Callable[[Estimate], str] | None = None,
-) -> list[str]:
-    """A cell for each candidate, and one for each delta."""
-    own = [(score.estimates.get(name), tell) for score in scores]
-    deltas = [(score.deltas.get(name), tell_delta or tell) for score in scores[1:]]
-    return [_NOTHING if found is None else say(found) for found, say in own + deltas]
+def _delta(score: Score, metric: Metric) -> str:
+    unit = " pp" if metric.share else ""
+    return _told(score.deltas.get(metric.name), metric, unit, sign="+")
 
 
-def _told(metric: Metric, *, signed: bool = False) -> Callable[[Estimate], str]:
-    scale, digits, unit = (100, 1, " pp" if signed else "%") if metric.share else (1, 3, "")
-    form = f"{'+' if signed else ''},.{1 if metric.name == 'reply_tokens' else digits}f"
+def _told(found: Estimate | None, metric: Metric, unit: str, *, sign: str = "") -> str:
+    """The value, and its interval in brackets."""
+    if found is None:
+        return _NOTHING
+    digits = 1 if metric.share or metric.name == "reply_tokens" else 3
+    scale, form = 100 if metric.share else 1, f"{sign},.{digits}f"
+    value = f"{scale * found.value:{form}}{unit}"
+    if found.low is None or found.high is None:
+        return value
+    return f"{value} ({scale * found.low:{form}} to {scale * found.high:{form}})"
 
-    def told(found: Estimate) -> str:
-        value = f"{scale * found.value:{form}}{unit}"
-        if found.low is None or found.high is None:
-            return value
-        return f"{value} ({scale * found.low:{form}} to {scale * found.high:{form}})"
 
-    return told
+def _counts(evaluation: Evaluation) -> Iterator[str]:
+    """How many episodes, or pairs of them, the figures of the first row are the mean of."""
+    name = evaluation.shown[0].name
+    yield from (_count(score.estimates.get(name)) for score in evaluation.scores)
+    yield from (_count(score.deltas.get(name)) for score in evaluation.scores[1:])
+
+
+def _count(found: Estimate | None) -> str:
+    return _NOTHING if found is None else f"{found.n:,}"
 
 
 def _notes(score: Score, evaluation: Evaluation) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from ludus.agents.agent import Agent, Finish, Player, Reply, Situation
@@ -18,6 +19,7 @@ from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.environment.threads import Worker
 from ludus.errors import AgentError, LudusError
+from ludus.policy.fingerprint import fingerprint
 from ludus.policy.generate import Generator, Sampled, Sampling
 from ludus.policy.settings import checked, sampling_of
 
@@ -72,8 +74,14 @@ class PolicyAgent(Agent):
 
     def describe(self) -> JsonObject:
         """What was set, and not what the model then made of it: it is asked before it is loaded."""
-        told: JsonObject = {"provider": self.provider, "model": self.model, **self._given}
-        return told | ({"dtype": self._dtype} if self._dtype else {})
+        told: JsonObject = {"provider": self.provider, "model": self.model}
+        more = {"weights": self._weights, "dtype": self._dtype}
+        return told | self._given | {name: value for name, value in more.items() if value}
+
+    @cached_property
+    def _weights(self) -> str | None:
+        """Their fingerprint: under the same name there may be other ones tomorrow."""
+        return fingerprint(self.model) if self._loaded is None else self._loaded.weights
 
     @property
     def level(self) -> int:

@@ -47,6 +47,10 @@ def read_tokenizer(file: Path) -> Any:
     for name, number in (("eos_token", header.eos), ("pad_token", header.pad)):
         if number is not None:
             setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(number))
+    # Said in so many words, also in what is saved: where nothing is said, some versions of
+    # transformers take it for true, and complain that it would spoil such a vocabulary's text.
+    tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.init_kwargs["clean_up_tokenization_spaces"] = False
     return tokenizer
 
 

@@ -14,6 +14,7 @@ from ludus.errors import BadSetting, LudusError
 from ludus.policy import gguf
 from ludus.policy.complaint import why
 from ludus.policy.device import choose_device, choose_dtype
+from ludus.policy.fingerprint import fingerprint
 from ludus.policy.quiet import quiet, require
 from ludus.policy.smollm2 import Say
 from ludus.policy.source import Kind, Source, base_of, find
@@ -35,6 +36,8 @@ class Policy:
     model: Any
     tokenizer: Any
     dialect: Dialect
+    weights: str | None = None
+    """The fingerprint of the files that the weights were read from, where it is known."""
 
     @property
     def device(self) -> str:
@@ -59,7 +62,8 @@ def load(
     # What can be refused in a second is, before the weights are read.
     tokenizer = tokenizer_of(source)
     dialect = dialect_of(tokenizer)
-    return Policy(name, _placed(source, device, dtype), tokenizer, dialect)
+    weights = fingerprint(name)
+    return Policy(name, _placed(source, device, dtype), tokenizer, dialect, weights)
 
 
 def load_model(

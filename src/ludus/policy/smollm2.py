@@ -30,6 +30,9 @@ RELEASE = Packed(
     file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
 
+_CONVERSION = 2
+"""Raised whenever the same file is converted into something else: what was made before is left."""
+
 Say = Callable[[str], None]
 """Takes a line for the user, about something that takes a while."""
 
@@ -39,7 +42,7 @@ def folder(*, say: Say | None = None, release: Packed = RELEASE, fetch: Fetch = 
 
     Of several processes that want it at once, one makes it and the others wait.
     """
-    home = cache() / f"{NAME}-{release.version}"
+    home = cache() / edition(release)
     if home.is_dir():
         return home
     require("Using smollm2", "gguf", "filelock")
@@ -56,6 +59,11 @@ def folder(*, say: Say | None = None, release: Packed = RELEASE, fetch: Fetch = 
             f"Name a folder that can be written in {CACHE}."
         ) from None
     return home
+
+
+def edition(release: Packed = RELEASE) -> str:
+    """The name of the very model that is made of a release: always the same weights."""
+    return f"{NAME}-{release.version}-{_CONVERSION}"
 
 
 def cache() -> Path:

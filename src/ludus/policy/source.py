@@ -62,11 +62,8 @@ def find(name: str, *, say: smollm2.Say | None = None) -> Source:
     """
     if name == smollm2.NAME:
         return Source(name, Kind.FOLDER, str(smollm2.folder(say=say)))
-    path = Path(name).expanduser()
-    if name and path.is_dir():
-        return Source(name, _kind_of(path), str(path))
-    if path.is_file():
-        return _of_file(name, path)
+    if (found := here(name)) is not None:
+        return found
     if name.startswith((".", "/", "~")) or not name or name.count("/") > 1:
         raise BadSetting(
             f"There is no folder {name or repr(name)}. Name a model's folder, or org/name."
@@ -76,9 +73,17 @@ def find(name: str, *, say: smollm2.Say | None = None) -> Source:
         return _on_hub(name)
 
 
+def here(name: str) -> Source | None:
+    """The model of that name among the files of this machine; nothing is fetched or asked for."""
+    path = Path(name).expanduser()
+    if name and path.is_dir():
+        return Source(name, _kind_of(path), str(path))
+    return _of_file(name, path) if path.is_file() else None
+
+
 def base_of(adapter: Source, *, say: smollm2.Say | None = None) -> Source:
     """The model that an adapter goes over."""
-    name = _base_name(adapter)
+    name = base_name(adapter)
     try:
         base = find(name, say=say)
     except BadSetting as error:
@@ -88,7 +93,8 @@ def base_of(adapter: Source, *, say: smollm2.Say | None = None) -> Source:
     return base
 
 
-def _base_name(adapter: Source) -> str:
+def base_name(adapter: Source) -> str:
+    """What an adapter calls the model that it goes over."""
     try:
         config = json.loads((Path(adapter.path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         name = config["base_model_name_or_path"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ludus.train.outcome import Outcome
 from ludus.train.settings import Lora, Settings
 from ludus.train.watch import Watch
 
-if TYPE_CHECKING:
-    from ludus.train.ending import Outcome
-
-__all__ = ["Lora", "Settings", "Watch", "dpo", "sft"]
+__all__ = ["Lora", "Outcome", "Settings", "Watch", "dpo", "sft"]
 
 _USUAL = Settings()
 

@@ -21,6 +21,9 @@ KEPT = 2
 LINES = 500
 """About so many lines has the log of a long run; a short one has one for each step."""
 BETA = 0.1
+WARM_UP = 0.03
+SHORT = 50
+"""A run of fewer steps has no warm-up: its first step has a rate of zero, and would be wasted."""
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -61,6 +64,8 @@ def complete(
         config.learning_rate = learning_rate
     if "logging_steps" not in given:
         config.logging_steps = max(1, round(steps / LINES))
+    if "warmup_steps" not in given and steps < SHORT:
+        config.warmup_steps = 0.0
     if not test:
         config.eval_strategy = type(config.eval_strategy)("no")
     # Rows are cut already, and TRL wants to be told of no length where it does not pad.
@@ -94,7 +99,7 @@ def _common(settings: Settings, out: Path) -> dict[str, Any]:
         "gradient_accumulation_steps": settings.accumulate,
         "gradient_checkpointing": settings.gradient_checkpointing,
         "lr_scheduler_type": "cosine",
-        "warmup_steps": 0.03,
+        "warmup_steps": WARM_UP,
         "max_grad_norm": 1.0,
         "seed": settings.seed,
         "data_seed": settings.seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,10 @@ from ludus.train import folder, record
 from ludus.train.card import CARD, PICTURE, card_of
 from ludus.train.curve import draw
 from ludus.train.job import Job
+from ludus.train.outcome import Outcome
 from ludus.train.pace import Pace
 from ludus.train.saving import save, saved_dtype
 from ludus.train.training import Figures
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a run."""
-
-    folder: Path
-    steps: int
-    loss: float | None
-    """The last that was logged."""
-    seconds: float
-    tokens: int
-    resumed_from: int | None = None
-    stopped: str | None = None
-    """Why it ended before its last step; the same call goes on."""
 
 
 def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ludus.train.record import LOG, RECORD
 
 TOKENS = "tokens"
 ADAPTER = "adapter"
+LOCK = ".training.lock"
 _OURS = (
     *(CARD, PICTURE, LOG, RECORD, TOKENS, ADAPTER, CHECKPOINTS),
     *("config.json", "generation_config.json", "model*.safetensors*", "adapter_*"),
@@ -33,14 +34,43 @@ def check(out: Path) -> None:
     if not out.is_dir():
         raise RunError(f"{out} is a file, and a model needs a folder. Use another --out.")
     names = sorted(path.name for path in out.iterdir())
-    # A run that was killed before its record was written leaves tokens, and nothing else.
-    if RECORD in names or set(names) <= {TOKENS}:
+    # A run that was killed before its record was written leaves tokens, and nothing else of worth.
+    if RECORD in names or set(names) <= {TOKENS, LOCK}:
         return
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     raise RunError(
         f"{out} is not empty ({names[0]}{more}) and holds no training of Ludus: there is no "
         f"{RECORD} in it. Use another --out."
     )
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keep other runs out of the folder.
+
+    The lock is the system's: it goes when its holder does, however that ended. A folder in which
+    nothing came to be goes with it.
+    """
+    from filelock import FileLock, Timeout
+
+    file = out / LOCK
+    lock = FileLock(file, timeout=0)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise RunError(
+            f"Another process is training in {out}. Wait until it has ended, or use another --out."
+        ) from error
+    except OSError as error:
+        raise RunError(f"No model can be written to {out}: {error.strerror or error}.") from error
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):
+            out.rmdir()
 
 
 def clear(out: Path) -> None:
@@ -59,8 +89,6 @@ def abandon(out: Path) -> None:
     """Leave no trace of a run that was refused before it began."""
     if not (out / RECORD).exists():
         _remove(out / TOKENS)
-        with suppress(OSError):
-            out.rmdir()
 
 
 def _ours(out: Path) -> Iterator[Path]:

@@ -21,7 +21,7 @@ from ludus.train.world import World
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that is known before rows are read and weights are loaded."""
+    """One training, and what it is made with."""
 
     method: Method
     data: DataSet
@@ -41,16 +41,14 @@ class Job:
 
     def about(self, data: Data) -> dict[str, Any]:
         """As `training.json` has it."""
-        hub = self.source.name if self.source.kind is Kind.HUB else None
-        processes = {"processes": self.world.size}
         return {
             "kind": self.method,
             "command": self.command,
             "model": self.source.name,
-            "base": hub,
+            "base": self.source.name if self.source.kind is Kind.HUB else None,
             "data": data,
             "dialect": Spoken(name=self.dialect.name, origin=self.dialect.origin),
-            "settings": self.settings.as_json() | processes,
+            "settings": {**self.settings.as_json(), "processes": self.world.size},
             "config": config_json(self.config),
             "seeds": {"seed": self.config.seed, "data_seed": self.config.data_seed},
             "devices": devices(str(self.config.device), self.world.size),

@@ -113,7 +113,9 @@ def _is_enum(kind: Any) -> bool:
 
 
 def _wanted(kinds: set[Any]) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number"}
-    structures = {dict: "JSON", list: "JSON"}
-    found = [words for kind, words in (names | structures).items() if kind in kinds]
+    names: dict[Any, str] = {
+        **{bool: "true or false", int: "a whole number", float: "a number"},
+        **dict.fromkeys((dict, list), "JSON"),
+    }
+    found = [words for kind, words in names.items() if kind in kinds]
     return " or ".join(dict.fromkeys(found)) or "something else"

@@ -36,9 +36,11 @@ class Lines:
 
     def batches(self, size: int) -> Iterator[list[Numbered]]:
         with self.file.open("rb") as lines:
-            rows = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+            rows: Iterator[Numbered] = (
+                (number, line) for number, line in enumerate(lines, 1) if line.strip()
+            )
             while batch := list(islice(rows, size)):
-                yield list(batch)
+                yield batch
 
     @property
     def files(self) -> Sequence[Path]:

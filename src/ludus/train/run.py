@@ -9,7 +9,7 @@ import gc
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from ludus.policy.load import load_model
 from ludus.policy.quiet import quiet, require
 from ludus.train import checkpoints, folder, record, supply
 from ludus.train.configs import complete
-from ludus.train.ending import Outcome, ended, outcome_of
+from ludus.train.ending import ended, outcome_of
 from ludus.train.job import Job, job_of
 from ludus.train.marks import Marked
+from ludus.train.outcome import Outcome
 from ludus.train.pace import Pace
 from ludus.train.rows import open_data
-from ludus.train.settings import Method, Settings, check_method, learning_rate_of
-from ludus.train.speed import hasten
+from ludus.train.settings import Method, Settings, learning_rate_of, settled
+from ludus.train.speed import hasten, score_where_there_is_loss
 from ludus.train.supply import Supply
 from ludus.train.tokens import Maker
 from ludus.train.trainers import trainer_of
@@ -49,24 +50,32 @@ def train(
 ) -> Outcome:
     """Train, or go on where a run with the same settings stood."""
     out, watch = Path(out).expanduser(), watch or Unwatched()
-    check_method(settings, method)
+    settings = settled(settings, method)
     folder.check(out)
     found = open_data(data)
-    require("Training", "trl", "datasets", "accelerate", *(("peft",) if settings.lora else ()))
+    extra = ("peft",) if settings.lora else ()
+    require("Training", "trl", "datasets", "accelerate", "filelock", *extra)
     with _silence():
         job = job_of(method, found, model, out, settings, command, watch)
-        there = _taken_up(job, overwrite=overwrite)
-        if there is not None and there.figures is not None:
-            watch.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
-            if job.world.main:
-                folder.tidy(out)
-            return outcome_of(out, there.figures, None)
-        try:
-            return _run(job, there)
-        except LudusError:
-            if job.world.main:
-                folder.abandon(out)
-            raise
+        # One process holds it for all that train together.
+        with folder.held(out) if job.world.main else nullcontext():
+            return _carry_out(job, overwrite=overwrite)
+
+
+def _carry_out(job: Job, *, overwrite: bool) -> Outcome:
+    """Begin, go on, or find that nothing is left to do."""
+    there, out = _taken_up(job, overwrite=overwrite), job.out
+    if there is not None and there.figures is not None:
+        job.watch.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
+        if job.world.main:
+            folder.tidy(out)
+        return outcome_of(out, there.figures, None)
+    try:
+        return _run(job, there)
+    except LudusError:
+        if job.world.main:
+            folder.abandon(out)
+        raise
 
 
 def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
@@ -149,6 +158,7 @@ def _trainer(
         settings=settings, pace=pace, reference=_reference(job),
     )  # fmt: skip
     trainer.marked = Marked.of(supply.marked_rows(job.tokens), job.method)
+    score_where_there_is_loss()
     if job.method == "sft":
         hasten(trainer, settings, job.world, job.watch.say)
     return trainer, pace

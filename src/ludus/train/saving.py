@@ -42,6 +42,7 @@ def save(
     if main:
         adopt(tokenizer, dialect)
         tokenizer.save_pretrained(out)
+        _share(out)
 
 
 def _save_whole(
@@ -62,6 +63,14 @@ def _save_whole(
         model = model.merge_and_unload()
     _end_turns(model, dialect)
     model.to(getattr(torch, dtype)).save_pretrained(out)
+
+
+def _share(out: Path) -> None:
+    """Weights are written for their owner alone; they are for whom the files beside them are."""
+    mode = (out / "tokenizer_config.json").stat().st_mode
+    for folder in (out, out / ADAPTER):
+        for weights in folder.glob("*.safetensors"):
+            weights.chmod(mode)
 
 
 def _end_turns(model: Any, dialect: Dialect) -> None:

@@ -6,7 +6,7 @@ Values only. The trainers' own fields, which `overrides` reach, are `ludus.train
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ludus.errors import BadSetting, did_you_mean
@@ -16,6 +16,8 @@ PRECISIONS = ("bf16", "fp16", "fp32")
 BATCH = 8
 """Rows per step and process. Enough that a gradient is no single row's opinion, and little enough
 for the memory of one GPU; `accumulate` makes it larger without more memory."""
+EPOCHS: Mapping[Method, float] = {"sft": 3.0, "dpo": 1.0}
+"""Preferences are learned at once: seen again, a pair is learned by heart."""
 _BILLION = 1_000_000_000
 _RATES: Mapping[Method, tuple[float, float, float]] = {
     "sft": (2e-4, 2e-5, 2e-4),
@@ -55,7 +57,8 @@ class Lora:
 class Settings:
     """All that decides what comes out; the same settings over the same rows give the same."""
 
-    epochs: float = 3.0
+    epochs: float | None = None
+    """How often every row is seen; None: by the method, see `EPOCHS`."""
     batch_size: int | None = None
     """Rows per step in each process; None: `BATCH`."""
     accumulate: int = 1
@@ -102,12 +105,13 @@ class Settings:
         return {**asdict(self), "overrides": dict(self.overrides)}
 
 
-def check_method(settings: Settings, method: Method) -> None:
-    """Refuse what the other method has."""
+def settled(settings: Settings, method: Method) -> Settings:
+    """With what the method decides where nothing is said; what the other method has is refused."""
     if method == "dpo" and settings.packing:
         raise BadSetting("--packing is for SFT: the two sides of a pair are compared row by row.")
     if method == "sft" and settings.beta is not None:
         raise BadSetting("--beta is for DPO, which weighs two sides. Leave it away for SFT.")
+    return replace(settings, epochs=settings.epochs or EPOCHS[method])
 
 
 def learning_rate_of(settings: Settings, method: Method, weights: int) -> float:

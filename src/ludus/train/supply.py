@@ -32,8 +32,6 @@ class Supply:
     left_out: int
     test_rows: int
     max_length: int
-    tokens: int
-    """In all rows together, as they are trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,7 @@ def supply(
     if settings.packing:
         _pack(kept, max_length, settings.seed).save_to_disk(to / _PACKED)
     test = _test(made.test, method, max_length, to)
-    tokens = _kept_tokens(shape, max_length)
-    done = Supply(len(kept), found.count, test, max_length, tokens)
+    done = Supply(len(kept), found.count, test, max_length)
     (to / _ABOUT).write_text(json.dumps(asdict(done)), encoding="utf-8")
     return done
 
@@ -101,13 +98,6 @@ def train_rows(folder: Path) -> Any:
 
 def test_rows(folder: Path) -> Any | None:
     return _opened(folder / _TEST) if (folder / _TEST).is_file() else None
-
-
-def _kept_tokens(shape: Any, max_length: int) -> int:
-    import numpy as np
-
-    kept = (shape.begins >= 0) & (shape.begins < max_length)
-    return int(np.minimum(shape.lengths[kept], max_length).sum())
 
 
 def _measured(data: DataSet, model: str, context: int | None) -> int | None:

@@ -129,7 +129,7 @@ def _first(batches: Iterator[list[Numbered]], at_most: int | None) -> Iterator[l
     if at_most is None:
         return batches
     rows = islice((row for batch in batches for row in batch), at_most)
-    return iter(list(iter(lambda: list(islice(rows, _BATCH)), [])))
+    return iter(lambda: list(islice(rows, _BATCH)), [])
 
 
 def _made(batches: Iterator[list[Numbered]], maker: Maker) -> Iterator[Batch]:
@@ -144,7 +144,7 @@ def _made(batches: Iterator[list[Numbered]], maker: Maker) -> Iterator[Batch]:
         # That a process with threads is copied: the copies use none of them.
         warnings.simplefilter("ignore", DeprecationWarning)
         with _pool(workers, maker) as pool:
-            yield from _in_order(pool, [*first], batches, ahead=4 * workers)
+            yield from _in_order(pool, first, batches, ahead=4 * workers)
 
 
 def _in_order(

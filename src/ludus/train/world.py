@@ -1,6 +1,7 @@
 """The processes that train together: one under `python`, several under `accelerate launch`.
 
-The first of them writes and speaks; the others compute.
+The first of them writes and speaks; the others compute. Several on CPUs are started by `accelerate
+launch --multi_gpu` too, with `--device cpu`: its `--cpu` starts one, unless there is MPI.
 """
 
 from __future__ import annotations

@@ -106,8 +106,9 @@ def test_as_json_with_spans_of_the_shown_rows(place: Path) -> None:
 def test_both_sides_of_a_pair_are_shown(place: Path) -> None:
     found = as_json(place, "pairs.jsonl", "--student", "qwen3")
     assert [each["side"] for each in found["shown"]] == ["chosen", "rejected"]
-    checks = [each["check"] for each in found["findings"]]
-    assert checks == ["environment-tokens"]
+    (finding,) = found["findings"]
+    assert (finding["check"], finding["level"]) == ("environment-tokens", "note")
+    assert "`ludus train dpo`, which masks them" in finding["advice"]
     assert [len(each["spans"]) for each in found["shown"]] == [4, 1], "the assistant's turns alone"
 
 

@@ -147,7 +147,7 @@ def test_sides_that_are_equal() -> None:
 
 def test_turns_of_the_environment_inside_a_pair() -> None:
     row = pair([GUESS, answer("no"), REPLY], [REPLY])
-    assert plain(row) == {"environment-tokens": "warning"}
+    assert plain(row) == {"environment-tokens": "note"}
 
 
 def test_calls_as_text_are_looked_at_too() -> None:

@@ -9,7 +9,9 @@ from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, answer,
 from students import WORDS, student, template_of
 
 from curate.lint.linting import under
+from ludus.curate.lint.finding import ADVICE
 from ludus.curate.lint.student import Student
+from ludus.policy.dialect import FAMILIES
 
 NO_END = WORDS.replace("<|my_end|>{% endgeneration %}", "{% endgeneration %}<|my_end|>")
 OPEN_END = (
@@ -74,6 +76,7 @@ def test_a_template_that_refuses_a_row() -> None:
 
 def test_a_template_that_cannot_mark_the_assistant() -> None:
     assert under("gemma4", TALK) == {"template-unmarked": "error"}
+    assert all(family in ADVICE["template-unmarked"] for family in FAMILIES)
 
 
 @pytest.mark.parametrize("row", [TALK, PLAYED, ENDED])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ludus.curate.lint.rows import Place
+from ludus.policy.dialect import FAMILIES
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -26,9 +27,9 @@ ADVICE = {
     "test-in-train": "Split by task: a score on rows that were trained on says nothing.",
     "equal-sides": "Leave the pair out: there is nothing to prefer.",
     "empty-tools": "Write null instead of an empty list.",
-    "environment-tokens": "Mask them in training, or have pairs of one turn.",
-    "template-unmarked": "Add {% generation %} to it, or take a student that TRL knows: "
-    "Qwen 2.5 and 3, Llama 3, Gemma 3, Phi 3, GLM 4, LFM2, DeepSeek V3, gpt-oss.",
+    "environment-tokens": "Train with `ludus train dpo`, which masks them; others may not.",
+    "template-unmarked": f"Take a chat model of a known family ({', '.join(FAMILIES)}, and what "
+    "TRL has templates for), or give it a chat template with {% generation %} marks.",
     "template-refuses": "Take another student, or write the row as its template wants it.",
     "no-loss": "Leave the row out: training with it raises.",
     "stop-token": "Move the end-of-turn token inside {% generation %} in the template.",

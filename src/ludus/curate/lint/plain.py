@@ -40,7 +40,7 @@ def _of_side(side: Side, tools: list[JsonObject] | None, place: Place) -> Iterat
     yield from found("no-tools", "warning", calls.without_tools(side, tools))
     yield from found("unanswered-call", "warning", calls.unanswered(side))
     yield from found("answer-without-call", "warning", calls.uncalled(side))
-    yield from found("environment-tokens", "warning", talk.environment_turns(side))
+    yield from found("environment-tokens", "note", talk.environment_turns(side))
     if side.name != "rejected":
         yield from found("answer-in-prompt", "warning", talk.given_away(side))
 

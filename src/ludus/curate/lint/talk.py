@@ -52,7 +52,7 @@ def environment_turns(side: Side) -> Iterator[str]:
     if side.name and others:
         yield (
             f"{len(others)} of {len(side.messages) - side.own} messages of the {side.name} side "
-            "are the environment's, and TRL's DPO loss covers their tokens unless they are masked"
+            "are the environment's, which no loss may cover"
         )
 
 

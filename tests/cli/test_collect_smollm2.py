@@ -1,0 +1,61 @@
+"""`smollm2` on its first use: what is said while it is fetched does not get in anybody's way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from policy.ggufs import gguf_file
+from typer.testing import CliRunner, Result
+
+from cli.collecting import COUNTER, NOBODY
+from ludus.cli.main import app
+from ludus.policy import smollm2
+from ludus.policy.wheel import Packed
+
+SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release with a tiny model in it, which nobody has fetched yet."""
+    file = gguf_file(tmp_path / "tiny.gguf")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    release = Packed("tiny-smollm2", "1.0", "tiny_smollm2/tiny.gguf", "", digest)
+
+    def fetch(packed: Packed, into: Path) -> None:
+        (into / packed.file).parent.mkdir()
+        shutil.copyfile(file, into / packed.file)
+
+    given = {"release": release, "fetch": fetch, "say": None}
+    monkeypatch.setattr(smollm2.folder, "__kwdefaults__", given)
+    monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
+
+
+def ludus(*arguments: str | Path) -> Result:
+    done = CliRunner().invoke(app, [*map(str, arguments)], env=NOBODY)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def begun(done: Result) -> list[str]:
+    """The first words of every line that is no result."""
+    return [line.split()[0] for line in done.stderr.splitlines()]
+
+
+def test_with_json_it_is_said_beside_the_results(tmp_path: Path) -> None:
+    asked = (COUNTER, "--provider", "hf", "--model", "smollm2", *SHORT, "--json")
+    done = ludus("collect", *asked, "-o", tmp_path / "run")
+    assert begun(done) == ["Fetching", "Converting"]
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["summary"]
+    again = ludus("collect", *asked, "-o", tmp_path / "run-2")
+    assert again.stderr == "", "it is there now"
+
+
+def test_in_an_evaluation_it_is_said_before_anybody_plays(tmp_path: Path) -> None:
+    who = ("-c", "random", "-c", "base=smollm2")
+    done = ludus("eval", COUNTER, *who, *SHORT, "-o", tmp_path / "eval")
+    assert begun(done) == ["Fetching", "Converting", "random", "base"]
