@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from policy.models import saved
 from world import serving
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +47,14 @@ def test_the_collector_in_the_docs_plays_groups(tmp_path: Path) -> None:
 def test_the_curator_in_the_docs_splits_sums(tmp_path: Path) -> None:
     (block,) = blocks("docs/curating.md")
     assert re.fullmatch(r"\{'train': \d+, 'test': \d+\} \{.*\}", run(block, tmp_path).strip())
+
+
+def test_the_trainer_in_the_docs_trains_on_what_was_curated(tmp_path: Path) -> None:
+    (curating,), (training,) = blocks("docs/curating.md"), blocks("docs/training.md")
+    run(curating, tmp_path)
+    model = saved(tmp_path / "model")
+    told = run(training.replace("MODEL", str(model)), tmp_path)
+    assert re.fullmatch(r"\d+ \d+\.\d+ models/sums", told.strip()), told
 
 
 def test_the_environment_is_sound(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ Data = Annotated[
 Model = Annotated[
     str, typer.Option("--model", "-m", help="smollm2, a folder, a .gguf file, or a Hub name.")
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Where the model goes.")]
+Out = Annotated[
+    Path, typer.Option("--output-dir", "-o", metavar="OUT", help="Where the model goes.")
+]
 Epochs = Annotated[
     float | None,
     typer.Option(help="How often every row is seen.", show_default="3 for sft, 1 for dpo"),

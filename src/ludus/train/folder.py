@@ -32,7 +32,7 @@ def check(out: Path) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise RunError(f"{out} is a file, and a model needs a folder. Use another --out.")
+        raise RunError(f"{out} is a file, and a model needs a folder. Use another --output-dir.")
     names = sorted(path.name for path in out.iterdir())
     # A run that was killed before its record was written leaves tokens, and nothing else of worth.
     if RECORD in names or set(names) <= {TOKENS, LOCK}:
@@ -40,7 +40,7 @@ def check(out: Path) -> None:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     raise RunError(
         f"{out} is not empty ({names[0]}{more}) and holds no training of Ludus: there is no "
-        f"{RECORD} in it. Use another --out."
+        f"{RECORD} in it. Use another --output-dir."
     )
 
 
@@ -60,7 +60,8 @@ def held(out: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise RunError(
-            f"Another process is training in {out}. Wait until it has ended, or use another --out."
+            f"Another process is training in {out}. Wait until it has ended, or use another "
+            "--output-dir."
         ) from error
     except OSError as error:
         raise RunError(f"No model can be written to {out}: {error.strerror or error}.") from error

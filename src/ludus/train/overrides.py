@@ -22,7 +22,7 @@ _HUB = "use --push-to-hub"
 _LOADED = "the model is loaded by Ludus"
 _QUIET = "progress is shown by Ludus"
 REFUSED: Mapping[str, str] = {
-    "output_dir": "use --out",
+    "output_dir": "use --output-dir",
     "report_to": "use --report-to",
     "max_length": "use --max-length",
     "packing": "use --packing",

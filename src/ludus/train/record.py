@@ -113,7 +113,7 @@ def refuse_another(out: Path, about: Mapping[str, Any]) -> None:
         more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         raise RunError(
             f"{out} holds a training with other settings ({'; '.join([*lines[:_SHOWN], *more])}). "
-            "Use --overwrite to begin anew, or another --out."
+            "Use --overwrite to begin anew, or another --output-dir."
         )
 
 
