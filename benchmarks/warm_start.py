@@ -6,7 +6,7 @@ The oracle's episodes of reasoning_gym's chain_sum (two or three numbers of two 
 collected and curated once; then, for each number of rows and epochs (and rate), the model is
 trained on the first so many rows and plays the same 500 held-out questions as the base, greedily.
 Questions that stand word for word among the rows are told apart. `--data` takes a data set that is
-curated already. Each step is the `ludus` command that is printed.
+curated already. Each step is the `ludus` command that is printed, and the table grows with each.
 """
 
 from __future__ import annotations
@@ -32,23 +32,28 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     runs = [_run(text) for text in given.rows]
     data = given.data or _curated(given.out, max(rows for rows, *_ in runs))
-    candidates, seconds = [], {}
+    labels, seconds = [], {}
     for rows, epochs, rate in runs:
-        label = f"{rows}x{epochs}"
+        labels.append(label := f"{rows}x{epochs}")
         part = _first_rows(data, rows, given.out / f"data-{label}")
         started = time.perf_counter()
         _ludus("train", "sft", part, "--model", given.model, "--epochs", epochs, "--batch-size",
                given.batch_size, "--learning-rate", rate, "--report-to", "none",
                "-o", given.out / label)  # fmt: skip
         seconds[label] = time.perf_counter() - started
-        candidates += ["--candidate", f"{label}=hf:{given.out / label}"]
+        # After each, so that what is known is shown whatever becomes of the next.
+        _score(given, data, labels)
+        _table(given.out, seconds)
+
+
+def _score(given: argparse.Namespace, data: Path, labels: list[str]) -> None:
+    candidates = [f"base=hf:{given.model}", *(f"{each}=hf:{given.out / each}" for each in labels)]
     scores = given.out / "scores"
     for name, seen in (("all", []), ("unseen", ["--not-in", data])):
-        _ludus("eval", ENVIRONMENT, "--candidate", f"base=hf:{given.model}", *candidates, "-n",
+        _ludus("eval", ENVIRONMENT, *(word for each in candidates for word in ("-c", each)), "-n",
                HELD_OUT, "--dataset-config", QUESTIONS, "--max-tokens", 64, "--concurrency", 256,
                *seen, "-o", scores)  # fmt: skip
         shutil.copy(scores / "summary.json", given.out / f"{name}.json")
-    _table(given.out, seconds)
 
 
 def _arguments() -> argparse.Namespace:
