@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 # From an environment to a better model, on two cores and without a key: some eight minutes.
 demo: $(VENV)/.ludus
-	$(BIN)/ludus collect reasoning_gym:chain_sum -n 200
-	$(BIN)/ludus curate runs/reasoning_gym-chain_sum-* --test 0.1 --student smollm2 --overwrite \
+	$(BIN)/ludus collect reasoning_gym:chain_sum -n 200 -o runs/demo
+	$(BIN)/ludus curate runs/demo --test 0.1 --student smollm2 --overwrite \
 		-o data/chain_sum
 	$(BIN)/ludus train sft data/chain_sum --model smollm2 --batch-size 4 --set max_steps=24 \
 		--report-to none -o models/chain_sum

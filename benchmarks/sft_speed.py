@@ -117,12 +117,16 @@ def _ludus(name: str, given: argparse.Namespace, rows: Any) -> Result:
 
     out = Path(tempfile.mkdtemp()) / "out"
     how = {"max_steps": given.steps, "warmup_steps": WARM_UP, "logging_steps": 10}
+    longest = max(map(len, rows["input_ids"]))
     sft(
         given.data, given.model, out,
-        Settings(batch_size=64, learning_rate=RATE, report_to="none", overrides=how),
+        Settings(
+            batch_size=64, learning_rate=RATE, max_length=longest, report_to="none",
+            overrides={**how, "logging_first_step": False},
+        ),
     )  # fmt: skip
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if "loss" in line and line["step"] % 10 == 0]
+    lines = [line for line in lines if "loss" in line]
     middle = next(line for line in lines if line["step"] >= given.steps // 2)
     steps = lines[-1]["step"] - middle["step"]
     seconds = lines[-1]["seconds"] - middle["seconds"]

@@ -24,6 +24,7 @@ _ENDS = (
     "<|im_end|>",
     "<|eot_id|>",
     "<end_of_turn>",
+    "<|return|>",
     "<|end|>",
     "</s>",
     "<eos>",

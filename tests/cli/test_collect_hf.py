@@ -59,6 +59,8 @@ def test_a_local_model_plays_and_the_same_command_goes_on(taught: Path, tmp_path
         (("--model", "empty", "--dtype", "float32"), "empty holds no"),
         (("--model", "empty", "--extra", '{"topk": 3}'), "Did you mean 'top_k'?"),
         (("--model", "empty", "--max-cost", "1"), "--max-cost needs a price"),
+        (("--model", "empty", "--retries", "0"), "--retries means nothing to 'hf'"),
+        (("--model", "empty", "--call-timeout", "9s"), "--call-timeout means nothing to 'hf'"),
         ((), "--provider hf needs a --model"),
     ],
 )

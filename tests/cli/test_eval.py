@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+import typer
 from chat_stub import Stub, chat_stub
 from program import LUDUS, run_ludus
 from typer.testing import CliRunner, Result
@@ -133,12 +135,44 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     for words, arguments in {
         "Did you mean 'oracle'?": ("catch", "-c", "oracel"),
         "Did you mean 'catch'?": ("ctch", "-c", "random", "-c", "oracle"),
+        "'no label' cannot be a candidate's label": ("catch", "-c", "no label=oracle"),
+        "--solved-at nan is no reward": ("catch", "-c", "oracle", "--solved-at", "nan"),
         "There is no folder": ("catch", "-c", "random", "-c", "hf:./nowhere"),
     }.items():
         done = here(*arguments, "-o", out)
         assert isinstance(done.exception, LudusError) and words in str(done.exception)
         assert "\n" not in str(done.exception)
     assert not out.exists()
+
+
+def test_home_is_found_in_what_no_shell_has_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = CliRunner().invoke(app, ["collect", "catch", "-n", "2", "--output-dir=~/run"])
+    done = here("catch", "-c", "oracle", "-n", "2", "--not-in=~/run", "--output-dir=~/eval")
+    assert (run.exit_code, done.exit_code) == (0, 0)
+    assert summary(tmp_path / "eval")["not_in"] == str(tmp_path / "run")
+    done = here("catch", "-c", "oracle", "-o", "~nobody-is-called-this/eval")
+    assert done.exit_code == 2 and "no such user" in done.stderr
+
+
+def test_what_both_commands_take_is_told_in_the_same_words() -> None:
+    told = {name: _options(name) for name in ("collect", "eval")}
+    assert len(told["eval"] & told["collect"]) >= 14
+    names = {option for option, _ in told["eval"]} & {option for option, _ in told["collect"]}
+    differ = names - {option for option, _ in told["eval"] & told["collect"]}
+    assert differ == {
+        *("--num-episodes", "--seed", "--output-dir", "--resume"),
+        *("--temperature", "--llm-endpoint"),
+    }, "these do not mean the same in both"
+
+
+def _options(command: str) -> set[tuple[str, str]]:
+    """The longest name and the help of each option."""
+    group: Any = typer.main.get_command(app)
+    found = group.commands[command].params
+    return {(max(param.opts, key=len), getattr(param, "help", "") or "") for param in found}
 
 
 def test_ctrl_c_keeps_what_was_played_and_the_same_command_goes_on(tmp_path: Path) -> None:

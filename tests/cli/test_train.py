@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from publish.fake_hub import TOKEN, FakeHub, fake_hub
@@ -76,7 +77,39 @@ def test_a_hub_that_refuses_is_heard_before_the_first_step(
     with fake_hub(fail={"create": 403}) as hub:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
         done = here("sft", data, "-m", model, "-o", out, *QUICK, "-H", "ada/player")
-    assert "the token may not write there" in refused(done) and logged(out) == []
+    assert "the token may not write there" in refused(done) and not out.exists()
+
+
+def test_a_failed_upload_is_told_to_machines_and_does_not_advise_to_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 4), tmp_path / "out"
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    command = ("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "1", "--json")
+    with fake_hub(fail={"/commit/": 403}) as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        done = here(*command, "-H", "ada/player", "--overwrite")
+    assert done.exit_code == 1 and (out / "model.safetensors").is_file()
+    ended, error = events(done.stdout)[-2:]
+    assert (ended["event"], error["event"]) == ("done", "error")
+    assert error["message"].endswith("Go on with: the same command without --overwrite")
+
+
+def test_what_others_print_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ludus.train as stages
+
+    sft = stages.sft
+
+    def noisy(*given: Any, **more: Any) -> Any:
+        print("* Trackio project initialized")
+        return sft(*given, **more)
+
+    monkeypatch.setattr(stages, "sft", noisy)
+    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 4), tmp_path / "out"
+    done = here("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "1", "--json")
+    assert [line["event"] for line in events(done.stdout)] == ["said", "begin", "step", "done"]
+    assert "* Trackio project initialized\n" in done.stderr
 
 
 def test_pairs_train_an_adapter_and_what_comes_next_is_said(tmp_path: Path) -> None:

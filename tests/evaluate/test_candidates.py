@@ -61,6 +61,35 @@ def test_what_is_no_candidate_is_refused_in_one_line(text: str, words: str) -> N
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("text", ["two words=oracle", "../up=random", "=oracle", "ä=openai:m"])
+def test_of_a_label_that_cannot_be_the_line_says_so(text: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        candidates_of([text])
+    label = text.partition("=")[0]
+    assert str(refused.value).startswith(f"{label!r} cannot be a candidate's label")
+
+
+def test_an_equals_sign_in_a_folders_name_makes_no_label(tmp_path: Path) -> None:
+    (folder := tmp_path / "lr=0.1").mkdir()
+    assert candidates_of([str(folder)])[0].model == str(folder)
+
+
+@pytest.mark.parametrize("text", ["sft=~/model", "sft=hf:~/model", "~/model"])
+def test_home_is_found_behind_a_label(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (candidate,) = candidates_of([text])
+    assert candidate.model == str(tmp_path / "model")
+    assert candidate.label == ("sft" if "=" in text else "model")
+
+
+def test_the_home_of_nobody_is_refused() -> None:
+    with pytest.raises(BadSetting, match="there is no such user here"):
+        candidates_of(["sft=~nobody-is-called-this/model"])
+
+
 def test_a_folder_without_a_kind_is_a_local_model(tmp_path: Path) -> None:
     (candidate,) = candidates_of([str(tmp_path)])
     assert (candidate.label, candidate.model) == (tmp_path.name, str(tmp_path))

@@ -153,6 +153,23 @@ async def test_the_folder_holds_the_report_the_figures_and_a_picture(tmp_path: P
     assert facts["candidates"][1]["deltas"]["accuracy"]["value"] == -1.0
 
 
+async def test_tasks_that_open_alike_are_told_apart_by_their_seed_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    hidden = Job("wordle", episodes=6, seed=999)
+    trained = await collect(hidden, OracleAgent(), tmp_path / "run")
+    oracle, more = [playing("oracle", OracleAgent())], Job("wordle", episodes=8, seed=999)
+    found = await evaluate(more, oracle, tmp_path / "eval", tuning=QUICK, not_in=trained.folder)
+    assert (found.scores[0].known, found.alike) == (6, ("wordle",))
+
+
+@pytest.mark.parametrize("bar", [float("nan"), float("inf"), float("-inf")])
+async def test_a_bar_that_is_no_number_is_refused(tmp_path: Path, bar: float) -> None:
+    with pytest.raises(BadSetting, match="--solved-at"):
+        await evaluated(tmp_path / "eval", [RIGHT], solved_at=bar)
+    assert not (tmp_path / "eval").exists()
+
+
 @pytest.mark.parametrize("labels", [("a", "a"), ("a", "A"), ("summary.json",), ()])
 async def test_labels_that_would_collide_are_refused(
     tmp_path: Path, labels: tuple[str, ...]

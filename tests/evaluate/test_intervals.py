@@ -86,5 +86,11 @@ def test_a_bootstrap_is_about_two_standard_errors_wide_on_each_side() -> None:
     assert bootstrap(values) == near(0.5 - 0.049, 0.5 + 0.049, 0.006)
 
 
+def test_a_bootstrap_of_very_many_values_draws_none_of_them() -> None:
+    few, many = [0.0, 1.0, 1.0, 5.0] * 2_500, [0.0, 1.0, 1.0, 5.0] * 2_501
+    assert bootstrap(many) == bootstrap(many, seed=1) and bootstrap(few) != bootstrap(few, seed=1)
+    assert bootstrap(many) == pytest.approx(bootstrap(few), abs=0.006)
+
+
 def test_one_value_alone_has_no_interval() -> None:
     assert bootstrap([0.5]) is None

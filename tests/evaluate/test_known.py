@@ -10,7 +10,7 @@ import pytest
 
 from evaluate.trying import attempt
 from ludus.errors import BadSetting, RunError
-from ludus.evaluate.known import read_known, unknown
+from ludus.evaluate.known import read_known, told_by_task_alone, unknown
 
 SYSTEM = {"role": "system", "content": "Act."}
 ASKED = {"role": "user", "content": "Question 1?"}
@@ -51,6 +51,29 @@ def test_words_that_open_most_tasks_tell_nothing(tmp_path: Path) -> None:
     known = read_known(written(tmp_path / "rows.jsonl", row))
     attempts = [attempt(place, opening="Guess.") for place in range(5)]
     assert [left.place for left in unknown(attempts, known)] == [0, 1, 2, 3]
+
+
+def test_words_are_common_in_an_environment_and_not_in_a_mix(tmp_path: Path) -> None:
+    guess = {"environment": "wordle", "group_id": "other", "prompt": "Guess."}
+    known = read_known(written(tmp_path / "rows.jsonl", guess, {"prompt": "Question 9?"}))
+    hidden = [attempt(at, opening="Guess.", environment="wordle") for at in range(4)]
+    mixed = [*hidden, *(attempt(place, environment="sums") for place in range(4, 20))]
+    assert [left.place for left in unknown(mixed, known)] == [*range(9), *range(10, 20)]
+    assert told_by_task_alone(mixed, known) == ["wordle"]
+    assert told_by_task_alone(mixed[4:], known) == []
+
+
+def test_words_that_open_most_tasks_of_the_data_tell_nothing_either(tmp_path: Path) -> None:
+    guesses = [
+        {"environment": "wordle", "group_id": f"task {at}", "prompt": "Guess."} for at in (1, 7)
+    ]
+    sums = [{"environment": "sums", "group_id": f"sum {at}", "prompt": "1+1"} for at in (1, 2)]
+    more = [{"environment": "sums", "group_id": f"more {at}", "prompt": f"{at}"} for at in range(3)]
+    known = read_known(written(tmp_path / "rows.jsonl", *guesses, *sums, *more))
+    few = [attempt(at, opening="Guess.", environment="wordle") for at in range(3)]
+    again = attempt(3, opening="1+1", environment="sums")
+    assert [left.place for left in unknown([*few, again], known)] == [0, 2], "one sum came twice"
+    assert told_by_task_alone([*few, again], known) == ["wordle"]
 
 
 def test_a_folder_without_rows_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from policy.models import saved
-from students import of_family
+from policy.models import adapted, saved
+from students import of_family, student
 
 from evaluate.trying import COUNTER, QUICK
-from ludus.errors import BadSetting, RunError
+from ludus.errors import BadSetting, LudusError, RunError
 from ludus.evaluate import Evaluation, candidates_of, evaluate
+from ludus.evaluate.candidates import Options
+from ludus.evaluate.local import check_local
 from ludus.rollout import Job, Limits
 
 JOB = Job(COUNTER, episodes=3, seed=999, limits=Limits(max_turns=2, max_tokens=8))
@@ -32,7 +36,7 @@ async def test_a_model_plays_without_chance_and_its_tokens_are_counted(tmp_path:
     assert "reply_tokens" not in chance.estimates and "reply_tokens" not in base.deltas
     about = json.loads((tmp_path / "eval" / "base" / "run.json").read_text())
     assert about["settings"]["agent"]["temperature"] == 0.0
-    (model / "tokenizer.json").unlink()
+    (model / "config.json").unlink()
     again = await against_chance(model, tmp_path / "eval")
     assert again.scores == found.scores, "who has played is not loaded again"
 
@@ -47,6 +51,68 @@ async def test_a_model_that_was_trained_anew_is_not_given_the_old_ones_figures(
     with pytest.raises(RunError, match=r"base holds a run with other settings:\n  agent\.weights"):
         await against_chance(model, tmp_path / "eval")
     assert not (tmp_path / "eval" / "random").exists(), "nobody plays before that is said"
+
+
+def no_config(model: Path) -> None:
+    (model / "config.json").unlink()
+
+
+def no_weights(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+
+
+def no_tokenizer(model: Path) -> None:
+    for file in model.glob("tokenizer*"):
+        file.unlink()
+
+
+def no_dialect(model: Path) -> None:
+    student(None).save_pretrained(model)
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "words"),
+    [
+        (no_config, Options(), "holds no config.json"),
+        (no_weights, Options(), "holds no weights"),
+        (no_tokenizer, Options(), "holds no tokenizer"),
+        (no_dialect, Options(), "model cannot play. There is no chat template"),
+        (None, Options(device="gpu"), "There is no device called 'gpu'"),
+        (None, Options(dtype="float3"), "There is no kind of number called 'float3'"),
+    ],
+)
+async def test_what_would_stop_a_model_is_told_before_anybody_plays(
+    tmp_path: Path, spoil: Callable[[Path], None] | None, options: Options, words: str
+) -> None:
+    model = saved(tmp_path / "model", of_family("qwen3"))
+    if spoil is not None:
+        spoil(model)
+    candidates = candidates_of(["random", f"base=hf:{model}"], options)
+    with pytest.raises(LudusError) as refused:
+        await evaluate(JOB, candidates, tmp_path / "eval", tuning=QUICK)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+    assert not (tmp_path / "eval").exists()
+
+
+async def test_a_model_that_has_more_to_play_is_looked_at_again(tmp_path: Path) -> None:
+    model = saved(tmp_path / "model", of_family("qwen3"))
+    await against_chance(model, tmp_path / "eval")
+    no_config(model)
+    more = replace(JOB, episodes=4)
+    with pytest.raises(BadSetting, match=r"holds no config\.json"):
+        await evaluate(more, candidates_of(["random", f"base=hf:{model}"]), tmp_path / "eval")
+    recorded = (tmp_path / "eval" / "random" / "episodes.jsonl").read_text().splitlines()
+    assert len(recorded) == 3, "nobody plays before that is said"
+
+
+async def test_an_adapter_is_looked_at_with_what_it_goes_over(tmp_path: Path) -> None:
+    base = saved(tmp_path / "model", of_family("qwen3"))
+    adapter = adapted(tmp_path / "adapter", base)
+    check_local(str(adapter))
+    no_weights(base)
+    with pytest.raises(BadSetting, match="model holds no weights"):
+        check_local(str(adapter))
 
 
 async def test_a_model_that_is_nowhere_is_told_before_anybody_plays(tmp_path: Path) -> None:

@@ -6,10 +6,17 @@ import pytest
 
 from evaluate.trying import attempt
 from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.intervals import paired, wilson
+from ludus.evaluate.intervals import Interval, bootstrap, paired, wilson
 from ludus.evaluate.metrics import Estimate, difference, estimate, metrics_at
 
 FORMAT, ACCURACY, REWARD, TOKENS = metrics_at(1.0)
+
+
+def drawn(means: list[float]) -> Interval:
+    """The interval of tasks that are drawn again."""
+    found = bootstrap(means)
+    assert found is not None and found.low < found.high
+    return found
 
 
 def rewarded(*rewards: float | None) -> list[Attempt]:
@@ -67,4 +74,31 @@ def test_pairs_at_one_task_share_the_weight_of_one() -> None:
     base = [attempt(0, 0.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
     other = [attempt(0, 1.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
     found = difference(ACCURACY, base, other)
-    assert found == Estimate(0.25, *paired(1, 0.5, 0, 0.5), 3)
+    assert found == Estimate(0.25, *drawn([0.5, 0.0]), 3)
+
+
+def grouped(*tasks: tuple[float, ...]) -> list[Attempt]:
+    """Several attempts at each task, by their rewards."""
+    rewards = [(f"task {at}", reward) for at, task in enumerate(tasks) for reward in task]
+    return [attempt(place, reward, task=task) for place, (task, reward) in enumerate(rewards)]
+
+
+def test_where_attempts_at_a_task_differ_tasks_are_drawn_with_all_their_attempts() -> None:
+    even, odd = grouped(*[(0.0, 1.0)] * 30, *[(1.0, 1.0)] * 10), grouped(*[(1.0, 1.0)] * 40)
+    share = estimate(ACCURACY, even)
+    assert share == Estimate(0.625, *drawn([0.5] * 30 + [1.0] * 10), 80)
+    low, high = wilson(25, 40)
+    assert share.low is not None and share.high is not None
+    assert low < share.low and share.high < high, "as coins of one toss they would differ more"
+    gain = difference(ACCURACY, even, odd)
+    assert gain == Estimate(0.375, *drawn([0.5] * 30 + [0.0] * 10), 80)
+
+
+def test_tasks_that_always_came_out_alike_count_as_one_attempt_each() -> None:
+    base, other = grouped((0.0, 0.0), (1.0, 1.0)), grouped((1.0, 1.0), (1.0, 1.0))
+    assert estimate(ACCURACY, other) == Estimate(1.0, *wilson(2, 2), 4), "not 100 to 100"
+    assert difference(ACCURACY, base, other) == Estimate(0.5, *paired(1, 1, 0, 0), 4)
+
+
+def test_shares_that_are_the_same_for_every_task_still_have_an_interval() -> None:
+    assert estimate(ACCURACY, grouped((0.0, 1.0), (1.0, 0.0))) == Estimate(0.5, *wilson(1, 2), 4)

@@ -82,6 +82,13 @@ def test_what_is_not_counted_is_told() -> None:
     assert notes_of(replace(found, stopped="interrupted"))[-1].startswith("Not everything")
 
 
+def test_that_tasks_cannot_be_told_apart_is_told() -> None:
+    found = replace(evaluation(base=solving(5)), not_in="data", alike=("wordle",))
+    (note,) = notes_of(found)
+    assert note.startswith("wordle: tasks open alike") and "data has with the same seed" in note
+    assert "wordle: tasks open alike" in report(found)
+
+
 def test_a_candidate_with_nothing_to_count_leaves_its_cells_empty() -> None:
     nothing = [attempt(0, None, broken=True)]
     found = evaluation(1, base=solving(1, of=1), other=nothing)

@@ -20,6 +20,7 @@ QUICK = Tuning(attempts=1, retry_pause=0.001, patience=5.0)
 
 def attempt(place: int, reward: float | None = 1.0, **more: Any) -> Attempt:
     facts: dict[str, Any] = {
+        "environment": "game",
         "task": f"task {place}",
         "opening": f"Question {place}?",
         "broken": False,

@@ -1,4 +1,4 @@
-"""Tiny random models of two architectures, and what they say when asked the plain way."""
+"""Tiny random models of three architectures, and what they say when asked the plain way."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from functools import cache
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from ludus.policy.decoder import Decoder, Request, Sampled
 from ludus.policy.sampling import Sampling
 
 WORDS = 97
 CONTEXT = 64
-ARCHITECTURES = ("llama", "gpt2")
+ARCHITECTURES = ("llama", "gpt2", "lfm2")
 GREEDY = Sampling(temperature=0)
 
 
 @cache
 def model_of(architecture: str) -> Any:
-    """Rotary positions and grouped heads, or learned positions; weights that make it decided."""
-    make: Any = _llama if architecture == "llama" else _gpt2
+    """Rotary positions and grouped heads, learned positions, or convolutions between attention;
+    weights that make it decided."""
+    make: Any = {"llama": _llama, "gpt2": _gpt2, "lfm2": _lfm2}[architecture]
     with torch.random.fork_rng():
         torch.manual_seed(5)
         return make().eval()
@@ -37,6 +45,23 @@ def _llama() -> Any:
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
+            max_position_embeddings=CONTEXT,
+            initializer_range=0.3,
+        )
+    )
+
+
+def _lfm2() -> Any:
+    make: Any = Lfm2ForCausalLM
+    return make(
+        Lfm2Config(
+            vocab_size=WORDS,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            layer_types=["conv", "full_attention", "conv"],
             max_position_embeddings=CONTEXT,
             initializer_range=0.3,
         )

@@ -11,7 +11,8 @@ from students import of_family
 from ludus import connect
 from ludus.agents.agent import Finish, Situation
 from ludus.data.episode import Episode, StopReason, Tokens
-from ludus.data.messages import Message
+from ludus.data.messages import Message, calling
+from ludus.data.tools import ToolCall, ToolSpec
 from ludus.errors import BadSetting
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.dialect import dialect_of
@@ -147,6 +148,24 @@ async def test_the_same_plan_samples_the_same_and_members_of_a_group_differ(
     assert len({first, *others}) == 4
 
 
+async def test_a_result_is_heard_from_the_tool_that_was_called() -> None:
+    """Some templates name it, though results do not."""
+    tokenizer = of_family("gptoss")
+    policy = Policy("talker", tiny(tokenizer), tokenizer, dialect_of(tokenizer))
+    tools = tuple(ToolSpec(name=name) for name in ("guess", "add"))
+    talk = [
+        Message(role="user", content="Begin."),
+        calling(ToolCall(name="add"), at=1),
+        Message(role="tool", content="3", tool_call_id="call_1_0"),
+    ]
+    async with PolicyAgent(policy) as agent:
+        player = await agent.begin(Situation(COUNTER, tools))
+        await player.act(talk[:1], max_tokens=2)
+        reply = await player.act(talk, max_tokens=2)
+    assert reply.tokens is not None
+    assert "<|start|>functions.add to=assistant" in tokenizer.decode(reply.tokens.ids)
+
+
 async def test_a_model_that_fails_breaks_the_episode_and_is_no_score(
     random_talker: Policy,
 ) -> None:
@@ -187,6 +206,8 @@ async def test_the_makers_settings_hold_where_none_are_given(random_talker: Poli
     [
         ({"extra": {"topp": 0.9}}, "no setting 'topp'. Did you mean 'top_p'?"),
         ({"extra": {"stream": True}}, "no setting 'stream'. There are: top_p, top_k, seed."),
+        ({"extra": {"temperature": 0.5}}, "no extra setting. Set it with --temperature."),
+        ({"extra": {"max_tokens": 64}}, "no extra setting. Set it with --max-tokens."),
         ({"extra": {"top_k": 2.5}}, "top_k is set to 2.5, which is no whole number."),
         ({"extra": {"top_p": "a"}}, "top_p is set to 'a', which is no number."),
         ({"extra": {"top_p": 2}}, "A top_p of 2 cannot be"),

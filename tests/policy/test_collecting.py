@@ -52,6 +52,7 @@ async def test_a_model_is_loaded_once_for_all_who_want_it(tmp_path: Path) -> Non
     assert agent.describe() == {
         "provider": "hf",
         "model": first.policy.name,
+        "temperature": 1.0,
         "weights": first.policy.weights,
         "dtype": "float32",
     }

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
+from ludus.errors import BadSetting
 from ludus.policy.decoder import WORTH_SHARING, Decoder, Sampled, common
 from ludus.policy.sampling import Sampling
 from policy.forwards import (
@@ -127,8 +128,9 @@ def test_the_context_is_the_most_that_a_reply_can_fill(architecture: str) -> Non
     assert not any(reply.stopped for reply in said)
 
 
-def test_what_has_ended_leaves_the_batch_and_is_handed_over_at_once() -> None:
-    model, sizes, handed = model_of("llama"), [], []
+@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+def test_what_has_ended_leaves_the_batch_and_is_handed_over_at_once(architecture: str) -> None:
+    model, sizes, handed = model_of(architecture), [], []
     watch = model.register_forward_pre_hook(
         lambda _, __, given: sizes.append(len(given["input_ids"])), with_kwargs=True
     )
@@ -168,6 +170,13 @@ def test_a_model_whose_window_slides_reads_each_prompt_for_itself() -> None:
     prompts = [(*SYSTEM, *prompt(length)) for length in LENGTHS]
     said = answers(model, [request(ids, sampling=GREEDY) for ids in prompts])
     assert [reply.ids for reply in said] == [alone(model, ids) for ids in prompts]
+
+
+def test_a_model_whose_cache_is_of_another_kind_is_refused_and_not_sampled_without_it() -> None:
+    make: Any = MambaForCausalLM
+    model = make(MambaConfig(vocab_size=WORDS, hidden_size=32, state_size=8, num_hidden_layers=1))
+    with pytest.raises(BadSetting, match="MambaForCausalLM keeps what it has read in a way of its"):
+        Decoder(model, pad_id=0)
 
 
 def test_the_last_token_of_a_prompt_is_never_common() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from itertools import pairwise
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ludus.errors import LudusError, TemplateUnmarked
 from ludus.policy.dialect import FAMILIES, adopt, any_dialect, dialect_of, families
 from ludus.policy.templates import render, shared, written
+from ludus.policy.turns import read
 from policy.conversations import ENDED, PLAYED, TALK, TOOLS, answer, call, calling, said
 
 pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.
@@ -63,16 +65,20 @@ def test_replies_are_read_as_trl_has_them_read(family: str) -> None:
     reply = calling(call("guess", {"word": "007 ☃"}), reasoning_content="Hm.")
     for last in (reply, said("assistant", "It is 42.")):
         talk = [said("user", "Begin."), last]
-        asked = render(tokenizer, talk[:1], TOOLS, dialect.template, asks=True).text
-        text = written(tokenizer, talk, TOOLS, dialect.template)
-        prompt = text[: shared(asked, text)]
-        ours, trls = (
-            tokenizer.parse_response(text[len(prompt) :], dict(way), prefix=prompt, tools=TOOLS)
-            for way in (dialect.response, theirs)
-        )
-        if last is reply:
-            ours.pop("content", None), trls.pop("content", None)  # Where TRL's leaves an end token.
-        assert ours == trls and ("tool_calls" in ours) == (last is reply)
+        asked = render(tokenizer, talk[:1], TOOLS, dialect.template, asks=True).ids
+        ids = render(tokenizer, talk, TOOLS, dialect.template).ids
+        at = shared(asked, ids)
+        ours = read(tokenizer, dialect, ids[:at], ids[at:], TOOLS)
+        text, prompt = tokenizer.decode(ids[at:]), tokenizer.decode(ids[:at])
+        trls = tokenizer.parse_response(text, dict(theirs), prefix=prompt, tools=TOOLS)
+        called = [one.function.model_dump() for one in ours.tool_calls or ()]
+        for function in called:
+            function["arguments"] = json.loads(function["arguments"])
+        assert called == [one["function"] for one in trls.get("tool_calls", ())]
+        assert bool(called) == (last is reply)
+        assert ours.reasoning_content == trls.get("reasoning_content", trls.get("thinking"))
+        if last is not reply:  # With a call TRL's leaves an end token there.
+            assert ours.content == trls["content"]
 
 
 @pytest.mark.parametrize(
@@ -184,10 +190,10 @@ def test_what_was_adopted_is_read_by_transformers_alone(tmp_path: Path) -> None:
     prompt = loaded.apply_chat_template(
         talk[:1], tools=TOOLS, add_generation_prompt=True, return_dict=False
     )
-    read = loaded.parse_response(ids[len(prompt) :], prefix=prompt, tools=TOOLS)
+    heard = loaded.parse_response(ids[len(prompt) :], prefix=prompt, tools=TOOLS)
     function = talk[1]["tool_calls"][0]["function"]
-    assert read["tool_calls"] == [{"type": "function", "function": function}]
-    assert read["content"] == "I add them."
+    assert heard["tool_calls"] == [{"type": "function", "function": function}]
+    assert heard["content"] == "I add them."
 
 
 @pytest.mark.parametrize(

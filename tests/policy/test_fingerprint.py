@@ -32,6 +32,15 @@ def test_a_copy_has_the_same_and_another_training_has_not(tmp_path: Path) -> Non
     assert marked(tmp_path / "model") != first
 
 
+@pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_another_way_to_speak_to_the_same_weights_is_another_model(
+    file: str, tmp_path: Path
+) -> None:
+    first = marked(saved(tmp_path))
+    (tmp_path / file).write_text((tmp_path / file).read_text() + " ")
+    assert marked(tmp_path) != first
+
+
 def test_an_adapter_is_told_by_its_own_weights_and_by_those_below(tmp_path: Path) -> None:
     base = saved(tmp_path / "base")
     first = marked(adapted(tmp_path / "adapter", base))

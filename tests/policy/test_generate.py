@@ -57,6 +57,19 @@ async def ask(model: Generator, seed: int, *, length: int = 5, **more: Any) -> S
     return await model.sample(prompt(length), seed=seed, **(given | more))
 
 
+async def together(engine: Watched, model: Generator, number: int) -> list[Any]:
+    """What becomes of so many that have all come while another was being answered."""
+    before = len(engine.batches)
+    engine.free.clear()
+    first = asyncio.ensure_future(ask(model, 99))
+    await until(lambda: len(engine.batches) > before)
+    others = [asyncio.ensure_future(ask(model, seed)) for seed in range(number)]
+    await asyncio.sleep(0)
+    engine.free.set()
+    await first
+    return await asyncio.gather(*others, return_exceptions=True)
+
+
 async def test_what_is_asked_at_once_is_one_batch_and_each_gets_its_own_reply() -> None:
     engine = Watched()
     async with generator(engine) as model:
@@ -141,6 +154,17 @@ async def test_a_model_that_breaks_down_midway_loses_nothing_for_the_others() ->
     assert [reply.ids for reply in said] == [reply.ids for reply in expected]
 
 
+async def test_what_fails_in_both_halves_is_said_to_all_and_not_tried_further() -> None:
+    def fails(requests: Sequence[Request]) -> Exception | None:
+        return ValueError("never together") if len(requests) > 1 else None
+
+    engine = Watched(fails=fails)
+    async with generator(engine) as model:
+        said = await together(engine, model, 8)
+    assert [str(reply) for reply in said] == ["never together"] * 8
+    assert [len(batch) for batch in engine.batches] == [1, 8, 4, 4]
+
+
 async def test_a_batch_for_which_memory_does_not_reach_is_halved() -> None:
     def fails(requests: Sequence[Request]) -> Exception | None:
         return torch.OutOfMemoryError("too much") if len(requests) > 4 else None
@@ -148,9 +172,10 @@ async def test_a_batch_for_which_memory_does_not_reach_is_halved() -> None:
     engine = Watched(fails=fails)
     async with generator(engine) as model:
         for _ in range(2):
-            assert len(await asyncio.gather(*(ask(model, n) for n in range(8)))) == 8
+            said = await together(engine, model, 8)
+            assert all(isinstance(reply, Sampled) for reply in said)
     sizes = [len(batch) for batch in engine.batches]
-    assert sizes == [8, 4, 4, 4, 4], "and the next batch is not tried in vain"
+    assert sizes == [1, 8, 4, 4, 1, 4, 4], "and the next batch is not tried in vain"
 
 
 async def test_logits_that_are_no_numbers_are_an_error_and_no_reply() -> None:

@@ -53,6 +53,16 @@ def test_a_policy_has_all_that_it_takes_to_talk_with_it(tmp_path: Path) -> None:
     assert policy.tokenizer.get_vocab() == of_family("qwen3").get_vocab()
 
 
+def test_what_the_makers_say_ends_a_turn_ends_it(tmp_path: Path) -> None:
+    saved(tmp_path, of_family("qwen3"))
+    known = dialect_of(of_family("qwen3")).stops
+    config = json.loads((tmp_path / "generation_config.json").read_text())
+    for named, more in (([max(known), 7], {7}), (8, {8}), (None, set())):
+        text = json.dumps(config | {"eos_token_id": named})
+        (tmp_path / "generation_config.json").write_text(text)
+        assert load(str(tmp_path), device="cpu").dialect.stops == known | more
+
+
 def test_a_gguf_file_gives_a_policy(tmp_path: Path) -> None:
     policy = load(str(gguf_file(tmp_path / "tiny.gguf")), device="cpu")
     assert policy.dialect.origin == "ludus" and 2 in policy.dialect.stops

@@ -18,7 +18,14 @@ GOOD = '<tool_call>\n{"name": "guess", "arguments": {"word": "a"}}\n</tool_call>
 NOISE = [
     GOOD, "<tool_call>", "</tool_call>", "<think>", "</think>", '{"name": "', '"}', "}}", "{name}",
     "[TOOL_CALLS]", '"parameters": ', "<function=", "<arg_key>", "word", "\n",
+    "<|tool_call_start|>", "[guess(", ")]", " to=functions.guess<|message|>", "<|message|>",
+    "<tool_call><function=guess>", "<tool_call>guess\n",
 ]  # fmt: skip
+OPENINGS = {
+    "llama3": '"name"', "mistral": "[TOOL_CALLS]", "lfm2_v2": "<|tool_call_start|>",
+    "gptoss": "to=functions.",
+}  # fmt: skip
+"""What a family begins its calls with; all others with <tool_call>."""
 
 
 def heard(text: str, family: str = "chatml") -> Message:
@@ -71,6 +78,8 @@ def test_a_call_after_a_broken_one_is_still_read() -> None:
         ('{"arguments": {"word": "a"}}', ""),
         ('{"name": 7, "arguments": {}}', ""),
         ('{"name": "guess"}}', "guess"),
+        ('{"name": "guess", "parameters": {"word": "a"}}', "guess"),
+        ('{"name": "guess", "arguments": {}, "word": "a"}', "guess"),
         ('{"name": "guess", "arguments": {}} and so on', "guess"),
         ("[" * 5000, ""),
         ("", ""),
@@ -163,14 +172,24 @@ def test_arguments_written_as_text_have_the_types_of_the_tool() -> None:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5_think", "glm4moe", "lfm2_v2", "gptoss"])
-def test_no_noise_raises(family: str) -> None:
+def test_no_noise_raises_or_makes_up_a_call(family: str) -> None:
     tokenizer = with_tokens_of(family) if family in FAMILIES else of_family(family)
     dialect = dialect_of(tokenizer)
     prompt = opening(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
     draw = random.Random(family)
-    for _ in range(40):
-        text = "".join(draw.choices(NOISE, k=draw.randrange(1, 12)))
+    begin, silent, called = OPENINGS.get(family, "<tool_call>"), 0, 0
+    for _ in range(100):
+        # The prompt of some has begun a thought, in which nothing is a call.
+        text = "".join(
+            [draw.choice(["", "</think>"]), *draw.choices(NOISE, k=draw.randrange(1, 8))]
+        )
         ids = tokenizer(text, add_special_tokens=False).input_ids
         ids += draw.choices(range(len(tokenizer)), k=5)
         made = read(tokenizer, dialect, prompt, ids, TOOLS)
         assert Message.model_validate_json(made.model_dump_json()) == made
+        text = tokenizer.decode(ids)
+        assert begin in text or not calls(made)
+        for name, arguments in calls(made):
+            assert name in text and (name or arguments in text)
+        silent, called = silent + (begin not in text), called + bool(calls(made))
+    assert silent > 5 and called > 5, "both have been tried"

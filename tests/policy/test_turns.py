@@ -8,13 +8,19 @@ import pytest
 from students import of_family, student, template_of, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
-from ludus.data.messages import Call, Function, Message
-from ludus.policy.dialect import FAMILIES, Dialect, dialect_of
+from ludus.data.content import Image, Text
+from ludus.data.messages import Call, Function, Message, said
+from ludus.errors import AgentError
+from ludus.policy.dialect import FAMILIES, Dialect, dialect_of, families
 from ludus.policy.templates import render
 from ludus.policy.turns import answers, as_given, opening, read
-from policy.conversations import PLAYED, TOOLS
+from policy.conversations import PLAYED, TOOLS, call, calling
 
 MESSAGES = PLAYED["messages"]
+WITHOUT_TOOLS = {
+    "cohere", "cohere2", "deepseek_r1_distill", "deepseekv3", "diffusion_gemma", "idefics3",
+    "llava_next", "smolvlm",
+}  # fmt: skip
 TRL = ["qwen3", "qwen2_5", "qwen3_5_think", "lfm2_v2", "glm4moe"]
 
 
@@ -39,14 +45,55 @@ def test_played_is_rendered_id_for_id(family: str) -> None:
     whole = render(tokenizer, MESSAGES, TOOLS, dialect.template)
     ids = opening(tokenizer, dialect, MESSAGES[:2], TOOLS)
     sampled = replies(dialect, whole, ids)
-    for reply, said in zip(sampled, ([3], [5, 6], [8], []), strict=True):
+    for reply, next_ones in zip(sampled, ([3], [5, 6], [8], []), strict=True):
         ids += reply
-        if said:
-            heard = [MESSAGES[at] for at in said]
+        if next_ones:
+            heard = [MESSAGES[at] for at in next_ones]
             ids += answers(tokenizer, dialect, heard, TOOLS, ended=True)
     assert ids == list(whole.ids[: len(ids)])
     rest = tokenizer.decode(whole.ids[len(ids) :])
     assert rest.strip() == "", "only white space after the end of the last turn is not played"
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *sorted({*families()} - WITHOUT_TOOLS)])
+def test_a_result_stands_beside_the_name_of_the_tool_that_was_called(family: str) -> None:
+    """Also where the result does not say it, as in play."""
+    tokenizer, dialect = speaker(family)
+    reply = calling(call("add", {"a": 1, "b": 2}, "call_3"))
+    heard = [{"role": "tool", "content": "3", "tool_call_id": "call_3"}]
+    whole = render(tokenizer, [MESSAGES[1], reply, *heard], TOOLS, dialect.template, asks=True)
+    played = answers(tokenizer, dialect, heard, TOOLS, ended=True, reply=reply)
+    assert tuple(played) == whole.ids[-len(played) :]
+    assert "3" in tokenizer.decode(played)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_end_that_is_never_sampled_is_still_put_behind_what_was_cut_off(ended: bool) -> None:
+    tokenizer, dialect = speaker("gptoss")
+    assert {tokenizer.decode([stop]) for stop in dialect.stops} == {"<|return|>", "<|call|>"}
+    text = tokenizer.decode(answers(tokenizer, dialect, [MESSAGES[1]], TOOLS, ended=ended))
+    assert text.startswith("<|start|>user" if ended else "<|end|><|start|>user")
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "lfm2_v2"])
+def test_words_that_come_in_parts_are_read(family: str) -> None:
+    tokenizer, dialect = speaker(family)
+    parts = (Text(text="First this."), Text(text="Then that."))
+    for role, more in (("user", {}), ("tool", {"tool_call_id": "a"})):
+        shown, plain = (
+            Message(role=role, content=content, **more)  # type: ignore[arg-type]
+            for content in (parts, "First this.\nThen that.")
+        )
+        ids = answers(tokenizer, dialect, [shown], TOOLS, ended=True)
+        assert ids == answers(tokenizer, dialect, [plain], TOOLS, ended=True)
+        assert "Then that." in tokenizer.decode(ids)
+
+
+def test_a_picture_is_refused_and_not_left_out() -> None:
+    tokenizer, dialect = speaker("qwen3")
+    picture = said("user", [Text(text="Look."), Image.from_bytes(b"a")])
+    with pytest.raises(AgentError, match="shows a picture, and this model reads only text"):
+        opening(tokenizer, dialect, [picture], TOOLS)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *TRL])
@@ -66,12 +113,12 @@ def test_what_was_rendered_is_read_back(family: str) -> None:
     prompt = opening(tokenizer, dialect, MESSAGES[:4], TOOLS)
     made = read(tokenizer, dialect, prompt, whole.ids[len(prompt) :], TOOLS)
     assert made.tool_calls is not None
-    assert [(call.function.name, call.function.arguments) for call in made.tool_calls] == [
+    assert [(one.function.name, one.function.arguments) for one in made.tool_calls] == [
         ("guess", '{"word": "über"}'),
         ("add", '{"a": 1, "b": 2}'),
     ]
     assert made.content == ""
-    assert len({call.id for call in made.tool_calls}) == 2
+    assert len({one.id for one in made.tool_calls}) == 2
 
 
 @pytest.mark.parametrize("family", ["qwen3", "chatml", "llama3", "mistral"])
@@ -100,8 +147,12 @@ def test_messages_and_their_rows_open_alike() -> None:
 
 def test_arguments_that_are_no_object_are_given_as_they_were_written() -> None:
     for written in ("{broken", "[1]", '"word"'):
-        call = Call(id="a", function=Function(name="guess", arguments=written))
-        made = as_given(Message(role="assistant", tool_calls=(call,)))
+        made = as_given(
+            Message(
+                role="assistant",
+                tool_calls=(Call(id="a", function=Function(name="guess", arguments=written)),),
+            )
+        )
         assert made["tool_calls"][0]["function"]["arguments"] == written
 
 

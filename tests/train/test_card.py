@@ -65,11 +65,12 @@ def test_before_the_end_there_are_no_figures(tmp_path: Path) -> None:
 
 def test_words_from_outside_do_not_break_it(tmp_path: Path) -> None:
     evil = "x`y|z\n---\ntags: []"
-    data = {**about()["data"], "path": evil}
+    data = {**about()["data"], "path": evil, "cut": 7}
     command = "ludus train sft ```\n# head"
     text = card_of(trained(tmp_path, model=evil, data=data, command=command), name=evil)
     assert vars(ModelCard(text).data)["pipeline_tag"] == "text-generation"
     assert [line for line in text.splitlines() if line.startswith("# ")].count("# head") == 1
+    assert "| Cut at the end | 7 rows |" in text
     assert "````bash\nludus train sft ```\n# head\n````" in text
 
 
@@ -86,6 +87,16 @@ def test_the_code_that_it_shows_runs(tmp_path: Path, capsys: Any) -> None:
     assert capsys.readouterr().out.strip()
 
 
+def test_an_adapter_over_smollm2_is_loaded_by_ludus(tmp_path: Path, capsys: Any) -> None:
+    base = saved(tmp_path / "base")
+    folder = adapted(tmp_path / "adapter", base)
+    settings = {**about()["settings"], "lora": ADAPTER}
+    text = card_of(trained(tmp_path / "run", settings=settings), name=str(folder))
+    assert "Its base is `smollm2`, which Ludus fetches" in text and "AutoPeft" not in text
+    exec(shown(text), {})
+    assert capsys.readouterr().out.strip()
+
+
 def test_an_adapter_is_loaded_as_one(tmp_path: Path, capsys: Any) -> None:
     base = saved(tmp_path / "base")
     folder = adapted(tmp_path / "adapter", base)
@@ -93,7 +104,7 @@ def test_an_adapter_is_loaded_as_one(tmp_path: Path, capsys: Any) -> None:
 
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
     settings = {**about()["settings"], "lora": ADAPTER}
-    text = card_of(trained(tmp_path / "run", settings=settings), name=str(folder))
+    text = card_of(trained(tmp_path / "run", settings=settings, model="./x"), name=str(folder))
     told = vars(ModelCard(text).data)
     assert (told["library_name"], told["base_model_relation"]) == ("peft", "adapter")
     assert "LoRA of rank 8, alpha 16, on q_proj, not merged" in text

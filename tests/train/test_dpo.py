@@ -9,7 +9,7 @@ import pytest
 from policy.models import saved
 
 from ludus.train import Lora, dpo
-from train.lessons import curve, dpo_row, quick, write
+from train.lessons import Seen, curve, dpo_row, quick, same, write
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +48,17 @@ def test_a_pair_of_test_rows_is_measured_on(tmp_path: Path, base: str) -> None:
     told = json.loads((out / "training.json").read_text())
     assert told["kind"] == "dpo" and told["config"]["beta"] == 0.5
     assert told["figures"]["eval_loss"] == curve(out)[-1]["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4)], ids=["whole", "adapter"])
+def test_a_run_that_was_stopped_compares_with_the_same_base_when_it_goes_on(
+    tmp_path: Path, base: str, lora: Lora | None
+) -> None:
+    rows, settings = data(tmp_path / "d"), quick(epochs=2, learning_rate=1e-2, lora=lora)
+    out, one = tmp_path / "out", tmp_path / "one"
+    assert dpo(rows, base, out, settings, watch=Seen(stop_after=2)).stopped == "interrupted"
+    assert dpo(rows, base, out, settings).resumed_from == 2
+    dpo(rows, base, one, settings)
+    assert same(curve(out), curve(one), lambda x: pytest.approx(x, abs=1e-6))
+    weights = [(run / "model.safetensors").read_bytes() for run in (out, one)]
+    assert weights[0] == weights[1]

@@ -76,6 +76,7 @@ def test_what_curating_measured_counts_for_that_model_alone(tmp_path: Path) -> N
         ("empty", "holds no train.jsonl"),
         ("played", "Make them first: ludus curate"),
         ("torn.parquet", "cannot be read as Parquet"),
+        ("broken", "cannot be read as a folder of datasets"),
     ],
 )
 def test_what_is_no_data_set_is_one_line(
@@ -86,9 +87,16 @@ def test_what_is_no_data_set_is_one_line(
     Path("torn.parquet").write_bytes(b"PAR1")
     Path("empty").mkdir()
     write(Path("played/episodes.jsonl"), [])
+    write(Path("broken/dataset_dict.json"), [{"splits": ["train"]}])
     with pytest.raises(BadSetting, match=said) as raised:
         open_data(name)
     assert "\n" not in str(raised.value)
+
+
+def test_a_dot_in_its_name_makes_a_data_set_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(BadSetting, match=r"the data set org/rows\.v1 on the Hub cannot be read"):
+        open_data("org/rows.v1")
 
 
 def test_a_prompt_given_apart_bears_no_loss() -> None:

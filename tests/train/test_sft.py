@@ -157,6 +157,18 @@ def test_rows_that_cannot_be_learned_from_stop_it_unless_they_may_go(
     assert (told["rows"], told["left_out"]) == (2, 1)
 
 
+def test_rows_that_lose_their_end_are_counted_and_told(tmp_path: Path, base: str) -> None:
+    data = write(tmp_path / "rows.jsonl", [sft_row(1), sft_row(2, turns=6)])
+    seen, whole = Seen(), Seen()
+    sft(data, base, tmp_path / "out", quick(max_length=330), watch=seen)
+    sft(data, base, tmp_path / "whole", quick(), watch=whole)
+    told = [json.loads((tmp_path / out / "training.json").read_text())["data"]["cut"]
+            for out in ("out", "whole")]  # fmt: skip
+    assert told == [1, 0]
+    assert [words for words in seen.words if "1 of 2 rows are longer than 330" in words]
+    assert not [words for words in whole.words if "longer" in words]
+
+
 @pytest.mark.parametrize(
     ("rows", "more", "said"),
     [
@@ -166,6 +178,9 @@ def test_rows_that_cannot_be_learned_from_stop_it_unless_they_may_go(
         ([sft_row(1)], {"lora": Lora(targets=("nowhere",))}, "nowhere"),
         ([sft_row(1)], {"overrides": {"optim": "best"}}, "TRL does not take"),
         ([sft_row(1)], {"precision": "fp16"}, "fp16 is for GPUs"),
+        ([sft_row(1)], {"overrides": {"optim": "adamw_8bit"}}, "cannot begin .*bitsandbytes"),
+        ([sft_row(1)], {"overrides": {"lr_scheduler_type": "cosine_with_min_lr"}}, "min_lr"),
+        ([sft_row(1)], {"overrides": {"eval_on_start": "true"}}, "eval_on_start wants test rows"),
     ],
 )
 def test_what_cannot_be_trained_is_one_line(

@@ -1,11 +1,57 @@
-"""Arguments of tasks, as commands take them: JSON objects."""
+"""What `ludus collect` and `ludus eval` are both given, in the same words; and tasks as JSON."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+
+
+def at_home(text: str) -> Path:
+    """A path, with the folder that ~ stands for, where no shell has put it in."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise typer.BadParameter(f"{text}: there is no such user here.") from None
+
+
+Env = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENV",
+        help="name, name:variant, package.module:Class, URL, or a mix: wordle=0.7,catch=0.3.",
+    ),
+]
+BaseUrl = Annotated[
+    str | None, typer.Option(help="Where ENV is served.", show_default="in this process")
+]
+Token = Annotated[
+    str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
+]
+GroupSize = Annotated[int, typer.Option(min=1, help="How often each task is played.")]
+DatasetConfig = Annotated[
+    str | None, typer.Option(help="The task's dataset_config, as JSON: '{\"max_terms\": 3}'.")
+]
+Task = Annotated[str | None, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")]
+Device = Annotated[
+    str | None, typer.Option(help="For hf: cuda, cuda:1, mps, cpu.", show_default="the best")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="For hf: bfloat16, float16, float32.", show_default="by device"),
+]
+SystemPrompt = Annotated[
+    str | None, typer.Option(help="What the model is told first; '' for nothing.")
+]
+MaxTurns = Annotated[int, typer.Option(min=1, help="Replies in an episode.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Calls to the model at once, at the most.")]
+EpisodeTimeout = Annotated[str, typer.Option(help="For one episode: 90s, 10m or 2h.")]
+RetryBroken = Annotated[
+    bool, typer.Option("--retry-broken", help="Play recorded broken episodes again.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")]
 
 
 def json_object(text: str | None, option: str) -> dict[str, Any]:

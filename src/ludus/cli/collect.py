@@ -11,32 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ludus.cli.arguments import json_object, task_arguments
+from ludus.cli import arguments as given
+from ludus.cli.arguments import at_home, json_object, task_arguments
 from ludus.cli.figures import seconds_of
 from ludus.cli.typed import as_typed
-from ludus.errors import LudusError
+from ludus.errors import BadSetting, LudusError
 
 if TYPE_CHECKING:
     from ludus.agents.agent import Agent
     from ludus.cli.progress import Display
     from ludus.rollout import Job, Outcome
 
+_CALL_TIMEOUT, _RETRIES = "5m", 8
+_IN_PROCESS = ("oracle", "random", "human", "hf")
+"""Providers that ask no server."""
+
 
 def collect(
-    environment: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="name, name:variant, package.module:Class, URL, or a mix: wordle=0.7,catch=0.3.",
-        ),
-    ],
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Where ENV is served.", show_default="in this process"),
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
-    ] = None,
+    environment: given.Env,
+    base_url: given.BaseUrl = None,
+    token: given.Token = None,
     provider: Annotated[
         str | None,
         typer.Option(help="oracle, openai, anthropic, hf, random or human.", show_default="oracle"),
@@ -55,37 +49,27 @@ def collect(
     extra: Annotated[
         str | None, typer.Option(help="More fields of each request, as JSON: '{\"top_p\": 0.9}'.")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="For hf: cuda, cuda:1, mps, cpu.", show_default="the best")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="For hf: bfloat16, float16, float32.", show_default="by device"),
-    ] = None,
-    system_prompt: Annotated[
-        str | None, typer.Option(help="What the model is told first; '' for nothing.")
-    ] = None,
+    device: given.Device = None,
+    dtype: given.Dtype = None,
+    system_prompt: given.SystemPrompt = None,
     num_episodes: Annotated[
         int, typer.Option("--num-episodes", "-n", min=1, help="How many episodes.")
     ] = 10,
-    group_size: Annotated[int, typer.Option(min=1, help="How often each task is played.")] = 1,
+    group_size: given.GroupSize = 1,
     seed: Annotated[int, typer.Option(min=0, help="Which tasks.")] = 0,
-    dataset_config: Annotated[
-        str | None, typer.Option(help="The task's dataset_config, as JSON: '{\"max_terms\": 3}'.")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")
-    ] = None,
-    max_turns: Annotated[int, typer.Option(min=1, help="Replies in an episode.")] = 20,
+    dataset_config: given.DatasetConfig = None,
+    task: given.Task = None,
+    max_turns: given.MaxTurns = 20,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens in a reply.")] = 2048,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Calls to the model at once, at the most.")
-    ] = 64,
-    call_timeout: Annotated[str, typer.Option(help="For one reply of the model.")] = "5m",
-    episode_timeout: Annotated[str, typer.Option(help="For one episode.")] = "1h",
+    concurrency: given.Concurrency = 64,
+    call_timeout: Annotated[
+        str | None, typer.Option(help="For one reply over an API.", show_default="5m")
+    ] = None,
+    episode_timeout: given.EpisodeTimeout = "1h",
     retries: Annotated[
-        int, typer.Option(min=0, help="How often a call to the model is tried again.")
-    ] = 8,
+        int | None,
+        typer.Option(min=0, help="How often a call over an API is tried again.", show_default="8"),
+    ] = None,
     attempts: Annotated[
         int, typer.Option(min=1, help="How often an episode is tried that breaks.")
     ] = 3,
@@ -100,20 +84,25 @@ def collect(
     ] = None,
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "-o", help="The run folder.", show_default="below runs/"),
+        typer.Option(
+            "--output-dir",
+            "-o",
+            metavar="PATH",
+            parser=at_home,
+            help="The run folder.",
+            show_default="below runs/",
+        ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume/--no-resume", help="Go on with the run, or start one beside it."),
     ] = True,
-    retry_broken: Annotated[
-        bool, typer.Option("--retry-broken", help="Play recorded broken episodes again.")
-    ] = False,
+    retry_broken: given.RetryBroken = False,
     push_to_hub: Annotated[
         str | None, typer.Option("--push-to-hub", "-H", help="USER/NAME of a data set.")
     ] = None,
     private: Annotated[bool, typer.Option(help="Make that data set a private one.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")] = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Play episodes, many at once, and keep every one of them.
 
@@ -147,14 +136,15 @@ def collect(
             temperature=temperature,
             extra=json_object(extra, "--extra"),
             concurrency=concurrency,
-            call_timeout=seconds_of(call_timeout, "--call-timeout"),
-            retries=retries,
+            call_timeout=seconds_of(call_timeout or _CALL_TIMEOUT, "--call-timeout"),
+            retries=_RETRIES if retries is None else retries,
             cache=cache,
             prices=prices,
             device=device,
             dtype=dtype,
         )
     )
+    _refuse_patience(agent.provider, call_timeout, retries)
     person = agent.provider == "human"
     job = Job(
         environment=environment,
@@ -194,6 +184,18 @@ def collect(
     _tell(outcome, as_json=as_json)
     if push_to_hub is not None:
         _push(outcome, push_to_hub, private=private, as_json=as_json)
+
+
+def _refuse_patience(provider: str, call_timeout: str | None, retries: int | None) -> None:
+    """What plays in this process is asked once, and answers."""
+    if provider not in _IN_PROCESS:
+        return
+    for option, value in (("--call-timeout", call_timeout), ("--retries", retries)):
+        if value is not None:
+            raise BadSetting(
+                f"{option} means nothing to {provider!r}, which asks no server. Leave it out; "
+                "--episode-timeout and --attempts are for every provider."
+            )
 
 
 def _open_repo(repo_id: str | None, private: bool) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ludus.cli.arguments import task_arguments
+from ludus.cli import arguments as given
+from ludus.cli.arguments import at_home, task_arguments
 from ludus.cli.figures import seconds_of
 from ludus.cli.typed import as_typed
 from ludus.errors import LudusError
@@ -29,13 +30,7 @@ _LABELS = "Candidate"
 
 
 def evaluate(
-    environment: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV",
-            help="name, name:variant, package.module:Class, URL, or a mix: wordle=0.7,catch=0.3.",
-        ),
-    ],
+    environment: given.Env,
     candidate: Annotated[
         list[str],
         typer.Option(
@@ -50,27 +45,20 @@ def evaluate(
         int, typer.Option("--num-episodes", "-n", min=1, help="How many episodes each plays.")
     ] = 50,
     seed: Annotated[int, typer.Option(min=0, help="Which tasks: another than in collect.")] = 999,
-    group_size: Annotated[int, typer.Option(min=1, help="How often each task is played.")] = 1,
-    dataset_config: Annotated[
-        str | None, typer.Option(help="The task's dataset_config, as JSON: '{\"max_terms\": 3}'.")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")
-    ] = None,
+    group_size: given.GroupSize = 1,
+    dataset_config: given.DatasetConfig = None,
+    task: given.Task = None,
     not_in: Annotated[
         Path | None,
         typer.Option(
-            metavar="DATA", help="A data set or run: tasks that ask what it asks do not count."
+            metavar="DATA",
+            parser=at_home,
+            help="A data set or run: tasks that ask what it asks do not count.",
         ),
     ] = None,
     solved_at: Annotated[float, typer.Option(help="The reward from which a task is solved.")] = 1.0,
-    base_url: Annotated[
-        str | None,
-        typer.Option(help="Where ENV is served.", show_default="in this process"),
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
-    ] = None,
+    base_url: given.BaseUrl = None,
+    token: given.Token = None,
     llm_endpoint: Annotated[
         str | None, typer.Option(help="For openai: a server with OpenAI's chat API.")
     ] = None,
@@ -80,33 +68,30 @@ def evaluate(
             min=0, help="Of models.", show_default="0 for local models, else the model's own"
         ),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="For hf: cuda, cuda:1, mps, cpu.", show_default="the best")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="For hf: bfloat16, float32.", show_default="by device")
-    ] = None,
-    system_prompt: Annotated[
-        str | None, typer.Option(help="What the model is told first; '' for nothing.")
-    ] = None,
-    max_turns: Annotated[int, typer.Option(min=1, help="Replies in an episode.")] = 20,
+    device: given.Device = None,
+    dtype: given.Dtype = None,
+    system_prompt: given.SystemPrompt = None,
+    max_turns: given.MaxTurns = 20,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens in a reply.")] = 512,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Calls to the model at once, at the most.")
-    ] = 64,
-    episode_timeout: Annotated[str, typer.Option(help="For one episode.")] = "1h",
+    concurrency: given.Concurrency = 64,
+    episode_timeout: given.EpisodeTimeout = "1h",
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "-o", help="The folder.", show_default="below evals/"),
+        typer.Option(
+            "--output-dir",
+            "-o",
+            metavar="PATH",
+            parser=at_home,
+            help="The folder.",
+            show_default="below evals/",
+        ),
     ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume/--no-resume", help="Go on with it, or start one beside it."),
     ] = True,
-    retry_broken: Annotated[
-        bool, typer.Option("--retry-broken", help="Play recorded broken episodes again.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")] = False,
+    retry_broken: given.RetryBroken = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Let candidates play the same held-out tasks, and compare them with the first.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -85,5 +86,7 @@ def main() -> None:
     try:
         app()
     except LudusError as error:
-        complain(str(error))
+        # Of several processes that train together, one speaks.
+        if os.environ.get("RANK", "0") == "0":
+            complain(str(error))
         sys.exit(1)

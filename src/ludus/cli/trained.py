@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -48,12 +51,11 @@ class Push:
 
         open_repo(self.repo_id, MODEL, private=self.private)
 
-    def upload(self, folder: Path) -> str:
+    def upload(self, folder: Path, retry: str) -> str:
         """The model in this folder; its address."""
         from ludus.publish.model import push_model
 
         card = _card(folder, self.repo_id)
-        retry = "the same command"
         return push_model(folder, self.repo_id, card=card, private=self.private, retry=retry)
 
 
@@ -74,24 +76,36 @@ def train(
 
     first = os.environ.get("RANK", "0") == "0"
     stage = stages.sft if kind == "sft" else stages.dpo
+    again = "the same command without --overwrite" if overwrite else "the same command"
     checked = push.open if push is not None and first else None
-    try:
-        with display(as_json=as_json, quiet=not first, checked=checked) as watch:
+    with _complaining(first, as_json=as_json):
+        # What those print who keep the curves is no result.
+        with (
+            display(as_json=as_json, quiet=not first, checked=checked) as watch,
+            redirect_stdout(sys.stderr),
+        ):
             outcome = stage(
                 data, model, out, settings, overwrite=overwrite, command=as_typed(), watch=watch
             )
+        if first:
+            _tell(outcome, model, again, as_json=as_json)
+        _leave(outcome)
+        if first and push is not None:
+            url = push.upload(outcome.folder, again)
+            typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
+
+
+@contextmanager
+def _complaining(first: bool, *, as_json: bool) -> Iterator[None]:
+    """Errors are told once, and to machines as well."""
+    try:
+        yield
     except LudusError as error:
         if not first:
             raise typer.Exit(1) from None
         if as_json:
             typer.echo(json.dumps({"event": "error", "message": str(error)}))
         raise
-    if first:
-        _tell(outcome, model, as_json=as_json)
-    _leave(outcome)
-    if first and push is not None:
-        url = push.upload(outcome.folder)
-        typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
 
 
 def _leave(outcome: Outcome) -> None:
@@ -102,7 +116,7 @@ def _leave(outcome: Outcome) -> None:
         raise typer.Exit(EXIT_CODES.get(outcome.stopped, 1))
 
 
-def _tell(outcome: Outcome, model: str, *, as_json: bool) -> None:
+def _tell(outcome: Outcome, model: str, again: str, *, as_json: bool) -> None:
     from ludus.train.record import read
 
     record = read(outcome.folder)
@@ -113,7 +127,7 @@ def _tell(outcome: Outcome, model: str, *, as_json: bool) -> None:
         told |= {"steps": outcome.steps, "stopped": outcome.stopped}
         typer.echo(json.dumps({"event": "done", **told}, allow_nan=False))
     elif outcome.stopped is not None:
-        typer.echo(f"Stopped at step {outcome.steps:,}; the same command goes on from there.")
+        typer.echo(f"Stopped at step {outcome.steps:,}; {again} goes on from there.")
     else:
         for name, value in _lines(outcome, figures):
             typer.echo(f"{name:<10}{value}")

@@ -139,7 +139,11 @@ class PlainDisplay(Display):
 
 
 class JsonDisplay(Display):
-    """One JSON object a line on stdout."""
+    """One JSON object a line, on what is stdout now: others may be sent elsewhere later."""
+
+    def __init__(self, checked: Callable[[], None] | None = None) -> None:
+        super().__init__(checked)
+        self._to = sys.stdout
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         super().begin(total_steps, resumed_from)
@@ -155,7 +159,8 @@ class JsonDisplay(Display):
     def _event(self, kind: str, **facts: Any) -> None:
         from ludus.train.facts import plain
 
-        print(json.dumps(plain({"event": kind, **facts}), allow_nan=False), flush=True)
+        line = json.dumps(plain({"event": kind, **facts}), allow_nan=False)
+        print(line, file=self._to, flush=True)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ class Attempt:
 
     place: int
     """Its index in the plan: the same task, and the same attempt at it, for every candidate."""
+    environment: str
     task: str
     opening: str
     """What was asked before the model spoke for the first time; the system prompt is not asked."""
@@ -51,6 +52,7 @@ def attempt_of(episode: Episode, place: int) -> Attempt:
     asked = prompt_of(episode.messages)
     return Attempt(
         place=place,
+        environment=episode.environment,
         task=episode.group_id,
         opening="\n".join(message.text for message in asked if message.role != "system"),
         broken=episode.broken,

@@ -33,13 +33,11 @@ class Candidate:
     """A new agent: no model is loaded before it has to play."""
     model: str | None = None
     """The name of a model that runs in this process."""
+    device: str | None = None
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if _LABEL.fullmatch(self.label) is None:
-            raise BadSetting(
-                f"{self.label!r} cannot be a candidate's label: it becomes the name of a folder. "
-                "Use letters, digits, dots and dashes."
-            )
+        _check_label(self.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,8 @@ def candidates_of(texts: Sequence[str], options: Options | None = None) -> list[
             label,
             partial(_agent, provider, model, options),
             model=model if provider == "hf" else None,
+            device=options.device if provider == "hf" else None,
+            dtype=options.dtype if provider == "hf" else None,
         )
         for label, provider, model in parsed
     ]
@@ -72,22 +72,48 @@ def candidates_of(texts: Sequence[str], options: Options | None = None) -> list[
 
 def _parsed(text: str) -> tuple[str, str, str | None]:
     """Label, provider and model."""
-    label, equals, spec = text.partition("=")
-    if not equals or _LABEL.fullmatch(label) is None:
-        label, spec = "", text
+    label, spec = _split(text)
     provider, colon, model = spec.partition(":")
     if not colon and provider not in _ALONE and _is_model(provider):
         provider, model = "hf", provider
     if provider in _ALONE and not colon:
         return label or provider, provider, None
     if provider in _WITH_MODEL and model:
+        model = str(_at_home(model)) if provider == "hf" and model.startswith("~") else model
         return label or _named(model), provider, model
     raise BadSetting(_complaint(spec, provider, colon))
 
 
+def _split(text: str) -> tuple[str, str]:
+    """Label and who; the label is empty where the equals sign belongs to a model's name."""
+    label, equals, spec = text.partition("=")
+    if not equals or ":" in label or _is_model(text):
+        return "", text
+    _check_label(label)
+    return label, spec
+
+
+def _check_label(label: str) -> None:
+    if _LABEL.fullmatch(label) is None:
+        raise BadSetting(
+            f"{label!r} cannot be a candidate's label: it becomes the name of a folder. "
+            "Use letters, digits, dots and dashes."
+        )
+
+
 def _is_model(name: str) -> bool:
     """Whether a local model is meant, though nobody says so."""
-    return name in _SHORT or (bool(name) and name not in _WITH_MODEL and Path(name).exists())
+    if name in _SHORT:
+        return True
+    return bool(name) and name not in _WITH_MODEL and _at_home(name).exists()
+
+
+def _at_home(name: str) -> Path:
+    """The path, with the folder that ~ stands for: behind an equals sign no shell puts it in."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise BadSetting(f"{name}: there is no such user here. Write the folder itself.") from None
 
 
 def _complaint(spec: str, provider: str, colon: str) -> str:

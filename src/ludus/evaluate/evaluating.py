@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -20,7 +22,7 @@ from ludus.errors import BadSetting
 from ludus.evaluate.attempts import attempts_in
 from ludus.evaluate.candidates import Candidate
 from ludus.evaluate.evaluation import Evaluation, Played, scores_of
-from ludus.evaluate.known import read_known
+from ludus.evaluate.known import Known, read_known, told_by_task_alone
 from ludus.evaluate.metrics import metrics_at
 from ludus.evaluate.picture import picture
 from ludus.evaluate.report import report
@@ -64,11 +66,14 @@ async def evaluate(
     loaded. Tasks that ask what the data set `not_in` asks are left out of all figures.
     """
     _check_labels(candidates)
+    _check_bar(solved_at)
     known = read_known(not_in) if not_in is not None else None
     settings = {one.label: job.settings(one.make()) for one in candidates}
     folder = _folder(out or default_folder(str(job.mix), settings), resume=resume)
     for candidate in candidates:
-        await _check(candidate, folder / candidate.label, settings[candidate.label])
+        run, own = folder / candidate.label, settings[candidate.label]
+        if not _is_done(run, own, job.episodes, retry_broken=retry_broken):
+            await _check(candidate)
     played, stopped = [], None
     for candidate in candidates:
         outcome = await _play(
@@ -97,19 +102,27 @@ async def evaluate(
         stopped=stopped,
         versions=_versions(),
         command=command,
+        alike=_alike(played, known),
     )
     _write(evaluation)
     return evaluation
 
 
-async def _check(candidate: Candidate, run: Path, settings: JsonObject) -> None:
-    """Raise what would stop a candidate before anybody plays: the others may play for hours."""
-    if (run / "run.json").exists():
-        RunFolder.resume_or_create(run, settings)
-    elif candidate.model is not None:
-        from ludus.policy.source import find
+def _is_done(run: Path, settings: JsonObject, episodes: int, *, retry_broken: bool) -> bool:
+    """Whether the candidate need not play; a run with other settings is an error."""
+    if not (run / "run.json").exists():
+        return False
+    found = attempts_in(RunFolder.resume_or_create(run, settings), episodes)
+    return len(found) == episodes and not (retry_broken and any(each.broken for each in found))
 
-        await asyncio.to_thread(find, candidate.model)
+
+async def _check(candidate: Candidate) -> None:
+    """Raise what would stop a candidate before anybody plays: the others may play for hours."""
+    if candidate.model is not None:
+        from ludus.evaluate.local import check_local
+
+        asked = partial(check_local, device=candidate.device, dtype=candidate.dtype)
+        await asyncio.to_thread(asked, candidate.model)
 
 
 async def _play(
@@ -128,6 +141,14 @@ def _folder(wanted: Path, *, resume: bool) -> Path:
     return wanted
 
 
+def _check_bar(solved_at: float) -> None:
+    if not isfinite(solved_at):
+        raise BadSetting(
+            f"--solved-at {solved_at} is no reward from which a task could be solved. Give a "
+            "number, such as 1."
+        )
+
+
 def _check_labels(candidates: Sequence[Candidate]) -> None:
     if not candidates:
         raise BadSetting("Nobody is to be evaluated. Name one: --candidate oracle.")
@@ -141,6 +162,14 @@ def _check_labels(candidates: Sequence[Candidate]) -> None:
                 else f"A candidate cannot be called {label!r}: that is a file of the evaluation."
             )
         taken[label.casefold()] = label
+
+
+def _alike(played: Sequence[Played], known: Known | None) -> tuple[str, ...]:
+    """Of which environments the questions could not be compared with those that are known."""
+    if known is None:
+        return ()
+    found = {name for one in played for name in told_by_task_alone(one.attempts, known)}
+    return tuple(sorted(found))
 
 
 def _shared(job: Job, settings: JsonObject) -> JsonObject:

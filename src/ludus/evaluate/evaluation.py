@@ -61,6 +61,8 @@ class Evaluation:
     """Why it ended before everything was played, if it did."""
     versions: Mapping[str, str]
     command: str | None = None
+    alike: tuple[str, ...] = ()
+    """Environments whose tasks open alike: what `not_in` asks can then not be recognised."""
 
     @property
     def complete(self) -> bool:
@@ -82,6 +84,7 @@ class Evaluation:
             "settings": self.settings,
             "solved_at": self.solved_at,
             "not_in": self.not_in,
+            "alike": list(self.alike),
             "complete": self.complete,
             "stopped": self.stopped,
             "candidates": [score.as_json() for score in self.scores],

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
@@ -29,50 +29,82 @@ class Known:
 
     openings: frozenset[str]
     tasks: frozenset[str]
+    alike: frozenset[str] = frozenset()
+    """Openings that most of its tasks in an environment have, so that they tell none of them."""
+
+
+class _Asked(NamedTuple):
+    environment: str
+    task: str | None
+    opening: str
 
 
 def read_known(source: Path) -> Known:
     """The questions and tasks of a curated data set, a run, or a file of rows or episodes."""
-    openings, tasks = set(), set()
-    for opening, task in _rows(source):
-        openings.add(opening)
-        if task is not None:
-            tasks.add(task)
-    return Known(frozenset(openings), frozenset(tasks))
+    rows = list(_rows(source))
+    named = (row for row in rows if row.task is not None)
+    return Known(
+        openings=frozenset(row.opening for row in rows),
+        tasks=frozenset(row.task for row in rows if row.task is not None),
+        alike=frozenset(opening for _, opening in _common(named, few=2)),
+    )
 
 
 def unknown(attempts: Sequence[Attempt], known: Known) -> list[Attempt]:
     """The attempts at tasks that are not known.
 
-    Where most tasks open with the same words, as a game's do whose secret is not shown, the words
-    tell nothing, and the task itself decides.
+    Where most tasks of an environment open with the same words, as a game's do whose secret is
+    not shown, the words tell nothing, and the task itself decides.
     """
-    common = _common(attempts)
+    common = _common(attempts, few=_FEW)
     return [
         attempt
         for attempt in attempts
         if attempt.task not in known.tasks
-        and (attempt.opening in common or attempt.opening not in known.openings)
+        and (attempt.opening not in known.openings or _tells_nothing(attempt, common, known))
     ]
 
 
-def _common(attempts: Iterable[Attempt]) -> set[str]:
-    """Openings of more than half of the tasks."""
-    tasks: defaultdict[str, set[str]] = defaultdict(set)
-    for attempt in attempts:
-        tasks[attempt.opening].add(attempt.task)
-    total = sum(map(len, tasks.values()))
-    return {opening for opening, of in tasks.items() if total >= _FEW and len(of) > total / 2}
+def told_by_task_alone(attempts: Sequence[Attempt], known: Known) -> list[str]:
+    """The environments whose openings are no questions that could be compared with the data's."""
+    common = _common(attempts, few=_FEW)
+    return sorted({each.environment for each in attempts if _tells_nothing(each, common, known)})
 
 
-def _rows(source: Path) -> Iterator[tuple[str, str | None]]:
+def _tells_nothing(attempt: Attempt, common: set[tuple[str, str]], known: Known) -> bool:
+    return (attempt.environment, attempt.opening) in common or attempt.opening in known.alike
+
+
+def _common(asked: Iterable[_Asked | Attempt], *, few: int) -> set[tuple[str, str]]:
+    """The openings of more than half of an environment's tasks, where those are not too few.
+
+    That one is asked twice is not enough: small task spaces repeat their questions.
+    """
+    tasks: defaultdict[str, set[str | None]] = defaultdict(set)
+    opened: defaultdict[tuple[str, str], set[str | None]] = defaultdict(set)
+    for each in asked:
+        tasks[each.environment].add(each.task)
+        opened[each.environment, each.opening].add(each.task)
+    total = {environment: len(of) for environment, of in tasks.items()}
+    return {
+        (environment, opening)
+        for (environment, opening), of in opened.items()
+        if total[environment] >= few and len(of) > total[environment] / 2
+    }
+
+
+def _rows(source: Path) -> Iterator[_Asked]:
     file = _file(source)
     for number, line in numbered(file):
         try:
             row = from_json(line)
             messages = row["prompt"] if "prompt" in row else row["messages"]
             task = row.get("group_id")
-            yield _opening(messages), task if isinstance(task, str) else None
+            yield _Asked(
+                environment=str(row.get("environment")),
+                task=task if isinstance(task, str) else None,
+                opening=_opening(messages),
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise RunError(f"{file}:{number} has neither messages nor a prompt.") from None
 

@@ -66,8 +66,10 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:
     if not values:
         return None
     means = [_mean(found) for found in values.values()]
-    interval = wilson(fsum(means), len(means)) if metric.share else bootstrap(means)
-    return _estimate(means, interval, sum(map(len, values.values())))
+    tasks = list(values.values())
+    exact = _exact(metric, tasks, means)
+    interval = wilson(fsum(means), len(means)) if exact else bootstrap(means)
+    return _estimate(means, interval, sum(map(len, tasks)))
 
 
 def difference(
@@ -78,8 +80,19 @@ def difference(
     if not pairs:
         return None
     means = [_mean([ours - theirs for theirs, ours in task]) for task in pairs]
-    interval = _paired(pairs) if metric.share else bootstrap(means)
+    interval = _paired(pairs) if _exact(metric, pairs, means) else bootstrap(means)
     return _estimate(means, interval, sum(map(len, pairs)))
+
+
+def _exact(metric: Metric, tasks: Iterable[Sequence[object]], means: Sequence[float]) -> bool:
+    """Whether tasks can be counted as hits and misses, for which score intervals are made.
+
+    Where attempts at one task came out differently, its mean is no count, and tasks are drawn
+    again instead, each with all its attempts. Means that are all alike leave nothing to draw:
+    then the score interval, which knows how few tasks there are, is the more honest one.
+    """
+    whole = all(len(set(attempts)) == 1 for attempts in tasks)
+    return metric.share and (whole or len(set(means)) == 1)
 
 
 def _pairs(

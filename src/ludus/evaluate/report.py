@@ -51,7 +51,8 @@ def _metrics(evaluation: Evaluation) -> str:
     method = (
         "Shares have Wilson's score interval, and their differences Newcombe's for paired data. "
         "Means, and differences of means by task, have a percentile bootstrap's. Attempts at one "
-        "task share the weight of one."
+        "task share the weight of one; where they came out differently, shares too have the "
+        "interval of a bootstrap over tasks."
     )
     return "## What is measured\n\n" + table(("", ""), rows) + f"\n\n{method}"
 

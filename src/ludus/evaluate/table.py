@@ -66,6 +66,11 @@ def below_each_other(evaluation: Evaluation) -> Sheet:
 def notes_of(evaluation: Evaluation) -> list[str]:
     """What is not in the figures, and why."""
     notes = [note for score in evaluation.scores for note in _notes(score, evaluation)]
+    notes += [
+        f"{environment}: tasks open alike and cannot be told apart by what they ask, so only those "
+        f"are left out that {evaluation.not_in} has with the same seed and arguments."
+        for environment in evaluation.alike
+    ]
     if not evaluation.complete:
         words = f"Not everything is played ({evaluation.stopped}); the same command goes on."
         notes.append(words)

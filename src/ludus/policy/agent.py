@@ -21,7 +21,7 @@ from ludus.environment.threads import Worker
 from ludus.errors import AgentError, LudusError
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.generate import Generator, Sampled, Sampling
-from ludus.policy.settings import checked, sampling_of
+from ludus.policy.settings import checked, recommended, recommended_for, sampling_of, told
 
 if TYPE_CHECKING:
     from ludus.policy.load import Policy
@@ -64,7 +64,8 @@ class PolicyAgent(Agent):
         dtype: str | None = None,
         max_batch: int = 64,
     ) -> None:
-        self.model = model if isinstance(model, str) else model.name
+        name = model if isinstance(model, str) else model.name
+        self.model = name.rstrip("/") or name
         self.max_batch = max_batch
         self._loaded = None if isinstance(model, str) else model
         self._device, self._dtype = device, dtype
@@ -73,10 +74,16 @@ class PolicyAgent(Agent):
         self._opening = asyncio.Lock()
 
     def describe(self) -> JsonObject:
-        """What was set, and not what the model then made of it: it is asked before it is loaded."""
-        told: JsonObject = {"provider": self.provider, "model": self.model}
+        """Who plays, and how its tokens are chosen. It is asked before the model is loaded."""
+        who: JsonObject = {"provider": self.provider, "model": self.model}
         more = {"weights": self._weights, "dtype": self._dtype}
-        return told | self._given | {name: value for name, value in more.items() if value}
+        how = told(self._given, self._advised)
+        return who | how | {name: value for name, value in more.items() if value}
+
+    @cached_property
+    def _advised(self) -> Sampling | None:
+        loaded = self._loaded
+        return recommended_for(self.model) if loaded is None else recommended(loaded.model)
 
     @cached_property
     def _weights(self) -> str | None:
@@ -170,9 +177,14 @@ class _PolicyPlayer(Player):
             ids = turns.opening(*speech, messages, self._tools)
         else:
             since = messages[self._heard :]
-            if since and since[0].role == "assistant":
-                since = since[1:]
-            ids = turns.answers(*speech, since, self._tools, ended=self._stopped)
+            reply = since[0] if since and since[0].role == "assistant" else None
+            ids = turns.answers(
+                *speech,
+                since[0 if reply is None else 1 :],
+                self._tools,
+                ended=self._stopped,
+                reply=reply,
+            )
         self._heard = len(messages)
         self._add(ids, [None] * len(ids), 0)
 

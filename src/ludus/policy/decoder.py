@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
+from ludus.errors import BadSetting
 from ludus.policy.sampling import Chooser, Sampling
 
 WORTH_SHARING = 8
@@ -89,6 +90,11 @@ class Decoder:
         # An adapter passes on what it does not name itself.
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._known = inspect.signature(base.forward).parameters
+        if "past_key_values" not in self._known:
+            raise BadSetting(
+                f"{type(base).__name__} keeps what it has read in a way of its own, which Ludus "
+                "does not know. Name a model with attention, such as a Llama or a Qwen."
+            )
 
     def run(
         self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted = lambda at: True
@@ -213,7 +219,8 @@ class _Batch:
         import torch
 
         kept = torch.tensor(places, device=self._device)
-        self._cache.batch_select_indices(kept)
+        # Not batch_select_indices, which the layers of hybrid models do not have.
+        self._cache.reorder_cache(kept)
         self._mask = self._mask[kept]
         self._chooser = None
         self.rows = [self.rows[place] for place in places]

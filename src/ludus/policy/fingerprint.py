@@ -1,4 +1,6 @@
-"""Which weights a model has, as a short word: another training changes it, another day does not.
+"""Which model it is, as a short word: another training changes it, another day does not.
+
+It is told by the weights, and by how they are spoken to: the tokenizer and the chat template.
 
 A run records it, so that it is never gone on with by a model that was trained anew in the same
 folder. Files are looked into here and there, never read as a whole, and nothing is loaded.
@@ -16,9 +18,10 @@ from ludus.policy.source import Kind, Source, base_name, here
 _LENGTH = 6
 _SAMPLES, _SAMPLE = 1024, 4096
 """Many and small: 4 MB of each file, close enough together to hit every matrix in it."""
-_WEIGHTS = {
-    Kind.FOLDER: ("*.safetensors", "pytorch_model*.bin"),
-    Kind.ADAPTER: ("adapter_*",),
+_SPEECH = ("tokenizer.json", "tokenizer_config.json", "chat_template*")
+_FILES = {
+    Kind.FOLDER: ("*.safetensors", "pytorch_model*.bin", *_SPEECH),
+    Kind.ADAPTER: ("adapter_*", *_SPEECH),
 }
 
 
@@ -56,7 +59,7 @@ def _files(source: Source) -> list[Path]:
     path = Path(source.path)
     if source.kind is Kind.GGUF:
         return [path]
-    return [file for pattern in _WEIGHTS[source.kind] for file in path.glob(pattern)]
+    return [file for pattern in _FILES[source.kind] for file in path.glob(pattern)]
 
 
 def _pieces(file: Path) -> Iterator[bytes]:

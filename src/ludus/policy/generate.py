@@ -151,28 +151,38 @@ class Generator:
             return batch
 
     def _answer(self, batch: list[_Order]) -> None:
-        """A batch that fails is tried again in halves: one that fails alone fails for itself.
-
-        That is as good for memory that runs out as for a request that the model cannot bear.
-        """
-        batch = [order for order in batch if order.open]
-        if not batch or self._closed:
-            return
         error = self._tried(batch)
-        if error is None:
-            return
-        if len(batch) == 1:
-            batch[0].answer(error)
-            return
-        # Its frames hold on to every tensor that was alive when it was raised.
-        error.__traceback__ = error.__context__ = None
-        if _is_out_of_memory(error):
+        if error is not None:
+            self._mend(batch, error)
+
+    def _mend(self, batch: list[_Order], error: Exception) -> None:
+        """A batch that failed is tried again in halves: one that fails alone fails for itself.
+
+        That is as good for memory that runs out as for a request that the model cannot bear. What
+        is neither fails in both halves, and is then said at once to all whom it befell.
+        """
+        if short := _is_out_of_memory(error):
             self.max_batch = min(self.max_batch, (len(batch) + 1) // 2)
+        batch = [order for order in batch if order.open]
         middle = len(batch) // 2
-        self._answer(batch[:middle])
-        self._answer(batch[middle:])
+        halves = [half for half in (batch[:middle], batch[middle:]) if middle]
+        if short and halves:
+            for half in halves:
+                self._answer(half)
+            return
+        failed = [(half, why) for half in halves if (why := self._tried(half)) is not None]
+        if len(failed) == len(halves):
+            for order in batch:
+                order.answer(error)
+            return
+        for half, why in failed:
+            self._mend(half, why)
 
     def _tried(self, batch: list[_Order]) -> Exception | None:
+        """What went wrong, if anything did; what is not waited for any more is left out."""
+        batch = [order for order in batch if order.open]
+        if not batch or self._closed:
+            return None
         try:
             self._engine.run(
                 [order.request for order in batch],
@@ -180,6 +190,8 @@ class Generator:
                 lambda at: batch[at].open and not self._closed,
             )
         except Exception as error:
+            # Its frames hold on to every tensor that was alive when it was raised.
+            error.__traceback__ = error.__context__ = None
             return error
         return None
 

@@ -6,7 +6,7 @@ Where the model is, is `ludus.policy.source`'s business, and how it generates
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,9 @@ def load(
     tokenizer = tokenizer_of(source)
     dialect = dialect_of(tokenizer)
     weights = fingerprint(name)
-    return Policy(name, _placed(source, device, dtype), tokenizer, dialect, weights)
+    model = _placed(source, device, dtype)
+    dialect = replace(dialect, stops=dialect.stops | _ends(model))
+    return Policy(name, model, tokenizer, dialect, weights)
 
 
 def load_model(
@@ -72,6 +74,12 @@ def load_model(
     """The weights alone, in eval mode, under a name that an adapter over them can record."""
     device, dtype = _checked(device, dtype)
     return _placed(find(name, say=say), device, dtype)
+
+
+def _ends(model: Any) -> frozenset[int]:
+    """What ends a turn by the word of the model's makers, which may be more than templates show."""
+    named = getattr(model.generation_config, "eos_token_id", None)
+    return frozenset([named] if isinstance(named, int) else named or ())
 
 
 def _checked(device: str | None, dtype: str | None) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.messages import Call, Function, Message
+from ludus.policy import pythonic
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,6 +24,7 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
+_KEYS = {"name", "arguments", "id", "type"}
 _ANCHORS = ("open", "open_pattern", "close", "close_pattern")
 
 
@@ -96,24 +98,46 @@ def _read_calls(
 ) -> Iterator[Function]:
     """The calls in one region of a reply, usually one."""
     body = _without_ends(region["content"], ends)
+    try:
+        made = _calls_in(tokenizer, field, body, region, tools)
+        yield from [_function(each) for each in made]
+    except Exception:
+        found = (pythonic.NAME if _is_pythonic(field) else _NAME).search(body)
+        name = region.get("name") or (found[1] if found else "")
+        yield Function(name=_writable(name), arguments=_writable(body))
+
+
+def _calls_in(
+    tokenizer: PreTrainedTokenizerBase,
+    field: Mapping[str, Any],
+    body: str,
+    region: Mapping[str, str],
+    tools: Tools,
+) -> Sequence[Mapping[str, Any]]:
+    if _is_pythonic(field):
+        return pythonic.calls_in(body)
+    if field.get("transform_each") and body.startswith("{"):
+        body = f"[{body}]"  # One call alone, without the list around it.
     named = {f"{{{name}}}": word for name, word in region.items() if name != "content"}
     kept = {
         key: field[key] for key in ("content", "content_args", "transform_each") if key in field
     }
     alone = {**kept, "transform": _filled(field.get("transform", "{content}"), named)}
     schema = {"start_anchor_pattern": r"\Z", "fields": {"tool_calls": alone}}
-    try:
-        made = _parsed(tokenizer, schema, body or " ", "", tools)["tool_calls"]
-        yield from [_function(each) for each in (made if isinstance(made, list) else [made])]
-    except Exception:
-        found = _NAME.search(body)
-        name = region.get("name") or (found[1] if found else "")
-        yield Function(name=_writable(name), arguments=_writable(body))
+    made = _parsed(tokenizer, schema, body or " ", "", tools)["tool_calls"]
+    return made if isinstance(made, list) else [made]
+
+
+def _is_pythonic(field: Mapping[str, Any]) -> bool:
+    """Calls of which nothing is said but where they stand."""
+    return field.get("content") == "text" and "transform" not in field
 
 
 def _function(made: Mapping[str, Any]) -> Function:
     """A call that was read; raises where it is none."""
     function = made.get("function", made)
+    if unknown := set(function) - _KEYS:
+        raise ValueError(f"a call has no {min(unknown)!r}")
     name, arguments = function["name"], function.get("arguments", {})
     if not isinstance(name, str):
         raise TypeError("a tool's name is a string")

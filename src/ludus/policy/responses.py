@@ -50,32 +50,31 @@ _THOUGHT = _part("<think>", "</think>")
 # Its beginning may stand in the prompt already.
 _PREFILLED = _part(r"(?:<think>)?(?=.*?</think>)", "</think>")
 _TAGGED = _calls(r"<tool_call>", r"</tool_call>\s*", transform=_FUNCTION)
-_CHATML, _IM_END = r"<\|im_start\|>assistant\n", r"<\|im_end\|>"
+# Tokens of a role may swallow the line break behind them.
+_CHATML, _IM_END = r"<\|im_start\|>assistant\s*", r"<\|im_end\|>"
 _PARAMETERS = _calls(
     r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
     r"</tool_call>\s*",
     **_elements(r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"),
 )
-# Strings in single quotes, lists and objects as JSON, three levels deep at most.
-_FLAT = r"""(?:[^\[\]{}'"]|'[^']*'|"(?:[^"\\]|\\.)*")"""
-_DEEP = rf"[\[{{](?:{_FLAT}|[\[{{](?:{_FLAT}|[\[{{]{_FLAT}*[\]}}])*[\]}}])*[\]}}]"
+_BARE = r'(?:<\|python_tag\|>)?\{\s*(?:"type":\s*"function",\s*)?"name":\s*"'
 
 RESPONSES: dict[str, dict[str, Any]] = {
     "chatml": _response(_CHATML, _IM_END, reasoning_content=_THOUGHT, tool_calls=_TAGGED),
     "llama3": _response(
-        r"<\|start_header_id\|>assistant<\|end_header_id\|>\n\n",
+        r"<\|start_header_id\|>assistant<\|end_header_id\|>\s*",
         r"<\|eot_id\|>|<\|eom_id\|>",
         reasoning_content=_THOUGHT,
         tool_calls=_calls(
-            r'(?:<\|python_tag\|>)?\{"name":\s*"(?P<name>[^"]*)",\s*"(?:parameters|arguments)":\s*',
-            r'\}(?=\s*(?:\{"name":|<\|eot_id\|>|<\|eom_id\|>|$))\s*',
+            rf'{_BARE}(?P<name>[^"]*)",\s*"(?:parameters|arguments)":\s*',
+            rf"\}}(?=[\s;]*(?:{_BARE}|<\|eot_id\|>|<\|eom_id\|>|$))[\s;]*",
         ),
     ),
     "gemma": _response(
-        r"<start_of_turn>model\n", "<end_of_turn>", reasoning_content=_THOUGHT, tool_calls=_TAGGED
+        r"<start_of_turn>model\s*", "<end_of_turn>", reasoning_content=_THOUGHT, tool_calls=_TAGGED
     ),
     "phi": _response(
-        r"<\|assistant\|>\n", r"<\|end\|>", reasoning_content=_THOUGHT, tool_calls=_TAGGED
+        r"<\|assistant\|>\s*", r"<\|end\|>", reasoning_content=_THOUGHT, tool_calls=_TAGGED
     ),
     "mistral": _response(
         r"\[/INST\]|\[/TOOL_RESULTS\]",
@@ -114,26 +113,20 @@ RESPONSES: dict[str, dict[str, Any]] = {
         _CHATML,
         _IM_END,
         thinking=_THOUGHT,
-        tool_calls=_calls(
-            r"(?:<\|tool_call_start\|>\[|,\s*)(?P<name>\w+)\(",
-            r"\)(?:\]<\|tool_call_end\|>)?\s*",
-            "xml-inline",
-            content_args={
-                "tag_pattern": rf"(?P<key>\w+)=(?P<value>'[^']*'|{_DEEP}|[^,)]*)",
-                "value_parser": {
-                    "name": "json",
-                    "args": {"string_delims": [["'", "'"]], "allow_non_json": True},
-                },
-            },
-        ),
+        # No parser of transformers' reads these: as text they are `ludus.policy.pythonic`'s.
+        tool_calls={**_part(r"<\|tool_call_start\|>", r"<\|tool_call_end\|>"), "repeats": True},
     ),
     "gptoss": {
         **_response(r"<\|start\|>assistant", ""),
         "fields": {
             "thinking": _part(r"<\|channel\|>analysis<\|message\|>", r"<\|end\|>"),
-            "content": _part(r"<\|channel\|>final<\|message\|>", r"<\|return\|>|<\|end\|>"),
+            "content": _part(
+                r"<\|channel\|>(?:final|commentary)<\|message\|>", r"<\|return\|>|<\|end\|>"
+            ),
+            # The channel may be named before the tool or after it.
             "tool_calls": _calls(
-                r"to=functions\.(?P<name>[^\s<]+)\s*<\|channel\|>commentary[^<]*<\|message\|>",
+                r"(?:<\|channel\|>\w+ )?to=functions\.(?P<name>[^\s<]+)\s*"
+                r"(?:<\|channel\|>\w+)?[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",
                 r"<\|call\|>\s*",
             ),
         },
@@ -152,7 +145,7 @@ RESPONSES: dict[str, dict[str, Any]] = {
         },
     },
     "deepseek": _response(
-        r"<｜Assistant｜>(?:<think>\n)?",  # noqa: RUF001
+        r"<｜Assistant｜>(?:<think>\s*)?",  # noqa: RUF001
         "<｜end▁of▁sentence｜>",  # noqa: RUF001
         reasoning_content=_PREFILLED,
     ),

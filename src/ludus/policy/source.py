@@ -75,7 +75,10 @@ def find(name: str, *, say: smollm2.Say | None = None) -> Source:
 
 def here(name: str) -> Source | None:
     """The model of that name among the files of this machine; nothing is fetched or asked for."""
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:
+        raise BadSetting(f"There is no folder {name}: nobody has that home.") from None
     if name and path.is_dir():
         return Source(name, _kind_of(path), str(path))
     return _of_file(name, path) if path.is_file() else None

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.messages import Message
+from ludus.errors import AgentError
 from ludus.policy.dialect import Dialect
 from ludus.policy.reading import read_reply
-from ludus.policy.templates import Tools, render
+from ludus.policy.templates import Rendered, Tools, render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,20 +38,20 @@ def answers(
     tools: Tools,
     *,
     ended: bool,
+    reply: Said | None = None,
 ) -> list[int]:
     """What stands between a sampled reply and the next: what the environment said.
 
-    Of a reply that did not end its turn (`ended=False`: it was cut off) the end comes first.
+    Of a reply that did not end its turn (`ended=False`: it was cut off) the end comes first. Some
+    templates write the name of the tool beside its result: it is that of the call in `reply`.
     """
     given = [as_given(each) for each in results]
-    talk = [{"role": "user", "content": "a"}, _reply_to(given, tools), *given]
+    called = _calls_for(given, as_given(reply) if reply is not None else {}, tools)
+    turn = {"role": "assistant", "content": "a", **({"tool_calls": called} if called else {})}
+    talk: list[dict[str, Any]] = [{"role": "user", "content": "a"}, turn, *given]
     made = render(tokenizer, talk, tools or None, dialect.template, asks=True)
-    first, end = made.spans[-1]
-    turn_ends = [at for at in range(first, end) if made.ids[at] in dialect.stops]
-    if not turn_ends:  # A template that does not mark the end of a turn writes it right after.
-        follows = set(made.ids[end : end + 1]) & dialect.stops
-        return list(made.ids[end + (ended and bool(follows)) :])
-    return list(made.ids[turn_ends[-1] + ended :])
+    end = _turn_end(tokenizer, dialect, made)
+    return list(made.ids[made.spans[-1][1] if end is None else end + ended :])
 
 
 def read(
@@ -65,8 +66,11 @@ def read(
 
 
 def as_given(message: Said) -> dict[str, Any]:
-    """A message as templates take it: a call's arguments are an object, where they are JSON."""
+    """A message as templates take it: words as a string, a call's arguments as an object, where
+    they are JSON."""
     made = message.model_dump() if isinstance(message, Message) else dict(message)
+    if "content" in made:
+        made["content"] = _words(made["content"])
     if made.get("tool_calls"):
         made["tool_calls"] = [_with_object(call) for call in made["tool_calls"]]
     return made
@@ -83,16 +87,43 @@ def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _reply_to(given: Sequence[Mapping[str, Any]], tools: Tools) -> dict[str, Any]:
-    """A reply that these results could follow: it has called for each that a tool gave."""
-    names = [tool.get("function", tool)["name"] for tool in tools or ()]
-    calls = [
-        {
-            "id": each.get("tool_call_id", ""),
-            "type": "function",
-            "function": {"name": each.get("name") or next(iter(names), "a"), "arguments": {}},
-        }
-        for each in given
-        if each["role"] == "tool"
-    ]
-    return {"role": "assistant", "content": "a", **({"tool_calls": calls} if calls else {})}
+def _words(content: Any) -> Any:
+    """Many templates take only strings, and leave out all else without a word."""
+    if content is None or isinstance(content, str):
+        return content
+    if any(part["type"] != "text" for part in content):
+        raise AgentError(
+            "The environment shows a picture, and this model reads only text. Play it with a "
+            "model that sees (--provider openai), or have the environment write."
+        )
+    return "\n".join(part["text"] for part in content)
+
+
+def _calls_for(
+    given: Sequence[Mapping[str, Any]], reply: Mapping[str, Any], tools: Tools
+) -> list[dict[str, Any]]:
+    """The calls that these results could follow: those of the reply, or else one for each."""
+    results = [each for each in given if each["role"] == "tool"]
+    if results and reply.get("tool_calls"):
+        return [_call(call["id"], call["function"]["name"]) for call in reply["tool_calls"]]
+    first = next((tool.get("function", tool)["name"] for tool in tools or ()), "a")
+    return [_call(each.get("tool_call_id", ""), each.get("name") or first) for each in results]
+
+
+def _call(identity: str, name: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": dict[str, Any]()}
+    return {"id": identity, "type": "function", "function": function}
+
+
+def _turn_end(tokenizer: PreTrainedTokenizerBase, dialect: Dialect, made: Rendered) -> int | None:
+    """Where the assistant's turn ends; None where nothing is written there."""
+    first, end = made.spans[-1]
+    marked = [at for at in range(first, end) if made.ids[at] in dialect.stops]
+    if marked:
+        return marked[-1]
+    # A template that does not mark the end of a turn writes it right after.
+    if end < len(made.ids) and made.ids[end] in dialect.stops:
+        return end
+    # What ends a turn in the midst of a conversation need not be what ends a sampled one.
+    last = tokenizer.added_tokens_decoder.get(made.ids[end - 1])
+    return end - 1 if last is not None and last.special else None

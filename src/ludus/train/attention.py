@@ -7,25 +7,59 @@ under a name of its own. It is for training alone: nothing can be generated with
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 NAME = "ludus_rows"
-LARGEST_HEAD = 256
+_PLAIN = frozenset({"full_attention", "sliding_attention"})
 
 
 def can_attend(model: Any) -> bool:
     """Whether the kernel is there, and computes what the model's own attention does."""
+    return _is_plain(model) and find_spec("torch.nn.attention.varlen") is not None
+
+
+def _is_plain(model: Any) -> bool:
+    """Whether rows that stand together can only see each other through attention, and attention is
+    nothing but a softmax over keys."""
     config = model.config.get_text_config()
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    drops = [getattr(config, name, 0.0) for name in ("attention_dropout", "attn_pdrop")]
     return (
-        find_spec("torch.nn.attention.varlen") is not None
-        and getattr(model, "_supports_attention_backend", False)
-        and head <= LARGEST_HEAD
-        and not getattr(config, "attention_dropout", 0.0)
-        and not getattr(config, "attn_logit_softcapping", None)
+        getattr(model, "_supports_attention_backend", False)
+        and _PLAIN.issuperset(getattr(config, "layer_types", None) or ())
+        and not any(drops)
+        and getattr(config, "attn_logit_softcapping", None) is None
+        and getattr(config, "v_head_dim", None) is None
         and not any(name.endswith("sinks") for name, _ in model.named_parameters())
     )
+
+
+def works(model: Any, dtype: Any) -> bool:
+    """Try the kernel on a few tokens, there and back: torch's versions and GPUs differ in what
+    heads they take."""
+    import torch
+
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    keys = getattr(config, "num_key_value_heads", None) or heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+
+    def side(count: int) -> Any:
+        made = torch.zeros(1, count, 4, size, dtype=dtype, device=model.device)
+        return made.requires_grad_()
+
+    bounds = torch.tensor([0, 2, 4], dtype=torch.int32, device=model.device)
+    try:
+        made, _ = attention()(
+            None, side(heads), side(keys), side(keys), None, cu_seq_lens_q=bounds, max_length_q=2
+        )
+        made.sum().backward()
+    except Exception:
+        return False
+    return True
 
 
 def attend_by_rows(model: Any) -> None:
@@ -36,8 +70,17 @@ def attend_by_rows(model: Any) -> None:
     """
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, _attend)
+    AttentionInterface.register(NAME, attention())
     model.set_attn_implementation(NAME)
+
+
+def attention() -> Callable[..., Any]:
+    """As this version of torch wants it: newer ones are told that heads share keys, older ones
+    have no word for it and just do it."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    tells = "enable_gqa" in signature(varlen_attn).parameters
+    return partial(_attend, tells_groups=tells)
 
 
 def _attend(
@@ -47,10 +90,10 @@ def _attend(
     value: Any,
     attention_mask: Any,
     scaling: float | None = None,
-    dropout: float = 0.0,
     cu_seq_lens_q: Any = None,
     max_length_q: int | None = None,
     sliding_window: int | None = None,
+    tells_groups: bool = False,
     **more: Any,
 ) -> tuple[Any, None]:
     """Queries, keys and values are (1, heads, tokens, size).
@@ -59,6 +102,7 @@ def _attend(
     """
     from torch.nn.attention.varlen import varlen_attn
 
+    groups = {"enable_gqa": True} if tells_groups else {}
     rows = [side.squeeze(0).transpose(0, 1).to(value.dtype) for side in (query, key, value)]
     window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
     made = varlen_attn(
@@ -69,5 +113,6 @@ def _attend(
         max_length_q,
         scale=scaling,
         window_size=window,
+        **groups,
     )
     return made.unsqueeze(0), None

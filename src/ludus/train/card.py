@@ -11,6 +11,7 @@ from typing import Any
 
 from ludus.data.markdown import code, fenced, front_matter_of, inline, table
 from ludus.data.tools import JsonObject
+from ludus.policy import smollm2
 from ludus.train.training import Figures, Training
 
 CARD = "README.md"
@@ -97,21 +98,13 @@ def _figures(figures: Figures | None) -> str:
         "Seconds": _number(seconds and round(seconds, 1)),
         "Tokens per second": _number(speed and round(speed)),
         "Peak memory": f"{memory / 2**30:.1f} GiB" if memory else "",
-        "Stopped early": inline(figures.stopped or ""),
     }
     return _listed("## Figures", rows)
 
 
 def _use(training: Training, name: str) -> str:
-    adapter = adapter_only(training)
-    models = "AutoPeftModelForCausalLM" if adapter else "AutoModelForCausalLM"
-    apart = (f"from peft import {models}", "from transformers import AutoTokenizer")
     lines = (
-        *(apart if adapter else (f"from transformers import {models}, AutoTokenizer",)),
-        "",
-        f"name = {json.dumps(name)}",
-        f"model = {models}.from_pretrained(name)",
-        "tokenizer = AutoTokenizer.from_pretrained(name)",
+        *_loading(training, json.dumps(name)),
         "",
         "def answer(answer: str) -> str:",
         '    """Submit the final answer.',
@@ -129,11 +122,44 @@ def _use(training: Training, name: str) -> str:
     )
     played = f"ludus collect ENV --provider hf --model {name} -n 100"
     compared = f"ludus eval ENV --candidate {training.model} --candidate {name} -n 100"
+    known = "" if not _over_smollm2(training) else (
+        f"Its base is {code(smollm2.NAME)}, which Ludus fetches and loads; no other library knows "
+        "it by that name.\n\n"
+    )  # fmt: skip
     return (
-        f"## Use it\n\n{fenced(chr(10).join(lines), 'python')}\n\n"
+        f"## Use it\n\n{known}{fenced(chr(10).join(lines), 'python')}\n\n"
         "Let it play an environment, and compare it with the model that it was made from:\n\n"
         + fenced(f"{played}\n{compared}", "bash")
     )
+
+
+def _loading(training: Training, name: str) -> tuple[str, ...]:
+    """The lines with which a model and its tokenizer are had."""
+    if _over_smollm2(training):
+        return (
+            "from ludus.policy.load import load",
+            "",
+            f"policy = load({name})",
+            "model, tokenizer = policy.model, policy.tokenizer",
+        )
+    models, imports = "AutoModelForCausalLM", ["from transformers import AutoTokenizer"]
+    if adapter_only(training):
+        models = "AutoPeftModelForCausalLM"
+        imports.insert(0, f"from peft import {models}")
+    else:
+        imports = [f"from transformers import {models}, AutoTokenizer"]
+    return (
+        *imports,
+        "",
+        f"name = {name}",
+        f"model = {models}.from_pretrained(name)",
+        "tokenizer = AutoTokenizer.from_pretrained(name)",
+    )
+
+
+def _over_smollm2(training: Training) -> bool:
+    """Whether it is an adapter over a model that only Ludus knows by its name."""
+    return adapter_only(training) and training.model == smollm2.NAME
 
 
 def _trained(training: Training) -> str:
@@ -142,6 +168,7 @@ def _trained(training: Training) -> str:
         "Model": code(training.model),
         "Data": f"{code(data.path)}, {data.rows:,} rows, SHA-256 {code(data.digest[:16])}",
         "Left out": f"{data.left_out:,} rows" if data.left_out else "",
+        "Cut at the end": f"{data.cut:,} rows" if data.cut else "",
         "Test split": f"{data.test_rows:,} rows" if data.test_rows else "",
         "Adapter": _adapter(training.settings.get("lora")),
         **{words: _setting(training.config.get(field)) for field, words in _TOLD},

@@ -60,17 +60,16 @@ def complete(
 ) -> None:
     """Fill in what the rows and the weights decided, unless it was set by name."""
     given = settings.overrides
-    if "learning_rate" not in given:
-        config.learning_rate = learning_rate
+    config.learning_rate = learning_rate
     if "logging_steps" not in given:
         config.logging_steps = max(1, round(steps / LINES))
     if "warmup_steps" not in given and steps < SHORT:
         config.warmup_steps = 0.0
+    if not test and config.eval_on_start:
+        raise BadSetting("--set eval_on_start wants test rows, and this data set has none.")
     if not test:
         config.eval_strategy = type(config.eval_strategy)("no")
-    # Rows are cut already, and TRL wants to be told of no length where it does not pad.
-    bare = getattr(config, "padding_free", False) and not getattr(config, "packing", False)
-    config.max_length = None if bare else max_length
+    config.max_length = max_length
 
 
 def precision_of(settings: Settings) -> str:

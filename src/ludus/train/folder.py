@@ -12,15 +12,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ludus.errors import RunError
+from ludus.policy.source import Kind, Source, base_name, here
 from ludus.train.card import CARD, PICTURE
 from ludus.train.checkpoints import FOLDER as CHECKPOINTS
-from ludus.train.record import LOG, RECORD
+from ludus.train.checkpoints import newest
+from ludus.train.record import LOG, RECORD, is_begun
 
 TOKENS = "tokens"
 ADAPTER = "adapter"
+CURVES = "runs"
+"""Where TensorBoard's curves go, and are looked for on the Hub."""
 LOCK = ".training.lock"
 _OURS = (
-    *(CARD, PICTURE, LOG, RECORD, TOKENS, ADAPTER, CHECKPOINTS),
+    *(CARD, PICTURE, LOG, RECORD, TOKENS, ADAPTER, CHECKPOINTS, CURVES),
     *("config.json", "generation_config.json", "model*.safetensors*", "adapter_*"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
     *("chat_template*", "additional_chat_templates", "response_template*", ".*.draft"),
@@ -34,8 +38,7 @@ def check(out: Path) -> None:
     if not out.is_dir():
         raise RunError(f"{out} is a file, and a model needs a folder. Use another --output-dir.")
     names = sorted(path.name for path in out.iterdir())
-    # A run that was killed before its record was written leaves tokens, and nothing else of worth.
-    if RECORD in names or set(names) <= {TOKENS, LOCK}:
+    if RECORD in names or (newest(out) is None and all(map(_is_litter, names))):
         return
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     raise RunError(
@@ -74,10 +77,33 @@ def held(out: Path) -> Iterator[None]:
             out.rmdir()
 
 
+def refuse_inside(out: Path, source: Source) -> None:
+    """Refuse to write over the very model that is trained, or over one that it is made of."""
+    inside = next((path for path in _made_of(source) if path.is_relative_to(out.resolve())), None)
+    if inside is not None:
+        raise RunError(
+            f"The model {source.name} lies in {out}, and would be written over ({inside}). Use "
+            "another --output-dir."
+        )
+
+
+def _made_of(source: Source) -> Iterator[Path]:
+    """Where a model is on this disk; of an adapter, where its base is too."""
+    found, seen = None if source.kind is Kind.HUB else source, set[Path]()
+    while found is not None and (path := Path(found.path).resolve()) not in seen:
+        seen.add(path)
+        yield path
+        found = here(base_name(found)) if found.kind is Kind.ADAPTER else None
+
+
 def clear(out: Path) -> None:
-    """Remove an earlier run. Its record goes last: without it the rest would be a stranger's."""
+    """Remove an earlier run, but for the tokens, which are the next one's already.
+
+    Its record goes last: without it the rest would be a stranger's.
+    """
     for path in sorted(_ours(out), key=lambda path: path.name == RECORD):
-        _remove(path)
+        if path.name != TOKENS:
+            _remove(path)
 
 
 def tidy(out: Path) -> None:
@@ -87,9 +113,18 @@ def tidy(out: Path) -> None:
 
 
 def abandon(out: Path) -> None:
-    """Leave no trace of a run that was refused before it began."""
-    if not (out / RECORD).exists():
-        _remove(out / TOKENS)
+    """Leave no trace of a run that was refused before it began; an earlier one stays."""
+    _remove(out / TOKENS)
+    if newest(out) is None:
+        _remove(out / CHECKPOINTS)
+    if not is_begun(out):
+        for name in (CURVES, LOG, RECORD):
+            _remove(out / name)
+
+
+def _is_litter(name: str) -> bool:
+    """What a run leaves that was killed before its record was written: nothing of worth."""
+    return name in (TOKENS, LOCK, CHECKPOINTS) or fnmatch(name, f".{RECORD}.*.draft")
 
 
 def _ours(out: Path) -> Iterator[Path]:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ludus.policy.dialect import Dialect, any_dialect
+from ludus.policy.fingerprint import fingerprint
 from ludus.policy.source import Kind, Source, find
 from ludus.policy.tokenizer import tokenizer_of
 from ludus.train.configs import made
 from ludus.train.facts import config_json, devices
-from ludus.train.folder import TOKENS
+from ludus.train.folder import TOKENS, refuse_inside
 from ludus.train.rows import DataSet
 from ludus.train.settings import Method, Settings
 from ludus.train.training import Data, Spoken
@@ -45,6 +46,7 @@ class Job:
             "kind": self.method,
             "command": self.command,
             "model": self.source.name,
+            "weights": fingerprint(self.source.name),
             "base": self.source.name if self.source.kind is Kind.HUB else None,
             "data": data,
             "dialect": Spoken(name=self.dialect.name, origin=self.dialect.origin),
@@ -60,6 +62,7 @@ def job_of(
     command: str | None, watch: Watch,
 ) -> Job:  # fmt: skip
     source = find(model, say=watch.say)
+    refuse_inside(out, source)
     config = made(method, settings, out)
     tokenizer = tokenizer_of(source)
     # Whether rows need tools that it does not know is seen on the rows.

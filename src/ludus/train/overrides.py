@@ -21,18 +21,27 @@ _CHECKPOINTS = "checkpoints are made by time: use --checkpoint-every"
 _HUB = "use --push-to-hub"
 _LOADED = "the model is loaded by Ludus"
 _QUIET = "progress is shown by Ludus"
+_LAID_OUT = "Ludus decides how rows are laid out, by --packing and the device"
 REFUSED: Mapping[str, str] = {
     "output_dir": "use --output-dir",
     "report_to": "use --report-to",
     "max_length": "use --max-length",
     "packing": "use --packing",
     "eval_packing": "use --packing, which goes for both",
+    "num_train_epochs": "use --epochs",
+    "per_device_train_batch_size": "use --batch-size",
+    "gradient_accumulation_steps": "use --accumulate",
+    "learning_rate": "use --learning-rate",
+    "beta": "use --beta",
+    "gradient_checkpointing": "use --gradient-checkpointing",
     "seed": "use --seed",
     "data_seed": "use --seed",
     "bf16": "use --precision",
     "fp16": "use --precision",
     "use_cpu": "use --device",
-    "torch_compile": "use --compile",
+    **dict.fromkeys(
+        ("torch_compile", "torch_compile_mode", "torch_compile_backend"), "use --compile"
+    ),
     "assistant_only_loss": _LOSS,
     "completion_only_loss": _LOSS,
     **dict.fromkeys(
@@ -46,6 +55,7 @@ REFUSED: Mapping[str, str] = {
          "restore_callback_states_from_checkpoint"),
         _CHECKPOINTS,
     ),
+    **dict.fromkeys(("padding_free", "pad_to_multiple_of", "packing_strategy"), _LAID_OUT),
     **dict.fromkeys(("disable_tqdm", "log_level", "log_level_replica"), _QUIET),
     **dict.fromkeys(("model_init_kwargs", "trust_remote_code"), _LOADED),
 }  # fmt: skip

@@ -32,10 +32,13 @@ class Pace:
         *,
         every: float,
         standing: Standing | None = None,
+        begin: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.out, self.watch, self.world, self.every = out, watch, world, every
         self.standing = standing
+        self._begin = begin
+        """Called once nothing stands in the way of the first step, in the first process alone."""
         self.stopped: str | None = None
         self.trainer: Any = None
         """Set when there is one: the two know each other."""
@@ -53,7 +56,10 @@ class Pace:
         if self.standing is not None:
             self.trainer.take_up(self.standing)
         self._began = self._saved = self._clock()
-        self.watch.begin(state.max_steps, self.standing.step if self.standing else None)
+        with self.world.together():
+            self.watch.begin(state.max_steps, self.standing.step if self.standing else None)
+            if self.world.main:
+                self._begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._ask(state.global_step)

@@ -24,6 +24,7 @@ from ludus.data.settings import differences, written
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 from ludus.policy import smollm2
+from ludus.train.checkpoints import newest
 from ludus.train.facts import plain, versions
 from ludus.train.training import Figures, Training
 
@@ -103,6 +104,14 @@ def _unreadable(file: Path, error: ValidationError) -> RunError:
     return RunError(f"{file} is not what a training has: {where}: {first['msg']}.")
 
 
+def is_begun(out: Path) -> bool:
+    """Whether a step was made since the record was written; else nothing is lost with it."""
+    there = read(out)
+    if there is None:
+        return False
+    return there.figures is not None or newest(out) is not None or any(lines(out))
+
+
 def refuse_another(out: Path, about: Mapping[str, Any]) -> None:
     """Refuse to go on with a run that was begun with another model, other rows or settings."""
     there = read(out)
@@ -121,7 +130,7 @@ def _asked(about: Mapping[str, Any]) -> JsonObject:
     """What decides the weights. The data's path does not: its digest does."""
     data = {"digest": about["data"]["digest"]}
     settings = {key: value for key, value in about["settings"].items() if key not in _FREE}
-    kept = {key: about[key] for key in ("kind", "model", "dialect")}
+    kept = {key: about.get(key) for key in ("kind", "model", "weights", "dialect")}
     return {**kept, "data": data, **settings}
 
 

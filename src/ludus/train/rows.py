@@ -23,6 +23,7 @@ Numbered = tuple[int, bytes | JsonObject]
 """A row and its place, counted from 1; of a file, its line."""
 TRAIN, TEST = "train", "test"
 ABOUT = "curation.json"
+_FORMS = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def open_data(data: str | Path) -> DataSet:
         return _folder(name, path)
     if path.is_file():
         return DataSet(name, _file(path))
-    if name.startswith((".", "/", "~")) or name.count("/") != 1 or path.suffix:
+    if name.startswith((".", "/", "~")) or name.count("/") != 1 or path.suffix in _FORMS:
         raise BadSetting(
             f"There is no data set {name}. Name a folder that `ludus curate` wrote, a .jsonl or "
             ".parquet file, or org/name on the Hub."
@@ -107,13 +108,12 @@ def open_data(data: str | Path) -> DataSet:
 
 def _folder(name: str, folder: Path) -> DataSet:
     about = _about(folder)
-    for end in (".jsonl", ".parquet"):
+    for end in _FORMS:
         if (train := folder / f"{TRAIN}{end}").is_file():
             test = folder / f"{TEST}{end}"
             return DataSet(name, _file(train), _file(test) if test.is_file() else None, about)
     if (folder / "dataset_dict.json").is_file():
-        splits = _datasets().load_from_disk(str(folder))
-        return _of_splits(name, splits, about)
+        return _of_splits(name, _from_disk(folder), about)
     if (folder / "episodes.jsonl").is_file():
         raise BadSetting(
             f"{name} holds episodes, and training takes rows. Make them first: "
@@ -146,6 +146,15 @@ def _file(path: Path) -> Split:
         said = " ".join(str(error.__cause__ or error).split())
         raise BadSetting(f"{path} cannot be read as Parquet: {said[:200]}") from error
     return Table(str(path), rows, (path,))
+
+
+def _from_disk(folder: Path) -> Any:
+    datasets = _datasets()
+    try:
+        return datasets.load_from_disk(str(folder))
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise BadSetting(f"{folder} cannot be read as a folder of datasets: {said}") from error
 
 
 def _of_hub(name: str) -> DataSet:

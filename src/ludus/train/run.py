@@ -5,18 +5,16 @@ Reads top to bottom. What each part does is the business of the module that it i
 
 from __future__ import annotations
 
-import gc
-import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import LudusError, RunError
+from ludus.errors import BadSetting, LudusError, RunError
 from ludus.policy.load import load_model
-from ludus.policy.quiet import quiet, require
+from ludus.policy.quiet import require
 from ludus.train import checkpoints, folder, record, supply
 from ludus.train.configs import complete
 from ludus.train.ending import ended, outcome_of
@@ -26,15 +24,14 @@ from ludus.train.outcome import Outcome
 from ludus.train.pace import Pace
 from ludus.train.rows import open_data
 from ludus.train.settings import Method, Settings, learning_rate_of, settled
-from ludus.train.speed import hasten, score_where_there_is_loss
+from ludus.train.speed import hasten, scoring_where_there_is_loss
 from ludus.train.supply import Supply
+from ludus.train.surroundings import surroundings
 from ludus.train.tokens import Maker
 from ludus.train.trainers import trainer_of
 from ludus.train.training import Data, Training
 from ludus.train.watch import Unwatched, Watch
 from ludus.train.world import World
-
-_TALKERS = ("accelerate", "datasets", "peft", "torch", "trl")
 
 
 def train(
@@ -53,13 +50,20 @@ def train(
     settings = settled(settings, method)
     folder.check(out)
     found = open_data(data)
-    extra = ("peft",) if settings.lora else ()
-    require("Training", "trl", "datasets", "accelerate", "filelock", *extra)
-    with _silence():
+    _require(settings)
+    with surroundings(out), ExitStack() as stack:
         job = job_of(method, found, model, out, settings, command, watch)
-        # One process holds it for all that train together.
-        with folder.held(out) if job.world.main else nullcontext():
-            return _carry_out(job, overwrite=overwrite)
+        with job.world.together():
+            # One process holds it for all that train together.
+            if job.world.main:
+                stack.enter_context(folder.held(out))
+        return _carry_out(job, overwrite=overwrite)
+
+
+def _require(settings: Settings) -> None:
+    """All that is needed up to the picture at the end: it is too late to miss it then."""
+    extra = ("peft",) if settings.lora else ()
+    require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
 
 
 def _carry_out(job: Job, *, overwrite: bool) -> Outcome:
@@ -71,7 +75,7 @@ def _carry_out(job: Job, *, overwrite: bool) -> Outcome:
             folder.tidy(out)
         return outcome_of(out, there.figures, None)
     try:
-        return _run(job, there)
+        return _run(job, there, overwrite=overwrite)
     except LudusError:
         if job.world.main:
             folder.abandon(out)
@@ -81,13 +85,7 @@ def _carry_out(job: Job, *, overwrite: bool) -> Outcome:
 def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
     """What is in the folder already, if it is this very run."""
     there = record.read(job.out)
-    if there is None:
-        return None
-    if overwrite:
-        job.world.wait()
-        if job.world.main:
-            folder.clear(job.out)
-        job.world.wait()
+    if there is None or overwrite or not record.is_begun(job.out):
         return None
     # How many rows there are follows from their digest, and is known only when they are read.
     data = there.data.model_copy(update={"digest": job.data.digest})
@@ -95,25 +93,40 @@ def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
     return there
 
 
-def _run(job: Job, there: Training | None) -> Outcome:
+def _run(job: Job, there: Training | None, *, overwrite: bool) -> Outcome:
     checkpoint = checkpoints.newest(job.out) if there is not None else None
     standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
-    job.world.wait()
+    with job.world.together():
+        model = _supplied(job)
+    fed = supply.read_supply(job.tokens)
+
+    def begin() -> None:
+        if overwrite:
+            folder.clear(job.out)
+        _begin(job, fed, standing)
+
+    with scoring_where_there_is_loss():
+        with job.world.together():
+            trainer, pace = _trainer(job, model, fed, standing, begin)
+        _train(trainer, checkpoint)
+    return ended(job, trainer, pace)
+
+
+def _supplied(job: Job) -> Any:
+    """The model; the first process lays out for all what it is fed."""
     draft = _drafted(job) if job.world.main else None
     model = load_model(job.source.name, device="cpu", dtype="float32")
     if draft is not None:
-        context = _context(model)
-        supply.supply(
+        fed = supply.supply(
             draft, job.data, job.method, job.settings, job.source.name,
-            context=context, to=job.tokens,
+            context=_context(model), to=job.tokens,
         )  # fmt: skip
-    job.world.wait()
-    fed = supply.read_supply(job.tokens)
-    trainer, pace = _trainer(job, model, fed, standing)
-    if job.world.main:
-        _begin(job, fed, standing)
-    _train(trainer, checkpoint)
-    return ended(job, trainer, pace)
+        if fed.cut:
+            job.watch.say(
+                f"{fed.cut:,} of {fed.rows:,} rows are longer than {fed.max_length:,} tokens; what "
+                "lies behind is not learned (--max-length)"
+            )
+    return model
 
 
 def _train(trainer: Any, checkpoint: Path | None) -> None:
@@ -121,12 +134,19 @@ def _train(trainer: Any, checkpoint: Path | None) -> None:
 
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except LudusError:
+        raise
     except torch.OutOfMemoryError as error:
         raise RunError(
             "The memory of the GPU does not suffice. Use a smaller --batch-size with --accumulate, "
             "a smaller --max-length, --gradient-checkpointing, or --lora; with the same settings "
             "it fails again."
         ) from error
+    except Exception as error:
+        if trainer.stepped:
+            raise
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise BadSetting(f"Training cannot begin with these settings: {said}") from error
 
 
 def _drafted(job: Job) -> supply.Draft:
@@ -142,8 +162,9 @@ def _context(model: Any) -> int | None:
 
 
 def _trainer(
-    job: Job, model: Any, fed: Supply, standing: checkpoints.Standing | None
-) -> tuple[Any, Pace]:
+    job: Job, model: Any, fed: Supply, standing: checkpoints.Standing | None,
+    begin: Callable[[], None],
+) -> tuple[Any, Pace]:  # fmt: skip
     settings, config = job.settings, job.config
     rows, test = supply.train_rows(job.tokens), supply.test_rows(job.tokens)
     rate = learning_rate_of(settings, job.method, model.num_parameters())
@@ -152,21 +173,29 @@ def _trainer(
         config, settings, learning_rate=rate, max_length=fed.max_length, steps=steps,
         test=test is not None,
     )  # fmt: skip
-    pace = Pace(job.out, job.watch, job.world, every=settings.checkpoint_every, standing=standing)
+    pace = Pace(
+        job.out, job.watch, job.world, every=settings.checkpoint_every, standing=standing,
+        begin=begin,
+    )  # fmt: skip
     trainer = trainer_of(
         job.method, model=model, config=config, tokenizer=job.tokenizer, train=rows, test=test,
         settings=settings, pace=pace, reference=_reference(job),
     )  # fmt: skip
     trainer.marked = Marked.of(supply.marked_rows(job.tokens), job.method)
-    score_where_there_is_loss()
     if job.method == "sft":
         hasten(trainer, settings, job.world, job.watch.say)
     return trainer, pace
 
 
 def _reference(job: Job) -> Any:
-    """The base beside the model, where it is asked anew for every batch."""
-    if job.method == "sft" or job.settings.lora or job.config.precompute_ref_log_probs:
+    """The base beside the model, where it is asked anew for every batch.
+
+    Under FSDP beforehand too: there TRL would look for it by a name that it may not have.
+    """
+    if job.method == "sft" or job.settings.lora:
+        return None
+    sharded = job.config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
+    if job.config.precompute_ref_log_probs and not sharded:
         return None
     return load_model(job.source.name, device="cpu", dtype="float32")
 
@@ -182,33 +211,10 @@ def _steps(config: Any, rows: int, world: World) -> int:
 def _begin(job: Job, fed: Supply, standing: checkpoints.Standing | None) -> None:
     checkpoints.sweep(job.out)
     step = standing.step if standing else 0
-    record.rewind(job.out, step)
     data = Data(
         path=job.data.name, rows=fed.rows, digest=job.data.digest,
-        test_rows=fed.test_rows or None, left_out=fed.left_out,
+        test_rows=fed.test_rows or None, left_out=fed.left_out, cut=fed.cut,
     )  # fmt: skip
+    # The record first: a log without one would be a stranger's.
     record.begin(job.out, job.about(data), resumed_from=step if standing else None)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Training shows itself through the watch; bars and warnings of others would lie across it."""
-    import datasets
-
-    bars, datasets_bars = os.environ.get("TQDM_DISABLE"), datasets.are_progress_bars_disabled()
-    os.environ["TQDM_DISABLE"] = "1"
-    datasets.disable_progress_bars()
-    loud = {name: logging.getLogger(name).level for name in _TALKERS}
-    for name in loud:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        with quiet():
-            yield
-    finally:
-        for name, level in loud.items():
-            logging.getLogger(name).setLevel(level)
-        gc.collect()
-        if bars is None:
-            del os.environ["TQDM_DISABLE"]
-        if not datasets_bars:
-            datasets.enable_progress_bars()
+    record.rewind(job.out, step)

@@ -6,13 +6,17 @@ go the tokenizer under the template that it was trained under, and the tokens th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ludus.errors import RunError
 from ludus.policy.dialect import Dialect, adopt
+from ludus.policy.load import load_model
 from ludus.policy.source import Kind, Source, base_of
 from ludus.train.folder import ADAPTER
 from ludus.train.settings import Settings
+from ludus.train.trainers import adapter_of
 
 
 def saved_dtype(source: Source) -> str:
@@ -34,23 +38,44 @@ def save(
     *, dtype: str, out: Path,
 ) -> None:  # fmt: skip
     """Write all that `from_pretrained` needs. Every process takes part, and the first writes."""
-    if _is_sharded(trainer):
-        trainer.save_model(str(out))
-        main = trainer.is_world_process_zero()
-    elif main := trainer.is_world_process_zero():
-        _save_whole(trainer, dialect, settings, source, dtype, out)
-    if main:
+    state = _gathered(trainer) if _is_sharded(trainer) else None
+    if trainer.is_world_process_zero():
+        whole = trainer.accelerator.unwrap_model(trainer.model)
+        model = whole if state is None else refilled(state, settings, source)
+        _save_whole(model, dialect, settings, source, dtype, out)
         adopt(tokenizer, dialect)
         tokenizer.save_pretrained(out)
         _share(out)
 
 
+def _gathered(trainer: Any) -> Any:
+    """All weights, of which each process has a part; whole in the first one."""
+    sharded = trainer.deepspeed if trainer.is_deepspeed_enabled else trainer.model
+    return trainer.accelerator.get_state_dict(sharded)
+
+
+def refilled(state: Mapping[str, Any], settings: Settings, source: Source) -> Any:
+    """The base loaded anew, with these weights: one that is whole, and can be merged."""
+    model = load_model(source.name, device="cpu", dtype="float32")
+    if settings.lora is not None:
+        from peft import get_peft_model
+
+        model = get_peft_model(model, adapter_of(settings.lora))
+    left = model.load_state_dict(state, strict=False)
+    own = model.state_dict()
+    filled = {own[name].data_ptr() for name in own if name in state}
+    # One weight may go by two names, of which one is enough.
+    lost = [name for name in left.missing_keys if own[name].data_ptr() not in filled]
+    if strange := [*lost, *left.unexpected_keys]:
+        raise RunError(f"The weights of several processes do not make a model: {strange[0]}.")
+    return model
+
+
 def _save_whole(
-    trainer: Any, dialect: Dialect, settings: Settings, source: Source, dtype: str, out: Path
+    model: Any, dialect: Dialect, settings: Settings, source: Source, dtype: str, out: Path
 ) -> None:
     import torch
 
-    model = trainer.accelerator.unwrap_model(trainer.model)
     if settings.lora is not None:
         for config in model.peft_config.values():
             config.base_model_name_or_path = source.lasting

@@ -109,6 +109,8 @@ def settled(settings: Settings, method: Method) -> Settings:
     """With what the method decides where nothing is said; what the other method has is refused."""
     if method == "dpo" and settings.packing:
         raise BadSetting("--packing is for SFT: the two sides of a pair are compared row by row.")
+    if method == "dpo" and settings.compile:
+        raise BadSetting("--compile is for SFT: pairs are compared as TRL does it.")
     if method == "sft" and settings.beta is not None:
         raise BadSetting("--beta is for DPO, which weighs two sides. Leave it away for SFT.")
     return replace(settings, epochs=settings.epochs or EPOCHS[method])

@@ -8,11 +8,12 @@ them. The loss, the optimizer and the order of rows are the trainer's own, and s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from ludus.train.attention import attend_by_rows, can_attend
+from ludus.train.attention import attend_by_rows, can_attend, works
 from ludus.train.settings import Settings
 from ludus.train.strip import Strip
 from ludus.train.world import World
@@ -24,10 +25,14 @@ Say = Callable[[str], None]
 
 def hasten(trainer: Any, settings: Settings, world: World, say: Say) -> None:
     """Make a trainer of rows faster, as far as its device, its model and the settings allow."""
+    if settings.compile is False:
+        return
     if not _is_quick(trainer):
+        if settings.compile:
+            say("--compile does nothing here: it is for GPUs that compute in bf16 or fp16.")
         return
     attend_by_rows(trainer.model)
-    compiled = _compiles(settings, world)
+    compiled = settings.compile or _compiles(trainer, world)
     if compiled and _is_alone(trainer, settings, world) and _graphed(trainer, say):
         return
     # TRL's own collator lays rows end to end as well; then each batch has its own length.
@@ -36,7 +41,8 @@ def hasten(trainer: Any, settings: Settings, world: World, say: Say) -> None:
         _compile(trainer.model, dynamic=True)
 
 
-def score_where_there_is_loss() -> None:
+@contextmanager
+def scoring_where_there_is_loss() -> Iterator[None]:
     """On every device, as TRL does it on GPUs; on others it scores all positions.
 
     It does so for compilers that want one shape, of which none is at work here, and most positions
@@ -44,34 +50,46 @@ def score_where_there_is_loss() -> None:
     """
     from trl.trainer import utils
 
+    before = utils._use_triton
     utils._use_triton = lambda device: True
+    try:
+        yield
+    finally:
+        utils._use_triton = before
 
 
 def _is_quick(trainer: Any) -> bool:
-    config = trainer.args
-    halved = config.bf16 or config.fp16
-    return bool(config.device.type == "cuda" and halved and can_attend(_core(trainer.model)))
+    import torch
+
+    config, model = trainer.args, _core(trainer.model)
+    if config.device.type != "cuda" or not (config.bf16 or config.fp16) or not can_attend(model):
+        return False
+    return works(model, torch.bfloat16 if config.bf16 else torch.float16)
 
 
-def _compiles(settings: Settings, world: World) -> bool:
-    if settings.compile is not None:
-        return settings.compile
-    return world.size == 1 and not settings.gradient_checkpointing and _has_compiler()
-
-
-def _has_compiler() -> bool:
-    return find_spec("triton") is not None
+def _compiles(trainer: Any, world: World) -> bool:
+    alone = world.size == 1 and not trainer.args.gradient_checkpointing
+    return alone and find_spec("triton") is not None
 
 
 def _is_alone(trainer: Any, settings: Settings, world: World) -> bool:
-    """Whether gradients are nobody else's: a graph writes them to the same place each time, where
-    neither other batches nor other processes may add to them."""
-    return (
-        trainer.args.gradient_accumulation_steps == world.size == 1
-        and not settings.packing
-        and not settings.lora
-        and not settings.gradient_checkpointing
+    """Whether the work of all layers is the same at each step, and gradients are nobody else's.
+
+    A graph writes them to the same place each time, where neither other batches nor other processes
+    may add to them; and what the trainer changes in the model later on is not in it.
+    """
+    config = trainer.args
+    changed = (
+        config.gradient_checkpointing,
+        config.use_liger_kernel,
+        config.neftune_noise_alpha,
+        config.debug,
+        settings.lora,
+        settings.packing,
+        trainer.aux_loss_enabled,
     )
+    same = config.gradient_accumulation_steps == world.size == 1 and not any(changed)
+    return same and trainer.model.base_model is not trainer.model
 
 
 def _graphed(trainer: Any, say: Say) -> bool:

@@ -79,6 +79,8 @@ class Findings:
     """What it says lies behind `max_length`."""
     longest_cut: int
     """The longest of those."""
+    shortened: int
+    """Rows that lose their end to `max_length`, and are learned from all the same."""
     rows: int
     max_length: int
 
@@ -90,8 +92,9 @@ class Findings:
 def find(tokens: Tokens, shape: Shape, max_length: int) -> Findings:
     silent, cut = shape.begins < 0, shape.begins >= max_length
     longest = int(shape.lengths[cut].max()) if cut.any() else 0
+    shortened = int((~silent & ~cut & (shape.lengths > max_length)).sum())
     rows = [shape.rows[each].tolist() for each in (silent, cut)]
-    return Findings(tokens.refused, rows[0], rows[1], longest, tokens.read, max_length)
+    return Findings(tokens.refused, rows[0], rows[1], longest, shortened, tokens.read, max_length)
 
 
 def refuse(found: Findings, split: Split, *, context: int | None) -> None:

@@ -30,6 +30,8 @@ class Supply:
     rows: int
     """That are trained on."""
     left_out: int
+    cut: int
+    """Of the rows, those that lost their end."""
     test_rows: int
     max_length: int
 
@@ -74,7 +76,7 @@ def supply(
     if settings.packing:
         _pack(kept, max_length, settings.seed).save_to_disk(to / _PACKED)
     test = _test(made.test, method, max_length, to)
-    done = Supply(len(kept), found.count, test, max_length)
+    done = Supply(len(kept), found.count, found.shortened, test, max_length)
     (to / _ABOUT).write_text(json.dumps(asdict(done)), encoding="utf-8")
     return done
 

@@ -19,12 +19,15 @@ from ludus.train.tokens import COLUMNS, NO_LOSS
 
 REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
 """What the base says of each side, where it was computed beforehand."""
+_BEGIN, _STEPS = ("on_train_begin",), ("on_step_end", "on_epoch_end", "on_log")
 
 
 class Checked:
     """Laid over one of TRL's trainers."""
 
     marked: Marked | None = None
+    stepped = False
+    """Whether a first step was begun: what failed before is a setting, after it anything."""
     pace: Pace
 
     def take_up(self, standing: Standing) -> None:
@@ -36,6 +39,7 @@ class Checked:
         us._metrics["train"].update(standing.metrics)
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
+        self.stepped = True
         if self.marked is not None:
             check_batch(inputs, self.marked)
             self.marked = None
@@ -118,7 +122,7 @@ def trainer_of(
     given = {
         "model": model, "args": config, "processing_class": tokenizer,
         "train_dataset": train, "eval_dataset": test,
-        "callbacks": [_over(TrainerCallback, pace)],
+        "callbacks": [_over(TrainerCallback, pace, _STEPS)],
         "peft_config": adapter_of(settings.lora) if settings.lora else None,
     }  # fmt: skip
     if method == "sft":
@@ -132,6 +136,8 @@ def trainer_of(
         said = " ".join(str(error).split())
         raise BadSetting(f"The trainer does not take these settings: {said}") from error
     trainer.remove_callback(PrinterCallback)
+    # Before any other: those that report write into the folder, which may be cleared first.
+    trainer.callback_handler.callbacks.insert(0, _over(TrainerCallback, pace, _BEGIN))
     trainer.pace, pace.trainer = pace, trainer
     return trainer
 
@@ -148,8 +154,7 @@ def adapter_of(lora: Lora) -> Any:
     )
 
 
-def _over(base: Any, pace: Pace) -> Any:
+def _over(base: Any, pace: Pace, names: Sequence[str]) -> Any:
     """The trainer's callbacks hear of more than we care for: the rest is its base class's."""
-    names = ("on_train_begin", "on_step_end", "on_epoch_end", "on_log")
     heard = {name: staticmethod(getattr(pace, name)) for name in names}
     return type("LudusCallback", (base,), heard)()

@@ -25,6 +25,8 @@ class Data(_Part):
     """Rows of the test split, on which the eval loss is measured."""
     left_out: int = 0
     """Rows that were not trained on, because nothing would have been learned from them."""
+    cut: int = 0
+    """Rows that were trained on without their end, because they are longer than `max_length`."""
 
 
 class Spoken(_Part):
@@ -48,8 +50,6 @@ class Figures(_Part):
     eval_loss: float | None = None
     peak_memory: int | None = None
     """Bytes of the device's memory."""
-    stopped: str | None = None
-    """Why it ended before its last step."""
 
 
 class Training(_Part):
@@ -62,6 +62,8 @@ class Training(_Part):
     """As it was typed."""
     model: str
     """As it was typed."""
+    weights: str | None = None
+    """Which weights it had: `ludus.policy.fingerprint`; None where that is not known."""
     base: str | None = None
     """The model's name on the Hub, where it has one."""
     license: str | None = None

@@ -6,9 +6,12 @@ launch --multi_gpu` too, with `--device cpu`: its `--cpu` starts one, unless the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from ludus.errors import RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,20 @@ class World:
     @property
     def main(self) -> bool:
         return self.rank == 0
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What one cannot do, none goes on from: otherwise the others would wait for it forever."""
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        failed = self.highest([int(failure is not None)])[0]
+        if failure is not None:
+            raise failure
+        if failed:
+            raise RunError("Another process that trains with this one has failed, and said why.")
 
     def wait(self) -> None:
         """Until all are here."""

@@ -33,6 +33,7 @@ ADVICE = {
     "template-refuses": "Take another student, or write the row as its template wants it.",
     "no-loss": "Leave the row out: training with it raises.",
     "stop-token": "Move the end-of-turn token inside {% generation %} in the template.",
+    "prompt-swallows": "Take the white space off the beginning of the reply.",
     "too-long": "Raise --max-length, or leave the longest rows out.",
     "cut-off": "Raise --max-length: of these rows nothing is trained.",
     "quoted-arguments": "Write arguments as objects, not as strings of JSON.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.dropped import Write, dropped
 from ludus.curate.lint.finding import Finding, Level
+from ludus.curate.lint.opening import swallowed
 from ludus.curate.lint.parts import images_left_out, written_as_list
 from ludus.curate.lint.rows import Place, Row, Side
 from ludus.errors import TemplateRefused, TemplateUnmarked
@@ -81,6 +82,9 @@ class Student:
     def written(self, messages: Any, tools: Any) -> str:
         return written(self.tokenizer, messages, tools, self.template)
 
+    def ids(self, messages: Any, tools: Any, asks: bool) -> tuple[int, ...]:
+        return render(self.tokenizer, messages, tools, self.template, asks=asks).ids
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -131,6 +135,8 @@ def _of_row(row: Row, place: Place, student: Student) -> Iterator[Finding]:
             check = f"drops-{kind}"
             level: Level = "error" if check in _ERRORS else "warning"
             yield Finding(place, check, level, words)
+        for words in swallowed(side, row, student.ids):
+            yield Finding(place, "prompt-swallows", "warning", words)
         if _quotes_arguments(side, row, student):
             words = "arguments are strings of JSON, which the template quotes once more"
             yield Finding(place, "quoted-arguments", "warning", words)

@@ -1,0 +1,48 @@
+"""A program whose processes share out a model's weights, gather them, and say what came of it.
+
+torchrun sharded.py BASE
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+
+from ludus.policy.source import find
+from ludus.train import Lora
+from ludus.train.saving import refilled
+from train.lessons import quick
+from train.test_saving import trained
+
+
+def gathered(model: Any, lora: Lora | None) -> Any:
+    """As accelerate does it under FSDP."""
+    for layer in (model.get_base_model() if lora else model).model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    whole = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, cpu_offload=True)
+    return get_model_state_dict(model, options=whole)
+
+
+def survives(base: str, lora: Lora | None) -> bool:
+    torch.manual_seed(0)
+    model, ids = trained(base, lora), torch.arange(8)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        state = gathered(model, lora)
+        if distributed.get_rank():
+            return True
+        made = refilled(state, quick(lora=lora), find(base))
+        return bool(torch.equal(made(ids).logits, before))
+
+
+if __name__ == "__main__":
+    distributed.init_process_group("gloo")
+    same = [survives(sys.argv[1], lora) for lora in (None, Lora(rank=2))]
+    distributed.destroy_process_group()
+    sys.exit(0 if all(same) else 1)
