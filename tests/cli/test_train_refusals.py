@@ -44,7 +44,7 @@ def test_the_program_says_it_in_red_and_ends_with_1(tmp_path: Path) -> None:
 
 
 def test_the_two_methods_have_options_of_their_own() -> None:
-    for method, option in (("sft", "--beta=0.1"), ("dpo", "--packing")):
+    for method, option in (("sft", "--beta=0.1"), ("dpo", "--packing"), ("dpo", "--compile")):
         done = here(method, "data", "-m", "model", "-o", "out", option)
         assert done.exit_code == 2 and "No such option" in done.stderr
 

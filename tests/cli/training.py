@@ -23,7 +23,7 @@ from ludus.errors import LudusError
 
 ALONE = {**NOBODY, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 """A user without keys, on one core."""
-QUICK = ("--device", "cpu", "--no-compile", "--report-to", "none", "--batch-size", "4")
+QUICK = ("--device", "cpu", "--report-to", "none", "--batch-size", "4")
 
 
 def train(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:

@@ -50,6 +50,8 @@ def test_an_adapter_is_scaled_by_twice_its_rank() -> None:
 def test_what_the_other_method_has_is_refused() -> None:
     with pytest.raises(BadSetting, match="--packing is for SFT"):
         settled(Settings(packing=True), "dpo")
+    with pytest.raises(BadSetting, match="--compile is for SFT"):
+        settled(Settings(compile=True), "dpo")
     with pytest.raises(BadSetting, match="--beta is for DPO"):
         settled(Settings(beta=0.1), "sft")
 
