@@ -1,6 +1,6 @@
 """How far oracle episodes alone take a small model: format and accuracy by the number of rows.
 
-    python benchmarks/warm_start.py [--model smollm2] [--rows 2000x2 20000x2 130000x2@5e-4]
+    python benchmarks/warm_start.py [--model smollm2] [--rows 2000x2 20000x2 110000x2@5e-4]
 
 The oracle's episodes of reasoning_gym's chain_sum (two or three numbers of two digits) are
 collected and curated once; then, for each number of rows and epochs (and rate), the model is
@@ -59,7 +59,7 @@ def _score(given: argparse.Namespace, data: Path, labels: list[str]) -> None:
 def _arguments() -> argparse.Namespace:
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("--model", default="smollm2")
-    asked.add_argument("--rows", nargs="+", default=["2000x2", "20000x2", "130000x2@5e-4"])
+    asked.add_argument("--rows", nargs="+", default=["2000x2", "20000x2", "110000x2@5e-4"])
     asked.add_argument("--batch-size", type=int, default=64)
     asked.add_argument("--data", type=Path)
     asked.add_argument("--out", type=Path, default=Path("runs/warm_start"))
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(text: str) -> tuple[int, int, float]:
-    """Rows, epochs and rate: 130000x2@5e-4."""
+    """Rows, epochs and rate: 110000x2@5e-4."""
     size, _, rate = text.partition("@")
     rows, epochs = map(int, size.split("x"))
     return rows, epochs, float(rate or RATE)

@@ -55,7 +55,7 @@ def test_on_a_gpu_it_learns_the_same_in_every_way(tmp_path: Path) -> None:
     rows = trained(tmp_path, "rows", **on_gpu, compile=True, batch_size=4, accumulate=2)
     for made in (graph, rows):
         for name in ("loss", "grad_norm", "eval_loss"):
-            assert values(made, name) == pytest.approx(values(plain, name), rel=1e-2)
+            assert values(made, name) == pytest.approx(values(plain, name), rel=2e-2)
     assert values(plain, "loss")[-1] < 0.7 * values(plain, "loss")[0]
 
 
