@@ -6,25 +6,21 @@ How one episode is played is the loop's business; what is written and read back 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from datetime import UTC, datetime
 
 from ludus.agents.agent import Agent
-from ludus.client.session import Session
-from ludus.data.episode import Episode, StopReason, Usage
+from ludus.data.episode import Episode, Usage
 from ludus.data.journal import Journal
 from ludus.data.run import RunFolder
 from ludus.data.tools import JsonObject
-from ludus.errors import RunError, SessionLost, StoppedEarly
+from ludus.errors import RunError, StoppedEarly
 from ludus.rollout.activity import Activity
-from ludus.rollout.breaker import LASTING, Breaker
+from ludus.rollout.attempts import Attempts, wait
+from ludus.rollout.breaker import Breaker
 from ludus.rollout.budget import Budget
 from ludus.rollout.job import Job
-from ludus.rollout.loop import fault_of, overdue, play, recorded
 from ludus.rollout.places import Place
-from ludus.rollout.plan import Assignment, Plan
+from ludus.rollout.plan import Plan
 from ludus.rollout.reporter import Reporter
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.tally import Tally
@@ -78,6 +74,10 @@ class Collector:
         """Episodes that were given a task, which has not run yet."""
         self._freed = asyncio.Event()
         self._ending = asyncio.Event()
+        self._attempts = Attempts(
+            agent, job.limits, job.system_prompt, tuning, self.activities, tally.attempted,
+            self._ending,
+        )  # fmt: skip
         self._failed: RunError | None = None
 
     @property
@@ -158,13 +158,14 @@ class Collector:
     async def _room(self) -> bool:
         """Wait until another episode may begin; False when none should."""
         while self.stopped is None:
-            self.stopped = self._budget.reached(self.tally, self._under_way())
-            if self.stopped is not None:
+            spent = self._budget.reached(self.tally, self._under_way())
+            if spent is not None:
+                self.drain(spent)
                 break
             if self.tally.active < min(self.room, self._budget.room(self.tally)):
                 return True
             self._freed.clear()
-            await _wait(self._freed, TICK)
+            await wait(self._freed, TICK)
         return False
 
     def _under_way(self) -> list[Usage]:
@@ -177,76 +178,12 @@ class Collector:
     async def _episode(self, index: int) -> None:
         self._unbegun -= 1
         assignment = self._plan[index]
-        try:
-            episode = await self._attempts(assignment, self._pools[self._plan.spec_of(index)])
-        finally:
-            self.activities.pop(assignment.episode_id, None)
+        episode = await self._attempts.episode(assignment, self._pools[self._plan.spec_of(index)])
         if episode is not None:
             self._record(episode)
         self._breaker.ended(assignment.episode_id)
         if self._breaker.why is not None:
             self.abort("nothing works any more")
-
-    async def _attempts(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
-        """Play it until it is not the infrastructure that ends it; None: left for another start."""
-        spent = Usage()
-        for attempt in range(1, self.tuning.attempts + 1):
-            episode = await self._attempt(assignment, pool, attempt)
-            self.tally.attempted(episode)
-            spent += episode.usage
-            if episode.error is None or episode.error.kind in LASTING:
-                break
-            if attempt < self.tuning.attempts:
-                pause = self.tuning.retry_pause * 2 ** (attempt - 1)
-                await _wait(self._ending, pause * random.uniform(0.5, 1.5))
-                if self.stopped is not None:
-                    return None
-        # What broken attempts have cost was paid for this episode too.
-        return episode if attempt == 1 else episode.model_copy(update={"usage": spent})
-
-    async def _attempt(self, assignment: Assignment, pool: SessionPool, attempt: int) -> Episode:
-        activity = Activity(assignment.episode_id, assignment.environment)
-        self.activities[assignment.episode_id] = activity
-        limits, started_at = self.job.limits, datetime.now(UTC)
-        try:
-            with activity.doing("environment", f"a session of {pool.endpoint.spec}"):
-                async with asyncio.timeout(limits.episode_timeout):
-                    session = await pool.take()
-        except Exception as error:
-            late = isinstance(error, TimeoutError)
-            return recorded(
-                assignment,
-                self.agent,
-                limits,
-                attempt=attempt,
-                stop_reason=StopReason.DEADLINE if late else StopReason.BROKEN,
-                error=overdue(activity, limits) if late else fault_of(error, activity),
-                started_at=started_at,
-                activity=activity,
-            )
-        try:
-            episode = await play(
-                session,
-                self.agent,
-                assignment,
-                limits=limits,
-                system_prompt=self.job.system_prompt,
-                attempt=attempt,
-                activity=activity,
-            )
-        except BaseException:
-            await pool.drop(session)
-            raise
-        await self._give_back(session, pool, episode)
-        return episode
-
-    async def _give_back(self, session: Session, pool: SessionPool, episode: Episode) -> None:
-        if episode.error is None or episode.error.where == "model":
-            pool.keep(session)
-            return
-        await pool.drop(session)
-        if episode.error.kind == SessionLost.__name__:
-            await pool.drop_idle()
 
     def _record(self, episode: Episode) -> None:
         if not episode.broken:
@@ -303,10 +240,3 @@ class Collector:
             limit = self._budget.max_time
             if limit is not None and self.tally.seconds > limit + GRACE and self._tasks:
                 self.abort(f"--max-time {limit:g} s is used up")
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Until the event, but no longer than so many seconds."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -77,7 +77,7 @@ async def collect(
             "Say what it costs with --prices, or use --max-total-tokens."
         )
     plan = _plan(job, agent, places)
-    await _rehearse(plan, places, job.episodes)
+    await rehearse(plan, places, job.episodes)
     await agent.prepare([place.name for place in places.values()])
     reporter.checked()
     settings = job.settings(agent)
@@ -156,7 +156,7 @@ def _plan(job: Job, agent: Agent, places: Mapping[str, Place]) -> Plan:
     )
 
 
-async def _rehearse(plan: Plan, places: Mapping[str, Place], episodes: int) -> None:
+async def rehearse(plan: Plan, places: Mapping[str, Place], episodes: int) -> None:
     """Begin a task everywhere, so that what cannot be is said before there is a run folder."""
     for spec, place in places.items():
         firsts = range(0, episodes, plan.group_size)

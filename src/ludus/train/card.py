@@ -12,11 +12,16 @@ from typing import Any
 from ludus.data.markdown import code, fenced, front_matter_of, inline, table
 from ludus.data.tools import JsonObject
 from ludus.policy import smollm2
-from ludus.train.training import Figures, Training
+from ludus.train.training import Data, Figures, Training
 
 CARD = "README.md"
 PICTURE = "loss.png"
-_METHODS = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
+PICTURES = {"grpo": "reward.png"}
+_METHODS = {
+    "sft": "supervised fine-tuning",
+    "dpo": "direct preference optimization",
+    "grpo": "group relative policy optimization",
+}
 _ROWS = {
     "sft": ("conversation", "conversations"),
     "dpo": ("pair of conversations", "pairs of conversations"),
@@ -43,12 +48,22 @@ def card_of(training: Training, *, name: str, picture: bool = True) -> str:
         f"# {inline(name.rstrip('/').rpartition('/')[2] or name)}",
         _opening(training),
         _figures(training.figures),
-        f"![Loss over steps]({PICTURE})" if picture else "",
+        _picture(training) if picture else "",
         _use(training, name),
         _trained(training),
         _versions(training),
     )
     return f"{_front_matter(training)}\n" + "\n\n".join(filter(None, parts)) + "\n"
+
+
+def picture_of(kind: str) -> str:
+    """The file that shows how it went."""
+    return PICTURES.get(kind, PICTURE)
+
+
+def _picture(training: Training) -> str:
+    what = "Reward" if training.kind in PICTURES else "Loss"
+    return f"![{what} over steps]({picture_of(training.kind)})"
 
 
 def adapter_only(training: Training) -> bool:
@@ -71,17 +86,24 @@ def _front_matter(training: Training) -> str:
 
 
 def _opening(training: Training) -> str:
-    data, dialect = training.data, training.dialect
-    noun, many = _ROWS[training.kind]
-    rows = f"{data.rows:,} {noun if data.rows == 1 else many}"
+    dialect = training.dialect
     what = "An adapter for" if adapter_only(training) else "Made from"
     whose = {"own": "the model's own", "trl": "the one that TRL trains it under"}
     template = whose.get(dialect.origin, "one that came from Ludus and is saved with the model")
     return (
-        f"{what} {code(training.base or training.model)} by {_METHODS[training.kind]} on {rows}, "
+        f"{what} {code(training.base or training.model)} by {_METHODS[training.kind]} on "
+        f"{_trained_on(training)}, "
         f"with Ludus and TRL. Its chat template ({dialect.name}) is "
         f"{template}."
     )
+
+
+def _trained_on(training: Training) -> str:
+    if training.environment is not None:
+        return f"the tasks of {code(training.environment.spec)}"
+    rows = training.data.rows if training.data is not None else 0
+    noun, many = _ROWS[training.kind]
+    return f"{rows:,} {noun if rows == 1 else many}"
 
 
 def _figures(figures: Figures | None) -> str:
@@ -93,6 +115,9 @@ def _figures(figures: Figures | None) -> str:
         "Steps": _number(figures.steps),
         "Epochs": _number(figures.epochs),
         "Tokens": _number(figures.tokens),
+        "Episodes": _number(figures.episodes),
+        "Reward, first and last": _between(figures.first_reward, figures.last_reward),
+        "Reward on held-out tasks": _number(figures.eval_reward),
         "Loss, first and last": _between(figures.first_loss, figures.last_loss),
         "Loss on the test split": _number(figures.eval_loss),
         "Seconds": _number(seconds and round(seconds, 1)),
@@ -163,13 +188,10 @@ def _over_smollm2(training: Training) -> bool:
 
 
 def _trained(training: Training) -> str:
-    data = training.data
     rows = {
         "Model": code(training.model),
-        "Data": f"{code(data.path)}, {data.rows:,} rows, SHA-256 {code(data.digest[:16])}",
-        "Left out": f"{data.left_out:,} rows" if data.left_out else "",
-        "Cut at the end": f"{data.cut:,} rows" if data.cut else "",
-        "Test split": f"{data.test_rows:,} rows" if data.test_rows else "",
+        **(_rows(training.data) if training.data is not None else {}),
+        **(_tasks(training) if training.environment is not None else {}),
         "Adapter": _adapter(training.settings.get("lora")),
         **{words: _setting(training.config.get(field)) for field, words in _TOLD},
         "Seed": _number(training.seeds.get("seed")),
@@ -179,6 +201,30 @@ def _trained(training: Training) -> str:
     command = fenced(training.command, "bash") if training.command else ""
     whole = "The whole configuration is in `training.json`, every logged step in `log.jsonl`."
     return _listed(f"## How it was trained\n\n{command}".rstrip(), rows) + f"\n\n{whole}"
+
+
+def _rows(data: Data) -> dict[str, str]:
+    return {
+        "Data": f"{code(data.path)}, {data.rows:,} rows, SHA-256 {code(data.digest[:16])}",
+        "Left out": f"{data.left_out:,} rows" if data.left_out else "",
+        "Cut at the end": f"{data.cut:,} rows" if data.cut else "",
+        "Test split": f"{data.test_rows:,} rows" if data.test_rows else "",
+    }
+
+
+def _tasks(training: Training) -> dict[str, str]:
+    assert training.environment is not None
+    settings = training.settings
+    return {
+        "Environment": code(training.environment.spec),
+        "Task": code(json.dumps(settings["task"])) if settings.get("task") else "",
+        "Tasks per step": _number(settings.get("groups")),
+        "Attempts at each": _number(settings.get("group_size")),
+        "Tokens per episode, at the most": _number(settings.get("max_tokens")),
+        "Temperature": _number(settings.get("temperature")),
+        "Groups with equal rewards": str(settings.get("equal", "")),
+        "Other rewards": ", ".join(code(name) for name in settings.get("rewards") or ()),
+    }
 
 
 def _adapter(lora: JsonObject | None) -> str:

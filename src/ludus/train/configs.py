@@ -7,6 +7,7 @@ the base knows is not to fade. Evaluated at the end of each epoch where there ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ludus.errors import BadSetting
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.train.checkpoints import FOLDER
 from ludus.train.overrides import checked
-from ludus.train.settings import BATCH, Method, Settings
+from ludus.train.settings import BATCH, Method, Settings, Shared
 
 KEPT = 2
 """Checkpoints on the disk: the newest, and one in case that the newest is being written."""
@@ -35,9 +36,14 @@ def config_class(method: Method) -> Any:
 
 def made(method: Method, settings: Settings, out: Path) -> Any:
     """The config, but for what only the rows and the weights decide."""
+    fields = shared(settings, out) | _rows(settings)
+    fields |= _sft(settings) if method == "sft" else _dpo(settings)
     kind = config_class(method)
-    overrides = checked(kind, settings.overrides)
-    fields = _common(settings, out) | (_sft(settings) if method == "sft" else _dpo(settings))
+    return config_of(kind, fields, checked(kind, settings.overrides))
+
+
+def config_of(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    """A config with these fields; what TRL thinks of them is told in a line."""
     try:
         config = kind(**{**fields, **overrides})
     except (ValueError, TypeError, ImportError) as error:
@@ -72,7 +78,7 @@ def complete(
     config.max_length = max_length
 
 
-def precision_of(settings: Settings) -> str:
+def precision_of(settings: Shared) -> str:
     """What the sums are made in: bf16 where the device is good at it; weights stay float32."""
     device = choose_device(settings.device)
     if settings.precision is None:
@@ -82,20 +88,16 @@ def precision_of(settings: Settings) -> str:
     return settings.precision
 
 
-def _common(settings: Settings, out: Path) -> dict[str, Any]:
+def shared(settings: Shared, out: Path) -> dict[str, Any]:
+    """The fields that mean the same to every method."""
     device, precision = choose_device(settings.device), precision_of(settings)
     if ":" in device:
         raise BadSetting(
             f"--device {device}: training takes the first GPU that it sees. Show it one with "
             f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]}."
         )
-    batch = settings.batch_size or BATCH
     return {
         "output_dir": str(out / FOLDER),
-        "num_train_epochs": settings.epochs,
-        "per_device_train_batch_size": batch,
-        "per_device_eval_batch_size": batch,
-        "gradient_accumulation_steps": settings.accumulate,
         "gradient_checkpointing": settings.gradient_checkpointing,
         "lr_scheduler_type": "cosine",
         "warmup_steps": WARM_UP,
@@ -106,7 +108,6 @@ def _common(settings: Settings, out: Path) -> dict[str, Any]:
         "fp16": precision == "fp16",
         "use_cpu": device == "cpu",
         "dataloader_pin_memory": device.startswith("cuda"),
-        "eval_strategy": "epoch",
         "save_strategy": "no",
         "save_total_limit": KEPT,
         "logging_first_step": True,
@@ -116,6 +117,17 @@ def _common(settings: Settings, out: Path) -> dict[str, Any]:
         "disable_tqdm": True,
         "log_level": "error",
         "log_level_replica": "error",
+    }
+
+
+def _rows(settings: Settings) -> dict[str, Any]:
+    batch = settings.batch_size or BATCH
+    return {
+        "num_train_epochs": settings.epochs,
+        "per_device_train_batch_size": batch,
+        "per_device_eval_batch_size": batch,
+        "gradient_accumulation_steps": settings.accumulate,
+        "eval_strategy": "epoch",
     }
 
 

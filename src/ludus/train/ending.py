@@ -32,7 +32,7 @@ def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
 
 
 def _finish(job: Job, figures: Figures) -> None:
-    title = f"{job.method.upper()} of {job.source.name} on {job.data.name}"
+    title = f"{job.method.upper()} of {job.source.name} on {job.subject}"
     draw(list(record.lines(job.out)), job.out / PICTURE, title=title)
     done = record.read(job.out)
     if done is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ludus.errors import RunError
 from ludus.policy.source import Kind, Source, base_name, here
-from ludus.train.card import CARD, PICTURE
+from ludus.train.card import CARD, PICTURE, PICTURES
 from ludus.train.checkpoints import FOLDER as CHECKPOINTS
 from ludus.train.checkpoints import newest
 from ludus.train.record import LOG, RECORD, is_begun
@@ -22,9 +22,22 @@ TOKENS = "tokens"
 ADAPTER = "adapter"
 CURVES = "runs"
 """Where TensorBoard's curves go, and are looked for on the Hub."""
+EPISODES = "episodes.jsonl"
+"""What was played, where a model learns by trial."""
 LOCK = ".training.lock"
 _OURS = (
-    *(CARD, PICTURE, LOG, RECORD, TOKENS, ADAPTER, CHECKPOINTS, CURVES),
+    *(
+        CARD,
+        PICTURE,
+        *PICTURES.values(),
+        EPISODES,
+        LOG,
+        RECORD,
+        TOKENS,
+        ADAPTER,
+        CHECKPOINTS,
+        CURVES,
+    ),
     *("config.json", "generation_config.json", "model*.safetensors*", "adapter_*"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
     *("chat_template*", "additional_chat_templates", "response_template*", ".*.draft"),
@@ -118,7 +131,7 @@ def abandon(out: Path) -> None:
     if newest(out) is None:
         _remove(out / CHECKPOINTS)
     if not is_begun(out):
-        for name in (CURVES, LOG, RECORD):
+        for name in (CURVES, EPISODES, LOG, RECORD):
             _remove(out / name)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +16,20 @@ from ludus.train.configs import made
 from ludus.train.facts import config_json, devices
 from ludus.train.folder import TOKENS, refuse_inside
 from ludus.train.rows import DataSet
-from ludus.train.settings import Method, Settings
-from ludus.train.training import Data, Spoken
+from ludus.train.settings import Method, Settings, Shared
+from ludus.train.training import Spoken, Training
 from ludus.train.watch import Watch
 from ludus.train.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+@dataclass(frozen=True)
+class Job(ABC):
     """One training, and what it is made with."""
 
     method: Method
-    data: DataSet
     source: Source
     out: Path
-    settings: Settings
+    settings: Shared
     config: Any
     tokenizer: Any
     dialect: Dialect
@@ -37,10 +38,15 @@ class Job:
     command: str | None
 
     @property
-    def tokens(self) -> Path:
-        return self.out / TOKENS
+    @abstractmethod
+    def subject(self) -> str:
+        """What it is trained on, in a word."""
 
-    def about(self, data: Data) -> dict[str, Any]:
+    @abstractmethod
+    def known(self, there: Training) -> dict[str, Any]:
+        """What is trained on, as far as it decides whether a run that is there is this one."""
+
+    def about(self, trained_on: Mapping[str, Any]) -> dict[str, Any]:
         """As `training.json` has it."""
         return {
             "kind": self.method,
@@ -48,7 +54,7 @@ class Job:
             "model": self.source.name,
             "weights": fingerprint(self.source.name),
             "base": self.source.name if self.source.kind is Kind.HUB else None,
-            "data": data,
+            **trained_on,
             "dialect": Spoken(name=self.dialect.name, origin=self.dialect.origin),
             "settings": {**self.settings.as_json(), "processes": self.world.size},
             "config": config_json(self.config),
@@ -57,19 +63,46 @@ class Job:
         }
 
 
+@dataclass(frozen=True)
+class RowsJob(Job):
+    """A training on rows that lie on the disk."""
+
+    settings: Settings
+    data: DataSet
+
+    @property
+    def tokens(self) -> Path:
+        return self.out / TOKENS
+
+    @property
+    def subject(self) -> str:
+        return self.data.name
+
+    def known(self, there: Training) -> dict[str, Any]:
+        # How many rows there are follows from their digest, and is known only when they are read.
+        assert there.data is not None
+        return {"data": there.data.model_copy(update={"digest": self.data.digest})}
+
+
 def job_of(
     method: Method, data: DataSet, model: str, out: Path, settings: Settings,
     command: str | None, watch: Watch,
-) -> Job:  # fmt: skip
+) -> RowsJob:  # fmt: skip
+    made_with = ingredients(model, out, watch)
+    config = made(method, settings, out)
+    return RowsJob(
+        method=method, out=out, settings=settings, config=config, world=World.here(),
+        watch=watch, command=command, data=data, **made_with,
+    )  # fmt: skip
+
+
+def ingredients(model: str, out: Path, watch: Watch) -> dict[str, Any]:
+    """Which model it is, and how it is spoken to."""
     source = find(model, say=watch.say)
     refuse_inside(out, source)
-    config = made(method, settings, out)
     tokenizer = tokenizer_of(source)
     # Whether rows need tools that it does not know is seen on the rows.
     dialect = any_dialect(tokenizer)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    world = World.here()
-    return Job(
-        method, data, source, out, settings, config, tokenizer, dialect, world, watch, command
-    )
+    return {"source": source, "tokenizer": tokenizer, "dialect": dialect}

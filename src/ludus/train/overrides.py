@@ -63,19 +63,23 @@ _YES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": 
 _NONE = ("none", "null")
 
 
-def checked(config: type, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def checked(
+    config: type, overrides: Mapping[str, Any], refused: Mapping[str, str] = REFUSED
+) -> dict[str, Any]:
     """The values for a config's fields, each read by the type of its field."""
     known = {field.name for field in fields(config) if field.init}
     hints = typing.get_type_hints(config)
-    return {key: _value(key, value, known, hints) for key, value in overrides.items()}
+    return {key: _value(key, value, known, hints, refused) for key, value in overrides.items()}
 
 
-def _value(key: str, value: Any, known: set[str], hints: Mapping[str, Any]) -> Any:
-    why = _HUB if key.startswith(("hub_", "push_to_hub")) else REFUSED.get(key)
+def _value(
+    key: str, value: Any, known: set[str], hints: Mapping[str, Any], refused: Mapping[str, str]
+) -> Any:
+    why = _HUB if key.startswith(("hub_", "push_to_hub")) else refused.get(key)
     if why is not None and key in known:
         raise BadSetting(f"--set {key} is not for you to set: {why}.")
     if key not in known:
-        hint = did_you_mean(key, known - REFUSED.keys(), "See TRL's documentation of the config.")
+        hint = did_you_mean(key, known - refused.keys(), "See TRL's documentation of the config.")
         raise BadSetting(f"--set {key}: the trainer has no such field. {hint}")
     return _read(key, value, hints[key]) if isinstance(value, str) else value
 

@@ -128,10 +128,11 @@ def refuse_another(out: Path, about: Mapping[str, Any]) -> None:
 
 def _asked(about: Mapping[str, Any]) -> JsonObject:
     """What decides the weights. The data's path does not: its digest does."""
-    data = {"digest": about["data"]["digest"]}
+    rows, played = about.get("data"), about.get("environment")
+    data = {"digest": rows["digest"]} if rows else None
     settings = {key: value for key, value in about["settings"].items() if key not in _FREE}
     kept = {key: about.get(key) for key in ("kind", "model", "weights", "dialect")}
-    return {**kept, "data": data, **settings}
+    return {**kept, "data": data, "environment": played and played["spec"], **settings}
 
 
 def append(out: Path, line: Mapping[str, Any]) -> None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting, LudusError, RunError
 from ludus.policy.load import load_model
 from ludus.policy.quiet import require
 from ludus.train import checkpoints, folder, record, supply
 from ludus.train.configs import complete
-from ludus.train.ending import ended, outcome_of
-from ludus.train.job import Job, job_of
+from ludus.train.continuation import carry_out, trained
+from ludus.train.ending import ended
+from ludus.train.job import RowsJob, job_of
 from ludus.train.marks import Marked
 from ludus.train.outcome import Outcome
 from ludus.train.pace import Pace
@@ -57,7 +58,7 @@ def train(
             # One process holds it for all that train together.
             if job.world.main:
                 stack.enter_context(folder.held(out))
-        return _carry_out(job, overwrite=overwrite)
+        return carry_out(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
 
 
 def _require(settings: Settings) -> None:
@@ -66,34 +67,7 @@ def _require(settings: Settings) -> None:
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
 
 
-def _carry_out(job: Job, *, overwrite: bool) -> Outcome:
-    """Begin, go on, or find that nothing is left to do."""
-    there, out = _taken_up(job, overwrite=overwrite), job.out
-    if there is not None and there.figures is not None:
-        job.watch.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
-        if job.world.main:
-            folder.tidy(out)
-        return outcome_of(out, there.figures, None)
-    try:
-        return _run(job, there, overwrite=overwrite)
-    except LudusError:
-        if job.world.main:
-            folder.abandon(out)
-        raise
-
-
-def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
-    """What is in the folder already, if it is this very run."""
-    there = record.read(job.out)
-    if there is None or overwrite or not record.is_begun(job.out):
-        return None
-    # How many rows there are follows from their digest, and is known only when they are read.
-    data = there.data.model_copy(update={"digest": job.data.digest})
-    record.refuse_another(job.out, job.about(data))
-    return there
-
-
-def _run(job: Job, there: Training | None, *, overwrite: bool) -> Outcome:
+def _run(job: RowsJob, there: Training | None, *, overwrite: bool) -> Outcome:
     checkpoint = checkpoints.newest(job.out) if there is not None else None
     standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
     with job.world.together():
@@ -108,11 +82,11 @@ def _run(job: Job, there: Training | None, *, overwrite: bool) -> Outcome:
     with scoring_where_there_is_loss():
         with job.world.together():
             trainer, pace = _trainer(job, model, fed, standing, begin)
-        _train(trainer, checkpoint)
+        trained(trainer, checkpoint)
     return ended(job, trainer, pace)
 
 
-def _supplied(job: Job) -> Any:
+def _supplied(job: RowsJob) -> Any:
     """The model; the first process lays out for all what it is fed."""
     draft = _drafted(job) if job.world.main else None
     model = load_model(job.source.name, device="cpu", dtype="float32")
@@ -129,27 +103,7 @@ def _supplied(job: Job) -> Any:
     return model
 
 
-def _train(trainer: Any, checkpoint: Path | None) -> None:
-    import torch
-
-    try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except LudusError:
-        raise
-    except torch.OutOfMemoryError as error:
-        raise RunError(
-            "The memory of the GPU does not suffice. Use a smaller --batch-size with --accumulate, "
-            "a smaller --max-length, --gradient-checkpointing, or --lora; with the same settings "
-            "it fails again."
-        ) from error
-    except Exception as error:
-        if trainer.stepped:
-            raise
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise BadSetting(f"Training cannot begin with these settings: {said}") from error
-
-
-def _drafted(job: Job) -> supply.Draft:
+def _drafted(job: RowsJob) -> supply.Draft:
     job.watch.say(f"Making tokens of the rows of {job.data.name}")
     maker = Maker(job.tokenizer, job.dialect.template, job.method)
     return supply.draft(job.data, maker, job.tokens, job.watch.say)
@@ -162,7 +116,7 @@ def _context(model: Any) -> int | None:
 
 
 def _trainer(
-    job: Job, model: Any, fed: Supply, standing: checkpoints.Standing | None,
+    job: RowsJob, model: Any, fed: Supply, standing: checkpoints.Standing | None,
     begin: Callable[[], None],
 ) -> tuple[Any, Pace]:  # fmt: skip
     settings, config = job.settings, job.config
@@ -187,7 +141,7 @@ def _trainer(
     return trainer, pace
 
 
-def _reference(job: Job) -> Any:
+def _reference(job: RowsJob) -> Any:
     """The base beside the model, where it is asked anew for every batch.
 
     Under FSDP beforehand too: there TRL would look for it by a name that it may not have.
@@ -208,7 +162,7 @@ def _steps(config: Any, rows: int, world: World) -> int:
     return ceil(steps)
 
 
-def _begin(job: Job, fed: Supply, standing: checkpoints.Standing | None) -> None:
+def _begin(job: RowsJob, fed: Supply, standing: checkpoints.Standing | None) -> None:
     checkpoints.sweep(job.out)
     step = standing.step if standing else 0
     data = Data(
@@ -216,5 +170,5 @@ def _begin(job: Job, fed: Supply, standing: checkpoints.Standing | None) -> None
         test_rows=fed.test_rows or None, left_out=fed.left_out, cut=fed.cut,
     )  # fmt: skip
     # The record first: a log without one would be a stranger's.
-    record.begin(job.out, job.about(data), resumed_from=step if standing else None)
+    record.begin(job.out, job.about({"data": data}), resumed_from=step if standing else None)
     record.rewind(job.out, step)

@@ -15,7 +15,7 @@ from ludus.policy.dialect import Dialect, adopt
 from ludus.policy.load import load_model
 from ludus.policy.source import Kind, Source, base_of
 from ludus.train.folder import ADAPTER
-from ludus.train.settings import Settings
+from ludus.train.settings import Shared
 from ludus.train.trainers import adapter_of
 
 
@@ -34,7 +34,7 @@ def saved_dtype(source: Source) -> str:
 
 
 def save(
-    trainer: Any, tokenizer: Any, dialect: Dialect, settings: Settings, source: Source,
+    trainer: Any, tokenizer: Any, dialect: Dialect, settings: Shared, source: Source,
     *, dtype: str, out: Path,
 ) -> None:  # fmt: skip
     """Write all that `from_pretrained` needs. Every process takes part, and the first writes."""
@@ -54,7 +54,7 @@ def _gathered(trainer: Any) -> Any:
     return trainer.accelerator.get_state_dict(sharded)
 
 
-def refilled(state: Mapping[str, Any], settings: Settings, source: Source) -> Any:
+def refilled(state: Mapping[str, Any], settings: Shared, source: Source) -> Any:
     """The base loaded anew, with these weights: one that is whole, and can be merged."""
     model = load_model(source.name, device="cpu", dtype="float32")
     if settings.lora is not None:
@@ -72,7 +72,7 @@ def refilled(state: Mapping[str, Any], settings: Settings, source: Source) -> An
 
 
 def _save_whole(
-    model: Any, dialect: Dialect, settings: Settings, source: Source, dtype: str, out: Path
+    model: Any, dialect: Dialect, settings: Shared, source: Source, dtype: str, out: Path
 ) -> None:
     import torch
 

@@ -11,17 +11,18 @@ from typing import Any, Literal
 
 from ludus.errors import BadSetting, did_you_mean
 
-Method = Literal["sft", "dpo"]
+Method = Literal["sft", "dpo", "grpo"]
 PRECISIONS = ("bf16", "fp16", "fp32")
 BATCH = 8
 """Rows per step and process. Enough that a gradient is no single row's opinion, and little enough
 for the memory of one GPU; `accumulate` makes it larger without more memory."""
-EPOCHS: Mapping[Method, float] = {"sft": 3.0, "dpo": 1.0}
+EPOCHS: Mapping[str, float] = {"sft": 3.0, "dpo": 1.0}
 """Preferences are learned at once: seen again, a pair is learned by heart."""
 _BILLION = 1_000_000_000
 _RATES: Mapping[Method, tuple[float, float, float]] = {
     "sft": (2e-4, 2e-5, 2e-4),
     "dpo": (5e-6, 1e-6, 5e-6),
+    "grpo": (1e-5, 1e-6, 1e-5),
 }
 """For a small model, for one of a billion weights and more, and for an adapter."""
 
@@ -40,9 +41,9 @@ class Lora:
     """Write a whole model, with the adapter beside it; else the adapter alone."""
 
     def __post_init__(self) -> None:
-        _at_least("--lora-rank", self.rank, 1)
+        at_least("--lora-rank", self.rank, 1)
         if self.alpha is not None:
-            _at_least("--lora-alpha", self.alpha, 1)
+            at_least("--lora-alpha", self.alpha, 1)
         if not 0 <= self.dropout < 1:
             raise BadSetting(f"--lora-dropout {self.dropout} is no share: write 0 to 0.99.")
         if self.targets == ():
@@ -54,25 +55,15 @@ class Lora:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """All that decides what comes out; the same settings over the same rows give the same."""
+class Shared:
+    """What every method lets a user decide."""
 
-    epochs: float | None = None
-    """How often every row is seen; None: by the method, see `EPOCHS`."""
     batch_size: int | None = None
-    """Rows per step in each process; None: `BATCH`."""
-    accumulate: int = 1
-    """Batches whose gradients are summed before the weights move."""
+    """Rows that go through the model at once in each process."""
     learning_rate: float | None = None
     """None: by method, size of the model and adapter; see `learning_rate_of`."""
-    max_length: int | None = None
-    """Tokens of a row that are kept; None: as the data set says, or as the rows ask for."""
-    drop: bool = False
-    """Leave out rows of which nothing would be learned, instead of refusing to begin."""
-    packing: bool = False
-    """SFT: several short rows in one sequence, none of which sees another."""
     beta: float | None = None
-    """DPO: how dear it is to move away from the base; None: 0.1."""
+    """How dear it is to move away from the base; None: by the method."""
     lora: Lora | None = None
     gradient_checkpointing: bool = False
     """Compute activations twice instead of keeping them: slower, with much less memory."""
@@ -83,19 +74,14 @@ class Settings:
     """Seconds between checkpoints."""
     seed: int = 0
     report_to: str | None = None
-    compile: bool | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Fields of TRL's config, by name; texts are read by the field's type."""
 
     def __post_init__(self) -> None:
-        _above("--epochs", self.epochs)
-        _at_least("--batch-size", self.batch_size, 1)
-        _at_least("--accumulate", self.accumulate, 1)
-        _above("--learning-rate", self.learning_rate)
-        _at_least("--max-length", self.max_length, 2)
-        _above("--beta", self.beta)
-        _at_least("--checkpoint-every", self.checkpoint_every, 0)
-        _at_least("--seed", self.seed, 0)
+        at_least("--batch-size", self.batch_size, 1)
+        above("--learning-rate", self.learning_rate)
+        at_least("--checkpoint-every", self.checkpoint_every, 0)
+        at_least("--seed", self.seed, 0)
         if self.precision is not None and self.precision not in PRECISIONS:
             hint = did_you_mean(self.precision, PRECISIONS, f"Write {', '.join(PRECISIONS)}.")
             raise BadSetting(f"--precision {self.precision} is unknown. {hint}")
@@ -103,6 +89,33 @@ class Settings:
     def as_json(self) -> dict[str, Any]:
         """As `training.json` holds them."""
         return {**asdict(self), "overrides": dict(self.overrides)}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(Shared):
+    """All that decides what SFT or DPO makes; the same settings over the same rows give the same.
+
+    `batch_size` is `BATCH` where nothing is said, DPO's `beta` 0.1.
+    """
+
+    epochs: float | None = None
+    """How often every row is seen; None: by the method, see `EPOCHS`."""
+    accumulate: int = 1
+    """Batches whose gradients are summed before the weights move."""
+    max_length: int | None = None
+    """Tokens of a row that are kept; None: as the data set says, or as the rows ask for."""
+    drop: bool = False
+    """Leave out rows of which nothing would be learned, instead of refusing to begin."""
+    packing: bool = False
+    """SFT: several short rows in one sequence, none of which sees another."""
+    compile: bool | None = None
+
+    def __post_init__(self) -> None:
+        Shared.__post_init__(self)
+        above("--epochs", self.epochs)
+        at_least("--accumulate", self.accumulate, 1)
+        at_least("--max-length", self.max_length, 2)
+        above("--beta", self.beta)
 
 
 def settled(settings: Settings, method: Method) -> Settings:
@@ -116,7 +129,7 @@ def settled(settings: Settings, method: Method) -> Settings:
     return replace(settings, epochs=settings.epochs or EPOCHS[method])
 
 
-def learning_rate_of(settings: Settings, method: Method, weights: int) -> float:
+def learning_rate_of(settings: Shared, method: Method, weights: int) -> float:
     """The rate that was asked for, or one that suits the method and the model.
 
     A small model moves far in few steps and takes a high rate; one of a billion weights and more
@@ -145,11 +158,11 @@ def overrides_of(assignments: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _at_least(option: str, value: float | None, least: int) -> None:
+def at_least(option: str, value: float | None, least: int) -> None:
     if value is not None and not value >= least:
         raise BadSetting(f"{option} {value} is too little: {least} is the least.")
 
 
-def _above(option: str, value: float | None) -> None:
+def above(option: str, value: float | None) -> None:
     if value is not None and not 0 < value < float("inf"):
         raise BadSetting(f"{option} {value} cannot be: write a number above 0.")

@@ -29,6 +29,15 @@ class Data(_Part):
     """Rows that were trained on without their end, because they are longer than `max_length`."""
 
 
+class Played(_Part):
+    """What was tried, where a model learns by trial."""
+
+    spec: str
+    """As it was typed: one environment, or a mix with its shares."""
+    names: tuple[str, ...]
+    """What episodes call the environments."""
+
+
 class Spoken(_Part):
     """The dialect: under which chat template it was trained, and whose that is."""
 
@@ -50,13 +59,19 @@ class Figures(_Part):
     eval_loss: float | None = None
     peak_memory: int | None = None
     """Bytes of the device's memory."""
+    episodes: int | None = None
+    """That were played."""
+    first_reward: float | None = None
+    last_reward: float | None = None
+    eval_reward: float | None = None
+    """On held-out tasks, the last that was measured."""
 
 
 class Training(_Part):
     """What `training.json` says."""
 
     version: Literal[1] = 1
-    kind: Literal["sft", "dpo"]
+    kind: Literal["sft", "dpo", "grpo"]
     created_at: AwareDatetime
     command: str | None = None
     """As it was typed."""
@@ -67,7 +82,10 @@ class Training(_Part):
     base: str | None = None
     """The model's name on the Hub, where it has one."""
     license: str | None = None
-    data: Data
+    data: Data | None = None
+    """The rows of SFT and DPO."""
+    environment: Played | None = None
+    """The tasks of GRPO."""
     dialect: Spoken
     settings: JsonObject
     """`Settings.as_json()`, with `overrides` as given by --set."""

@@ -1,0 +1,67 @@
+"""A run that is begun, gone on with, or found done already; whatever the method.
+
+What there is to do is the business of whoever calls; here is only whether, and from where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import BadSetting, LudusError, RunError
+from ludus.train import folder, record
+from ludus.train.ending import outcome_of
+from ludus.train.job import Job
+from ludus.train.outcome import Outcome
+from ludus.train.training import Training
+
+Run = Callable[[Training | None], Outcome]
+"""Does the work; it is given the record of a run to go on with, if there is one."""
+
+
+def carry_out(job: Job, run: Run, *, overwrite: bool) -> Outcome:
+    """Begin, go on, or find that nothing is left to do."""
+    there, out = _taken_up(job, overwrite=overwrite), job.out
+    if there is not None and there.figures is not None:
+        job.watch.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
+        if job.world.main:
+            folder.tidy(out)
+        return outcome_of(out, there.figures, None)
+    try:
+        return run(there)
+    except LudusError:
+        if job.world.main:
+            folder.abandon(out)
+        raise
+
+
+def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
+    """What is in the folder already, if it is this very run."""
+    there = record.read(job.out)
+    if there is None or overwrite or not record.is_begun(job.out):
+        return None
+    known = job.known(there) if there.kind == job.method else {}
+    record.refuse_another(job.out, job.about(known))
+    return there
+
+
+def trained(trainer: Any, checkpoint: Path | None) -> None:
+    """Let it train, and say in a line what stops it."""
+    import torch
+
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except LudusError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            "The memory of the GPU does not suffice. Use a smaller --batch-size, fewer tokens "
+            "(--max-length, or --max-tokens), --gradient-checkpointing, or --lora; with the same "
+            "settings it fails again."
+        ) from error
+    except Exception as error:
+        if trainer.stepped:
+            raise
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise BadSetting(f"Training cannot begin with these settings: {said}") from error

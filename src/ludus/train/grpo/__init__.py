@@ -1,0 +1,1 @@
+"""GRPO: a model tries tasks in groups, and learns from which of its attempts did better."""

@@ -1,0 +1,97 @@
+"""How a model is trained by GRPO: what a user may say, and what is taken where nothing is said.
+
+Values only. TRL's own fields, which `overrides` reach, are `ludus.train.grpo.config`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from ludus.errors import BadSetting, did_you_mean
+from ludus.policy.sampling import Sampling
+from ludus.rollout import SYSTEM_PROMPT, Limits
+from ludus.train.settings import Shared, at_least
+
+Equal = Literal["skip", "resample", "keep"]
+Rollouts = Literal["fast", "trl"]
+Vllm = Literal["colocate", "server"]
+
+
+@dataclass(frozen=True, slots=True)
+class GrpoSettings(Shared):
+    """All that decides what comes out.
+
+    `batch_size` is all of a step's episodes that a process has, where nothing is said, and `beta`
+    is 0: no model is held beside the one that learns.
+    """
+
+    steps: int = 150
+    groups: int = 8
+    """Tasks of a step, over all processes."""
+    group_size: int = 8
+    """Attempts at each task, which are compared with one another."""
+    max_tokens: int = 256
+    """Of all of an episode's replies together; each turn gets what is left."""
+    max_turns: int = 20
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    equal: Equal = "skip"
+    """What is done with groups whose members all got the same reward, which teach nothing: they are
+    left out of the step, replaced by other tasks, or kept as TRL keeps them."""
+    resamples: int = 2
+    """How often such groups are replaced, at the most, with `equal="resample"`."""
+    rollouts: Rollouts = "fast"
+    """Who plays: Ludus, or TRL's own loop."""
+    vllm: Vllm | None = None
+    rewards: tuple[str, ...] = ()
+    """Reward functions besides the environment's: `module:function`, or with a weight
+    `module:function=0.5`."""
+    eval_every: int | None = None
+    """Steps between two evaluations on held-out tasks."""
+    eval_episodes: int = 64
+    early_stop: bool = False
+    """End when nothing is left to learn."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of reset for every episode."""
+    system_prompt: str | None = SYSTEM_PROMPT
+
+    def __post_init__(self) -> None:
+        Shared.__post_init__(self)
+        for option, least in _LEAST.items():
+            at_least(f"--{option.replace('_', '-')}", getattr(self, option), least)
+        _one_of("--equal", self.equal, get_args(Equal))
+        _one_of("--rollouts", self.rollouts, get_args(Rollouts))
+        _one_of("--vllm", self.vllm, (None, *get_args(Vllm)))
+        Sampling(self.temperature, self.top_p, self.top_k)
+        if self.temperature == 0:
+            raise BadSetting(
+                "--temperature 0 gives every member of a group the same reply, and nothing can be "
+                "learned from that. Write 1, or a little less."
+            )
+        if "seed" in self.task:
+            raise BadSetting("The seed of each episode comes from --seed; leave it out of --task.")
+
+    @property
+    def episodes(self) -> int:
+        """Of one step, over all processes."""
+        return self.groups * self.group_size
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(max_turns=self.max_turns, max_episode_tokens=self.max_tokens)
+
+
+_LEAST = {
+    "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_turns": 1, "beta": 0,
+    "resamples": 1, "eval_every": 1, "eval_episodes": 1,
+}  # fmt: skip
+
+
+def _one_of(option: str, value: str | None, known: tuple[str | None, ...]) -> None:
+    if value not in known:
+        names = [name for name in known if name]
+        hint = did_you_mean(str(value), names, f"Write {', '.join(names)}.")
+        raise BadSetting(f"{option} {value} is unknown. {hint}")
