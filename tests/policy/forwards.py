@@ -16,7 +16,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from ludus.policy.decoder import Decoder, Request, Sampled
+from ludus.policy.decoder import Decoder
+from ludus.policy.requests import Request, Sampled
 from ludus.policy.sampling import Sampling
 
 WORDS = 97

@@ -16,8 +16,9 @@ import torch
 from world import until, wait_until
 
 from ludus.errors import AgentError
-from ludus.policy.decoder import Decoder, Deliver, Request, Sampled, Wanted
+from ludus.policy.decoder import Decoder
 from ludus.policy.generate import Generator, Sampling
+from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted
 from policy.forwards import answers, model_of, prompt, request
 
 TESTS = Path(__file__).parents[1]
@@ -33,8 +34,14 @@ class Watched:
         self.steps = 0
         self._fails = fails
         self._decoder = Decoder(model_of("llama"), pad_id=0)
+        self.tally = self._decoder.tally
 
-    def run(self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted) -> None:
+    def refresh(self) -> None:
+        self._decoder.refresh()
+
+    def run(
+        self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted, more: More
+    ) -> None:
         self.batches.append([request.seed for request in requests])
         assert self.free.wait(30)
         error = self._fails(requests)

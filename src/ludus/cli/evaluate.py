@@ -216,7 +216,9 @@ def _width(sheet: Sheet, cut: str) -> int:
 def _cell(cell: str, cut: str) -> Text:
     from rich.text import Text
 
-    value, bracket, interval = cell.partition(" (")
+    from ludus.cli.console import harmless
+
+    value, bracket, interval = harmless(cell).partition(" (")
     return Text.assemble(value, (f"{cut}({interval}" if bracket else "", "dim"))
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
 
 import typer
 
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -44,6 +47,18 @@ def tallied(counts: Mapping[str, int]) -> str:
     """Most frequent first: ModelBusy 12, SessionLost 3."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {number:,}" for name, number in ordered if number)
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """A curve in a line of blocks, the lowest at the bottom; many values share a block."""
+    if len(values) < 2:
+        return ""
+    size = min(width, len(values))
+    edges = [number * len(values) // size for number in range(size + 1)]
+    means = [fmean(values[start:end]) for start, end in pairwise(edges)]
+    low, high = min(means), max(means)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
 def seconds_of(text: str, option: str) -> float:

@@ -15,6 +15,7 @@ from ludus.cli import (
     check,
     collect,
     curate,
+    diagnose,
     envs,
     evaluate,
     init,
@@ -60,6 +61,7 @@ app.command("import")(bring.bring)
 app.command("curate")(curate.curate)
 app.command("eval")(evaluate.evaluate)
 app.add_typer(train.app, name="train")
+app.command("diagnose")(diagnose.diagnose)
 app.command("runs")(runs.runs)
 app.command("show")(show.show)
 app.command("init")(init.init)

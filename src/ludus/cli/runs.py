@@ -1,4 +1,4 @@
-"""`ludus runs`: what has been collected."""
+"""`ludus runs`: what has been collected, and what GRPO has played."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ def runs(
 
     Example: ludus runs
     """
-    from ludus.data.run import find_runs
     from ludus.errors import RunError
 
     if not root.exists():
         raise RunError(f"There is no folder {root}. `ludus collect` makes runs; name their folder.")
-    found = find_runs(root)
+    found = _found(root)
     if not found:
         raise RunError(f"No run is in {root} or below it. `ludus collect` makes one.")
     facts = [_facts(folder) for folder in found]
@@ -37,6 +36,40 @@ def runs(
             typer.echo(json.dumps(fact, allow_nan=False))
     else:
         _print(facts)
+
+
+def _found(root: Path) -> list[RunFolder]:
+    """Runs of both kinds, the oldest first."""
+    from ludus.data.run import find_runs, folders
+
+    played = [run for folder in folders(root) if (run := _played_in_training(folder)) is not None]
+    return sorted([*find_runs(root), *played], key=lambda run: (run.about.created_at, run.path))
+
+
+def _played_in_training(folder: Path) -> RunFolder | None:
+    """The episodes that a model was trained by, as a run; such a folder has no `run.json`."""
+    if not ((folder / "training.json").is_file() and (folder / "episodes.jsonl").is_file()):
+        return None
+
+    from ludus.data.run import About, RunFolder
+    from ludus.data.settings import digest
+    from ludus.errors import RunError
+    from ludus.train.record import read
+
+    try:
+        record = read(folder)
+    except RunError:
+        return None
+    if record is None or record.environment is None:
+        return None
+    about = About(
+        kind=record.kind,
+        created_at=record.created_at,
+        digest=digest(record.settings),
+        settings={"environment": record.environment.spec, "agent": {"model": record.model}},
+        versions=record.versions,
+    )
+    return RunFolder(folder, about)
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:

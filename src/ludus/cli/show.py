@@ -72,8 +72,9 @@ def _head(out: Console, episode: Episode) -> None:
     agent = " ".join(
         str(episode.agent[key]) for key in ("provider", "model") if key in episode.agent
     )
-    facts = [episode.environment, f"seed {episode.seed}", agent]
-    head = f"{episode.episode_id}  {' · '.join(facts)}"
+    step = f"step {episode.agent['step']}" if "step" in episode.agent else ""
+    facts = [episode.environment, f"seed {episode.seed}", agent, step]
+    head = f"{episode.episode_id}  {' · '.join(fact for fact in facts if fact)}"
     out.print(harmless(head), markup=False, soft_wrap=True, style="bold")
 
 

@@ -1,17 +1,27 @@
-"""`ludus train`: rows -> a better model, by SFT or DPO."""
+"""`ludus train`: rows -> a better model by SFT or DPO, or an environment -> one by GRPO."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from ludus.cli import train_options as options
+from ludus.cli.ending import Ending
+from ludus.cli.story import Story
+from ludus.cli.train_grpo import grpo
 from ludus.cli.train_options import lora_of, settings_of
 from ludus.cli.trained import Push, train
+from ludus.cli.typed import as_typed
+
+if TYPE_CHECKING:
+    from ludus.train import Outcome, Settings, Watch
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Train a model on rows: imitation (sft), or preferences (dpo).",
+    help="Train a model: imitation (sft), preferences (dpo), or trial and reward (grpo).",
 )
 
 
@@ -82,7 +92,7 @@ def sft(
         report_to=report_to,
     )
     push = Push.to(push_to_hub, private=private)
-    train("sft", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json)
+    _on_rows("sft", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json)
 
 
 @app.command()
@@ -151,4 +161,32 @@ def dpo(
         report_to=report_to,
     )
     push = Push.to(push_to_hub, private=private)
-    train("dpo", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json)
+    _on_rows("dpo", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json)
+
+
+app.command()(grpo)
+
+
+def _on_rows(
+    kind: Literal["sft", "dpo"],
+    data: Path,
+    model: str,
+    out: Path,
+    settings: Settings,
+    *,
+    overwrite: bool,
+    push: Push | None,
+    as_json: bool,
+) -> None:
+    import ludus.train as stages
+
+    method = stages.sft if kind == "sft" else stages.dpo
+
+    def stage(watch: Watch) -> Outcome:
+        return method(
+            data, model, out, settings, overwrite=overwrite, command=as_typed(), watch=watch
+        )
+
+    train(
+        stage, story=Story(), ending=Ending(model), overwrite=overwrite, push=push, as_json=as_json
+    )

@@ -1,4 +1,4 @@
-"""The options that `ludus train sft` and `ludus train dpo` have in common, and what they mean."""
+"""The options that the commands of `ludus train` have in common, and what they mean."""
 
 from __future__ import annotations
 
@@ -117,18 +117,25 @@ def settings_of(
     **plain: Any,
 ) -> Settings:
     """All options as the trainer's settings."""
-    from ludus.train.settings import Settings, overrides_of
+    from ludus.train.settings import Settings
+
+    return Settings(**shared_of(checkpoint_every, assignments, report_to), lora=lora, **plain)
+
+
+def shared_of(
+    checkpoint_every: str, assignments: list[str] | None, report_to: Report | None
+) -> dict[str, Any]:
+    """Those settings of every method that an option says in words of its own."""
+    from ludus.train.settings import overrides_of
 
     overrides = overrides_of(assignments or ())
     if secret := next((key for key in overrides if key.endswith("hub_token")), None):
         raise BadSetting(f"--set {secret} would be written down. Set HF_TOKEN instead.")
-    return Settings(
-        checkpoint_every=seconds_of(checkpoint_every, "--checkpoint-every"),
-        overrides=overrides,
-        report_to=_reporter(report_to),
-        lora=lora,
-        **plain,
-    )
+    return {
+        "checkpoint_every": seconds_of(checkpoint_every, "--checkpoint-every"),
+        "overrides": overrides,
+        "report_to": _reporter(report_to),
+    }
 
 
 def lora_of(

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
-from ludus.cli.typed import as_typed
+from ludus.cli.console import harmless
 from ludus.errors import BadSetting, LudusError
 
 if TYPE_CHECKING:
-    from ludus.train import Outcome, Settings
-    from ludus.train.training import Figures
+    from ludus.cli.ending import Ending
+    from ludus.cli.story import Story
+    from ludus.train import Outcome, Watch
+
+_NAME = 10
+"""How wide the names of the lines at the end are, at the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +63,29 @@ class Push:
 
 
 def train(
-    kind: Literal["sft", "dpo"],
-    data: Path,
-    model: str,
-    out: Path,
-    settings: Settings,
+    stage: Callable[[Watch], Outcome],
     *,
+    story: Story,
+    ending: Ending,
     overwrite: bool,
     push: Push | None,
     as_json: bool,
 ) -> None:
     """Train, and say what came of it."""
-    import ludus.train as stages
     from ludus.cli.training import display
 
     first = os.environ.get("RANK", "0") == "0"
-    stage = stages.sft if kind == "sft" else stages.dpo
     again = "the same command without --overwrite" if overwrite else "the same command"
     checked = push.open if push is not None and first else None
     with _complaining(first, as_json=as_json):
         # What those print who keep the curves is no result.
         with (
-            display(as_json=as_json, quiet=not first, checked=checked) as watch,
+            display(story, as_json=as_json, quiet=not first, checked=checked) as watch,
             redirect_stdout(sys.stderr),
         ):
-            outcome = stage(
-                data, model, out, settings, overwrite=overwrite, command=as_typed(), watch=watch
-            )
+            outcome = stage(watch)
         if first:
-            _tell(outcome, model, again, as_json=as_json)
+            _tell(outcome, ending, again, as_json=as_json)
         _leave(outcome)
         if first and push is not None:
             url = push.upload(outcome.folder, again)
@@ -116,47 +113,20 @@ def _leave(outcome: Outcome) -> None:
         raise typer.Exit(EXIT_CODES.get(outcome.stopped, 1))
 
 
-def _tell(outcome: Outcome, model: str, again: str, *, as_json: bool) -> None:
-    from ludus.train.record import read
-
-    record = read(outcome.folder)
-    figures = record.figures if record is not None else None
+def _tell(outcome: Outcome, ending: Ending, again: str, *, as_json: bool) -> None:
     if as_json:
-        facts = figures.model_dump() if figures is not None else {}
-        told = {"folder": str(outcome.folder), **facts}
+        told = {"folder": str(outcome.folder), **ending.facts(outcome)}
         told |= {"steps": outcome.steps, "stopped": outcome.stopped}
         typer.echo(json.dumps({"event": "done", **told}, allow_nan=False))
     elif outcome.stopped is not None:
         typer.echo(f"Stopped at step {outcome.steps:,}; {again} goes on from there.")
     else:
-        for name, value in _lines(outcome, figures):
-            typer.echo(f"{name:<10}{value}")
-        tried = ("-c", f"hf:{model}", "-c", f"hf:{outcome.folder}", "-n", "100")
-        typer.echo(f"Next: ludus eval ENV {shlex.join(tried)}")
-
-
-def _lines(outcome: Outcome, figures: Figures | None) -> list[tuple[str, str]]:
-    from ludus.cli.figures import clock, count
-
-    found = [("steps", f"{outcome.steps:,}{_resumed(outcome)}")]
-    if figures is not None:
-        if figures.first_loss is not None and figures.last_loss is not None:
-            found.append(("loss", f"{figures.first_loss:.4g} -> {figures.last_loss:.4g}"))
-        if figures.eval_loss is not None:
-            found.append(("test loss", f"{figures.eval_loss:.4g}"))
-        if figures.seconds is not None:
-            rate = figures.tokens_per_second
-            speed = f", {count(rate)} tokens/s" if rate else ""
-            found.append(("time", f"{clock(figures.seconds)}{speed}"))
-    return [*found, ("model", str(outcome.folder))]
-
-
-def _resumed(outcome: Outcome) -> str:
-    if outcome.resumed_from is None:
-        return ""
-    if outcome.resumed_from >= outcome.steps:
-        return " (all of them were done)"
-    return f" (went on after {outcome.resumed_from:,})"
+        lines = ending.lines(outcome)
+        width = max(_NAME, *(len(name) + 2 for name, _ in lines))
+        for name, value in lines:
+            typer.echo(harmless(f"{name:<{width}}{value}"))
+        for line in ending.advice(outcome):
+            typer.echo(harmless(line))
 
 
 def _card(folder: Path, repo_id: str) -> str:

@@ -15,14 +15,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ludus.cli.console import console, harmless
-from ludus.cli.figures import clock, count
+from ludus.cli.story import Story
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import RenderableType
+    from rich.live import Live
 
 EVERY = 10.0
 """Seconds between two plain lines."""
 EXIT_CODES = {"interrupted": 130, "terminated": 143}
+_BAR = 30
 _STOPPING = "Stopping after this step; Ctrl-C again stops at once."
 _REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
@@ -30,29 +32,21 @@ _REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 class Display:
     """Told how training goes. This one shows nothing: another process does."""
 
-    def __init__(self, checked: Callable[[], None] | None = None) -> None:
+    def __init__(self, story: Story, checked: Callable[[], None] | None = None) -> None:
+        self.story = story
         self.stopping: str | None = None
         self._checked = checked
         self.begun = False
-        self.total = self.step_now = self._first_step = 0
-        self._since = time.monotonic()
-        self._first_tokens: int | None = None
-        self.speed: float | None = None
-        self.newest: dict[str, Any] = {}
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         if self._checked is not None:
             self._checked()
         self.begun = True
-        self.total = total_steps
-        self.step_now = self._first_step = resumed_from or 0
-        self._since = time.monotonic()
+        self.story.begin(total_steps, resumed_from)
 
     def step(self, line: Mapping[str, Any]) -> None:
         """Keep the newest figures, and show them."""
-        self.step_now = max(self.step_now, int(line.get("step") or 0))
-        self.newest.update(line)
-        self._measure(line.get("tokens"))
+        self.story.add(line)
         self.show(line)
 
     def say(self, words: str) -> None:
@@ -64,54 +58,24 @@ class Display:
     def close(self) -> None:
         """Nothing more will happen."""
 
-    @property
-    def seconds_left(self) -> float | None:
-        done = self.step_now - self._first_step
-        if done <= 0:
-            return None
-        return (time.monotonic() - self._since) / done * max(0, self.total - self.step_now)
-
-    def words(self) -> list[str]:
-        """How things stand: loss, rate, speed, time left."""
-        loss, test = self.newest.get("loss"), self.newest.get("eval_loss")
-        rate, left = self.newest.get("learning_rate"), self.seconds_left
-        parts = (
-            f"loss {loss:.4f}" if loss is not None else "",
-            f"test loss {test:.4f}" if test is not None else "",
-            f"lr {rate:.2e}" if rate is not None else "",
-            f"{count(self.speed)} tokens/s" if self.speed else "",
-            f"{clock(left)} left" if left is not None else "",
-        )
-        return [part for part in parts if part]
-
-    def _measure(self, tokens: int | None) -> None:
-        """Tokens a second, from the first logged line on: before it came the warm-up."""
-        if tokens is None:
-            return
-        if self._first_tokens is None:
-            self._first_tokens, self._first_at = tokens, time.monotonic()
-        elif (passed := time.monotonic() - self._first_at) > 0:
-            self.speed = (tokens - self._first_tokens) / passed
-
 
 class LiveDisplay(Display):
-    """A bar that keeps itself up to date."""
+    """A bar that keeps itself up to date, and below it what else the story tells."""
 
-    _bar: Progress | None = None
+    _live: Live | None = None
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.live import Live
 
         super().begin(total_steps, resumed_from)
-        columns = (BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn("{task.description}"))
-        self._bar = Progress(*columns, console=console(stderr=True), transient=True)
-        self._task = self._bar.add_task("", total=total_steps, completed=self.step_now)
-        self._bar.start()
+        self._live = Live(
+            console=console(stderr=True), get_renderable=self._picture, transient=True
+        )
+        self._live.start()
 
     def show(self, line: Mapping[str, Any]) -> None:
-        if self._bar is not None:
-            words = "  ".join(self.words())
-            self._bar.update(self._task, completed=self.step_now, description=words)
+        if self._live is not None:
+            self._live.refresh()
 
     def say(self, words: str) -> None:
         from rich.text import Text
@@ -119,8 +83,23 @@ class LiveDisplay(Display):
         console(stderr=True).print(Text(harmless(words), style="dim"))
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        story = self.story
+        head, below = Table.grid(padding=(0, 1)), Table.grid(padding=(0, 2))
+        bar = ProgressBar(total=story.total, completed=story.step, width=_BAR)
+        said = [f"{story.step:,}/{story.total:,}", *story.heading()]
+        head.add_row(bar, Text("  ".join(said)))
+        for name, words in story.rows(ascii_only=console(stderr=True).options.ascii_only):
+            below.add_row(Text(name, style="bold"), Text(harmless(words)))
+        return Group(head, below)
 
 
 class PlainDisplay(Display):
@@ -132,7 +111,8 @@ class PlainDisplay(Display):
         now = time.monotonic()
         if now - self._said >= EVERY:
             self._said = now
-            self.say(", ".join([f"step {self.step_now:,}/{self.total:,}", *self.words()]))
+            story = self.story
+            self.say(", ".join([f"step {story.step:,}/{story.total:,}", *story.words()]))
 
     def say(self, words: str) -> None:
         print(harmless(words), file=sys.stderr, flush=True)
@@ -141,8 +121,8 @@ class PlainDisplay(Display):
 class JsonDisplay(Display):
     """One JSON object a line, on what is stdout now: others may be sent elsewhere later."""
 
-    def __init__(self, checked: Callable[[], None] | None = None) -> None:
-        super().__init__(checked)
+    def __init__(self, story: Story, checked: Callable[[], None] | None = None) -> None:
+        super().__init__(story, checked)
         self._to = sys.stdout
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
@@ -150,7 +130,7 @@ class JsonDisplay(Display):
         self._event("begin", total_steps=total_steps, resumed_from=resumed_from)
 
     def show(self, line: Mapping[str, Any]) -> None:
-        left = self.seconds_left
+        left = self.story.seconds_left
         self._event("step", **line, seconds_left=None if left is None else round(left, 1))
 
     def say(self, words: str) -> None:
@@ -165,11 +145,15 @@ class JsonDisplay(Display):
 
 @contextmanager
 def display(
-    *, as_json: bool, quiet: bool = False, checked: Callable[[], None] | None = None
+    story: Story | None = None,
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    checked: Callable[[], None] | None = None,
 ) -> Iterator[Display]:
     """The display that fits where the output goes; `checked` is called before the first step."""
     kind = Display if quiet else JsonDisplay if as_json else _on_stderr()
-    shown = kind(checked)
+    shown = kind(story or Story(), checked)
     # Only the process that writes is told when it begins; the others stop when it does.
     shown.begun = quiet
     try:

@@ -168,13 +168,18 @@ def find_runs(root: Path) -> list[RunFolder]:
     A `run.json` that is not one of ours is passed over: other tools have files of that name.
     """
     found = []
-    for folder in _folders(root, _DEPTH, set()):
+    for folder in folders(root):
         if (folder / "run.json").is_file():
             try:
                 found.append(RunFolder.open(folder))
             except RunError:
                 continue
     return sorted(found, key=lambda run: (run.about.created_at, run.path))
+
+
+def folders(root: Path) -> Iterator[Path]:
+    """Where a run may be: `root` and the folders up to three levels below it."""
+    return _folders(root, _DEPTH, set())
 
 
 def _folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:

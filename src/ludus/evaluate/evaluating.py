@@ -91,7 +91,8 @@ async def evaluate(
         stopped = outcome.stopped
         if stopped is not None:
             break
-    metrics = metrics_at(solved_at)
+    environments = {attempt.environment for one in played for attempt in one.attempts}
+    metrics = metrics_at(solved_at, sorted(environments))
     evaluation = Evaluation(
         folder=folder,
         settings=_shared(job, settings[candidates[0].label]),

@@ -42,8 +42,11 @@ class Estimate:
         return asdict(self)
 
 
-def metrics_at(solved_at: float) -> tuple[Metric, ...]:
-    """All metrics; from the reward `solved_at` on a task is solved."""
+def metrics_at(solved_at: float, environments: Sequence[str] = ()) -> tuple[Metric, ...]:
+    """All metrics; from the reward `solved_at` on a task is solved.
+
+    Of several environments the reward is told of each one by itself as well.
+    """
 
     def accuracy(attempt: Attempt) -> float | None:
         return None if attempt.reward is None else float(attempt.reward >= solved_at)
@@ -52,8 +55,16 @@ def metrics_at(solved_at: float) -> tuple[Metric, ...]:
         Metric("format_compliance", "Format compliance", True, lambda it: float(it.compliant)),
         Metric("accuracy", "Accuracy", True, accuracy),
         Metric("mean_reward", "Mean reward", False, lambda it: it.reward),
+        *map(_reward_in, environments if len(environments) > 1 else ()),
         Metric("reply_tokens", "Tokens in a reply", False, lambda it: it.reply_tokens),
     )
+
+
+def _reward_in(environment: str) -> Metric:
+    def reward(attempt: Attempt) -> float | None:
+        return attempt.reward if attempt.environment == environment else None
+
+    return Metric(f"mean_reward/{environment}", f"Reward in {environment}", False, reward)
 
 
 def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:

@@ -16,7 +16,8 @@ def report(evaluation: Evaluation) -> str:
     parts = (
         f"# {inline(evaluation.settings['environment'])}: {_labels(evaluation)}",
         _opening(evaluation),
-        table(sheet.head, sheet.rows),
+        # A server names its environment as it likes.
+        table(sheet.head, [[inline(title), *figures] for title, *figures in sheet.rows]),
         method_of(evaluation),
         "\n".join(f"- {inline(note)}" for note in notes_of(evaluation)),
         f"![The figures of every candidate]({PICTURE})",
@@ -44,7 +45,7 @@ def _metrics(evaluation: Evaluation) -> str:
     rows = (
         ("Format compliance", "Every reply was a call that the environment could take."),
         ("Accuracy", f"The reward was {evaluation.solved_at:g} or more."),
-        ("Mean reward", "Over the episodes that were scored."),
+        ("Mean reward", "Over the episodes that were scored; of a mix, in each environment too."),
         ("Tokens in a reply", "As the model's side counted them."),
         ("n", "Episodes that were played and not left out; for a delta, pairs of them."),
     )

@@ -19,11 +19,13 @@ from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.environment.threads import Worker
 from ludus.errors import AgentError, LudusError
+from ludus.policy.engines import PLAIN_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.generate import Generator, Sampled, Sampling
 from ludus.policy.settings import checked, recommended, recommended_for, sampling_of, told
 
 if TYPE_CHECKING:
+    from ludus.policy.eyes.pictures import Picture
     from ludus.policy.load import Policy
 
 MAX_TOKENS = 2048
@@ -31,7 +33,7 @@ MAX_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class Ready:
     """A model that can be asked."""
 
     policy: Policy
@@ -49,7 +51,8 @@ class PolicyAgent(Agent):
         extra: `top_p`, `top_k`, and a `seed` under which the same tasks get other replies.
         device: the fastest if not given.
         dtype: the one that the device is fastest in if not given.
-        max_batch: the most replies that are sampled at once.
+        max_batch: the most replies that are sampled at once; if not given, what suits the engine.
+        fast: whether own kernels decode (see `ludus.policy.fast`); if not given, where they can.
     """
 
     provider = "hf"
@@ -62,15 +65,19 @@ class PolicyAgent(Agent):
         extra: Mapping[str, Any] | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        max_batch: int = 64,
+        max_batch: int | None = None,
+        fast: bool | None = None,
     ) -> None:
         name = model if isinstance(model, str) else model.name
         self.model = name.rstrip("/") or name
-        self.max_batch = max_batch
+        self.max_batch = max_batch or PLAIN_BATCH
+        self.engine = "not loaded yet"
+        """One line of how it decodes, and if plainly, why."""
+        self._max_batch, self._fast = max_batch, fast
         self._loaded = None if isinstance(model, str) else model
         self._device, self._dtype = device, dtype
         self._given = checked(temperature, extra or {})
-        self._ready: _Ready | None = None
+        self._ready: Ready | None = None
         self._opening = asyncio.Lock()
 
     def describe(self) -> JsonObject:
@@ -101,33 +108,36 @@ class PolicyAgent(Agent):
     async def prepare(self, environments: Sequence[str] = ()) -> None:
         await self.ready()
 
-    async def ready(self) -> _Ready:
+    async def ready(self) -> Ready:
         """The model, loaded once, however many episodes begin with it."""
         async with self._opening:
             if self._ready is None:
-                policy = self._loaded or await self._load()
-                self._ready = self._opened(policy)
+                self._ready = await self._open()
             return self._ready
 
-    async def _load(self) -> Policy:
-        from ludus.policy.load import load
-
+    async def _open(self) -> Ready:
         # In a thread that nothing waits for: a load that takes minutes can be interrupted.
         worker = Worker()
         try:
-            policy: Policy = await worker.submit(
-                lambda: load(self.model, device=self._device, dtype=self._dtype)
-            )
-            return policy
+            ready: Ready = await worker.submit(lambda: self._opened(self._loaded or self._load()))
+            return ready
         finally:
             worker.stop()
 
-    def _opened(self, policy: Policy) -> _Ready:
-        pad = policy.tokenizer.pad_token_id
-        generator = Generator(
-            policy.model, pad_id=0 if pad is None else pad, max_batch=self.max_batch
+    def _load(self) -> Policy:
+        from ludus.policy.load import load
+
+        return load(self.model, device=self._device, dtype=self._dtype)
+
+    def _opened(self, policy: Policy) -> Ready:
+        chosen = choose_engine(
+            policy, fast=self._fast, dtype=self._dtype, max_batch=self._max_batch
         )
-        return _Ready(policy, generator, sampling_of(self._given, policy.model))
+        self.engine, self.max_batch = chosen.words, chosen.max_batch
+        generator = Generator(
+            policy.model, max_batch=chosen.max_batch, engine=chosen.engine, lull=chosen.lull
+        )
+        return Ready(policy, generator, sampling_of(self._given, policy.model))
 
     async def begin(self, situation: Situation) -> Player:
         return _PolicyPlayer(await self.ready(), situation, self._given.get("seed", 0))
@@ -141,20 +151,23 @@ class PolicyAgent(Agent):
 class _PolicyPlayer(Player):
     """One episode: all of its ids so far, and which of them the model sampled."""
 
-    def __init__(self, ready: _Ready, situation: Situation, seed: int) -> None:
+    def __init__(self, ready: Ready, situation: Situation, seed: int) -> None:
         self._model = ready
+        self._environment = situation.environment
         self._tools = [tool.as_openai() for tool in situation.tools]
         self._seed = f"{seed}/{situation.seed}/{situation.member}"
         self._ids: list[int] = []
         self._logprobs: list[float | None] = []
         self._mask: list[Literal[0, 1]] = []
+        self._pictures: list[Picture] = []
+        """What it has been shown, in the order of their places among the ids."""
         self._heard = 0
         """Messages that are in the ids already."""
         self._stopped = True
         self._turn = 0
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        self._hear(messages)
+        await self._hear(messages)
         prompt = tuple(self._ids)
         sampled = await self._sample(prompt, MAX_TOKENS if max_tokens is None else max_tokens)
         self._say(sampled)
@@ -167,26 +180,33 @@ class _PolicyPlayer(Player):
             ),
         )
 
-    def _hear(self, messages: Sequence[Message]) -> None:
+    async def _hear(self, messages: Sequence[Message]) -> None:
         """Add what has been said since this model's last words."""
+        from ludus.policy.eyes.showing import looked
+
+        policy = self._model.policy
+        since = messages[self._heard :]
+        pictures = await looked(policy, self._environment, since)
+        if policy.eyes is None:
+            ids = self._written(since)
+        else:
+            said = self._written([policy.eyes.words(each) for each in since])
+            ids = policy.eyes.expanded(said, pictures)
+        self._pictures += pictures
+        self._heard = len(messages)
+        self._add(ids, [None] * len(ids), 0)
+
+    def _written(self, since: Sequence[Message]) -> list[int]:
+        """All of it before the first reply; after that, what stands between two of them."""
         from ludus.policy import turns
 
         policy = self._model.policy
         speech = policy.tokenizer, policy.dialect
         if self._turn == 0:
-            ids = turns.opening(*speech, messages, self._tools)
-        else:
-            since = messages[self._heard :]
-            reply = since[0] if since and since[0].role == "assistant" else None
-            ids = turns.answers(
-                *speech,
-                since[0 if reply is None else 1 :],
-                self._tools,
-                ended=self._stopped,
-                reply=reply,
-            )
-        self._heard = len(messages)
-        self._add(ids, [None] * len(ids), 0)
+            return turns.opening(*speech, since, self._tools)
+        reply = since[0] if since and since[0].role == "assistant" else None
+        heard = since[0 if reply is None else 1 :]
+        return turns.answers(*speech, heard, self._tools, ended=self._stopped, reply=reply)
 
     async def _sample(self, prompt: tuple[int, ...], max_tokens: int) -> Sampled:
         self._turn += 1
@@ -197,6 +217,7 @@ class _PolicyPlayer(Player):
                 stops=self._model.policy.dialect.stops,
                 sampling=self._model.sampling,
                 seed=digest_of(f"{self._seed}/{self._turn}"),
+                pictures=self._pictures,
             )
         except LudusError:
             raise

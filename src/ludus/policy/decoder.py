@@ -9,45 +9,24 @@ from __future__ import annotations
 import inspect
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 from ludus.errors import BadSetting
-from ludus.policy.sampling import Chooser, Sampling
+from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted, nobody
+from ludus.policy.sampling import Chooser
+from ludus.policy.tally import Tally
+
+__all__ = ["Batch", "Decoder", "Deliver", "More", "Request", "Row", "Sampled", "Wanted", "common"]
 
 WORTH_SHARING = 8
 """Tokens that prompts must have in common before they are read once for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A prompt, and how it is to be gone on with."""
-
-    ids: tuple[int, ...]
-    max_tokens: int
-    stops: Collection[int]
-    sampling: Sampling
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What the model said."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    stopped: bool
-    """Whether it ended with a stop, which is its last id; otherwise its budget ended it."""
-
-
-Deliver = Callable[[int, Sampled], None]
-Wanted = Callable[[int], bool]
-
-
 @dataclass(slots=True)
-class _Row:
+class Row:
     """One request while it is being answered."""
 
     at: int
@@ -81,9 +60,13 @@ class _Row:
 class Decoder:
     """Answers batches of requests, one at a time, in whatever thread it is called."""
 
+    never: frozenset[int] = frozenset()
+    """Ids that are not sampled, however likely they are."""
+
     def __init__(self, model: Any, *, pad_id: int) -> None:
         self.model = model
         self.pad_id = pad_id
+        self.tally = Tally()
         config = model.config.get_text_config(decoder=True)
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         """How many tokens a prompt and its reply may have together."""
@@ -97,25 +80,40 @@ class Decoder:
             )
 
     def run(
-        self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted = lambda at: True
+        self,
+        requests: Sequence[Request],
+        deliver: Deliver,
+        wanted: Wanted = lambda at: True,
+        more: More = nobody,
     ) -> None:
-        """Answer all of them, each as soon as it is done, but for those not wanted any more."""
+        """Answer all of them, each as soon as it is done, but for those not wanted any more.
+
+        Who comes meanwhile is left to the next batch: to join this one would be to read it anew.
+        """
         import torch
 
         rows = []
         for at, request in enumerate(requests):
             left = self._budget(request)
-            row = _Row(at, request, left, random.Random(request.seed).random)
+            row = Row(at, request, left, random.Random(request.seed).random)
             rows.append(row) if left > 0 else deliver(at, row.sampled)
         if rows:
             with torch.inference_mode():
-                self._answer(_Batch(self, rows), deliver, wanted)
+                self._answer(self.batch(rows), deliver, wanted)
+                self.tally.sampled += sum(len(row.ids) for row in rows)
+
+    def refresh(self) -> None:
+        """It holds nothing that the weights could have made."""
+
+    def batch(self, rows: list[Row]) -> Batch:
+        return Batch(self, rows)
 
     def _budget(self, request: Request) -> int:
         room = math.inf if self.context is None else self.context - len(request.ids)
         return int(min(request.max_tokens, room)) if request.ids else 0
 
-    def _answer(self, batch: _Batch, deliver: Deliver, wanted: Wanted) -> None:
+    def _answer(self, batch: Batch, deliver: Deliver, wanted: Wanted) -> None:
+        self.tally.read += sum(len(row.request.ids) for row in batch.rows)
         logits = batch.read_prompts()
         while True:
             batch.take(logits, deliver)
@@ -151,10 +149,10 @@ class Decoder:
         return self.model(**taken).logits[:, -1]
 
 
-class _Batch:
+class Batch:
     """Rows that are decoded together: a cache, and which of its places each row may see."""
 
-    def __init__(self, decoder: Decoder, rows: list[_Row]) -> None:
+    def __init__(self, decoder: Decoder, rows: list[Row]) -> None:
         self._decoder = decoder
         self._device = decoder.model.device
         self._cache = decoder.cache()
@@ -171,6 +169,8 @@ class _Batch:
         if shared:
             self._forward([prompts[0][:shared]], [list(range(shared))], [[1] * shared])
             self._cache.batch_repeat_interleave(len(prompts))
+            self._decoder.tally.read -= (len(prompts) - 1) * shared
+            self._decoder.tally.reused += (len(prompts) - 1) * shared
         width = max(map(len, prompts)) - shared
         gaps = [shared + width - len(prompt) for prompt in prompts]
         pad = self._decoder.pad_id
@@ -185,19 +185,21 @@ class _Batch:
         import torch
 
         seen = torch.cat([self._mask, self._mask.new_ones(len(self.rows), 1)], dim=1)
-        return self._forward(
-            [[row.ids[-1]] for row in self.rows], [[row.position] for row in self.rows], seen
-        )
+        return self._forward([[row.ids[-1]] for row in self.rows], self._positions(), seen)
 
-    def _forward(self, ids: list[Any], positions: list[Any], seen: Any) -> Any:
+    def _positions(self) -> Any:
+        return [[row.position] for row in self.rows]
+
+    def _forward(self, ids: list[Any], positions: Any, seen: Any, **more: Any) -> Any:
         import torch
 
         self._mask = torch.as_tensor(seen, device=self._device)
         return self._decoder.forward(
             input_ids=torch.tensor(ids, device=self._device),
-            position_ids=torch.tensor(positions, device=self._device),
+            position_ids=torch.as_tensor(positions, device=self._device),
             attention_mask=self._mask,
             past_key_values=self._cache,
+            **more,
         )
 
     def take(self, logits: Any, deliver: Deliver) -> None:
@@ -205,7 +207,8 @@ class _Batch:
         if self._chooser is None:
             settings = [row.request.sampling for row in self.rows]
             size = logits.shape[-1]
-            self._chooser = Chooser(settings, vocabulary=size, device=logits.device)
+            never = self._decoder.never
+            self._chooser = Chooser(settings, vocabulary=size, device=logits.device, never=never)
         uniforms = [row.uniform() if row.live else 0.0 for row in self.rows]
         chosen = self._chooser.choose(logits, uniforms)
         for row, token, logprob in zip(self.rows, *chosen, strict=True):

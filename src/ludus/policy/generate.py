@@ -6,58 +6,28 @@ as there are episodes. How a batch is answered is the engine's business.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import threading
+import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ludus.errors import AgentError
-from ludus.policy.decoder import Decoder, Deliver, Request, Sampled, Wanted
+from ludus.policy.decoder import Decoder
+from ludus.policy.orders import Order, alike
+from ludus.policy.requests import Engine, More, Request, Sampled, nobody
 from ludus.policy.sampling import Sampling
+from ludus.policy.tally import Tally
+
+if TYPE_CHECKING:
+    from ludus.policy.eyes.pictures import Picture
 
 __all__ = ["Engine", "Generator", "Sampled", "Sampling"]
 
 LULL = 0.003
-"""Seconds without another request after which a burst of them is over."""
+"""Seconds, for an engine that nobody can join."""
 LAST_STEP = 20.0
 """Seconds that the thread gets to end its step before the process ends under it."""
-
-
-class Engine(Protocol):
-    """What answers a batch. It is called by one thread."""
-
-    def run(self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted) -> None: ...
-
-
-class _Order:
-    """A request, and the coroutine that waits for what becomes of it."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.answered = False
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Sampled] = self._loop.create_future()
-
-    @property
-    def open(self) -> bool:
-        return not (self.answered or self.future.done())
-
-    def answer(self, outcome: Sampled | Exception) -> None:
-        """May be called by any thread."""
-        self.answered = True
-        # The loop may be gone by the time that a long step has ended.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._settle, outcome)
-
-    def _settle(self, outcome: Sampled | Exception) -> None:
-        if self.future.done():
-            return
-        if isinstance(outcome, Sampled):
-            self.future.set_result(outcome)
-        else:
-            self.future.set_exception(outcome)
 
 
 class Generator:
@@ -68,16 +38,26 @@ class Generator:
         pad_id: what shorter prompts are filled up with; nothing sees it.
         max_batch: the most sequences that are decoded at once.
         engine: what answers batches, if not the model's own forward pass.
+        lull: seconds without another request after which a burst of them is over. An engine that
+            others can join need not wait for them.
     """
 
     def __init__(
-        self, model: Any, *, pad_id: int, max_batch: int = 64, engine: Engine | None = None
+        self,
+        model: Any,
+        *,
+        pad_id: int = 0,
+        max_batch: int = 64,
+        engine: Engine | None = None,
+        lull: float = LULL,
     ) -> None:
         self.max_batch = max_batch
         self._engine = engine or Decoder(model, pad_id=pad_id)
+        self._lull = lull
+        self._at_work = threading.Lock()
         self._changed = threading.Condition()
-        self._waiting: list[_Order] = []
-        self._orders: set[_Order] = set()
+        self._waiting: list[Order] = []
+        self._orders: set[Order] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -89,9 +69,11 @@ class Generator:
         stops: Collection[int],
         sampling: Sampling,
         seed: int,
+        pictures: Sequence[Picture] = (),
     ) -> Sampled:
         """Go on from a prompt. The same request gives the same reply, whoever asks meanwhile."""
-        order = _Order(Request(tuple(ids), max_tokens, frozenset(stops), sampling, seed))
+        asked = Request(tuple(ids), max_tokens, frozenset(stops), sampling, seed, tuple(pictures))
+        order = Order(asked)
         with self._changed:
             if self._closed:
                 raise _put_away()
@@ -103,6 +85,17 @@ class Generator:
             return await order.future
         finally:
             self._orders.discard(order)
+
+    @property
+    def tally(self) -> Tally:
+        """What has been sampled, read and reused so far."""
+        return self._engine.tally
+
+    def refresh(self) -> None:
+        """The model has learned. For when nobody waits for an answer; may be called anywhere."""
+        # The last answer goes out before the engine has put its things away.
+        with self._at_work:
+            self._engine.refresh()
 
     async def close(self) -> None:
         """End the thread after the token that it is at. Nothing is waited for."""
@@ -137,38 +130,48 @@ class Generator:
             self._answer(batch)
         atexit.unregister(self._join)
 
-    def _next(self) -> list[_Order]:
+    def _next(self) -> list[Order]:
         """Those whose turn it is, as soon as there are any; nobody: the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
-            while not self._closed and len(self._waiting) < self.max_batch:
+            while self._lull and not self._closed and len(self._waiting) < self.max_batch:
                 before = len(self._waiting)
-                self._changed.wait_for(lambda: self._closed, timeout=LULL)
+                self._changed.wait_for(lambda: self._closed, timeout=self._lull)
                 if len(self._waiting) == before:
                     break
             batch = [] if self._closed else alike(self._waiting, self.max_batch)
             self._waiting = [order for order in self._waiting if order not in batch]
             return batch
 
-    def _answer(self, batch: list[_Order]) -> None:
-        error = self._tried(batch)
+    def _answer(self, batch: list[Order], *, others: bool = True) -> None:
+        error = self._tried(batch, others=others)
         if error is not None:
             self._mend(batch, error)
 
-    def _mend(self, batch: list[_Order], error: Exception) -> None:
+    def _joining(self, batch: list[Order], room: int) -> list[Order]:
+        """Those who have come since and are let in, as long as not too many are under way."""
+        room = min(room, self.max_batch - sum(order.open for order in batch))
+        with self._changed:
+            if room <= 0 or self._closed or not self._waiting:
+                return []
+            joining, self._waiting = self._waiting[:room], self._waiting[room:]
+        return joining
+
+    def _mend(self, batch: list[Order], error: Exception) -> None:
         """A batch that failed is tried again in halves: one that fails alone fails for itself.
 
         That is as good for memory that runs out as for a request that the model cannot bear. What
         is neither fails in both halves, and is then said at once to all whom it befell.
         """
         if short := _is_out_of_memory(error):
-            self.max_batch = min(self.max_batch, (len(batch) + 1) // 2)
+            # Of a batch that others have joined, not all were there at once.
+            self.max_batch = (min(self.max_batch, len(batch)) + 1) // 2
         batch = [order for order in batch if order.open]
         middle = len(batch) // 2
         halves = [half for half in (batch[:middle], batch[middle:]) if middle]
         if short and halves:
             for half in halves:
-                self._answer(half)
+                self._answer(half, others=False)
             return
         failed = [(half, why) for half in halves if (why := self._tried(half)) is not None]
         if len(failed) == len(halves):
@@ -178,30 +181,48 @@ class Generator:
         for half, why in failed:
             self._mend(half, why)
 
-    def _tried(self, batch: list[_Order]) -> Exception | None:
-        """What went wrong, if anything did; what is not waited for any more is left out."""
-        batch = [order for order in batch if order.open]
-        if not batch or self._closed:
+    def _tried(self, batch: list[Order], *, others: bool = False) -> Exception | None:
+        """What went wrong, if anything did; what is not waited for any more is left out.
+
+        Others may join: they are then of the batch, and share its fate.
+        """
+        asked = [order for order in batch if order.open]
+        if not asked or self._closed:
             return None
+
+        def more(room: int) -> Sequence[Request]:
+            joining = self._joining(asked, room)
+            asked.extend(joining)
+            batch.extend(joining)
+            return [order.request for order in joining]
+
+        return self._run(asked, more if others else nobody)
+
+    def _run(self, asked: list[Order], more: More) -> Exception | None:
+        began = time.monotonic()
+
+        def deliver(at: int, sampled: Sampled) -> None:
+            # Counted first: whoever gets the last answer may look at the tally at once.
+            nonlocal began
+            began, before = time.monotonic(), began
+            self.tally.busy += began - before
+            asked[at].answer(sampled)
+
         try:
-            self._engine.run(
-                [order.request for order in batch],
-                lambda at, sampled: batch[at].answer(sampled),
-                lambda at: batch[at].open and not self._closed,
-            )
+            with self._at_work:
+                self._engine.run(
+                    [order.request for order in asked],
+                    deliver,
+                    lambda at: asked[at].open and not self._closed,
+                    more,
+                )
         except Exception as error:
             # Its frames hold on to every tensor that was alive when it was raised.
             error.__traceback__ = error.__context__ = None
             return error
+        finally:
+            self.tally.busy += time.monotonic() - began
         return None
-
-
-def alike(waiting: Sequence[_Order], number: int) -> list[_Order]:
-    """The one that has waited longest, and those whose prompts are closest to its in length."""
-    if len(waiting) <= number:
-        return list(waiting)
-    length = len(waiting[0].request.ids)
-    return sorted(waiting, key=lambda order: abs(len(order.request.ids) - length))[:number]
 
 
 def _is_out_of_memory(error: Exception) -> bool:

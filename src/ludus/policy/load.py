@@ -22,6 +22,7 @@ from ludus.policy.tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
     from ludus.policy.dialect import Dialect
+    from ludus.policy.eyes.sight import Eyes
 
 _WRITES_ON = ("CausalLM", "LMHead")
 """What the class of a model that only continues a text is called."""
@@ -38,6 +39,8 @@ class Policy:
     dialect: Dialect
     weights: str | None = None
     """The fingerprint of the files that the weights were read from, where it is known."""
+    eyes: Eyes | None = None
+    """How pictures are shown to it; None: it reads only text."""
 
     @property
     def device(self) -> str:
@@ -56,27 +59,37 @@ def load(
     Where none is named, the fastest device is taken, and the numbers that it is fastest in.
     """
     from ludus.policy.dialect import dialect_of
+    from ludus.policy.eyes.families import eyes_of
 
     device, dtype = _checked(device, dtype)
     source = find(name, say=say)
     # What can be refused in a second is, before the weights are read.
     tokenizer = tokenizer_of(source)
     dialect = dialect_of(tokenizer)
+    eyes = eyes_of(source, tokenizer, dialect)
     weights = fingerprint(name)
-    model = _placed(source, device, dtype)
-    dialect = replace(dialect, stops=dialect.stops | _ends(model))
-    return Policy(name, model, tokenizer, dialect, weights)
+    model = _placed(source, device, dtype, sees=True)
+    dialect = replace(dialect, stops=dialect.stops | ends_of(model))
+    return Policy(name, model, tokenizer, dialect, weights, eyes)
 
 
 def load_model(
-    name: str, *, device: str | None = None, dtype: str | None = None, say: Say | None = None
+    name: str,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    say: Say | None = None,
+    sees: bool = False,
 ) -> Any:
-    """The weights alone, in eval mode, under a name that an adapter over them can record."""
+    """The weights alone, in eval mode, under a name that an adapter over them can record.
+
+    A model that sees is refused but for those who say that they can deal with one (`sees`).
+    """
     device, dtype = _checked(device, dtype)
-    return _placed(find(name, say=say), device, dtype)
+    return _placed(find(name, say=say), device, dtype, sees=sees)
 
 
-def _ends(model: Any) -> frozenset[int]:
+def ends_of(model: Any) -> frozenset[int]:
     """What ends a turn by the word of the model's makers, which may be more than templates show."""
     named = getattr(model.generation_config, "eos_token_id", None)
     return frozenset([named] if isinstance(named, int) else named or ())
@@ -88,9 +101,9 @@ def _checked(device: str | None, dtype: str | None) -> tuple[str, str]:
     return device, choose_dtype(dtype, device)
 
 
-def _placed(source: Source, device: str, dtype: str) -> Any:
+def _placed(source: Source, device: str, dtype: str, *, sees: bool) -> Any:
     with quiet():
-        model = _weights(source, dtype)
+        model = _weights(source, dtype, sees=sees)
         try:
             model = model.to(device).eval()
         except Exception as error:
@@ -101,11 +114,11 @@ def _placed(source: Source, device: str, dtype: str) -> Any:
     return model
 
 
-def _weights(source: Source, dtype: str) -> Any:
+def _weights(source: Source, dtype: str, *, sees: bool) -> Any:
     if source.kind is Kind.ADAPTER:
-        return _merged(source, _weights(base_of(source), dtype))
+        return _merged(source, _weights(base_of(source), dtype, sees=sees))
     try:
-        model, info = _read(source, dtype)
+        model, info = _read(source, dtype, sees=sees)
     except LudusError:
         raise
     except Exception as error:
@@ -114,8 +127,10 @@ def _weights(source: Source, dtype: str) -> Any:
     return model
 
 
-def _read(source: Source, dtype: str) -> tuple[Any, dict[str, Any]]:
-    from transformers import AutoConfig, AutoModelForCausalLM
+def _read(source: Source, dtype: str, *, sees: bool) -> tuple[Any, dict[str, Any]]:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    from ludus.policy.eyes import families
 
     if source.kind is Kind.GGUF:
         return gguf.read_model(Path(source.path), dtype=dtype)
@@ -125,8 +140,13 @@ def _read(source: Source, dtype: str) -> tuple[Any, dict[str, Any]]:
         "local_files_only": source.cached or source.kind is Kind.FOLDER,
         "trust_remote_code": False,
     }
-    _refuse_others(source, AutoConfig.from_pretrained(source.path, **where))
-    loaded: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+    config = AutoConfig.from_pretrained(source.path, **where)
+    make: Any = AutoModelForCausalLM
+    if sees and families.sees(config):
+        make = AutoModelForImageTextToText
+    else:
+        _refuse_others(source, config, f", or one that sees: {families.KNOWN}" if sees else "")
+    loaded: tuple[Any, dict[str, Any]] = make.from_pretrained(
         source.path, dtype=dtype, output_loading_info=True, **where
     )
     return loaded
@@ -157,13 +177,13 @@ def _refuse_empty(source: Source) -> None:
         )
 
 
-def _refuse_others(source: Source, config: Any) -> None:
-    """Encoders and models with eyes could be made to load, and would write nonsense."""
+def _refuse_others(source: Source, config: Any, instead: str) -> None:
+    """Encoders and models with other eyes could be made to load, and would write nonsense."""
     classes = config.architectures or []
     if classes and not any(part in name for name in classes for part in _WRITES_ON):
         raise BadSetting(
             f"{source.name} is a {classes[0]}, which does not write text alone. Name a language "
-            "model (a ...ForCausalLM)."
+            f"model (a ...ForCausalLM{instead})."
         )
 
 

@@ -7,7 +7,7 @@ depend on who else is in the batch. Where logits come from is the decoder's busi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +35,16 @@ class Sampling:
 
 
 class Chooser:
-    """The settings of a batch, as tensors."""
+    """The settings of a batch, as tensors; `never` are ids that no row may get."""
 
-    def __init__(self, rows: Sequence[Sampling], *, vocabulary: int, device: Any) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Sampling],
+        *,
+        vocabulary: int,
+        device: Any,
+        never: Collection[int] = (),
+    ) -> None:
         import torch
 
         def column(values: list[float]) -> Any:
@@ -47,6 +54,7 @@ class Chooser:
         self._greedy = torch.tensor([row.temperature == 0 for row in rows], device=device)
         self._top_p = column([row.top_p for row in rows])
         self._top_k = column([row.top_k or vocabulary for row in rows])
+        self._never = torch.tensor(sorted(never), dtype=torch.long, device=device)
         self._all_greedy = all(row.temperature == 0 for row in rows)
         self._some_cut = any(row.top_p < 1 or row.top_k is not None for row in rows)
 
@@ -58,11 +66,15 @@ class Chooser:
         # Against the largest, because a tiny temperature would make infinities of the logits.
         scaled = (logits - logits.amax(-1, keepdim=True)) / self._temperature
         logprobs = torch.log_softmax(scaled, dim=-1)
-        ids = logits.argmax(-1)
+        ids = self._allowed(logits).argmax(-1)
         if not self._all_greedy:
-            ids = torch.where(self._greedy, ids, self._drawn(logprobs, uniforms))
+            drawn = self._drawn(self._allowed(logprobs), uniforms)
+            ids = torch.where(self._greedy, ids, drawn)
         chosen = logprobs.gather(-1, ids.unsqueeze(1)).squeeze(1)
         return ids.tolist(), chosen.tolist()
+
+    def _allowed(self, logits: Any) -> Any:
+        return logits.index_fill(-1, self._never, -math.inf) if len(self._never) else logits
 
     def _drawn(self, logprobs: Any, uniforms: Sequence[float]) -> Any:
         """Where each row's random number falls among its tokens, laid end to end."""

@@ -92,9 +92,10 @@ def _words(content: Any) -> Any:
     if content is None or isinstance(content, str):
         return content
     if any(part["type"] != "text" for part in content):
+        # A model that sees is given a mark in the place of each: see `ludus.policy.eyes`.
         raise AgentError(
             "The environment shows a picture, and this model reads only text. Play it with a "
-            "model that sees (--provider openai), or have the environment write."
+            "model that sees, or have the environment write."
         )
     return "\n".join(part["text"] for part in content)
 

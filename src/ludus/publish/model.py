@@ -17,7 +17,7 @@ from ludus.publish.hub import MODEL, push_folder
 WEIGHTS = "*.safetensors"
 _PATTERNS = (
     *(WEIGHTS, "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
-    *("log.jsonl", "loss.png"),
+    *("log.jsonl", "loss.png", "reward.png"),
 )
 _BELOW = ("adapter", "additional_chat_templates")
 """Folders that belong to a model: an adapter beside what it was merged into, more templates."""

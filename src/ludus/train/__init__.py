@@ -1,16 +1,32 @@
-"""Making a model better: SFT and DPO on TRL, from rows on the disk to a folder with a model."""
+"""Making a model better on TRL: by rows on the disk (SFT, DPO), or by trial (GRPO)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ludus.environment.mix import Mix
+from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.outcome import Outcome
 from ludus.train.settings import Lora, Settings
+from ludus.train.trl.environment import environment_factory
+from ludus.train.trl.rollout import rollout_func
 from ludus.train.watch import Watch
 
-__all__ = ["Lora", "Outcome", "Settings", "Watch", "dpo", "sft"]
+__all__ = [
+    "GrpoSettings",
+    "Lora",
+    "Outcome",
+    "Settings",
+    "Watch",
+    "dpo",
+    "environment_factory",
+    "grpo",
+    "rollout_func",
+    "sft",
+]
 
 _USUAL = Settings()
+_TRIED = GrpoSettings()
 
 
 def sft(
@@ -53,3 +69,28 @@ def dpo(
     return train(
         "dpo", data, model, out, settings, overwrite=overwrite, command=command, watch=watch
     )
+
+
+def grpo(
+    environment: str | Mix,
+    model: str,
+    out: str | Path,
+    settings: GrpoSettings = _TRIED,
+    *,
+    base_url: str | None = None,
+    token: str | None = None,
+    overwrite: bool = False,
+    command: str | None = None,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Let a model try an environment's tasks in groups, and learn from its better attempts.
+
+    The environment is a spec, a server's address or a mix of them, as for `ludus.collect`. As `sft`
+    in all else.
+    """
+    from ludus.train.grpo.run import train
+
+    return train(
+        environment, model, out, settings, base_url=base_url, token=token, overwrite=overwrite,
+        command=command, watch=watch,
+    )  # fmt: skip

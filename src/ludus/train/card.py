@@ -115,7 +115,6 @@ def _figures(figures: Figures | None) -> str:
         "Steps": _number(figures.steps),
         "Epochs": _number(figures.epochs),
         "Tokens": _number(figures.tokens),
-        "Episodes": _number(figures.episodes),
         "Reward, first and last": _between(figures.first_reward, figures.last_reward),
         "Reward on held-out tasks": _number(figures.eval_reward),
         "Loss, first and last": _between(figures.first_loss, figures.last_loss),

@@ -31,6 +31,8 @@ class Standing:
     logged: int = 0
     """The last logged step."""
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    episodes: int = 0
+    """Bytes of the episodes that had been played."""
 
 
 def mark_whole(checkpoint: Path, standing: Standing) -> None:

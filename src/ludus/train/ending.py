@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 from ludus.train import folder, record
-from ludus.train.card import CARD, PICTURE, card_of
-from ludus.train.curve import draw
+from ludus.train.card import CARD, card_of, picture_of
 from ludus.train.job import Job
 from ludus.train.outcome import Outcome
 from ludus.train.pace import Pace
 from ludus.train.saving import save, saved_dtype
 from ludus.train.training import Figures
+
+FEW = 5
+"""Logged steps over which the first and the last reward are means."""
 
 
 def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
@@ -26,6 +31,7 @@ def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
     save(trainer, job.tokenizer, job.dialect, job.settings, job.source, dtype=dtype, out=job.out)
     figures = _figures(job, trainer, pace)
     if job.world.main:
+        job.finish()
         _finish(job, figures)
     job.world.wait()
     return outcome_of(job.out, figures, resumed)
@@ -33,7 +39,7 @@ def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
 
 def _finish(job: Job, figures: Figures) -> None:
     title = f"{job.method.upper()} of {job.source.name} on {job.subject}"
-    draw(list(record.lines(job.out)), job.out / PICTURE, title=title)
+    job.draw(list(record.lines(job.out)), job.out / picture_of(job.method), title)
     done = record.read(job.out)
     if done is None:
         raise RunError(f"{job.out / record.RECORD} was removed while the run was under way.")
@@ -58,7 +64,18 @@ def _figures(job: Job, trainer: Any, pace: Pace) -> Figures:
         last_loss=losses[-1][1] if losses else None,
         eval_loss=test[-1][1] if test else None,
         peak_memory=_peak_memory(job.config.device),
+        **_rewards(logged),
     )
+
+
+def _rewards(logged: Sequence[JsonObject]) -> dict[str, float]:
+    """Of a run by trial: how it began and how it ended, over a few steps each."""
+    rewards = [reward for _, reward in record.losses(logged, "reward")]
+    held_out = record.losses(logged, "eval_reward")
+    found = {"eval_reward": held_out[-1][1]} if held_out else {}
+    if rewards:
+        found |= {"first_reward": fmean(rewards[:FEW]), "last_reward": fmean(rewards[-FEW:])}
+    return found
 
 
 def _peak_memory(device: Any) -> int | None:

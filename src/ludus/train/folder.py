@@ -36,7 +36,7 @@ _OURS = (
         TOKENS,
         ADAPTER,
         CHECKPOINTS,
-        CURVES,
+        *(CURVES, "preprocessor_config.json", "processor_config.json"),
     ),
     *("config.json", "generation_config.json", "model*.safetensors*", "adapter_*"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ludus.data.tools import JsonObject
 from ludus.policy.dialect import Dialect, any_dialect
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.source import Kind, Source, find
 from ludus.policy.tokenizer import tokenizer_of
 from ludus.train.configs import made
+from ludus.train.curve import draw
 from ludus.train.facts import config_json, devices
 from ludus.train.folder import TOKENS, refuse_inside
 from ludus.train.rows import DataSet
@@ -45,6 +47,13 @@ class Job(ABC):
     @abstractmethod
     def known(self, there: Training) -> dict[str, Any]:
         """What is trained on, as far as it decides whether a run that is there is this one."""
+
+    @abstractmethod
+    def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
+        """The picture of how it went."""
+
+    def finish(self) -> None:  # noqa: B027 - most have nothing to add
+        """Write what else the model's folder needs."""
 
     def about(self, trained_on: Mapping[str, Any]) -> dict[str, Any]:
         """As `training.json` has it."""
@@ -82,6 +91,9 @@ class RowsJob(Job):
         # How many rows there are follows from their digest, and is known only when they are read.
         assert there.data is not None
         return {"data": there.data.model_copy(update={"digest": self.data.digest})}
+
+    def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
+        draw(lines, file, title=title)
 
 
 def job_of(

@@ -47,6 +47,11 @@ class Pace:
         self._due = False
 
     @property
+    def episodes(self) -> int:
+        """Bytes of episodes on the disk, where some are played."""
+        return 0
+
+    @property
     def seconds(self) -> float:
         """Spent on training, before this process too."""
         before = self.standing.seconds if self.standing else 0.0
@@ -80,7 +85,11 @@ class Pace:
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not self.world.main or not logs or "train_runtime" in logs:
             return
-        line = {"step": state.global_step, **_line(logs), "seconds": round(self.seconds, 3)}
+        self.told({"step": state.global_step, **_line(logs)})
+
+    def told(self, line: Mapping[str, Any]) -> None:
+        """Write a line down, and show it."""
+        line = {**line, "seconds": round(self.seconds, 3)}
         record.append(self.out, line)
         self.watch.step(line)
 

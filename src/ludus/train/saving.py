@@ -56,7 +56,7 @@ def _gathered(trainer: Any) -> Any:
 
 def refilled(state: Mapping[str, Any], settings: Shared, source: Source) -> Any:
     """The base loaded anew, with these weights: one that is whole, and can be merged."""
-    model = load_model(source.name, device="cpu", dtype="float32")
+    model = load_model(source.name, device="cpu", dtype="float32", sees=True)
     if settings.lora is not None:
         from peft import get_peft_model
 

@@ -17,6 +17,7 @@ from ludus.train.folder import CURVES
 
 _TALKERS = ("accelerate", "datasets", "peft", "torch", "trl")
 _BARS, _TENSORBOARD = "TQDM_DISABLE", "TENSORBOARD_LOGGING_DIR"
+_EXPERIMENTS = "TRL_EXPERIMENTAL_SILENCE"
 
 
 @contextmanager
@@ -26,7 +27,13 @@ def surroundings(out: Path) -> Iterator[None]:
     TensorBoard's curves would go among the checkpoints, and away with them.
     """
     curves = os.environ.get(_TENSORBOARD) or str(out / CURVES)
-    with _set({_BARS: "1", _TENSORBOARD: curves}), _without_bars(), _hushed(), quiet():
+    # TRL warns of what may change in it; its minor version is pinned for that.
+    with (
+        _set({_BARS: "1", _TENSORBOARD: curves, _EXPERIMENTS: "1"}),
+        _without_bars(),
+        _hushed(),
+        quiet(),
+    ):
         try:
             yield
         finally:

@@ -56,7 +56,7 @@ class Checked:
             metrics = {name: list(values) for name, values in us._metrics["train"].items()}
             standing = Standing(
                 step, us._total_train_tokens, self.pace.seconds, loss,
-                us._globalstep_last_logged, metrics,
+                us._globalstep_last_logged, metrics, self.pace.episodes,
             )  # fmt: skip
             mark_whole(Path(us.args.output_dir) / f"checkpoint-{step}", standing)
 
@@ -122,7 +122,7 @@ def trainer_of(
     given = {
         "model": model, "args": config, "processing_class": tokenizer,
         "train_dataset": train, "eval_dataset": test,
-        "callbacks": [_over(TrainerCallback, pace, _STEPS)],
+        "callbacks": [over(TrainerCallback, pace, _STEPS)],
         "peft_config": adapter_of(settings.lora) if settings.lora else None,
     }  # fmt: skip
     if method == "sft":
@@ -137,7 +137,7 @@ def trainer_of(
         raise BadSetting(f"The trainer does not take these settings: {said}") from error
     trainer.remove_callback(PrinterCallback)
     # Before any other: those that report write into the folder, which may be cleared first.
-    trainer.callback_handler.callbacks.insert(0, _over(TrainerCallback, pace, _BEGIN))
+    trainer.callback_handler.callbacks.insert(0, over(TrainerCallback, pace, _BEGIN))
     trainer.pace, pace.trainer = pace, trainer
     return trainer
 
@@ -154,7 +154,7 @@ def adapter_of(lora: Lora) -> Any:
     )
 
 
-def _over(base: Any, pace: Pace, names: Sequence[str]) -> Any:
+def over(base: Any, pace: Pace, names: Sequence[str]) -> Any:
     """The trainer's callbacks hear of more than we care for: the rest is its base class's."""
     heard = {name: staticmethod(getattr(pace, name)) for name in names}
     return type("LudusCallback", (base,), heard)()

@@ -59,8 +59,6 @@ class Figures(_Part):
     eval_loss: float | None = None
     peak_memory: int | None = None
     """Bytes of the device's memory."""
-    episodes: int | None = None
-    """That were played."""
     first_reward: float | None = None
     last_reward: float | None = None
     eval_reward: float | None = None

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ludus.errors import RunError
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,14 @@ class World:
             from accelerate import PartialState
 
             PartialState().wait_for_everyone()
+
+    def everywhere(self, mine: Sequence[Item]) -> list[Item]:
+        """What all processes have, in the order of their ranks."""
+        if self.size == 1:
+            return list(mine)
+        from accelerate.utils import gather_object
+
+        return list(gather_object(list(mine)))
 
     def highest(self, values: Sequence[int]) -> list[int]:
         """Of each value, the highest that any process has: what one wants, all do."""

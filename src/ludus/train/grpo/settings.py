@@ -71,6 +71,8 @@ class GrpoSettings(Shared):
                 "--temperature 0 gives every member of a group the same reply, and nothing can be "
                 "learned from that. Write 1, or a little less."
             )
+        if self.rollouts == "trl" and self.equal == "resample":
+            raise BadSetting("--equal resample is for --rollouts fast: TRL's loop plays only once.")
         if "seed" in self.task:
             raise BadSetting("The seed of each episode comes from --seed; leave it out of --task.")
 

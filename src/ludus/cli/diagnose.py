@@ -1,0 +1,164 @@
+"""`ludus diagnose`: what became of a GRPO run, and what to change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ludus.train.diagnosis import Change, Diagnosis, Run, Verdict
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 60
+_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
+_SHARES = {"equal": "equal groups", "format": "format", "done": "done", "cut": "cut off"}
+_NUMBERS = {"length": "length", "turns": "turns", "entropy": "entropy", "grad_norm": "gradient"}
+_UNITS = {"length": " tokens"}
+_RARE = {"unscored": "unscored"}
+"""Told only where there are any."""
+
+
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="The folder of a `ludus train grpo`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say what became of a GRPO run, whether it learned, and what to change.
+
+    Example: ludus diagnose models/wordle-grpo
+    """
+    from ludus.train.diagnosis import read_run
+
+    found = read_run(run)
+    diagnosis = found.diagnosis()
+    if as_json:
+        typer.echo(json.dumps(_facts(run, found, diagnosis), allow_nan=False))
+    else:
+        _print(found, diagnosis)
+
+
+def _facts(folder: Path, run: Run, diagnosis: Diagnosis) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    facts = asdict(diagnosis)
+    facts |= {"reward": _change(diagnosis.reward), "parts": [*map(_change, diagnosis.parts)]}
+    del facts["curve"]
+    return {"run": str(folder), "planned": run.planned, "finished": run.finished, **facts}
+
+
+def _change(change: Change | None) -> dict[str, Any] | None:
+    if change is None:
+        return None
+    return {
+        "name": change.name,
+        "initial": change.initial,
+        "final": change.final,
+        "delta": change.delta,
+        "interval": change.interval,
+    }
+
+
+def _print(run: Run, diagnosis: Diagnosis) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from ludus.cli.console import console, harmless
+
+    out = console()
+    out.print(Text(harmless(run.title), style="bold"), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    for name, value in _rows(run, diagnosis):
+        table.add_row(Text(harmless(name), style="bold"), Text(value))
+    out.print(table)
+    for verdict in diagnosis.verdicts:
+        out.print()
+        out.print(_verdict(verdict))
+    for words in run.notes:
+        out.print(Text(words, style="dim"), soft_wrap=True)
+
+
+def _verdict(verdict: Verdict) -> RenderableType:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from ludus.cli.console import harmless
+
+    name = Text(harmless(verdict.name), style=f"bold {_STYLES[verdict.kind]}")
+    finding = Text(harmless(f"{_capital(verdict.finding)}."))
+    advice = Text.assemble(("-> ", "bold"), harmless(f"{_capital(verdict.advice)}."))
+    return Group(name, Padding(finding, (0, 0, 0, 2)), Padding(advice, (0, 0, 0, 2)))
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _rows(run: Run, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    yield "steps", _steps(run, diagnosis)
+    yield from _rewards(diagnosis)
+    yield from _figures(diagnosis)
+    if diagnosis.seconds:
+        yield "a step", _times(diagnosis)
+
+
+def _steps(run: Run, diagnosis: Diagnosis) -> str:
+    of = f" of {run.planned:,}" if run.planned and run.planned > diagnosis.steps else ""
+    state = "" if run.finished else " (not finished)"
+    window = diagnosis.window
+    return f"{diagnosis.steps:,}{of}{state}; the first and the last {window} logged are compared"
+
+
+def _rewards(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    from ludus.train.diagnosis.figures import moved, reward
+
+    change = diagnosis.reward
+    if change is None:
+        yield "reward", "no episode was scored"
+        return
+    yield "reward", moved(change)
+    yield "", sparkline(diagnosis.curve, change.scale.low, change.scale.high)
+    for part in diagnosis.parts:
+        yield part.name, moved(part)
+    if diagnosis.held_out:
+        (first, before), (last, after) = diagnosis.held_out[0], diagnosis.held_out[-1]
+        ends = f"{reward(before, change.scale)} (step {first:,})"
+        if last > first:
+            ends += f" -> {reward(after, change.scale)} (step {last:,})"
+        yield "held out", ends
+
+
+def _figures(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    from ludus.train.diagnosis.figures import share
+
+    for key, (first, last) in diagnosis.figures.items():
+        if key in _SHARES or (key in _RARE and max(first, last) > 0):
+            yield {**_SHARES, **_RARE}[key], f"{share(first)} -> {share(last)}"
+        elif key in _NUMBERS:
+            yield _NUMBERS[key], f"{first:.3g} -> {last:.3g}{_UNITS.get(key, '')}"
+
+
+def _times(diagnosis: Diagnosis) -> str:
+    """0.5 s: rollout 0.3 s, train 0.2 s; an episode: model 0.2 s, environment 0.1 s."""
+    told = {phase: f"{phase} {seconds:.2g} s" for phase, seconds in diagnosis.seconds.items()}
+    whole = told.pop("step", "").removeprefix("step ")
+    step = ", ".join(told[phase] for phase in ("rollout", "train") if phase in told)
+    # Episodes are played side by side, so that theirs are no parts of the step's time.
+    alone = ", ".join(told[phase] for phase in ("model", "environment") if phase in told)
+    parts = ": ".join(part for part in (whole, step) if part)
+    return "; ".join(part for part in (parts, f"an episode: {alone}" if alone else "") if part)
+
+
+def sparkline(values: Sequence[float], low: float, high: float, width: int = _WIDTH) -> str:
+    """A curve in one line of text, between the worst reward and the best."""
+    count = min(width, len(values))
+    edges = [round(at * len(values) / count) for at in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    top, span = len(_BARS) - 1, (high - low) or 1.0
+    return "".join(_BARS[min(top, max(0, round(top * (v - low) / span)))] for v in means)

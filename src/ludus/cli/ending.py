@@ -1,0 +1,79 @@
+"""What is told at the end of a training: what came of it, and what to do next.
+
+Of training on rows; `ludus.cli.grpo_ending` tells of trial and reward. Words only: who prints them
+is `ludus.cli.trained`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from ludus.cli.figures import clock, count
+
+if TYPE_CHECKING:
+    from ludus.train import Outcome
+    from ludus.train.training import Figures, Training
+
+
+class Ending:
+    """`model` is what was trained, and `environment` the words after `ludus eval`."""
+
+    def __init__(self, model: str, environment: tuple[str, ...] = ("ENV",)) -> None:
+        self.model = model
+        self.environment = environment
+
+    def facts(self, outcome: Outcome) -> dict[str, Any]:
+        """For machines."""
+        figures = _figures(outcome)
+        return figures.model_dump() if figures is not None else {}
+
+    def lines(self, outcome: Outcome) -> list[tuple[str, str]]:
+        """Names and what is said of them."""
+        figures = _figures(outcome)
+        middle = [] if figures is None else [*self.learned(outcome, figures), *_time(figures)]
+        return [("steps", self.steps(outcome)), *middle, ("model", str(outcome.folder))]
+
+    def steps(self, outcome: Outcome) -> str:
+        return f"{outcome.steps:,}{_resumed(outcome)}"
+
+    def learned(self, outcome: Outcome, figures: Figures) -> list[tuple[str, str]]:
+        """How it stands with what was to be learned."""
+        found = []
+        if figures.first_loss is not None and figures.last_loss is not None:
+            found.append(("loss", f"{figures.first_loss:.4g} -> {figures.last_loss:.4g}"))
+        if figures.eval_loss is not None:
+            found.append(("test loss", f"{figures.eval_loss:.4g}"))
+        return found
+
+    def advice(self, outcome: Outcome) -> list[str]:
+        """What to do next."""
+        tried = ("-c", f"hf:{self.model}", "-c", f"hf:{outcome.folder}", "-n", "100")
+        return [f"Next: ludus eval {shlex.join((*self.environment, *tried))}"]
+
+
+def record_of(outcome: Outcome) -> Training | None:
+    from ludus.train.record import read
+
+    return read(outcome.folder)
+
+
+def _figures(outcome: Outcome) -> Figures | None:
+    record = record_of(outcome)
+    return record.figures if record is not None else None
+
+
+def _time(figures: Figures) -> list[tuple[str, str]]:
+    if figures.seconds is None:
+        return []
+    rate = figures.tokens_per_second
+    speed = f", {count(rate)} tokens/s" if rate else ""
+    return [("time", f"{clock(figures.seconds)}{speed}")]
+
+
+def _resumed(outcome: Outcome) -> str:
+    if outcome.resumed_from is None:
+        return ""
+    if outcome.resumed_from >= outcome.steps:
+        return " (all of them were done)"
+    return f" (went on after {outcome.resumed_from:,})"

@@ -1,0 +1,134 @@
+"""What GRPO tells of itself while it runs: rewards above all, and where the time goes.
+
+Values only, from the lines of the log; `ludus.cli.training` shows them. How to judge them is the
+diagnosis's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from ludus.cli.figures import sparkline
+from ludus.cli.story import Story, told
+
+WINDOW = 10
+"""Steps whose mean is said at either end: what one step brings is mostly luck."""
+_GROUPS = {
+    "reward_std": "deviation {:.3f}",
+    "equal": "equal groups {:.0%}",
+    "resampled": "drawn anew {:g}",
+    "trained": "trained on {:.0%}",
+    "unscored": "unscored {:.0%}",
+}
+_EPISODES = {
+    "length": "{:,.0f} tokens",
+    "turns": "{:.1f} turns",
+    "format": "format {:.0%}",
+    "done": "done {:.0%}",
+    "cut": "cut off {:.0%}",
+}
+_POLICY = {
+    "entropy": "entropy {:.3f}",
+    "grad_norm": "grad norm {:.3g}",
+    "kl": "kl {:.3g}",
+    "learning_rate": "lr {:.2e}",
+}
+_HELD_OUT = {"eval_reward": "reward {:.3f}", "eval_format": "format {:.0%}"}
+_IN_A_LINE = {
+    "reward_std": "deviation {:.3f}",
+    "equal": "equal groups {:.0%}",
+    "length": "{:,.0f} tokens an episode",
+    "turns": "{:.1f} turns",
+    "format": "format {:.0%}",
+    "entropy": "entropy {:.3f}",
+    "grad_norm": "grad norm {:.3g}",
+    "time/rollout": "rollout {:.1f} s",
+    "time/train": "training {:.1f} s",
+    "eval_reward": "held-out reward {:.3f}",
+}
+
+
+class GrpoStory(Story):
+    """`past` gives what was logged before a run that goes on was stopped."""
+
+    def __init__(self, past: Callable[[], Iterable[Mapping[str, Any]]] = tuple) -> None:
+        super().__init__()
+        self._past = past
+        self._rewards: list[float] = []
+
+    def begin(self, total_steps: int, resumed_from: int | None) -> None:
+        super().begin(total_steps, resumed_from)
+        if resumed_from is not None:
+            before = (line for line in self._past() if line.get("step", 0) <= resumed_from)
+            self._rewards = rewards_of(before)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        super().add(line)
+        self._rewards += rewards_of([line])
+
+    def figures(self) -> list[str]:
+        """All of it, where there are no rows to put it in."""
+        return [*self._reward(), *self._parts(), *told(self.newest, _IN_A_LINE)]
+
+    def rows(self, *, ascii_only: bool = False) -> list[tuple[str, str]]:
+        line = "" if ascii_only else sparkline(self._rewards)
+        found = [
+            ("reward", [*self._change(), line]),
+            ("parts", self._parts()),
+            ("groups", told(self.newest, _GROUPS)),
+            ("episodes", told(self.newest, _EPISODES)),
+            ("policy", told(self.newest, _POLICY)),
+            ("held out", told(self.newest, _HELD_OUT)),
+            ("time", self._times()),
+        ]
+        return [(name, "  ".join(filter(None, said))) for name, said in found if any(said)]
+
+    def heading(self) -> list[str]:
+        return self.pace()
+
+    def _reward(self) -> list[str]:
+        return [f"reward {' '.join(self._change())}"] if self._rewards else []
+
+    def _change(self) -> list[str]:
+        """The newest reward, and how far the last steps lie above the first ones."""
+        if not self._rewards:
+            return []
+        now = f"{self._rewards[-1]:.3f}"
+        ends = both_ends(self._rewards)
+        return [now] if ends is None else [now, f"({ends[1] - ends[0]:+.3f} since the start)"]
+
+    def _parts(self) -> list[str]:
+        """Where rewards come from several environments or functions: each one's mean."""
+        means = {
+            key.removeprefix("rewards/").removesuffix("/mean"): value
+            for key, value in self.newest.items()
+            if key.startswith("rewards/") and key.endswith("/mean")
+        }
+        return [f"{name} {value:.3f}" for name, value in means.items()] if len(means) > 1 else []
+
+    def _times(self) -> list[str]:
+        """Of a step; and of one episode in it, since many are played at once."""
+        step = told(self.newest, {"time/step": "{:.2f} s a step"})
+        phases = told(
+            self.newest, {"time/rollout": "rollout {:.2f} s", "time/train": "training {:.2f} s"}
+        )
+        waits = told(
+            self.newest,
+            {"time/model": "model {:.2f} s", "time/environment": "environment {:.2f} s"},
+        )
+        inside = [f"(of an episode: {', '.join(waits)})"] if waits else []
+        return [*step, *phases[:1], *inside, *phases[1:]]
+
+
+def rewards_of(lines: Iterable[Mapping[str, Any]]) -> list[float]:
+    """The steps' rewards, where something was scored."""
+    found = (line.get("reward") for line in lines)
+    return [reward for reward in found if reward is not None]
+
+
+def both_ends(rewards: Sequence[float]) -> tuple[float, float] | None:
+    """The means of the first and of the last steps, which have none in common; None: too few."""
+    width = min(WINDOW, len(rewards) // 2)
+    return (fmean(rewards[:width]), fmean(rewards[-width:])) if width else None

@@ -1,0 +1,64 @@
+"""What is told at the end of GRPO: how the reward changed, and what the diagnosis finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ludus.cli.ending import Ending, record_of
+
+if TYPE_CHECKING:
+    from ludus.train import Outcome
+    from ludus.train.diagnosis import Diagnosis
+    from ludus.train.training import Figures
+
+
+class GrpoEnding(Ending):
+    """Speaks of rewards instead of losses."""
+
+    _found: Diagnosis | None = None
+
+    def facts(self, outcome: Outcome) -> dict[str, Any]:
+        from ludus.train.facts import plain
+
+        found = self._diagnosis(outcome) if outcome.stopped is None else None
+        verdicts = {"verdicts": plain(found.verdicts)} if found is not None else {}
+        return {**super().facts(outcome), **verdicts}
+
+    def steps(self, outcome: Outcome) -> str:
+        """With --early-stop there may be fewer than were asked for."""
+        record = record_of(outcome)
+        planned = record.settings.get("steps", 0) if record is not None else 0
+        early = f", and not {planned:,}: it ended early" if outcome.steps < planned else ""
+        return f"{super().steps(outcome)}{early}"
+
+    def learned(self, outcome: Outcome, figures: Figures) -> list[tuple[str, str]]:
+        from ludus.train.diagnosis.figures import moved, reward
+
+        found = self._diagnosis(outcome)
+        if found is None or found.reward is None:
+            return [("reward", "no episode was scored")]
+        lines = [(change.name, moved(change)) for change in (found.reward, *found.parts)]
+        if found.held_out:
+            scale, ends = found.reward.scale, found.held_out[:1] + found.held_out[1:][-1:]
+            told = (f"{reward(value, scale)} (step {step:,})" for step, value in ends)
+            lines.append(("held out", " -> ".join(told)))
+        return lines
+
+    def advice(self, outcome: Outcome) -> list[str]:
+        from ludus.train.diagnosis.words import sentence
+
+        found = self._diagnosis(outcome)
+        verdicts = found.verdicts if found is not None else ()
+        return [*map(sentence, verdicts), *super().advice(outcome)]
+
+    def _diagnosis(self, outcome: Outcome) -> Diagnosis | None:
+        """Made once; None where there is nothing to judge."""
+        from ludus.errors import RunError
+        from ludus.train.diagnosis import read_run
+
+        if self._found is None:
+            try:
+                self._found = read_run(outcome.folder).diagnosis()
+            except RunError:
+                return None
+        return self._found

@@ -1,0 +1,156 @@
+"""`ludus train grpo`: an environment -> a better model, by trial and reward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ludus.cli import arguments as given
+from ludus.cli import grpo_options as own
+from ludus.cli import train_options as options
+from ludus.cli.arguments import task_arguments
+from ludus.cli.grpo_display import GrpoStory
+from ludus.cli.grpo_ending import GrpoEnding
+from ludus.cli.train_options import lora_of
+from ludus.cli.trained import Push, train
+from ludus.cli.typed import as_typed
+
+if TYPE_CHECKING:
+    from ludus.train import Outcome, Watch
+
+
+def grpo(
+    environment: given.Env,
+    model: options.Model,
+    out: options.Out,
+    base_url: given.BaseUrl = None,
+    token: given.Token = None,
+    steps: own.Steps = 150,
+    groups: own.Groups = 8,
+    group_size: own.GroupSize = 8,
+    max_tokens: own.MaxTokens = 256,
+    max_turns: given.MaxTurns = 20,
+    temperature: own.Temperature = 1.0,
+    top_p: own.TopP = 1.0,
+    top_k: own.TopK = None,
+    beta: own.Beta = None,
+    learning_rate: options.LearningRate = None,
+    batch_size: own.BatchSize = None,
+    equal: own.EqualGroups = own.Equal.SKIP,
+    resamples: own.Resamples = None,
+    reward: own.Rewards = None,
+    dataset_config: given.DatasetConfig = None,
+    task: given.Task = None,
+    system_prompt: given.SystemPrompt = None,
+    eval_every: own.EvalEvery = None,
+    eval_episodes: own.EvalEpisodes = None,
+    early_stop: own.EarlyStop = False,
+    rollouts: own.Player = own.Rollouts.FAST,
+    vllm: own.Served = None,
+    lora: options.Lora = False,
+    lora_rank: options.LoraRank = None,
+    lora_alpha: options.LoraAlpha = None,
+    lora_dropout: options.LoraDropout = None,
+    lora_targets: options.LoraTargets = None,
+    merge: options.Merge = None,
+    gradient_checkpointing: options.Checkpointing = False,
+    precision: options.Precision = None,
+    device: options.Device = None,
+    checkpoint_every: options.CheckpointEvery = "10m",
+    seed: own.Seed = 0,
+    set: options.Set = None,
+    report_to: options.ReportTo = None,
+    overwrite: options.Overwrite = False,
+    push_to_hub: options.Push = None,
+    private: options.Private = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Teach a model what went best of several attempts, by GRPO.
+
+    Attempts at one task are compared with each other. Each of them is kept, and `ludus show OUT`
+    shows it. The same command goes on where it was stopped.
+
+    Examples:
+
+    ludus train grpo wordle --model models/wordle -o models/wordle-grpo
+
+    ludus train grpo reasoning_gym:chain_sum -m smollm2 --eval-every 25 --early-stop -o models/sums
+
+    ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B --lora -o models/games
+    """
+    settings = own.grpo_settings_of(
+        steps=steps,
+        groups=groups,
+        group_size=group_size,
+        max_tokens=max_tokens,
+        max_turns=max_turns,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        beta=beta,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        equal=equal,
+        resamples=resamples,
+        rewards=reward,
+        task=task_arguments(task, dataset_config),
+        system_prompt=system_prompt,
+        eval_every=eval_every,
+        eval_episodes=eval_episodes,
+        early_stop=early_stop,
+        rollouts=rollouts,
+        vllm=vllm,
+        lora=lora_of(
+            lora,
+            rank=lora_rank,
+            alpha=lora_alpha,
+            dropout=lora_dropout,
+            targets=lora_targets,
+            merge=merge,
+        ),
+        gradient_checkpointing=gradient_checkpointing,
+        precision=precision,
+        device=device,
+        checkpoint_every=checkpoint_every,
+        seed=seed,
+        assignments=set,
+        report_to=report_to,
+    )
+    push = Push.to(push_to_hub, private=private)
+
+    def stage(watch: Watch) -> Outcome:
+        import ludus.train as stages
+
+        return stages.grpo(
+            environment, model, out, settings,
+            base_url=base_url, token=token, overwrite=overwrite, command=as_typed(), watch=watch,
+        )  # fmt: skip
+
+    asked = {
+        "--base-url": base_url,
+        "--dataset-config": dataset_config,
+        "--task": task,
+        "--system-prompt": system_prompt,
+    }
+    train(
+        stage,
+        story=GrpoStory(lambda: _logged(out)),
+        ending=GrpoEnding(model, (environment, *_said(asked))),
+        overwrite=overwrite,
+        push=push,
+        as_json=as_json,
+    )
+
+
+def _logged(out: Path) -> list[dict[str, object]]:
+    """What a run that goes on has in its log."""
+    from ludus.train.record import lines
+
+    return list(lines(out.expanduser()))
+
+
+def _said(asked: dict[str, str | None]) -> list[str]:
+    """Those options that were given, as they are typed."""
+    return [
+        word for option, value in asked.items() if value is not None for word in (option, value)
+    ]

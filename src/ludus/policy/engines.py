@@ -1,0 +1,93 @@
+"""Which engine answers for a policy, and a line that says so: with a reason, if it is the slow one.
+
+How engines work is not its business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ludus.errors import BadSetting
+from ludus.policy.decoder import Decoder
+from ludus.policy.device import choose_dtype
+from ludus.policy.generate import LULL, Engine
+
+if TYPE_CHECKING:
+    from ludus.policy.load import Policy
+
+PLAIN_BATCH = 64
+FAST_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An engine, and how it wants to be asked."""
+
+    engine: Engine
+    words: str
+    max_batch: int
+    lull: float = LULL
+
+
+def choose_engine(
+    policy: Policy, *, fast: bool | None, dtype: str | None, max_batch: int | None
+) -> Chosen:
+    """The fast one where it can be had (`fast=None`), where it must (True) or not at all."""
+    pad = policy.tokenizer.pad_token_id or 0
+    if policy.eyes is not None:
+        return _plain(_seeing(policy, pad), "the model sees pictures", fast, max_batch)
+    reason = _objection(policy, fast, dtype)
+    if reason is None:
+        made = _tried(policy.model, max_batch or FAST_BATCH, strict=fast is True)
+        if not isinstance(made, str):
+            # Who comes later joins, so nobody has to be waited for.
+            return Chosen(made, _told(policy.model), max_batch or FAST_BATCH, lull=0.0)
+        reason = made
+    return _plain(Decoder(policy.model, pad_id=pad), reason, fast, max_batch)
+
+
+def _plain(engine: Engine, reason: str, fast: bool | None, max_batch: int | None) -> Chosen:
+    if fast:
+        raise BadSetting(f"Fast decoding was asked for, and cannot be: {reason}. Leave it off.")
+    return Chosen(engine, f"plain generate: {reason}", max_batch or PLAIN_BATCH)
+
+
+def _objection(policy: Policy, fast: bool | None, dtype: str | None) -> str | None:
+    """Why the fast one is not even tried."""
+    if fast is not None:
+        return None if fast else "fast decoding is switched off"
+    if policy.model.device.type != "cuda":
+        return "no GPU"
+    asked = choose_dtype(dtype, "cuda") if dtype else "bfloat16"
+    return None if asked == "bfloat16" else f"{asked} was asked for, and fast is bfloat16"
+
+
+def _tried(model: Any, max_batch: int, *, strict: bool) -> Any:
+    from ludus.policy.fast.engine import fast_engine
+
+    try:
+        return fast_engine(model, max_batch=max_batch)
+    except Exception as error:
+        # A compiler or a driver that does not take the kernels must not cost the run.
+        if strict:
+            raise
+        words = " ".join(str(error).split())[:200]
+        return f"the fast way failed with {type(error).__name__}: {words}"
+
+
+def _told(model: Any) -> str:
+    import torch
+
+    if model.device.type != "cuda":
+        return "fast decoding, in plain torch on the CPU"
+    return (
+        f"fast decoding: own kernels and CUDA graphs on {torch.cuda.get_device_name(model.device)}"
+    )
+
+
+def _seeing(policy: Policy, pad_id: int) -> Engine:
+    from ludus.policy.eyes.decoder import SeeingDecoder
+
+    assert policy.eyes is not None
+    return SeeingDecoder(policy.model, pad_id=pad_id, eyes=policy.eyes)

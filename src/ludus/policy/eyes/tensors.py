@@ -1,0 +1,66 @@
+"""What a trainer needs beside the ids of episodes in which pictures were seen.
+
+It is what the forward pass of TRL's GRPOTrainer takes. The pictures are those of the episodes'
+messages, looked at with the eyes that the policy played with, so that it learns from what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from ludus.data.episode import Episode
+from ludus.errors import RunError
+from ludus.policy.eyes.pictures import Picture, stacked
+from ludus.policy.eyes.sight import Eyes
+
+
+def tensors(eyes: Eyes, episodes: Sequence[Episode], ids: Any) -> dict[str, Any]:
+    """`pixel_values`, `image_grid_thw`, `num_images` and `mm_token_type_ids`, on the ids' device.
+
+    `ids` has a row for each episode: prompt and completion, padded in any way. Where no episode
+    has a picture, there is nothing to be given.
+    """
+    rows = [seen(eyes, episode) for episode in episodes]
+    made = stacked([picture for row in rows for picture in row])
+    if not made:
+        return {}
+    return {
+        **{name: value.to(ids.device) for name, value in made.items()},
+        "num_images": [len(row) for row in rows],
+        "mm_token_type_ids": (ids == eyes.token).long(),
+    }
+
+
+def seen(eyes: Eyes, episode: Episode) -> tuple[Picture, ...]:
+    """The pictures that are among an episode's ids: what ended it was never shown to the model."""
+    ids = episode.tokens.ids if episode.tokens is not None else ()
+    wanted = sum(each == eyes.token for each in ids)
+    pictures = eyes.look(episode.messages) if wanted else ()
+    reached = [0, *accumulate(picture.tokens for picture in pictures)]
+    if wanted not in reached:
+        raise RunError(
+            f"The tokens of {episode.episode_id} and its pictures do not belong together. Train on "
+            "episodes as this very model played them."
+        )
+    return pictures[: reached.index(wanted)]
+
+
+def allow_none_seen(model: Any) -> None:
+    """Have a model's forward pass take rows of which none has a picture.
+
+    A trainer cuts a step's pictures up by rows, and hands on what is left: it may be nothing, over
+    which these models stumble.
+    """
+    model.register_forward_pre_hook(_without_nothing, with_kwargs=True)
+
+
+def _without_nothing(
+    model: Any, given: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    grids = named.get("image_grid_thw")
+    if grids is None or len(grids):
+        return given, named
+    left = {"pixel_values", "image_grid_thw", "mm_token_type_ids"}
+    return given, {name: value for name, value in named.items() if name not in left}

@@ -1,0 +1,63 @@
+"""What is asked of an engine, what comes back, and what an engine is.
+
+Only the words that those who ask and those who answer have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ludus.policy.sampling import Sampling
+from ludus.policy.tally import Tally
+
+if TYPE_CHECKING:
+    from ludus.policy.eyes.pictures import Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt, and how it is to be gone on with."""
+
+    ids: tuple[int, ...]
+    max_tokens: int
+    stops: Collection[int]
+    sampling: Sampling
+    seed: int
+    pictures: tuple[Picture, ...] = ()
+    """What the placeholders among the ids stand for, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What the model said."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stopped: bool
+    """Whether it ended with a stop, which is its last id; otherwise its budget ended it."""
+
+
+Deliver = Callable[[int, Sampled], None]
+Wanted = Callable[[int], bool]
+More = Callable[[int], Sequence[Request]]
+"""Requests that have come in since, at most so many. Their numbers go on after those before."""
+
+
+def nobody(room: int) -> Sequence[Request]:
+    return ()
+
+
+class Engine(Protocol):
+    """What answers a batch. It is called by one thread at a time."""
+
+    tally: Tally
+
+    def run(
+        self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted, more: More
+    ) -> None:
+        """Answer these, and whom `more` names if others can still join."""
+
+    def refresh(self) -> None:
+        """The model's weights have changed: take them over, and forget what the old ones made."""

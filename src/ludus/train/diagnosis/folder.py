@@ -1,0 +1,109 @@
+"""A GRPO run's folder, read as far as a diagnosis needs it. Nothing here writes.
+
+The run may be under way: what is half written is passed over, and counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ludus.errors import RunError
+from ludus.train.diagnosis.course import Line
+from ludus.train.diagnosis.diagnosis import Diagnosis, diagnose
+from ludus.train.diagnosis.played import Played, read_played
+from ludus.train.record import LOG, RECORD, lines
+
+EPISODES = "episodes.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a folder holds of a run."""
+
+    title: str
+    planned: int | None
+    """Steps that it is to have."""
+    finished: bool
+    lines: tuple[Line, ...]
+    played: Played
+    notes: tuple[str, ...]
+    """What could not be read."""
+
+    def diagnosis(self) -> Diagnosis:
+        return diagnose(self.lines, self.played)
+
+
+def read_run(folder: Path) -> Run:
+    """All of it; an error where the folder holds no GRPO run, or none that has made a step."""
+    about = _about(folder)
+    if (kind := about.get("kind")) != "grpo":
+        raise RunError(
+            f"{folder} holds a run of `ludus train {kind}`, which has no rewards to diagnose: it "
+            "takes one of `ludus train grpo`."
+        )
+    logged = tuple(lines(folder))
+    if not any("reward" in line or "unscored" in line for line in logged):
+        raise RunError(
+            f"No step of {folder} is logged yet: {LOG} has none. Wait for the first, or call "
+            "`ludus train grpo` again to go on."
+        )
+    played = read_played(folder / EPISODES)
+    return Run(
+        title=f"GRPO of {about.get('model')}{_on(about)}",
+        planned=_planned(about),
+        finished=about.get("figures") is not None,
+        lines=logged,
+        played=played,
+        notes=tuple(_notes(folder, len(logged), played)),
+    )
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """What `training.json` says; only what is needed, so that a newer one can be read too."""
+    if not folder.is_dir():
+        raise RunError(
+            f"There is no folder {folder}. Name the --output-dir of a `ludus train grpo`."
+        )
+    try:
+        found = from_json((folder / RECORD).read_bytes())
+    except FileNotFoundError:
+        raise RunError(
+            f"{folder} holds no training: there is no {RECORD} in it. Name the --output-dir of a "
+            "`ludus train grpo`."
+        ) from None
+    except OSError as error:
+        raise RunError(f"{folder / RECORD} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise RunError(f"{folder / RECORD} is not JSON: {error}.") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _on(about: dict[str, Any]) -> str:
+    environment = about.get("environment")
+    spec = environment.get("spec") if isinstance(environment, dict) else None
+    return f" on {spec}" if spec else ""
+
+
+def _planned(about: dict[str, Any]) -> int | None:
+    settings = about.get("settings")
+    steps = settings.get("steps") if isinstance(settings, dict) else None
+    return steps if isinstance(steps, int) else None
+
+
+def _notes(folder: Path, read: int, played: Played) -> list[str]:
+    """Lines that were passed over. One at the end is usual while its writer is at it."""
+    written = sum(bool(line.strip()) for line in (folder / LOG).read_bytes().splitlines())
+    missing = {LOG: max(0, written - read), EPISODES: played.unreadable}
+    notes = [
+        f"{count:,} {'line' if count == 1 else 'lines'} of {name} could not be read and "
+        f"{'is' if count == 1 else 'are'} left out."
+        for name, count in missing.items()
+        if count
+    ]
+    if not played.groups:
+        notes.append(f"There are no scored episodes in {EPISODES}: no interval can be given.")
+    return notes

@@ -1,0 +1,143 @@
+"""The reward over the steps, as a picture: `reward.png`.
+
+Above, the reward with its spread, held-out tasks, and each environment of a mix; below, what tells
+whether there is anything left to learn: equal groups and entropy. Pure but for the file. Drawn on
+a canvas of its own: no window, no state that others share.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import MissingExtra
+from ludus.train.curve import Points, smoothed
+from ludus.train.record import losses
+
+_MANY = 40
+"""From so many steps on, one line alone is a thicket."""
+_MOST_PARTS = 5
+"""Environments and reward functions that a picture can hold apart."""
+_NAME = 32
+_RAW, _SMOOTH, _BAND, _TEST = "#a9c4e4", "#1f5fa8", "#e8eff8", "#d9632b"
+_EQUAL, _ENTROPY = "#7a7a7a", "#2f8f6b"
+_PARTS = ("#8a5fb0", "#c2a01e", "#b0486f", "#4d9bb8", "#6b4a2f")
+
+
+def draw(lines: Sequence[Mapping[str, Any]], to: Path, title: str) -> None:
+    """Draw the log's rewards; without any, an empty picture that says so."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra.of("train", "Drawing the reward") from None
+
+    figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
+    above, below = figure.subplots(2, sharex=True, height_ratios=(2.4, 1))
+    _rewards(above, lines)
+    _signs(below, lines)
+    above.set_title(_shortened(title, 90), loc="left", fontsize=11, parse_math=False)
+    below.set_xlabel("step")
+    below.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    draft = to.with_name(f".{to.name}.{os.getpid()}.draft")
+    FigureCanvasAgg(figure).print_png(str(draft))
+    draft.replace(to)
+
+
+def _rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+    train, test = losses(lines, "reward"), losses(lines, "eval_reward")
+    _dress(axes, "reward")
+    if not train and not test:
+        axes.text(0.5, 0.5, "no reward was logged", transform=axes.transAxes, ha="center")
+        return
+    _band(axes, lines, [value for _, value in (*train, *test)])
+    _train(axes, train)
+    _parts(axes, lines)
+    if test:
+        points = {"color": _TEST, "markersize": 6, "zorder": 5}
+        axes.plot(*_columns(test), "o--", linewidth=1.0, label="held out", **points)
+    _frame(axes, [value for _, value in (*train, *test)])
+    # Where there is room: whether a reward rises or falls is not known beforehand.
+    axes.legend(frameon=False, loc="best", fontsize=9)
+
+
+def _train(axes: Any, train: Points) -> None:
+    if len(train) < _MANY:
+        axes.plot(*_columns(train), "o-", color=_SMOOTH, linewidth=1.2, markersize=3, label="train")
+        return
+    axes.plot(*_columns(train), color=_RAW, linewidth=0.9, label="train")
+    axes.plot(*_columns(smoothed(train)), color=_SMOOTH, linewidth=2.2, label="train, smoothed")
+
+
+def _band(axes: Any, lines: Sequence[Mapping[str, Any]], rewards: list[float]) -> None:
+    """One standard deviation to either side, within what rewards can be where that is known."""
+    both = [line for line in lines if None not in (line.get("reward"), line.get("reward_std"))]
+    if not both:
+        return
+    middle = [value for _, value in smoothed(losses(both, "reward"))]
+    spread = [value for _, value in smoothed(losses(both, "reward_std"))]
+    low, high = (0.0, 1.0) if _is_unit(rewards) else (float("-inf"), float("inf"))
+    under = [max(low, one - std) for one, std in zip(middle, spread, strict=True)]
+    over = [min(high, one + std) for one, std in zip(middle, spread, strict=True)]
+    steps = [line["step"] for line in both]
+    axes.fill_between(steps, under, over, color=_BAND, linewidth=0, label="± one deviation")
+
+
+def _parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+    """A line for each environment or reward function, where there are several."""
+    keys = sorted({key for line in lines for key in line if _is_part(key)})
+    if not 1 < len(keys) <= _MOST_PARTS:
+        return
+    for key, colour in zip(keys, _PARTS, strict=False):
+        name = key.removeprefix("rewards/").removesuffix("/mean")
+        # A name that begins with an underscore is left out of a legend.
+        label = _shortened(name, _NAME).replace("$", r"\$").lstrip("_")
+        points = _columns(smoothed(losses(lines, key)))
+        axes.plot(*points, color=colour, linewidth=1.3, label=label)
+
+
+def _signs(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+    _dress(axes, "equal groups")
+    axes.yaxis.label.set_color(_EQUAL)
+    axes.set_ylim(-0.05, 1.05)
+    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    equal, entropy = losses(lines, "equal"), losses(lines, "entropy")
+    axes.plot(*_columns(smoothed(equal)), color=_EQUAL, linewidth=1.6)
+    if entropy:
+        beside = axes.twinx()
+        beside.plot(*_columns(smoothed(entropy)), color=_ENTROPY, linewidth=1.6)
+        beside.set_ylabel("entropy", color=_ENTROPY)
+        beside.set_ylim(0, 1.1 * max(value for _, value in entropy) or 1.0)
+        beside.spines[["top", "left"]].set_visible(False)
+
+
+def _dress(axes: Any, name: str) -> None:
+    axes.set_ylabel(name)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _frame(axes: Any, rewards: list[float]) -> None:
+    """All of the scale where it is known: a rise of a hundredth must not look like a success."""
+    if _is_unit(rewards):
+        axes.set_ylim(-0.02, 1.02)
+
+
+def _is_part(key: str) -> bool:
+    return key.startswith("rewards/") and key.endswith("/mean")
+
+
+def _is_unit(rewards: list[float]) -> bool:
+    return min(rewards) >= 0.0 and max(rewards) <= 1.0
+
+
+def _columns(points: Points) -> tuple[list[int], list[float]]:
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def _shortened(text: str, width: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"

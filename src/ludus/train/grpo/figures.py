@@ -1,0 +1,42 @@
+"""What a step's episodes were like, as numbers for the log. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from ludus.data.episode import Episode, StopReason
+from ludus.policy.tally import Tally
+
+_CUT = (StopReason.MAX_TOKENS, StopReason.MAX_TURNS)
+
+
+def figures_of(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Shares and means, as `log.jsonl` names them; what nothing can be said of is left out."""
+    scored = [episode for episode in episodes if not episode.broken]
+    found = {"unscored": 1 - len(scored) / len(episodes)}
+    if scored:
+        found |= {
+            "format": fmean(is_formed(episode) for episode in scored),
+            "done": fmean(episode.done for episode in scored),
+            "cut": fmean(episode.stop_reason in _CUT for episode in scored),
+            "length": fmean(sum(each.tokens.mask) if each.tokens else 0 for each in scored),
+            "turns": fmean(episode.turns for episode in scored),
+        }
+    timed = [episode.timing for episode in episodes if episode.timing is not None]
+    if timed:
+        found["time/model"] = fmean(timing.model_s for timing in timed)
+        found["time/environment"] = fmean(timing.environment_s for timing in timed)
+    return found
+
+
+def decoded(before: Tally, after: Tally) -> dict[str, float]:
+    """What the model was kept busy with in between."""
+    read, reused = after.read - before.read, after.reused - before.reused
+    found = {"time/decode": after.busy - before.busy}
+    return found | ({"reused": reused / (read + reused)} if read + reused else {})
+
+
+def is_formed(episode: Episode) -> bool:
+    """Whether the model called tools, and only in ways that they can take."""
+    return episode.tool_calls > 0 and episode.malformed_calls == 0

@@ -1,0 +1,57 @@
+"""How the model does on tasks that it is never trained on, every so many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from ludus.data.episode import Episode, digest_of
+from ludus.train.grpo.figures import is_formed
+from ludus.train.grpo.stage import Stage
+from ludus.train.world import World
+
+_SEEDS = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The same tasks each time, sampled as in training."""
+
+    stage: Stage
+    run_id: str
+    seed: int
+    episodes: int
+    world: World
+
+    def __call__(self, trainer: Any) -> Mapping[str, float]:
+        """Play them with the model as it is now."""
+        model = trainer.model
+        training = model.training
+        model.eval()
+        try:
+            self.stage.run(_renewed(self.stage))
+            played = self._played()
+        finally:
+            model.train(training)
+        scored = [episode for episode in played if episode.reward is not None]
+        found: dict[str, float] = {"eval_episodes": len(scored)}
+        if scored:
+            found["eval_reward"] = fmean(each.reward for each in scored if each.reward is not None)
+            found["eval_format"] = fmean(is_formed(episode) for episode in scored)
+        return found
+
+    def _played(self) -> list[Episode]:
+        # Another seed, so other tasks: seeds of tasks are scattered.
+        seed = digest_of(f"held-out/{self.seed}") % _SEEDS
+        plan = self.stage.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
+        mine = range(self.world.rank, self.episodes, self.world.size)
+        played = self.stage.play(plan, list(mine))
+        return self.world.everywhere(played)
+
+
+async def _renewed(stage: Stage) -> None:
+    renew = getattr(stage.agent, "renewed", None)
+    if renew is not None:
+        await renew()

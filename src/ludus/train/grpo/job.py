@@ -1,0 +1,106 @@
+"""All that is known of a GRPO run before its environments are reached and weights are loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ludus.data.settings import digest
+from ludus.data.tools import JsonObject
+from ludus.environment.mix import Mix, parse_mix
+from ludus.errors import BadSetting
+from ludus.policy.dialect import dialect_of
+from ludus.policy.eyes.families import eyes_of
+from ludus.policy.eyes.sight import Eyes
+from ludus.train.grpo.config import grpo_config
+from ludus.train.grpo.rewards import Rewards, rewards_of
+from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.job import Job, ingredients
+from ludus.train.training import Played, Training
+from ludus.train.watch import Watch
+from ludus.train.world import World
+
+
+@dataclass(frozen=True)
+class GrpoJob(Job):
+    """A training by trial."""
+
+    settings: GrpoSettings
+    environments: Mix
+    rewards: Rewards
+    eyes: Eyes | None
+    """How pictures are shown to the model, where it can see."""
+    base_url: str | None
+    token: str | None
+
+    @property
+    def subject(self) -> str:
+        return str(self.environments)
+
+    def known(self, there: Training) -> dict[str, Any]:
+        return self.played(())
+
+    def played(self, names: Sequence[str]) -> dict[str, Any]:
+        """What is trained on, as `training.json` has it."""
+        return {"environment": Played(spec=self.subject, names=tuple(names))}
+
+    @property
+    def run_id(self) -> str:
+        """The same for the same run, so that its episodes have the same names when it goes on."""
+        asked = {"model": self.source.name, "environment": self.subject}
+        return digest({**self.settings.as_json(), **asked})
+
+    def finish(self) -> None:
+        if self.eyes is not None:
+            self.eyes.save(self.out)
+
+    def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
+        from ludus.train.grpo.curve import draw
+
+        draw(lines, file, title)
+
+
+def job_of(
+    environment: str | Mix, model: str, out: Path, settings: GrpoSettings, *,
+    base_url: str | None, token: str | None, command: str | None, watch: Watch,
+) -> GrpoJob:  # fmt: skip
+    mix = parse_mix(environment) if isinstance(environment, str) else environment
+    rewards = rewards_of(settings.rewards)
+    made_with = ingredients(model, out, watch)
+    # Whoever acts needs tools: a dialect without them is refused here.
+    dialect = made_with["dialect"] = dialect_of(made_with["tokenizer"])
+    eyes = eyes_of(made_with["source"], made_with["tokenizer"], dialect)
+    config = grpo_config(settings, out)
+    if eyes is not None:
+        _refuse_blind_spots(config)
+    if settings.rollouts == "fast":
+        _refuse_shards(config)
+    return GrpoJob(
+        method="grpo", out=out, settings=settings, config=config, world=World.here(),
+        watch=watch, command=command, environments=mix, rewards=rewards, eyes=eyes,
+        base_url=base_url, token=token, **made_with,
+    )  # fmt: skip
+
+
+def _refuse_blind_spots(config: Any) -> None:
+    """TRL scores the same episodes a second time for these, and would do so without pictures."""
+    for name, usual in (("beta", 0.0), ("num_iterations", 1)):
+        if getattr(config, name) != usual:
+            raise BadSetting(
+                f"{name} {getattr(config, name):g} is not for a model that sees pictures. Leave it "
+                f"at {usual:g}."
+            )
+
+
+def _refuse_shards(config: Any) -> None:
+    """A model of which each process has a part cannot play by itself in any of them."""
+    launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    sharded = any(os.environ.get(name, "false") == "true" for name in launched)
+    if sharded or config.fsdp or config.deepspeed:
+        raise BadSetting(
+            "A model that is spread over several processes cannot play in one of them. Use "
+            "--rollouts trl, or processes that each have the whole model."
+        )

@@ -1,0 +1,124 @@
+"""What happens between two steps of GRPO: besides what every method does, the time is taken, the
+model is tried on held-out tasks, and it is asked whether there is anything left to learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ludus.train import record
+from ludus.train.checkpoints import Standing
+from ludus.train.diagnosis.saturation import Saturation
+from ludus.train.folder import EPISODES
+from ludus.train.pace import Pace
+from ludus.train.watch import Watch
+from ludus.train.world import World
+
+Try = Callable[[Any], Mapping[str, float]]
+"""Plays held-out tasks with the trainer's model, and says how that went."""
+_RENAMED = {"step_time": None, "frac_reward_zero_std": None, "epoch": None}
+_UNTOLD = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
+
+
+class GrpoPace(Pace):
+    """Told by the trainer of every step."""
+
+    def __init__(
+        self,
+        out: Path,
+        watch: Watch,
+        world: World,
+        *,
+        period: int = 1,
+        try_out: Try | None = None,
+        eval_every: int | None = None,
+        early_stop: bool = False,
+        **more: Any,
+    ) -> None:
+        super().__init__(out, watch, world, **more)
+        self._period = period
+        """Steps that learn from the same episodes: a checkpoint in between could not go on."""
+        self._try, self._eval_every = try_out, eval_every
+        self._saturation = _judge(out, self.standing) if early_stop else None
+        self.saturated: str | None = None
+        """Why there is nothing left to learn, if so."""
+        self._step_began = perf_counter()
+        self._played = self.standing.episodes if self.standing else 0
+
+    @property
+    def episodes(self) -> int:
+        """Those of whole steps: what comes after is played again when the run goes on."""
+        return self._played
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._step_began = perf_counter()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._took(perf_counter() - self._step_began)
+        if self.world.main:
+            self._played = (self.out / EPISODES).stat().st_size
+        step = state.global_step
+        if self._try is not None and self._eval_every and step % self._eval_every == 0:
+            found = self._try(self.trainer)
+            if self.world.main:
+                self.told({"step": step, **found})
+        self._ask(step)
+        if step % self._period == 0 and step < state.max_steps:
+            self._decide(control)
+        if self._ends(step):
+            control.should_training_stop = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Tasks have no epochs."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if not self.world.main or not logs or "train_runtime" in logs:
+            return
+        line = {"step": state.global_step, **line_of(logs)}
+        self.told(line)
+        if self._saturation is not None and self.saturated is None:
+            self.saturated = self._saturation.see(line)
+            if self.saturated:
+                self.watch.say(f"Nothing is left to learn: {self.saturated}")
+
+    def _took(self, seconds: float) -> None:
+        metrics = self.trainer._metrics["train"]
+        played = metrics["time/rollout"][-1] if metrics["time/rollout"] else 0.0
+        metrics["time/step"].append(seconds)
+        metrics["time/train"].append(max(0.0, seconds - played))
+
+    def _ends(self, step: int) -> bool:
+        """Whether all stop here, because the first has seen that nothing is left to learn."""
+        if self._saturation is None:
+            return False
+        (done,) = self.world.highest([int(self.saturated is not None)])
+        return bool(done) and step % self._period == 0
+
+
+def _judge(out: Path, standing: Standing | None) -> Saturation:
+    """Knows what was logged before a run was stopped."""
+    judge, step = Saturation(), standing.step if standing else 0
+    for line in record.lines(out):
+        if line.get("step", 0) <= step:
+            judge.see(line)
+    return judge
+
+
+def line_of(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """TRL's figures by our names; what is no number is left out."""
+    found = {
+        name: value
+        for name, value in logs.items()
+        if name not in _RENAMED and not name.startswith(_UNTOLD) and _is_number(value)
+    }
+    if (tokens := found.pop("num_tokens", None)) is not None:
+        found["tokens"] = int(tokens)
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and isfinite(value)

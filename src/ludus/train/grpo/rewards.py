@@ -1,0 +1,140 @@
+"""What an episode is worth: the environment's own reward, and functions of the user's beside it.
+
+    def brief(episode):
+        return -0.01 * len(episode.messages)
+
+A function takes an episode and gives a number, or None where it does not apply; it may be async.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ludus.data.episode import Episode
+from ludus.errors import BadSetting, RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """One function of the user's."""
+
+    name: str
+    weight: float
+    function: Callable[[Episode], Any]
+
+    async def of(self, episode: Episode) -> float | None:
+        try:
+            made = await self._called(episode)
+        except Exception as error:
+            words = " ".join(str(error).split())[:300]
+            raise RunError(
+                f"The reward function {self.name} failed: {type(error).__name__}: {words}"
+            ) from error
+        if made is None:
+            return None
+        if not isinstance(made, int | float) or not math.isfinite(made):
+            raise RunError(f"The reward function {self.name} gave {made!r}, which is no number.")
+        return float(made)
+
+    async def _called(self, episode: Episode) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(episode)
+        # It may think long, or ask somebody: the others go on meanwhile.
+        return await asyncio.to_thread(self.function, episode)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """All that an episode is worth."""
+
+    own: tuple[Reward, ...] = ()
+
+    def weights(self, environments: Sequence[str]) -> dict[str, float]:
+        """By name: every environment counts as it rewards, functions by their weight."""
+        named = dict.fromkeys(environments, 1.0)
+        return named | {reward.name: reward.weight for reward in self.own}
+
+    async def scored(self, episode: Episode) -> Episode:
+        """With the reward that is trained on. What a fault ended has none."""
+        if not self.own or episode.broken:
+            return episode
+        made = await asyncio.gather(*(reward.of(episode) for reward in self.own))
+        found = {each.name: value for each, value in zip(self.own, made, strict=True)}
+        parts = {name: value for name, value in found.items() if value is not None}
+        if episode.reward is not None:
+            parts[episode.environment] = episode.reward
+        total = sum(value * self._weight(name) for name, value in parts.items()) if parts else None
+        return episode.model_copy(update={"reward": total, "rewards": {**episode.rewards, **parts}})
+
+    def parts(self, episode: Episode) -> dict[str, float]:
+        """The parts that are summed, by name; nothing for an episode without a score."""
+        if episode.reward is None:
+            return {}
+        if not self.own:
+            return {episode.environment: episode.reward}
+        known = {episode.environment, *(reward.name for reward in self.own)}
+        return {name: value for name, value in episode.rewards.items() if name in known}
+
+    def _weight(self, name: str) -> float:
+        return next((reward.weight for reward in self.own if reward.name == name), 1.0)
+
+
+def columns(weights: Mapping[str, float]) -> list[Callable[..., list[float | None]]]:
+    """A function for TRL to each name, which looks up what was found out already."""
+    return [_column(name) for name in weights]
+
+
+def _column(name: str) -> Callable[..., list[float | None]]:
+    def column(scores: Sequence[Mapping[str, float]], **_: Any) -> list[float | None]:
+        return [parts.get(name) for parts in scores]
+
+    column.__name__ = name
+    return column
+
+
+def rewards_of(texts: Sequence[str]) -> Rewards:
+    """As they are written on a command line: `module:function`, or `module:function=0.5`."""
+    found = tuple(_reward(text) for text in texts)
+    names = [reward.name for reward in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadSetting(f"--reward {twice} is given twice. Give it once, with its weight.")
+    return Rewards(found)
+
+
+def _reward(text: str) -> Reward:
+    path, equals, number = text.partition("=")
+    module, colon, name = path.strip().partition(":")
+    if not (module and colon and name):
+        raise BadSetting(f"--reward {text} names no function. Write module:function.")
+    try:
+        weight = float(number) if equals else 1.0
+    except ValueError:
+        weight = math.nan
+    if not math.isfinite(weight):
+        raise BadSetting(f"--reward {text}: {number!r} is no weight. Write a number.")
+    return Reward(name, weight, _function(text, module, name))
+
+
+def _function(text: str, module: str, name: str) -> Callable[[Episode], Any]:
+    # As `python -m` does it: what lies here can be named.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise BadSetting(f"--reward {text}: {module} cannot be imported: {error}.") from error
+    except AttributeError as error:
+        raise BadSetting(f"--reward {text}: {module} has no function {name}.") from error
+    if not callable(function):
+        raise BadSetting(f"--reward {text}: {name} is no function.")
+    checked: Callable[[Episode], Any] = function
+    return checked

@@ -1,0 +1,169 @@
+"""A step's episodes: played all at once, compared in groups, and handed to TRL as ids and masks.
+
+TRL calls it where it would generate. The model's tokens are those that it sampled; nothing is
+tokenized again. What is learned from them is TRL's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from ludus.data.episode import Episode
+from ludus.errors import RunError
+from ludus.rollout.breaker import HOPELESS
+from ludus.rollout.plan import Plan
+from ludus.train.grpo.figures import decoded, figures_of
+from ludus.train.grpo.groups import in_groups, is_equal, opening_of, refuse_unlike
+from ludus.train.grpo.learner import Learner
+from ludus.train.grpo.rewards import Rewards
+from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.stage import Stage
+from ludus.train.grpo.tasks import numbers_of, spare
+from ludus.train.world import World
+
+Keep = Callable[[Sequence[Episode]], None]
+
+
+@dataclass(slots=True)
+class Rollouts:
+    """TRL's `rollout_func`."""
+
+    stage: Stage
+    plan: Plan
+    settings: GrpoSettings
+    rewards: Rewards
+    world: World
+    tasks: int
+    """How many tasks the run has; behind them come those that replace others."""
+    keep: Keep
+    """Given every episode that was played, in the first process."""
+    played: list[Episode] = field(default_factory=list)
+    """This process's part of the newest step, in the order in which it was asked for."""
+    learned: list[bool] = field(default_factory=list)
+    """For each of them, whether something can be learned from its group."""
+
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
+        began = perf_counter()
+        step, learner = trainer.state.global_step + 1, self.stage.agent
+        assert isinstance(learner, Learner)
+        learner.step, before = step, learner.tally
+        model = trainer.model
+        training = model.training
+        model.eval()
+        try:
+            self.stage.run(learner.renewed())
+            found = self._played(numbers_of(prompts), step)
+        finally:
+            model.train(training)
+        found |= decoded(before, learner.tally) | {"time/rollout": perf_counter() - began}
+        metrics = trainer._metrics["train" if training else "eval"]
+        for name, value in found.items():
+            metrics[name].append(value)
+        scores = [self.rewards.parts(episode) for episode in self.played]
+        return {**handed(self.played, trainer.processing_class.pad_token_id), "scores": scores}
+
+    def _played(self, numbers: Sequence[int], step: int) -> dict[str, float]:
+        size, first = self.settings.group_size, self.world.rank * len(numbers)
+        members = [(first + place) % size for place in range(len(numbers))]
+        indices = [number * size + member for number, member in zip(numbers, members, strict=True)]
+        self.played = self._play(indices)
+        equal = self._equal()
+        replaced = 0
+        if self.settings.equal == "resample":
+            replaced = self._replaced(equal, members, step)
+        kept = self._equal() if replaced else equal
+        everywhere = [flag for flag in kept for _ in range(size)]
+        self.learned = [not flag for flag in everywhere[first : first + len(numbers)]]
+        found = figures_of(self.world.everywhere(self.played))
+        return found | {"equal": sum(equal) / len(equal), "resampled": float(replaced)}
+
+    def _play(self, indices: Sequence[int]) -> list[Episode]:
+        episodes = self.stage.play(self.plan, indices)
+        everybodys = self.world.everywhere(episodes)
+        if self.world.main:
+            self.keep(everybodys)
+        broken = [episode for episode in everybodys if episode.broken]
+        _refuse_hopeless(broken, len(everybodys))
+        return episodes
+
+    def _equal(self) -> list[bool]:
+        """For each group of the step, whether nothing can be learned from it."""
+        size = self.settings.group_size
+        facts = [(each.reward, opening_of(each), each.environment) for each in self.played]
+        rewards, openings, names = zip(*self.world.everywhere(facts), strict=True)
+        refuse_unlike(openings, size, names)
+        return [is_equal(group) for group in in_groups(rewards, size)]
+
+    def _replaced(self, equal: Sequence[bool], members: Sequence[int], step: int) -> int:
+        """Try other tasks in place of those groups; how many were found that teach something."""
+        wanting = {group for group, flag in enumerate(equal) if flag}
+        before = len(wanting)
+        for round in range(self.settings.resamples):
+            if not wanting:
+                break
+            places = [place for place in range(len(members)) if self._group(place) in wanting]
+            indices = [self._spare(place, members[place], step, round) for place in places]
+            old = dict(zip(places, (self.played[place] for place in places), strict=True))
+            for place, episode in zip(places, self._play(indices), strict=True):
+                self.played[place] = episode
+            flags = self._equal()
+            wanting = {group for group in wanting if flags[group]}
+            for place in places:
+                if self._group(place) in wanting:
+                    self.played[place] = old[place]
+        return before - len(wanting)
+
+    def _group(self, place: int) -> int:
+        """Which of the step's groups a place of this process belongs to."""
+        return (self.world.rank * len(self.played) + place) // self.settings.group_size
+
+    def _spare(self, place: int, member: int, step: int, round: int) -> int:
+        settings = self.settings
+        number = spare(
+            self.tasks, step, round, self._group(place), groups=settings.groups,
+            rounds=settings.resamples,
+        )  # fmt: skip
+        return number * settings.group_size + member
+
+
+def _refuse_hopeless(broken: Sequence[Episode], played: int) -> None:
+    """Nothing can be learned where nothing works."""
+    faults = [episode.error for episode in broken if episode.error is not None]
+    for fault in faults:
+        if fault.kind in HOPELESS:
+            raise RunError(fault.message)
+    if faults and len(broken) == played:
+        raise RunError(
+            f"Not one of {played:,} episodes could be played: {faults[0].message} The same "
+            "command goes on once that is mended."
+        )
+
+
+def handed(episodes: Sequence[Episode], pad: int) -> dict[str, Any]:
+    """Episodes as TRL takes them."""
+    rows = [row_of(episode, pad) for episode in episodes]
+    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+Row = tuple[list[int], list[int], list[float], list[int]]
+
+
+def row_of(episode: Episode, pad: int) -> Row:
+    """Prompt, what came after it, its log-probabilities, and which of it the model said.
+
+    An episode in which it said nothing has one token, of which nothing is learned.
+    """
+    tokens = episode.tokens
+    if tokens is None or 1 not in tokens.mask:
+        return [pad], [pad], [0.0], [0]
+    first = tokens.mask.index(1)
+    return (
+        list(tokens.ids[:first]),
+        list(tokens.ids[first:]),
+        [each or 0.0 for each in tokens.logprobs[first:]],
+        list(tokens.mask[first:]),
+    )

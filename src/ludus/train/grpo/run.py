@@ -1,0 +1,192 @@
+"""A GRPO run from beginning to end: begun, gone on with, or done already.
+
+Reads top to bottom. What each part does is the business of the module that it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ludus.environment.mix import Mix
+from ludus.errors import RunError
+from ludus.policy.eyes.tensors import allow_none_seen
+from ludus.policy.load import Policy, ends_of, load_model
+from ludus.policy.quiet import require
+from ludus.rollout.plan import Plan
+from ludus.train import checkpoints, folder, record
+from ludus.train.continuation import carry_out, trained
+from ludus.train.ending import ended
+from ludus.train.grpo.episodes import Episodes
+from ludus.train.grpo.held_out import HeldOut
+from ludus.train.grpo.job import GrpoJob, job_of
+from ludus.train.grpo.learner import Learner
+from ludus.train.grpo.pace import GrpoPace
+from ludus.train.grpo.rewards import columns
+from ludus.train.grpo.rollout import Rollouts
+from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.stage import Stage
+from ludus.train.grpo.tasks import tasks
+from ludus.train.grpo.trainer import trainer_of
+from ludus.train.grpo.vllm import VllmEngine
+from ludus.train.outcome import Outcome
+from ludus.train.settings import learning_rate_of
+from ludus.train.speed import scoring_where_there_is_loss
+from ludus.train.surroundings import surroundings
+from ludus.train.training import Training
+from ludus.train.watch import Unwatched, Watch
+
+Begin = Callable[[], None]
+Standing = checkpoints.Standing
+
+
+def train(
+    environment: str | Mix,
+    model: str,
+    out: str | Path,
+    settings: GrpoSettings,
+    *,
+    base_url: str | None,
+    token: str | None,
+    overwrite: bool,
+    command: str | None,
+    watch: Watch | None,
+) -> Outcome:
+    """Train, or go on where a run with the same settings stood."""
+    out, watch = Path(out).expanduser(), watch or Unwatched()
+    folder.check(out)
+    extra = ("peft",) if settings.lora else ()
+    require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
+    with surroundings(out), ExitStack() as stack:
+        job = job_of(
+            environment, model, out, settings, base_url=base_url, token=token, command=command,
+            watch=watch,
+        )  # fmt: skip
+        with job.world.together():
+            # One process holds it for all that train together.
+            if job.world.main:
+                stack.enter_context(folder.held(out))
+        return carry_out(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
+
+
+def _run(job: GrpoJob, there: Training | None, *, overwrite: bool) -> Outcome:
+    checkpoint = checkpoints.newest(job.out) if there is not None else None
+    standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
+    with _stage(job) as stage, Episodes(job.out / folder.EPISODES) as episodes:
+
+        def begin() -> None:
+            if overwrite:
+                folder.clear(job.out)
+            _begin(job, stage, standing)
+            episodes.open(standing.episodes if standing else 0)
+
+        with job.world.together():
+            trainer, pace = _trainer(job, stage, episodes, standing, begin)
+        with scoring_where_there_is_loss():
+            _trained(trainer, checkpoint)
+        return ended(job, trainer, pace)
+
+
+def _stage(job: GrpoJob) -> Stage:
+    settings = job.settings
+    return Stage(
+        job.environments, limits=settings.limits, system_prompt=settings.system_prompt,
+        task=settings.task, scored=job.rewards.scored, base_url=job.base_url, token=job.token,
+    )  # fmt: skip
+
+
+def _trainer(
+    job: GrpoJob, stage: Stage, episodes: Episodes, standing: Standing | None, begin: Begin
+) -> tuple[Any, GrpoPace]:
+    settings, config = job.settings, job.config
+    plan = stage.plan(job.run_id, seed=settings.seed, group_size=settings.group_size)
+    stage.rehearse(plan)
+    model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
+    if job.eyes is not None:
+        allow_none_seen(model)
+    config.learning_rate = learning_rate_of(settings, "grpo", model.num_parameters())
+    pace = _pace(job, stage, standing, begin)
+    made = {
+        "model": model, "config": config, "tokenizer": job.tokenizer, "settings": settings,
+        "pace": pace, "eyes": job.eyes,
+    }  # fmt: skip
+    if settings.rollouts == "trl":
+        trainer = _by_trl(job, episodes, made)
+    else:
+        trainer = _by_ludus(job, stage, plan, episodes, made)
+    learner = stage.agent = _learner(job, trainer)
+    # Before the trainer wraps the model's forward pass, which an engine looks at.
+    stage.run(learner.ready())
+    by = "TRL's own loop" if settings.rollouts == "trl" else learner.engine
+    job.watch.say(f"Rollouts by {by}")
+    return trainer, pace
+
+
+def _by_ludus(
+    job: GrpoJob, stage: Stage, plan: Plan, episodes: Episodes, made: dict[str, Any]
+) -> Any:
+    settings, weights = job.settings, job.rewards.weights(stage.names)
+    count = settings.steps * settings.groups
+    rollouts = Rollouts(stage, plan, settings, job.rewards, job.world, count, episodes.keep)
+    job.config.reward_weights = list(weights.values())
+    return trainer_of(
+        **made, rollouts=rollouts, rollout_func=rollouts, train_dataset=tasks(count),
+        reward_funcs=columns(weights),
+    )  # fmt: skip
+
+
+def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
+    from ludus.train.trl.run import trl_parts
+
+    who = {"provider": "hf", "model": job.source.name, "temperature": job.settings.temperature}
+    rolled = trl_parts(
+        job.environments, job.settings, rewards=job.rewards, world=job.world, keep=episodes.keep,
+        agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,
+    )  # fmt: skip
+    job.config.reward_weights = list(rolled.weights.values())
+    trainer = trainer_of(**made, rollouts=None, **rolled.parts)
+    rolled.attach(trainer)
+    return trainer
+
+
+def _pace(job: GrpoJob, stage: Stage, standing: Standing | None, begin: Begin) -> GrpoPace:
+    settings = job.settings
+    held_out = HeldOut(stage, job.run_id, settings.seed, settings.eval_episodes, job.world)
+    return GrpoPace(
+        job.out, job.watch, job.world, every=settings.checkpoint_every, standing=standing,
+        begin=begin, period=job.config.num_iterations, try_out=held_out,
+        eval_every=settings.eval_every, early_stop=settings.early_stop,
+    )  # fmt: skip
+
+
+def _learner(job: GrpoJob, trainer: Any) -> Learner:
+    """Whoever plays is the very model that is trained."""
+    model = trainer.model
+    dialect = replace(job.dialect, stops=job.dialect.stops | ends_of(model))
+    policy = Policy(job.source.name, model, job.tokenizer, dialect, eyes=job.eyes)
+    engine = VllmEngine(trainer) if job.settings.vllm else None
+    rows = job.settings.episodes // job.world.size
+    return Learner(policy, job.settings, engine=engine, max_batch=rows)
+
+
+def _trained(trainer: Any, checkpoint: Path | None) -> None:
+    """What the environments' servers do wrong must not cost what was learned until then."""
+    try:
+        trained(trainer, checkpoint)
+    except RunError:
+        if trainer.stepped and trainer.state.global_step and trainer.pace.world.size == 1:
+            trainer._save_checkpoint(trainer.model, None)
+        raise
+
+
+def _begin(job: GrpoJob, stage: Stage, standing: Standing | None) -> None:
+    checkpoints.sweep(job.out)
+    step = standing.step if standing else 0
+    about = job.about(job.played(stage.names))
+    # The record first: a log without one would be a stranger's.
+    record.begin(job.out, about, resumed_from=step if standing else None)
+    record.rewind(job.out, step)

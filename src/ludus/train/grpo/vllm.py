@@ -1,0 +1,53 @@
+"""TRL's vLLM as an engine: requests in, sampled ids out, on the weights that TRL keeps up to date.
+
+Where vLLM runs, in this process or on a server, is TRL's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ludus.policy.decoder import Deliver, More, Request, Sampled, Wanted
+from ludus.policy.tally import Tally
+
+
+class VllmEngine:
+    """Answers a batch with one call."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self.tally = Tally()
+
+    def __str__(self) -> str:
+        return f"vLLM ({self._trainer.vllm_generation.mode})"
+
+    def run(
+        self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted, more: More
+    ) -> None:
+        asked = [at for at in range(len(requests)) if wanted(at)]
+        if not asked:
+            return
+        vllm = self._trainer.vllm_generation
+        # It has one limit for all; whoever may have less is cut.
+        vllm.max_completion_length = max(requests[at].max_tokens for at in asked)
+        prompts = [list(requests[at].ids) for at in asked]
+        _, replies, logprobs, _ = vllm.generate(prompts=prompts, images=None, num_generations=1)
+        for at, ids, found in zip(asked, replies, logprobs, strict=True):
+            deliver(at, _sampled(requests[at], ids, [each[0] for each in found]))
+
+    def refresh(self) -> None:
+        """TRL has handed the weights over before it asks for rollouts."""
+
+
+def _sampled(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Sampled:
+    """Up to its first stop, within its budget."""
+    ends = [at + 1 for at, token in enumerate(ids) if token in request.stops]
+    size = min([request.max_tokens, len(ids), *ends[:1]])
+    kept = tuple(ids[:size])
+    # A log-probability that vLLM could not tell is nowhere trained on: TRL computes its own.
+    return Sampled(
+        kept,
+        tuple(0.0 if each is None else float(each) for each in logprobs[:size]),
+        stopped=bool(kept) and kept[-1] in request.stops,
+    )

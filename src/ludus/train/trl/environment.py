@@ -1,0 +1,189 @@
+"""Ludus environments as the classes that TRL's `GRPOTrainer(environment_factory=...)` takes.
+
+TRL resets an instance, offers its public methods to the model as tools, and asks for its reward.
+There is nothing else that it knows of: that an episode is over, the tool's reply has to say. How
+the calls of a model are found in what it wrote is TRL's business.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ludus.client.endpoint import LocalEndpoint
+from ludus.data.content import Content, Image, Text
+from ludus.data.tools import JsonObject, ToolSpec
+from ludus.environment.mix import Mix, parse_mix
+from ludus.environment.registry import find
+from ludus.errors import AgentError, BadSetting, LudusError
+from ludus.rollout.places import Place, find_places
+from ludus.train.trl.background import leave_to, wait_for
+from ludus.train.trl.seat import Seat
+from ludus.train.trl.signature import method_of
+
+Shown = str | list[dict[str, Any]]
+
+
+class Played:
+    """What all classes have in common. Only tools, `reset` and `get_reward` may be public."""
+
+    _place: Place
+    _task: JsonObject
+    _columns: frozenset[str]
+    _patience: float
+    _tools: tuple[ToolSpec, ...]
+    _has_eyes = True
+    """Whether the model that plays takes pictures."""
+
+    def __init__(self) -> None:
+        self._session = Seat(self._place, patience=self._patience)
+        # A session is given back when its owner is forgotten, and at the latest at the exit.
+        self._closing = weakref.finalize(self, _give_back, self._session)
+
+    def reset(self, **row: Any) -> Shown:
+        """Begin the episode that a row of the data asks for; what the model is shown first."""
+        given = {name: row[name] for name in self._columns & row.keys() if row[name] is not None}
+        task = {**self._place.variant_task, **self._task, **given}
+        if "seed" not in task:
+            raise BadSetting(
+                "The rows have no seed, so that the attempts of one group would be at different "
+                "tasks. Give them a column `seed`, or make them with ludus.train.trl.tasks."
+            )
+        return self._shown(wait_for(self._session.begin(task)))
+
+    def _call(self, tool: str, arguments: Mapping[str, Any]) -> Shown:
+        try:
+            return self._shown(wait_for(self._session.call(tool, arguments)))
+        except AgentError as error:
+            # Raised, TRL would take it for a mistake of the model's, and go on.
+            return wait_for(self._session.give_up(error))
+
+    def _shown(self, content: Content) -> Shown:
+        """Words as a string; where there are pictures, the parts that a processor takes."""
+        if isinstance(content, str):
+            return content
+        if not any(isinstance(block, Image) for block in content):
+            return "\n".join(block.text for block in content if isinstance(block, Text))
+        if not self._has_eyes:
+            raise AgentError(
+                "The environment shows a picture, and this model reads only text. Train a model "
+                "that sees, or have the environment write."
+            )
+        return [_part(block) for block in content]
+
+
+class Rewarded(Played):
+    """With its own reward, which TRL adds to those of reward functions."""
+
+    def get_reward(self) -> float | None:
+        """What the episode was worth; None where it cannot be said."""
+        return self._session.standing.reward
+
+
+def environment_factory(
+    environment: str | Mix,
+    *,
+    base_url: str | None = None,
+    token: str | None = None,
+    task: Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+    patience: float = 60.0,
+    rewarded: bool = True,
+) -> Any:
+    """The class that TRL's GRPOTrainer takes as `environment_factory`; for a mix, one for each.
+
+        trainer = GRPOTrainer(
+            model=..., args=...,
+            train_dataset=ludus.train.trl.tasks("wordle", 1000),
+            environment_factory=ludus.train.environment_factory("wordle"),
+        )
+
+    Args:
+        environment: a spec, a URL, or a mix of them, which gives a dictionary by spec.
+        base_url: where a single environment is served, if not in this process.
+        token: for a server that wants one.
+        task: arguments of reset for every episode.
+        columns: the rows' columns that are arguments of reset, besides `seed`; if not given, those
+            that the environment declares.
+        patience: seconds for which a server that is gone is waited for between two episodes.
+        rewarded: whether the class has `get_reward`.
+    """
+    mix = parse_mix(environment) if isinstance(environment, str) else environment
+    places = wait_for(find_places(mix, base_url=base_url, token=token))
+    base = Rewarded if rewarded else Played
+    shared = {"_task": dict(task or {}), "_patience": patience}
+    made = {
+        spec: _class_at(place, base, _declared(place, spec) if columns is None else columns, shared)
+        for spec, place in places.items()
+    }
+    return made if len(made) > 1 else next(iter(made.values()))
+
+
+def tools_of(kind: Any) -> list[JsonObject]:
+    """The tools of such a class, as `collect` offers them."""
+    return [tool.as_openai() for tool in kind._tools]
+
+
+def offer_exactly(trainer: Any) -> None:
+    """Have a trainer of TRL's show the tools as `collect` does, and not as read off the methods;
+    and no pictures to a model without eyes."""
+    for name, kind in (trainer.environment_factories or {}).items():
+        if isinstance(kind, type) and issubclass(kind, Played):
+            trainer._env_tools[name] = [*trainer._standalone_tools, *tools_of(kind)]
+            kind._has_eyes = trainer._is_vlm
+
+
+def _class_at(
+    place: Place, base: type[Played], columns: Sequence[str], shared: Mapping[str, Any]
+) -> type[Played]:
+    tools = wait_for(_tools_at(place))
+    facts = {
+        "__doc__": f"Episodes of {place.name}.",
+        "__module__": __name__,
+        "_place": place,
+        "_columns": frozenset(columns) | {"seed"},
+        "_tools": tools,
+    }
+    methods = {tool.name: method_of(tool, Played._call) for tool in tools}
+    return type(place.name, (base,), {**methods, **facts, **shared})
+
+
+async def _tools_at(place: Place) -> tuple[ToolSpec, ...]:
+    seat = Seat(place)
+    try:
+        await seat.open()
+        return seat.tools
+    finally:
+        await seat.close()
+
+
+def _declared(place: Place, spec: str) -> Sequence[str]:
+    """The arguments of reset, as far as they are known: a server does not tell them."""
+    if isinstance(place.endpoint, LocalEndpoint):
+        known = place.endpoint.contract.task_arguments
+    else:
+        try:
+            known = find(spec).task_arguments
+        except LudusError:
+            known = ()
+    return [name for name in known if name not in ("prompt", "environment")]
+
+
+def _give_back(seat: Seat) -> None:
+    leave_to(seat.close())
+
+
+def _part(block: Text | Image) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"type": "text", "text": block.text}
+    return {"type": "image", "image": _picture(block)}
+
+
+def _picture(block: Image) -> Any:
+    import base64
+    import io
+
+    from PIL import Image as Pictures
+
+    return Pictures.open(io.BytesIO(base64.b64decode(block.data))).convert("RGB")

@@ -1,0 +1,158 @@
+"""A `rollout_func` for trainers of one's own: the policy under training plays Ludus environments.
+
+    trainer = GRPOTrainer(
+        model=..., args=...,
+        train_dataset=Dataset.from_dict({"prompt": [f"task {number}" for number in range(1000)]}),
+        rollout_func=ludus.train.rollout_func("wordle"),
+        reward_funcs=lambda env_reward, **_: env_reward,
+    )
+
+All episodes of a batch are under way at once, as in `ludus train grpo`, which does more with them:
+groups that teach nothing, held-out tasks, a record of the run.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ludus.data.episode import Episode
+from ludus.environment.mix import Mix, parse_mix
+from ludus.policy.dialect import dialect_of
+from ludus.policy.load import Policy
+from ludus.rollout.loop import SYSTEM_PROMPT, Limits
+from ludus.train.grpo.groups import opening_of, refuse_unlike
+from ludus.train.grpo.learner import Learner
+from ludus.train.grpo.rollout import handed
+from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.stage import Stage
+from ludus.train.world import World
+
+_NUMBER = re.compile(r"task (\d+)")
+RUN_ID = "rollouts"
+
+
+def rollout_func(
+    environment: str | Mix,
+    *,
+    limits: Limits | None = None,
+    system_prompt: str | None = SYSTEM_PROMPT,
+    task: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    base_url: str | None = None,
+    token: str | None = None,
+) -> Callable[[Sequence[Any], Any], dict[str, Any]]:
+    """What TRL's GRPOTrainer takes as `rollout_func`.
+
+    The prompts say which task is played: the text "task 17" is the environment's task 17 under this
+    seed. Other prompts only count: each group gets the next task. What a model is shown is the
+    system prompt and what the environment shows. Reward functions get `env_reward`, which is None
+    for an episode that broke, and `episodes`.
+
+    Args:
+        environment: a spec, a URL, or a mix of them.
+        limits: where an episode is cut off; if not given, after as many tokens of the model's as
+            the trainer's `max_completion_length`.
+        task: arguments of reset for every episode.
+        base_url: where a single environment is served, if not in this process.
+    """
+    mix = parse_mix(environment) if isinstance(environment, str) else environment
+
+    def staged(given: Limits) -> Stage:
+        return Stage(
+            mix,
+            limits=given,
+            system_prompt=system_prompt,
+            task=task,
+            base_url=base_url,
+            token=token,
+        )
+
+    return _Rollouts(staged, limits, seed)
+
+
+class _Rollouts:
+    """Keeps its sessions from one batch to the next; they are closed when it is forgotten."""
+
+    def __init__(self, staged: Callable[[Limits], Stage], limits: Limits | None, seed: int) -> None:
+        self._staged, self._limits, self._seed = staged, limits, seed
+        self._stage: Stage | None = None
+        self._groups = {True: 0, False: 0}
+        """How many groups have been played, in training and in evaluation."""
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        training = bool(trainer.model.training)
+        size = trainer.num_generations if training else trainer.num_generations_eval
+        stage, world = self._opened(trainer), World.here()
+        places = [world.rank * len(prompts) + at for at in range(len(prompts))]
+        numbers = self._numbers(prompts, [place // size for place in places], training)
+        self._groups[training] += world.size * len(prompts) // size
+        # Under another seed there are other tasks, all of them.
+        seed = self._seed if training else self._seed + 1
+        plan = stage.plan(RUN_ID, seed=seed, group_size=size)
+        indices = [
+            number * size + place % size for number, place in zip(numbers, places, strict=True)
+        ]
+        trainer.model.eval()
+        try:
+            stage.run(_learner(stage).renewed())
+            episodes = stage.play(plan, indices)
+        finally:
+            trainer.model.train(training)
+        _check(world.everywhere(episodes), size)
+        rewards = [episode.reward for episode in episodes]
+        rows = handed(episodes, trainer.processing_class.pad_token_id)
+        return {**rows, "env_reward": rewards, "episodes": episodes}
+
+    def _numbers(self, prompts: Sequence[Any], groups: Sequence[int], training: bool) -> list[int]:
+        """Which tasks are meant."""
+        before = self._groups[training]
+        return [
+            int(found[1]) if found else before + group
+            for found, group in zip(map(_named, prompts), groups, strict=True)
+        ]
+
+    def _opened(self, trainer: Any) -> Stage:
+        if self._stage is None:
+            tokens = trainer.max_completion_length
+            self._stage = self._staged(self._limits or Limits(max_episode_tokens=tokens))
+            self._stage.__enter__()
+            self._stage.agent = _learner_of(trainer)
+            weakref.finalize(self, self._stage.__exit__)
+        _learner(self._stage).step = trainer.state.global_step + 1
+        return self._stage
+
+
+def _named(prompt: Any) -> re.Match[str] | None:
+    """The number in a prompt, which may be a text or a conversation."""
+    if isinstance(prompt, list):
+        prompt = prompt[-1].get("content") if prompt else None
+    return _NUMBER.fullmatch(prompt.strip()) if isinstance(prompt, str) else None
+
+
+def _check(episodes: Sequence[Episode], size: int) -> None:
+    names = [episode.environment for episode in episodes]
+    refuse_unlike([opening_of(episode) for episode in episodes], size, names)
+
+
+def _learner(stage: Stage) -> Learner:
+    assert isinstance(stage.agent, Learner)
+    return stage.agent
+
+
+def _learner_of(trainer: Any) -> Learner:
+    """The trainer's own model, sampled as the trainer says."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    tokenizer = trainer.processing_class
+    dialect = dialect_of(tokenizer)
+    dialect = replace(dialect, stops=dialect.stops | frozenset(trainer.eos_token_ids))
+    settings = GrpoSettings(
+        temperature=trainer.temperature,
+        top_p=trainer.top_p,
+        top_k=trainer.top_k or None,
+        seed=trainer.args.seed,
+    )
+    return Learner(Policy(model.name_or_path or "policy", model, tokenizer, dialect), settings)

@@ -1,0 +1,167 @@
+"""TRL's own rollouts in a run of Ludus's: tasks, environments and rewards for its trainer.
+
+The rewards are those of `ludus.train.grpo.rewards`, and every episode is kept, as with Ludus's own
+rollouts. Groups that teach nothing are trained on, as TRL does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ludus.data.episode import Episode, Tokens
+from ludus.data.lines import episode_id
+from ludus.data.tools import JsonObject
+from ludus.environment.mix import Mix
+from ludus.train.grpo.figures import figures_of
+from ludus.train.grpo.groups import in_groups, is_equal, opening_of, refuse_unlike
+from ludus.train.grpo.rewards import Rewards
+from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.trl.background import wait_for
+from ludus.train.trl.environment import Played, environment_factory, offer_exactly, tools_of
+from ludus.train.trl.episodes import Rolled, episode_of, tokens_of
+from ludus.train.trl.rows import tasks
+from ludus.train.world import World
+
+Keep = Callable[[Sequence[Episode]], None]
+Column = Callable[..., list[float | None]]
+
+
+def trl_parts(
+    environments: Mix,
+    settings: GrpoSettings,
+    *,
+    rewards: Rewards,
+    world: World,
+    keep: Keep,
+    agent: JsonObject,
+    run_id: str,
+    base_url: str | None = None,
+    token: str | None = None,
+) -> TrlRollouts:
+    """What a trainer needs to play with TRL's loop.
+
+    `keep` is given every episode, in the first process; `agent` is how episodes describe who
+    played.
+    """
+    made = environment_factory(
+        environments, base_url=base_url, token=token, task=settings.task, rewarded=False
+    )
+    kinds = tuple(made.values()) if isinstance(made, dict) else (made,)
+    scoring = Scoring(settings, rewards, world, keep, agent, run_id)
+    weights = rewards.weights([kind.__name__ for kind in kinds])
+    rows = tasks(
+        environments,
+        settings.steps * settings.groups,
+        seed=settings.seed,
+        system_prompt=settings.system_prompt,
+    )
+    parts = {
+        "environment_factory": made,
+        "train_dataset": rows,
+        "reward_funcs": [scoring.column(name) for name in weights],
+    }
+    return TrlRollouts(parts, weights, scoring)
+
+
+@dataclass(frozen=True, slots=True)
+class TrlRollouts:
+    """For a trainer of TRL's."""
+
+    parts: dict[str, Any]
+    """Keyword arguments of the trainer."""
+    weights: dict[str, float]
+    """Of the reward functions, by name, in their order."""
+    scoring: Scoring
+
+    def attach(self, trainer: Any) -> None:
+        """Once it is made: have it show tools as `collect` does, and tell the ids that it plays."""
+        offer_exactly(trainer)
+        generate = trainer._generate
+
+        def watched(prompts: Any) -> Any:
+            made = generate(prompts)
+            ids, replies, masks = made[:3]
+            masks = masks or [None] * len(ids)
+            self.scoring.tokens = [
+                tokens_of(*each) for each in zip(ids, replies, masks, strict=True)
+            ]
+            return made
+
+        trainer._generate = watched
+
+
+@dataclass(slots=True)
+class Scoring:
+    """Makes episodes of a batch once, and answers all of TRL's reward functions from them."""
+
+    settings: GrpoSettings
+    rewards: Rewards
+    world: World
+    keep: Keep
+    agent: JsonObject
+    run_id: str
+    tokens: list[Tokens] | None = None
+    """Of the newest batch, where somebody watches the trainer."""
+    _batch: Any = None
+    _scores: list[dict[str, float]] = field(default_factory=list)
+
+    def column(self, name: str) -> Column:
+        """One of TRL's reward functions: a part of the reward, None where it does not apply."""
+
+        def column(**batch: Any) -> list[float | None]:
+            if batch["completions"] is not self._batch:
+                self._batch, self._scores = batch["completions"], self._scored(batch)
+            return [parts.get(name) for parts in self._scores]
+
+        column.__name__ = name
+        return column
+
+    def _scored(self, batch: Mapping[str, Any]) -> list[dict[str, float]]:
+        step = batch["trainer_state"].global_step + 1
+        seats: Sequence[Played] = batch["environments"]
+        began = min(seat._session.standing.started_at for seat in seats)
+        took = (datetime.now(UTC) - began).total_seconds()
+        mine = self._episodes(batch, step, took)
+        scored = [wait_for(self.rewards.scored(episode)) for episode in mine]
+        self._told(self.world.everywhere(scored), batch["log_metric"], took)
+        return [self.rewards.parts(episode) for episode in scored]
+
+    def _episodes(self, batch: Mapping[str, Any], step: int, took: float) -> list[Episode]:
+        seats: Sequence[Played] = batch["environments"]
+        tokens: Sequence[Tokens | None] = self.tokens or [None] * len(seats)
+        first = (step - 1) * self.settings.episodes + self.world.rank * len(seats)
+        # One after the other, all of a batch: while one environment acts, everything waits.
+        acted = sum(seat._session.standing.environment_s for seat in seats)
+        columns = zip(batch["prompts"], batch["completions"], seats, tokens, strict=True)
+        return [
+            episode_of(
+                Rolled(
+                    prompt,
+                    completion,
+                    seat._session.standing,
+                    type(seat).__name__,
+                    tuple(tools_of(type(seat))),
+                    known,
+                ),
+                episode_id=episode_id(self.run_id, first + at),
+                agent={**self.agent, "step": step},
+                limits=self.settings.limits,
+                model_s=max(0.0, took - acted),
+            )
+            for at, (prompt, completion, seat, known) in enumerate(columns)
+        ]
+
+    def _told(self, episodes: Sequence[Episode], log: Callable[..., None], took: float) -> None:
+        """Keep them, check them, and say in figures what they were like."""
+        if self.world.main:
+            self.keep(episodes)
+        size = self.settings.group_size
+        names = [episode.environment for episode in episodes]
+        refuse_unlike([opening_of(episode) for episode in episodes], size, names)
+        groups = in_groups([episode.reward for episode in episodes], size)
+        equal = sum(is_equal(group) for group in groups) / len(groups)
+        for name, value in {**figures_of(episodes), "equal": equal, "time/rollout": took}.items():
+            log(name, value)

@@ -1,0 +1,164 @@
+"""A seat: one session of an environment, and how its episode stands.
+
+The rules are those of `ludus.rollout.loop`: each call gets a reply, what breaks is nobody's score,
+and after the end nothing is run. Who decides about the calls is not a seat's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ludus.client.session import Session, StepResult
+from ludus.data.content import Content
+from ludus.data.episode import Fault
+from ludus.data.tools import JsonObject, ToolSpec
+from ludus.errors import (
+    BadEnvironment,
+    ConnectFailed,
+    RequestTimeout,
+    SessionError,
+    SessionLost,
+    StepTimeout,
+)
+from ludus.rollout.loop import NOT_RUN
+from ludus.rollout.places import Place
+
+GONE = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
+"""What another session may not suffer from."""
+PAUSE = 0.5
+
+
+@dataclass(slots=True)
+class Standing:
+    """An episode so far."""
+
+    task: JsonObject = field(default_factory=dict)
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    given: list[float] = field(default_factory=list)
+    parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    done: bool = False
+    tool_calls: int = 0
+    malformed_calls: int = 0
+    environment_s: float = 0.0
+    fault: Fault | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.done or self.fault is not None
+
+    @property
+    def reward(self) -> float | None:
+        """As in the loop: None where something broke, or where the environment never scores."""
+        if self.fault is not None or (self.done and not self.given):
+            return None
+        return math.fsum(self.given)
+
+    def see(self, result: StepResult[dict[str, Any]]) -> Content:
+        """Take in what the environment gave; what the model is shown of it."""
+        self.malformed_calls += result.malformed
+        self.done = result.done
+        if result.reward is not None:
+            self.given.append(_finite(result.reward))
+        for name, part in result.rewards.items():
+            self.parts[name] += _finite(part)
+        return result.content
+
+
+class Seat:
+    """Keeps a session from one episode to the next, and gets another when it is lost."""
+
+    def __init__(self, place: Place, *, patience: float = 60.0) -> None:
+        self.place = place
+        self.patience = patience
+        self.standing = Standing()
+        self.tools: tuple[ToolSpec, ...] = ()
+        self._session: Session | None = None
+        self._reset_before = False
+        """Whether a reset has gone well: then one that does not is that task's fault."""
+
+    async def open(self) -> None:
+        """Get a session now rather than with the first episode."""
+        await self._opened()
+
+    async def begin(self, task: JsonObject) -> Content:
+        """Begin an episode; what the model is shown first.
+
+        A server that is gone is waited for. Where none comes back, or where no task can be begun
+        at all, that is raised: a run that trains on nothing should end.
+        """
+        self.standing = standing = Standing(task)
+        began = time.monotonic()
+        try:
+            shown = standing.see(await self._reset(task))
+        except GONE:
+            raise
+        except Exception as error:
+            if not self._reset_before:
+                raise
+            return await self.give_up(error)
+        finally:
+            standing.environment_s += time.monotonic() - began
+        self._reset_before = True
+        return shown
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Content:
+        """Run one of the model's calls; whatever becomes of it, there is something to show."""
+        standing = self.standing
+        standing.tool_calls += 1
+        if standing.over or self._session is None:
+            return NOT_RUN
+        began = time.monotonic()
+        try:
+            return standing.see(await self._session.call(tool, arguments))
+        except Exception as error:
+            return await self.give_up(error)
+        finally:
+            standing.environment_s += time.monotonic() - began
+
+    async def give_up(self, error: Exception) -> str:
+        """The episode is nobody's score from here on, and the session of an unknown state."""
+        message = str(error) or repr(error)
+        self.standing.fault = Fault(kind=type(error).__name__, where="environment", message=message)
+        await self.close()
+        return f"Error: The environment broke, so that this episode is not scored: {message}"
+
+    async def close(self) -> None:
+        """Give the session back. May be called twice."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(SessionError, OSError, TimeoutError):
+                async with asyncio.timeout(10.0):
+                    await session.close()
+
+    async def _reset(self, task: JsonObject) -> StepResult[dict[str, Any]]:
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                return await (await self._opened()).reset(**task)
+            except GONE:
+                await self.close()
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(PAUSE)
+
+    async def _opened(self) -> Session:
+        if self._session is None:
+            session = self.place.endpoint.session()
+            await session.open()
+            self._session, self.tools = session, tuple(session.tools)
+        return self._session
+
+
+def _finite(reward: float) -> float:
+    value = float(reward)
+    if not math.isfinite(value):
+        raise BadEnvironment(f"The environment gave a reward that is no number: {reward!r}.")
+    return value

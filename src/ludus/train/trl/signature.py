@@ -1,0 +1,134 @@
+"""A tool's schema as a Python function shows it: signature, type hints, docstring.
+
+TRL reads the tools of an environment off its methods and has no other way to be told of them. What
+hints cannot say (a smallest number, a pattern) is lost on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import re
+from collections.abc import Callable, Mapping
+from keyword import iskeyword
+from types import GenericAlias, NoneType
+from typing import Any, Literal
+
+from ludus.data.tools import ToolSpec
+from ludus.errors import BadSetting
+
+Call = Callable[..., Any]
+
+_PLAIN: dict[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "null": NoneType,
+}
+_SECTION = re.compile(r"\s*\b(Args|Returns|Raises):.*", re.DOTALL)
+_TAKEN = ("reset", "get_reward")
+_DEEP = 8
+
+
+def method_of(tool: ToolSpec, call: Call) -> Call:
+    """A method that takes what the tool takes, and hands it to `call(self, name, arguments)`."""
+    _check(tool)
+    name = tool.name
+
+    # No argument of a tool can collide with `self`, which has no name here.
+    def method(self: Any, /, **arguments: Any) -> Any:
+        return call(self, name, arguments)
+
+    made: Any = method
+    parameters = _parameters(tool.input_schema)
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = _docstring(tool)
+    made.__annotations__ = {each.name: each.annotation for each in parameters}
+    made.__signature__ = inspect.Signature([itself, *parameters])
+    return method
+
+
+def hint_of(schema: Any, defs: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
+    """The Python type that a JSON schema speaks of; what has none is anything."""
+    defs = defs or {}
+    if not isinstance(schema, Mapping) or depth > _DEEP:
+        return Any
+
+    def inner(part: Any) -> Any:
+        return hint_of(part, defs, depth + 1)
+
+    if "$ref" in schema:
+        return inner(defs.get(str(schema["$ref"]).rpartition("/")[2]))
+    if choices := [schema["const"]] if "const" in schema else schema.get("enum"):
+        return Literal[tuple(choices)]
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return _either([inner(option) for option in options])
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return _either([inner({**schema, "type": each}) for each in kind])
+    if kind == "array":
+        return GenericAlias(list, inner(schema["items"])) if "items" in schema else list
+    if kind == "object":
+        values = schema.get("additionalProperties")
+        return GenericAlias(dict, (str, inner(values))) if isinstance(values, Mapping) else dict
+    return _PLAIN.get(str(kind), Any)
+
+
+def _either(hints: list[Any]) -> Any:
+    if Any in hints:
+        return Any
+    return functools.reduce(operator.or_, hints)
+
+
+def _parameters(schema: Mapping[str, Any]) -> list[inspect.Parameter]:
+    """By keyword only: then one that may be left out can stand before one that may not."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    required = schema.get("required", ())
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if name in required else _default(of),
+            annotation=hint_of(of, schema.get("$defs")),
+        )
+        for name, of in properties.items()
+    ]
+
+
+def _default(schema: Any) -> Any:
+    return schema.get("default") if isinstance(schema, Mapping) else None
+
+
+def _docstring(tool: ToolSpec) -> str:
+    """What the tool is for, and a line for each argument.
+
+    An argument's words must be on one line, and there must be some: a reader of such docstrings
+    takes the next line for them otherwise.
+    """
+    purpose = _SECTION.sub("", tool.description).strip() or f"Call {tool.name}."
+    properties: Mapping[str, Any] = tool.input_schema.get("properties", {})
+    lines = [f"    {name}: {_words(of) or name}" for name, of in properties.items()]
+    return "\n".join([purpose, "", "Args:", *lines]) if lines else purpose
+
+
+def _words(schema: Any) -> str:
+    told = schema.get("description", "") if isinstance(schema, Mapping) else ""
+    return " ".join(str(told).split())
+
+
+def _check(tool: ToolSpec) -> None:
+    arguments = tool.input_schema.get("properties", {})
+    wrong = [name for name in arguments if not name.isidentifier() or iskeyword(name)]
+    if wrong:
+        raise BadSetting(
+            f"The tool {tool.name!r} has an argument {wrong[0]!r}, which no Python function can "
+            "have, so TRL cannot offer it. Train with Ludus's own rollouts."
+        )
+    if tool.name in _TAKEN or tool.name.startswith("_"):
+        raise BadSetting(
+            f"TRL cannot offer a tool with the name {tool.name!r}, which means something else to "
+            "it. Train with Ludus's own rollouts."
+        )

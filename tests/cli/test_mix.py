@@ -1,0 +1,51 @@
+"""Several environments at once, as `ludus collect` and `ludus eval` take them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli.collecting import NOBODY, read, summary
+from ludus.cli.main import app
+
+MIX = "wordle=0.7,catch=0.3"
+
+
+def here(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)], env=NOBODY)
+
+
+def test_each_episode_of_a_mix_is_offered_its_own_tools_alone(tmp_path: Path) -> None:
+    done = here("collect", MIX, "-n", "20", "-o", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    found = read(tmp_path / "run")
+    offered = {
+        (episode.environment, *(tool["function"]["name"] for tool in episode.tools))
+        for episode in found
+    }
+    assert offered == {("wordle", "guess"), ("catch", "move")}
+    assert sum(episode.environment == "wordle" for episode in found) in (13, 14, 15)
+
+
+def test_the_reward_is_told_of_each_environment_of_a_mix(tmp_path: Path) -> None:
+    who = ("-c", "random", "-c", "oracle", "-n", "12", "-o", tmp_path / "eval")
+    done = here("eval", MIX, *who)
+    assert done.exit_code == 0, done.output
+    assert "Reward in catch" in done.stdout and "Reward in wordle" in done.stdout
+    chance, oracle = summary(tmp_path / "eval")["candidates"]
+    played = read(tmp_path / "eval" / "random")
+    total = chance["metrics"]["mean_reward"]
+    for name in ("wordle", "catch"):
+        rewards = [one.reward or 0.0 for one in played if one.environment == name]
+        part = chance["metrics"][f"mean_reward/{name}"]
+        assert part["n"] == len(rewards)
+        assert part["value"] == pytest.approx(sum(rewards) / len(rewards))
+        assert oracle["deltas"][f"mean_reward/{name}"]["n"] == len(rewards)
+    assert total["n"] == 12
+
+
+def test_of_one_environment_the_reward_is_told_once(tmp_path: Path) -> None:
+    done = here("eval", "catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
+    assert "Mean reward" in done.stdout and "Reward in" not in done.stdout

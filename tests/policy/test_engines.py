@@ -1,0 +1,120 @@
+"""Which engine a policy gets, and a generator whose engine others can join."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from students import of_family
+from world import until
+
+from ludus.errors import BadSetting
+from ludus.policy.agent import PolicyAgent
+from ludus.policy.decoder import Decoder
+from ludus.policy.dialect import dialect_of
+from ludus.policy.generate import Generator, Sampled, Sampling
+from ludus.policy.load import Policy
+from policy.fast.families import engine_of, fresh, model_of
+from policy.forwards import model_of as other_model_of
+from policy.forwards import prompt
+from policy.models import tiny
+
+
+@pytest.fixture(scope="module")
+def talker() -> Policy:
+    tokenizer = of_family("qwen3")
+    return Policy("talker", tiny(tokenizer), tokenizer, dialect_of(tokenizer))
+
+
+async def ask(model: Generator, seed: int, **more: Any) -> Sampled:
+    given: dict[str, Any] = {"max_tokens": 6, "stops": (), "sampling": Sampling()}
+    return await model.sample(prompt(9), seed=seed, **(given | more))
+
+
+@pytest.mark.parametrize(
+    ("fast", "words"),
+    [(None, "plain generate: no GPU"), (False, "plain generate: fast decoding is switched off")],
+)
+async def test_an_agent_says_how_it_decodes_and_why(
+    talker: Policy, fast: bool | None, words: str
+) -> None:
+    async with PolicyAgent(talker, fast=fast) as agent:
+        assert agent.engine == "not loaded yet"
+        await agent.ready()
+        assert (agent.engine, agent.level) == (words, 64)
+
+
+async def test_what_was_asked_for_and_cannot_be_is_refused(talker: Policy) -> None:
+    async with PolicyAgent(talker, fast=True) as agent:
+        with pytest.raises(BadSetting) as refused:
+            await agent.ready()
+    assert str(refused.value) == (
+        "Fast decoding was asked for, and cannot be: this LlamaForCausalLM has heads of 8 numbers. "
+        "Leave it off."
+    )
+
+
+async def test_a_model_that_can_be_decoded_fast_is_where_it_is_asked_for(talker: Policy) -> None:
+    policy = replace(talker, model=fresh(vocab_size=len(talker.tokenizer)))
+    async with PolicyAgent(policy, fast=True) as agent:
+        ready = await agent.ready()
+        assert (agent.engine, agent.level) == ("fast decoding, in plain torch on the CPU", 256)
+        said = await ask(ready.generator, 3)
+    async with PolicyAgent(policy, fast=True, max_batch=4) as agent:
+        again = await ask((await agent.ready()).generator, 3)
+        assert agent.level == 4 and again == said
+
+
+async def test_who_comes_late_joins_those_under_way() -> None:
+    engine = engine_of(model_of())
+    async with Generator(None, engine=engine, lull=0.0) as model:
+        long = asyncio.ensure_future(ask(model, 0, max_tokens=50))
+        await until(lambda: engine.tally.sampled)
+        late = await asyncio.gather(*(ask(model, seed) for seed in range(1, 5)))
+        assert not long.done(), "they were answered before the one that came first"
+        whole = await long
+    assert len(whole.ids) == 50 and all(len(reply.ids) == 6 for reply in late)
+    assert model.tally.sampled == 50 + 4 * 6
+    assert (model.tally.read, model.tally.reused) == (9 + 4, 4 * 8) and model.tally.busy > 0
+
+
+async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest() -> None:
+    engine, broken = engine_of(model_of()), torch.OutOfMemoryError("too much")
+    advance, steps = engine._machine.advance, 0
+
+    def fail_once(*given: Any, **more: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 6:
+            raise broken
+        advance(*given, **more)
+
+    engine._machine.advance = fail_once  # type: ignore[method-assign]
+    async with Generator(None, engine=engine, lull=0.0, max_batch=8) as model:
+        first = asyncio.ensure_future(ask(model, 0, max_tokens=50))
+        await until(lambda: engine.tally.sampled)
+        late = await asyncio.gather(*(ask(model, seed, max_tokens=50) for seed in range(1, 4)))
+        assert len((await first).ids) == 50 and all(len(each.ids) == 50 for each in late)
+        assert steps > 6 and model.max_batch < 8
+
+
+async def test_a_generator_passes_on_that_the_model_has_learned() -> None:
+    weights = fresh()
+    async with Generator(None, engine=engine_of(weights)) as model:
+        before = await ask(model, 1)
+        with torch.no_grad():
+            weights.lm_head.weight.mul_(-1)
+        model.refresh()
+        assert (await ask(model, 1)).ids != before.ids
+
+
+async def test_the_plain_way_counts_too() -> None:
+    decoder = Decoder(other_model_of("llama"), pad_id=0)
+    async with Generator(None, engine=decoder) as model:
+        await asyncio.gather(*(ask(model, seed) for seed in range(3)))
+        model.refresh()
+    assert (model.tally.sampled, model.tally.read, model.tally.reused) == (18, 8 + 3, 16)
+    assert model.tally.busy > 0

@@ -1,0 +1,143 @@
+"""Initial and final reward, the delta, and how sure it is."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from ludus.train.diagnosis import Change, Interval, Scale, diagnose
+from ludus.train.diagnosis.figures import moved, points, reward, share
+from ludus.train.diagnosis.played import Attempt, Played, played
+from train.diagnosis.runs import Sample, level, ramp
+
+
+def attempts(rewards: dict[tuple[int, str], list[float]]) -> Played:
+    """Rewards by step and task."""
+    return played(
+        Attempt(f"{task}-{number}", step, "wordle", task, "done", reward)
+        for (step, task), found in rewards.items()
+        for number, reward in enumerate(found)
+    )
+
+
+def log(*rewards: float) -> list[dict[str, float]]:
+    return [{"step": step, "reward": value} for step, value in enumerate(rewards, 1)]
+
+
+def change(lines: list[dict[str, float]], found: Played | None = None) -> Change:
+    reward = diagnose(lines, found or Played()).reward
+    assert reward is not None
+    return reward
+
+
+@pytest.mark.parametrize(
+    ("steps", "edge"), [(1, 1), (2, 1), (7, 3), (10, 5), (50, 5), (70, 7), (150, 15)]
+)
+def test_a_tenth_of_the_run_at_either_end_is_compared_but_at_least_five(
+    steps: int, edge: int
+) -> None:
+    lines = log(*(float(step) / 200 for step in range(steps)))
+    found = diagnose(lines)
+    assert found.window == edge and found.reward is not None
+    assert found.reward.initial == pytest.approx(fmean(line["reward"] for line in lines[:edge]))
+    assert found.reward.final == pytest.approx(fmean(line["reward"] for line in lines[-edge:]))
+    assert found.reward.interval is None
+
+
+def test_episodes_count_more_than_the_log() -> None:
+    found = change(log(0.9, 0.9), attempts({(1, "a"): [0.0, 1.0], (2, "b"): [1.0, 1.0]}))
+    assert (found.initial, found.final, found.delta) == (0.5, 1.0, 0.5)
+
+
+def test_episodes_of_a_step_that_is_not_logged_yet_are_left_out() -> None:
+    found = {(1, "a"): [0.0], (2, "b"): [1.0], (3, "c"): [0.0]}
+    assert change(log(0.0, 1.0), attempts(found)).final == 1.0
+
+
+def test_steps_that_are_logged_every_ten_take_the_episodes_of_all_ten() -> None:
+    lines = [{"step": step, "reward": 0.5} for step in (10, 20)]
+    rewards = {(step, f"t{step}"): [float(step > 15)] for step in range(1, 21)}
+    found = change(lines, attempts(rewards))
+    assert (found.initial, found.final) == (0.0, 0.5)
+
+
+def test_the_interval_holds_the_delta_and_is_the_same_every_time() -> None:
+    lines, found = Sample().read()
+    first, second = change(lines, found), change(lines, found)
+    assert first.interval == second.interval and first.interval is not None
+    assert first.interval.low < first.delta < first.interval.high
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    held = 0
+    for seed in range(40):
+        sample = Sample({"w": ramp((0.0, 0.3), (0.5, 0.3), (0.51, 0.6), (1.0, 0.6))}, seed=seed)
+        sample.steps, sample.luck = 20, 0.25
+        interval = change(*sample.read()).interval
+        assert interval is not None
+        held += interval.low <= 0.3 <= interval.high
+    assert 35 <= held <= 40
+
+
+def test_attempts_at_one_task_are_no_independent_evidence() -> None:
+    """Eight attempts that always agree are as much evidence as one."""
+    one = {(step, f"t{step}.{n}"): [float(n % 2)] for step in range(1, 11) for n in range(4)}
+    eight = {key: rewards * 8 for key, rewards in one.items()}
+    assert change(log(*[0.5] * 10), attempts(eight)).interval == (
+        change(log(*[0.5] * 10), attempts(one)).interval
+    )
+
+
+def test_a_task_that_comes_up_in_several_steps_is_one_task() -> None:
+    often = {(step, f"t{n}"): [float(n % 2)] for step in range(1, 11) for n in range(6)}
+    once = {(step, f"t{n}"): [float(n % 2)] for step in (1, 10) for n in range(6)}
+    assert change(log(*[0.5] * 10), attempts(often)).interval == (
+        change(log(*[0.5] * 10), attempts(once)).interval
+    )
+
+
+def test_a_handful_of_tasks_has_no_interval() -> None:
+    found = attempts({(1, "a"): [0.0, 1.0], (2, "b"): [1.0, 1.0]})
+    assert change(log(0.5, 1.0), found).interval is None
+
+
+def test_a_step_that_was_logged_twice_counts_once_as_it_was_last() -> None:
+    assert change([*log(0.0, 0.5), *log(0.0, 1.0)]).final == 1.0
+
+
+def test_environments_have_intervals_and_reward_functions_are_told_from_the_log() -> None:
+    sample = Sample({"wordle": ramp((0.0, 0.2), (1.0, 0.7)), "catch": level(0.5)})
+    lines, found = sample.read()
+    for line in lines:
+        line["rewards/brevity/mean"] = 0.25
+    parts = {part.name: part for part in diagnose(lines, found).parts}
+    assert list(parts) == ["catch", "wordle", "brevity"]
+    assert parts["wordle"].delta > 0.3 > abs(parts["catch"].delta)
+    assert parts["wordle"].interval is not None and parts["brevity"].interval is None
+
+
+def test_one_environment_is_not_told_twice() -> None:
+    assert diagnose(*Sample().read()).parts == ()
+
+
+def test_rewards_between_0_and_1_are_told_in_percent_and_points() -> None:
+    found = Change("reward", 0.234, 0.567, Scale.of([0.0, 1.0]), Interval(0.281, 0.38))
+    assert moved(found) == "23.4 % -> 56.7 %, +33.3 pp (95 % interval +28.1 to +38.0 pp)"
+
+
+def test_other_rewards_are_told_as_they_are() -> None:
+    found = Change("reward", -1.0, 2.5, Scale.of([-1.0, 3.0]))
+    assert moved(found) == "-1 -> 2.5, +3.5" and points(found) == "+3.5"
+    assert (found.place, found.part) == (0.0, 0.875)
+    assert reward(12.345, found.scale) == "12.3"
+
+
+def test_shares_are_not_rounded_to_nothing_or_to_everything() -> None:
+    assert [share(part) for part in (0, 0.004, 0.5, 0.996, 1)] == [
+        "0 %",
+        "0.4 %",
+        "50 %",
+        "99.6 %",
+        "100 %",
+    ]

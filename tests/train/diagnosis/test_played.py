@@ -1,0 +1,122 @@
+"""Reading `episodes.jsonl` without parsing what is not needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+
+import pytest
+
+from ludus.data.episode import Tokens
+from ludus.train.diagnosis import read_played
+from ludus.train.diagnosis.played import Attempt, attempt_of, equal_share
+from train.diagnosis.runs import Sample, episode
+
+ONE = Attempt("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5)
+
+
+def written(folder: Path, *attempts: Attempt, rest: bytes = b"") -> Path:
+    file = folder / "episodes.jsonl"
+    file.write_bytes(b"".join(episode(one).as_line() for one in attempts) + rest)
+    return file
+
+
+def test_an_episode_is_read_back_as_it_was_written() -> None:
+    assert attempt_of(episode(ONE).as_line()) == ONE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": {"messages": [{"role": "user"}]}},
+        {"task": {"text": ',"messages":[ "agent":{"step":9}'}},
+        {"environment": 'a "quoted" \\ spéc'},
+        {"messages": ()},
+    ],
+    ids=["messages in the task", "words of JSON", "an odd name", "no messages"],
+)
+def test_what_a_task_holds_does_not_mislead(changes: dict[str, object]) -> None:
+    found = attempt_of(episode(ONE, **changes).as_line())
+    assert found == ONE._replace(environment=str(changes.get("environment", "wordle")))
+
+
+def test_another_order_of_the_fields_is_read_too() -> None:
+    fields = json.loads(episode(ONE).as_line())
+    turned = json.dumps(dict(reversed(fields.items())), indent=None) + "\n"
+    assert attempt_of(turned.encode()) == ONE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        episode(ONE).as_line()[:-40],
+        b"[1, 2]\n",
+        b"{}\n",
+        b"\x00\x00\n",
+        episode(ONE, agent={"provider": "hf"}).as_line(),
+        episode(ONE, agent={"step": "3"}).as_line(),
+    ],
+    ids=["torn", "a list", "empty", "zeros", "no step", "no number"],
+)
+def test_what_is_no_episode_of_a_step_is_none(line: bytes) -> None:
+    assert attempt_of(line) is None
+
+
+def test_a_torn_last_line_is_counted_and_left_out(tmp_path: Path) -> None:
+    torn = episode(ONE).as_line()[:-10]
+    found = read_played(written(tmp_path, ONE._replace(name="1a2b3c4d-000001"), rest=torn))
+    assert (len(found.groups), found.unreadable) == (1, 1)
+
+
+def test_no_file_is_no_episodes(tmp_path: Path) -> None:
+    assert read_played(tmp_path / "episodes.jsonl").groups == ()
+
+
+def test_members_of_a_group_come_together_and_faults_are_left_out(tmp_path: Path) -> None:
+    names = [f"1a2b3c4d-{number:06d}" for number in range(4)]
+    one, two, three = (ONE._replace(name=name) for name in names[:3])
+    broken = ONE._replace(name=names[3], stop_reason="broken", reward=None)
+    found = read_played(written(tmp_path, one, two, three._replace(task="other"), broken))
+    assert [group.rewards for group in found.groups] == [(0.5, 0.5), (0.5,)]
+    assert found.broken == names[3] and found.stops == {"done": 3, "broken": 1}
+
+
+def test_an_episode_that_was_played_again_counts_once(tmp_path: Path) -> None:
+    found = read_played(written(tmp_path, ONE, ONE._replace(reward=1.0)))
+    assert [group.rewards for group in found.groups] == [(1.0,)]
+
+
+def test_equal_groups_are_those_whose_rewards_differ_by_rounding_alone(tmp_path: Path) -> None:
+    rewards = [(0.3, 0.1 + 0.2), (0.3, 0.4)]
+    members = [
+        ONE._replace(name=f"{task}.{place}", task=str(task), reward=reward)
+        for task, group in enumerate(rewards)
+        for place, reward in enumerate(group)
+    ]
+    found = read_played(written(tmp_path, *members))
+    assert [group.equal for group in found.groups] == [True, False]
+    assert equal_share(found.groups) == 0.5 and equal_share([]) is None
+
+
+def test_tokens_are_not_parsed(tmp_path: Path) -> None:
+    """A long line takes far less than parsing it would."""
+    tokens = Tokens(ids=(151_643,) * 20_000, logprobs=(-0.123456,) * 20_000, mask=(1,) * 20_000)
+    line = episode(ONE, tokens=tokens).as_line()
+    (file := tmp_path / "episodes.jsonl").write_bytes(line * 50)
+    parsing = min(_seconds(lambda: [json.loads(line) for _ in range(50)]) for _ in range(3))
+    reading = min(_seconds(lambda: read_played(file)) for _ in range(3))
+    assert reading < parsing / 4
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = process_time()
+    work()
+    return process_time() - began
+
+
+def test_a_sample_is_read_back_from_its_file(tmp_path: Path) -> None:
+    _, attempts = Sample(steps=3, faults=0.1).draw()
+    _, expected = Sample(steps=3, faults=0.1).read()
+    assert read_played(written(tmp_path, *attempts)) == expected

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ludus import Episode, ToolEnvironment, episodes, tool
+from ludus.data.episode import StopReason
+from ludus.errors import RunError
+from ludus.train import grpo
+from ludus.train.grpo.groups import in_groups, is_equal
+from ludus.train.grpo.tasks import spare
+from ludus.train.grpo.trainer import worthwhile
+from train.grpo.trials import FLAT, PICK, tried
+from train.lessons import curve
+
+
+@pytest.mark.parametrize(
+    ("rewards", "equal"),
+    [
+        ((1.0, 1.0, 1.0), True),
+        ((0.1 + 0.2, 0.3), True),
+        ((1.0, 0.0), False),
+        ((1.0, None, 1.0), True),
+        ((1.0, None, 0.5), False),
+        ((1.0, None), True),
+        ((None, None), True),
+    ],
+)
+def test_a_group_is_equal_when_its_scored_members_are(
+    rewards: tuple[float | None, ...], equal: bool
+) -> None:
+    assert is_equal(rewards) is equal
+
+
+def test_rows_that_teach_nothing_only_fill_up_what_must_be_even() -> None:
+    assert worthwhile([True, False, True, False], 1) == [0, 2]
+    assert worthwhile([True, False, False, False], 2) == [0, 1]
+    assert worthwhile([False] * 4, 2) == [0, 1]
+    assert worthwhile([True] * 4, 2) == [0, 1, 2, 3]
+
+
+def test_no_task_takes_the_place_of_two() -> None:
+    numbers = [
+        spare(10, step, round, group, groups=3, rounds=2)
+        for step in range(1, 5)
+        for round in range(2)
+        for group in range(3)
+    ]
+    assert len(set(numbers)) == len(numbers) and min(numbers) >= 10
+
+
+def test_all_members_of_a_group_have_the_same_task(model: Path, tmp_path: Path) -> None:
+    grpo(PICK, str(model), tmp_path / "out", tried(steps=2, groups=2, group_size=4))
+    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
+    for group in in_groups(played, 4):
+        assert len({episode.seed for episode in group}) == 1
+        assert len({episode.group_id for episode in group}) == 1
+        assert len({episode.messages[1].content for episode in group}) == 1
+    assert len({episode.group_id for episode in played}) == 4
+
+
+class Fickle(ToolEnvironment):
+    """Does not care for its seed."""
+
+    shown = 0
+
+    def reset(self, *, seed: int | None = None) -> str:
+        Fickle.shown += 1
+        return f"Task {Fickle.shown}."
+
+    @tool
+    def pick(self, letter: str) -> str:
+        """Pick.
+
+        Args:
+            letter: Which.
+        """
+        return self.finish(1.0, "Well.")
+
+
+def test_an_environment_that_ignores_its_seed_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="shows different tasks for the same seed"):
+        grpo("train.grpo.test_groups:Fickle", str(model), tmp_path / "out", tried())
+
+
+def test_equal_groups_are_left_out_of_a_step(model: Path, tmp_path: Path) -> None:
+    for equal in ("skip", "keep"):
+        settings = tried(steps=3, groups=4, equal=equal, seed=3)
+        grpo(FLAT, str(model), tmp_path / equal, settings)
+    skipped, kept = curve(tmp_path / "skip"), curve(tmp_path / "keep")
+    assert any(0 < line["equal"] < 1 for line in skipped)
+    for line in skipped:
+        assert line["trained"] == pytest.approx(max(1 - line["equal"], 1 / 16))
+    assert all(line["trained"] == 1 for line in kept)
+    assert skipped[0]["equal"] == kept[0]["equal"]
+
+
+def test_equal_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -> None:
+    settings = tried(steps=2, groups=3, equal="resample", resamples=3, seed=3)
+    grpo(FLAT, str(model), tmp_path / "out", settings)
+    log = curve(tmp_path / "out")
+    assert sum(line["resampled"] for line in log) > 0
+    for line in log:
+        assert line["trained"] >= 1 - line["equal"]
+    # Every try is kept, and no task was tried twice.
+    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
+    assert len(played) > 2 * 3 * 4
+    ids = [episode.episode_id for episode in played]
+    assert len(set(ids)) == len(ids)
+    groups = [group[0].group_id for group in in_groups(played, 4)]
+    assert len(set(groups)) == len(groups)
+
+
+def test_an_episode_without_words_teaches_nothing() -> None:
+    from ludus.train.grpo.rollout import row_of
+
+    now = datetime.now(UTC)
+    episode = Episode(episode_id="x", stop_reason=StopReason.BROKEN, environment="e", group_id="g")
+    assert now.tzinfo is not None
+    assert row_of(episode, 7) == ([7], [7], [0.0], [0])

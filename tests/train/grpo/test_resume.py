@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ludus import episodes
+from ludus.errors import RunError
+from ludus.train import grpo
+from train.grpo.trials import PICK, tried
+from train.lessons import Seen, curve
+
+TIMES = ("time/model", "time/environment", "time/rollout", "time/train", "time/step")
+
+
+def told(out: Path) -> list[dict[str, float]]:
+    return [{name: line[name] for name in line if name not in TIMES} for line in curve(out)]
+
+
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(model: Path, tmp_path: Path) -> None:
+    settings = tried(steps=5, groups=2, group_size=4)
+    whole = grpo(PICK, str(model), tmp_path / "whole", settings)
+    first = grpo(PICK, str(model), tmp_path / "parts", settings, watch=Seen(stop_after=2))
+    assert first.stopped == "interrupted" and first.steps == 2
+    assert not (tmp_path / "parts" / "model.safetensors").exists()
+    second = grpo(PICK, str(model), tmp_path / "parts", settings)
+    assert (second.resumed_from, second.steps) == (2, whole.steps)
+    one, other = told(tmp_path / "whole"), told(tmp_path / "parts")
+    assert [line.keys() for line in one] == [line.keys() for line in other]
+    for a, b in zip(one, other, strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+    played = [
+        [(episode.episode_id, episode.messages) for episode in episodes(out / "episodes.jsonl")]
+        for out in (tmp_path / "whole", tmp_path / "parts")
+    ]
+    assert played[0] == played[1]
+    again = grpo(PICK, str(model), tmp_path / "parts", settings)
+    assert again.steps == 5 and again.resumed_from is None
+
+
+def test_episodes_behind_the_checkpoint_are_played_again(model: Path, tmp_path: Path) -> None:
+    settings = tried(steps=3)
+    grpo(PICK, str(model), tmp_path / "out", settings, watch=Seen(stop_after=1))
+    file = tmp_path / "out" / "episodes.jsonl"
+    # As if it had been killed in the midst of the next step.
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines) + lines[-1].replace(b'"step":1', b'"step":2') + b'{"half')
+    grpo(PICK, str(model), tmp_path / "out", settings)
+    steps = [json.loads(line)["agent"]["step"] for line in file.read_text().splitlines()]
+    assert steps == [step for step in (1, 2, 3) for _ in range(8)]
+
+
+def test_another_environment_is_another_run(model: Path, tmp_path: Path) -> None:
+    grpo(PICK, str(model), tmp_path / "out", tried(steps=2), watch=Seen(stop_after=1))
+    with pytest.raises(RunError, match="other settings"):
+        grpo("echo", str(model), tmp_path / "out", tried(steps=2))
+    with pytest.raises(RunError, match="other settings"):
+        grpo(PICK, str(model), tmp_path / "out", tried(steps=2, temperature=0.5))

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+
+import pytest
+
+from ludus import Episode, episodes
+from ludus.data.episode import StopReason
+from ludus.errors import BadSetting, RunError
+from ludus.train import grpo
+from ludus.train.grpo.rewards import rewards_of
+from train.grpo.trials import CLIMB, PICK, tried
+from train.lessons import curve
+
+HERE = "train.grpo.test_rewards"
+
+
+def brief(episode: Episode) -> float:
+    return -float(episode.turns)
+
+
+async def climbing(episode: Episode) -> float | None:
+    return 0.5 if "Climb" in episode.environment else None
+
+
+def broken(episode: Episode) -> float:
+    raise KeyError("nothing there")
+
+
+def endless(episode: Episode) -> float:
+    return math.inf
+
+
+def an_episode(**more: object) -> Episode:
+    usual = {
+        "episode_id": "x", "stop_reason": StopReason.DONE, "environment": PICK, "group_id": "g",
+        "reward": 1.0, "turns": 2,
+    }  # fmt: skip
+    return Episode.model_validate({**usual, **more})
+
+
+def scored(texts: list[str], episode: Episode) -> Episode:
+    return asyncio.run(rewards_of(texts).scored(episode))
+
+
+def test_own_rewards_are_added_by_their_weight() -> None:
+    made = scored([f"{HERE}:brief=0.25"], an_episode())
+    assert made.reward == 0.5
+    assert made.rewards == {PICK: 1.0, "brief": -2.0}
+
+
+def test_a_function_that_does_not_apply_is_left_out() -> None:
+    made = scored([f"{HERE}:climbing"], an_episode())
+    assert made.reward == 1.0 and "climbing" not in made.rewards
+    assert scored([f"{HERE}:climbing"], an_episode(environment=CLIMB)).reward == 1.5
+
+
+def test_what_a_fault_ended_gets_no_reward_from_anybody() -> None:
+    episode = an_episode(stop_reason=StopReason.BROKEN, reward=None)
+    assert scored([f"{HERE}:brief"], episode) == episode
+
+
+@pytest.mark.parametrize("name", ["broken", "endless"])
+def test_a_function_that_fails_is_named(name: str) -> None:
+    with pytest.raises(RunError, match=f"reward function {name}"):
+        scored([f"{HERE}:{name}"], an_episode())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("brief", "names no function"),
+        ("no.such.module:f", "cannot be imported"),
+        (f"{HERE}:nobody", "has no function nobody"),
+        (f"{HERE}:HERE", "is no function"),
+        (f"{HERE}:brief=much", "no weight"),
+    ],
+)
+def test_what_is_no_reward_function_is_said(text: str, words: str) -> None:
+    with pytest.raises(BadSetting, match=words):
+        rewards_of([text])
+
+
+def test_a_mix_logs_each_environment_by_itself_and_never_nan(model: Path, tmp_path: Path) -> None:
+    settings = tried(
+        steps=3, groups=2, rewards=(f"{HERE}:climbing=2", f"{HERE}:brief=0.1"), max_tokens=96
+    )
+    grpo(f"{PICK}=0.5,{CLIMB}=0.5", str(model), tmp_path / "out", settings)
+    log = curve(tmp_path / "out")
+    assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
+    assert all(value is not None for line in log for value in line.values())
+    means = {f"rewards/{name}/mean" for name in (PICK, CLIMB, "climbing", "brief")}
+    assert means <= set().union(*log)
+    # One environment at a time: what is not there is not told.
+    alone = [line for line in log if f"rewards/{CLIMB}/mean" not in line]
+    assert all("rewards/climbing/mean" not in line for line in alone)
+    for episode in episodes(tmp_path / "out" / "episodes.jsonl"):
+        names = [tool["function"]["name"] for tool in episode.tools]
+        assert names == (["climb"] if "Climb" in episode.environment else ["pick"])

@@ -1,0 +1,150 @@
+"""The same training by other ways: TRL's rollouts, vLLM, an adapter, several processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ludus import episodes
+from ludus.errors import BadSetting
+from ludus.policy.decoder import Request, Sampled
+from ludus.policy.sampling import Sampling
+from ludus.train import Lora, grpo
+from ludus.train.grpo.vllm import VllmEngine
+from train.grpo.trials import CLIMB, PICK, tried
+from train.lessons import Seen, curve
+from train.test_processes import launch
+
+
+def test_trls_own_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
+    for rollouts in ("fast", "trl"):
+        watch = Seen()
+        settings = tried(rollouts=rollouts, equal="keep")
+        grpo(PICK, str(model), tmp_path / rollouts, settings, watch=watch)
+        assert any(words.startswith("Rollouts by") for words in watch.words)
+    played = [list(episodes(tmp_path / way / "episodes.jsonl")) for way in ("fast", "trl")]
+    seeds, shown = (
+        [[getattr(episode, name) for episode in way] for way in played]
+        for name in ("seed", "tools")
+    )
+    assert seeds[0] == seeds[1] and shown[0] == shown[1]
+    openings = [[episode.messages[:2] for episode in way] for way in played]
+    assert openings[0] == openings[1]
+    prompts = [
+        [each.tokens.ids[: each.tokens.mask.index(1)] for each in way if each.tokens]
+        for way in played
+    ]
+    assert prompts[0] == prompts[1]
+    keys = [set().union(*curve(tmp_path / way)) for way in ("fast", "trl")]
+    assert {"reward", "reward_std", "equal", "format", "length", "entropy"} <= keys[0] & keys[1]
+
+
+def test_trls_own_loop_takes_a_mix_too(model: Path, tmp_path: Path) -> None:
+    settings = tried(rollouts="trl", groups=4, max_tokens=400)
+    grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", settings)
+    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
+    assert {episode.environment for episode in played} == {PICK, CLIMB}
+    for episode in played:
+        names = [each["function"]["name"] for each in episode.tools]
+        assert names == (["climb"] if episode.environment == CLIMB else ["pick"])
+    assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
+
+
+def test_an_adapter_learns_and_is_merged(model: Path, tmp_path: Path) -> None:
+    settings = tried(steps=2, lora=Lora(rank=4), equal="keep", seed=2)
+    grpo(PICK, str(model), tmp_path / "out", settings)
+    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert all(line["grad_norm"] >= 0 for line in curve(tmp_path / "out"))
+
+
+def test_batches_of_a_step_teach_what_one_batch_teaches(model: Path, tmp_path: Path) -> None:
+    for batch in (None, 4):
+        settings = tried(steps=2, groups=2, group_size=4, batch_size=batch, equal="keep")
+        grpo(PICK, str(model), tmp_path / str(batch), settings)
+    one, other = curve(tmp_path / "None"), curve(tmp_path / "4")
+    for a, b in zip(one, other, strict=True):
+        assert a["reward"] == b["reward"]
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
+
+
+def test_held_out_tasks_are_tried_now_and_then(model: Path, tmp_path: Path) -> None:
+    settings = tried(steps=4, eval_every=2, eval_episodes=6)
+    grpo(PICK, str(model), tmp_path / "out", settings)
+    held = [line for line in curve(tmp_path / "out") if "eval_reward" in line]
+    assert [line["step"] for line in held] == [2, 4]
+    assert all(line["eval_episodes"] == 6 and 0 <= line["eval_reward"] <= 1 for line in held)
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert record["figures"]["eval_reward"] == held[-1]["eval_reward"]
+
+
+def test_two_processes_play_the_groups_of_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    done = launch(
+        2, "train", "grpo", PICK, "--model", model, "-o", tmp_path / "two", "--steps", 2,
+        "--groups", 3, "--group-size", 4, "--max-tokens", 64, "--learning-rate", 3e-3,
+        "--device", "cpu", "--precision", "fp32", "--report-to", "none", "--equal", "keep",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    settings = tried(steps=2, groups=3, group_size=4, equal="keep")
+    grpo(PICK, str(model), tmp_path / "one", settings)
+    one, two = (list(episodes(tmp_path / way / "episodes.jsonl")) for way in ("one", "two"))
+    facts = [[(e.seed, e.group_id, e.messages) for e in way[:12]] for way in (one, two)]
+    assert facts[0] == facts[1]
+    first, other = curve(tmp_path / "one")[0], curve(tmp_path / "two")[0]
+    for name in ("reward", "equal", "format", "length"):
+        assert first[name] == pytest.approx(other[name])
+
+
+class _Vllm:
+    """Speaks as TRL's vLLM does."""
+
+    mode = "colocate"
+    max_completion_length = 0
+
+    def generate(self, prompts: list[list[int]], images: Any, num_generations: int) -> Any:
+        assert images is None and num_generations == 1
+        replies = [[*range(10, 10 + self.max_completion_length)] for _ in prompts]
+        logprobs = [[[-0.5] for _ in reply] for reply in replies]
+        return prompts, replies, logprobs, replies
+
+
+def test_vllm_answers_within_each_budget_and_up_to_each_stop() -> None:
+    engine = VllmEngine(SimpleNamespace(vllm_generation=_Vllm()))
+    asked = [
+        Request((1, 2), 4, frozenset({99}), Sampling(), 0),
+        Request((3,), 2, frozenset({99}), Sampling(), 0),
+        Request((3,), 4, frozenset({12}), Sampling(), 0),
+        Request((4,), 4, frozenset(), Sampling(), 0),
+    ]
+    found: dict[int, Sampled] = {}
+    engine.run(asked, found.__setitem__, lambda at: at != 3, lambda room: ())
+    assert {at: (each.ids, each.stopped) for at, each in found.items()} == {
+        0: ((10, 11, 12, 13), False), 1: ((10, 11), False), 2: ((10, 11, 12), True),
+    }  # fmt: skip
+    assert all(len(each.logprobs) == len(each.ids) for each in found.values())
+    assert str(engine) == "vLLM (colocate)"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"batch_size": 3}, "does not divide the 8 episodes"),
+        ({"overrides": {"num_generations": "4"}}, "use --group-size|--groups"),
+        ({"overrides": {"max_step": "4"}}, "Did you mean"),
+        ({"vllm": "colocate"}, "vllm|vLLM"),
+        ({"rewards": ("nowhere:f",)}, "cannot be imported"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_written(
+    model: Path, tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadSetting, match=words):
+        grpo(PICK, str(model), tmp_path / "out", tried(**more))
+    assert not (tmp_path / "out").exists()
