@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: demo test test-slow lint format clean \
-	bench-wire bench-collect bench-journal bench-curate bench-sft bench-warm-start
+	bench-wire bench-collect bench-journal bench-curate bench-sft bench-warm-start \
+	bench-decode bench-grpo
 
 # From an environment to a better model, on two cores and without a key: some eight minutes.
 demo: $(VENV)/.ludus
@@ -57,6 +58,14 @@ bench-sft: $(VENV)/.dev
 # On a GPU: how far oracle episodes take the small model, by their number.
 bench-warm-start: $(VENV)/.dev
 	$(BIN)/python benchmarks/warm_start.py
+
+# On a GPU: tokens/s of the decoder beside `generate`, and the distance to what memory allows.
+bench-decode: $(VENV)/.dev
+	$(BIN)/python benchmarks/decode.py
+
+# On a GPU: seconds a step beside stock TRL. MODEL: a folder that calls tools, as SFT makes one.
+bench-grpo: $(VENV)/.dev
+	$(BIN)/python benchmarks/grpo.py $(MODEL)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -1,8 +1,11 @@
 """Decoding on one GPU: transformers' `generate` beside the fast engine, and the memory's floor.
 
     python benchmarks/decode.py [--prompt 330] [--tokens 128] [--rows 64 256] [--kernels]
+                                [--model NAME]
 
-The model is random and of SmolLM2-135M's shape, in bfloat16; nothing is downloaded. A step's time
+The model is random and of SmolLM2-135M's shape, in bfloat16, if none is named; nothing is
+downloaded then. Of a random model's tokens many are as likely as each other, so greedy replies
+part where two of them lie closer than bfloat16 can tell; how close is shown. A step's time
 is what further tokens cost, so that neither the reading of prompts nor the capturing of graphs is
 in it. The floor is one read of all weights and keys at the speed that the memory of an H200 was
 seen to give. `--kernels` shows where the time of a step goes.
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -27,7 +31,8 @@ def main() -> None:
     import torch
 
     given = _arguments()
-    model = _model()
+    model = _model(given.model)
+    model.generation_config.eos_token_id = None  # Every reply is as long as it may be.
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, prompts of {given.prompt}")
     print(f"\n{'':28}{'rows':>6}{'ms/step':>10}{'tokens/s':>12}{'with prompts':>14}{'floor':>8}")
     engine = _engine(model)
@@ -49,13 +54,18 @@ def _arguments() -> argparse.Namespace:
     asked.add_argument("--tokens", type=int, default=128)
     asked.add_argument("--rows", type=int, nargs="+", default=[64, 256])
     asked.add_argument("--kernels", action="store_true")
+    asked.add_argument("--model")
     return asked.parse_args()
 
 
-def _model() -> Any:
+def _model(name: str | None) -> Any:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig
 
+    if name is not None:
+        from ludus.policy.load import load_model
+
+        return load_model(name, device="cuda", dtype="bfloat16")
     config = LlamaConfig(
         vocab_size=49152,
         hidden_size=576,
@@ -70,9 +80,8 @@ def _model() -> Any:
         pad_token_id=0,
     )
     torch.manual_seed(0)
-    make: Any = LlamaForCausalLM
-    with torch.device("cuda"):
-        return make(config).bfloat16().eval()
+    # Not cast afterwards: that would round the frequencies of its positions too.
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to("cuda").eval()
 
 
 def _prompts(rows: int, length: int) -> list[tuple[int, ...]]:
@@ -98,8 +107,8 @@ def _generate(model: Any, prompts: Sequence[tuple[int, ...]], tokens: int) -> An
     import torch
 
     given = torch.tensor(prompts, device="cuda")
-    how: dict[str, Any] = {"min_new_tokens": tokens, "max_new_tokens": tokens, "do_sample": True}
-    return model.generate(given, attention_mask=torch.ones_like(given), **how)
+    seen = torch.ones_like(given)
+    return model.generate(given, attention_mask=seen, max_new_tokens=tokens, do_sample=True)
 
 
 def _ours(
@@ -167,16 +176,36 @@ def _compared(model: Any, engine: Any, given: argparse.Namespace) -> None:
 
     prompts = _prompts(CHECKED, given.prompt)
     ids = torch.tensor(prompts, device="cuda")
-    how: dict[str, Any] = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False}
-    theirs = model.generate(ids, attention_mask=torch.ones_like(ids), **how)[:, given.prompt :]
-    ours = _ours(engine, prompts, 32, temperature=0.0)
-    same = sum(tuple(row.tolist()) == said.ids for row, said in zip(theirs, ours, strict=True))
-    likeliest, off, own = _against_forwards(model, prompts, ours)
-    print(f"greedy replies equal to generate's: {same} of {CHECKED}")
-    print(f"greedy tokens that a full forward finds likeliest too: {likeliest:.1%}")
-    sampled = _ours(engine, prompts, 64)
-    _, off, own = _against_forwards(model, prompts, sampled)
+    seen = torch.ones_like(ids)
+    theirs = model.generate(ids, attention_mask=seen, max_new_tokens=32, do_sample=False)
+    theirs = theirs[:, given.prompt :].tolist()
+    greedy = _ours(engine, prompts, 32, temperature=0.0)
+    gaps = [
+        gap
+        for ids, row, said in zip(prompts, theirs, greedy, strict=True)
+        if (gap := _gap(model, ids, row, said.ids)) is not None
+    ]
+    closest, _, _ = _against_forwards(model, prompts, greedy)
+    _, off, own = _against_forwards(model, prompts, _ours(engine, prompts, 64))
+    print(f"greedy replies equal to generate's: {CHECKED - len(gaps)} of {CHECKED}", end="")
+    print(f"; where they part, logits are at most {max(gaps):.4f} apart" if gaps else "")
+    print(f"greedy tokens that a full forward finds likeliest too: {closest:.1%}")
     print(f"largest |logprob - float32 forward|: fast {off:.4f}, a bfloat16 forward {own:.4f}")
+
+
+def _gap(
+    model: Any, ids: Sequence[int], theirs: Sequence[int], ours: Sequence[int]
+) -> float | None:
+    """How far apart in single precision the first two tokens lie that are not the same."""
+    import torch
+
+    place = next((at for at, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b), None)
+    if place is None:
+        return None
+    with torch.inference_mode():
+        given = torch.tensor([[*ids, *ours[:place]]], device="cuda")
+        logits = deepcopy(model).float()(given).logits[0, -1]
+    return float((logits[theirs[place]] - logits[ours[place]]).abs())
 
 
 def _against_forwards(
@@ -191,9 +220,7 @@ def _against_forwards(
     start, chosen = len(prompts[0]), whole[:, len(prompts[0]) :].unsqueeze(2)
     with torch.inference_mode():
         half = model(whole).logits[:, start - 1 : -1].float()
-        model.float()
-        full = model(whole).logits[:, start - 1 : -1]
-        model.bfloat16()
+        full = deepcopy(model).float()(whole).logits[:, start - 1 : -1]
     likeliest = (half.argmax(-1) == chosen.squeeze(2)).float().mean().item()
     half, full = (each.log_softmax(-1).gather(2, chosen).squeeze(2) for each in (half, full))
     ours = torch.tensor([each.logprobs for each in said], device="cuda")

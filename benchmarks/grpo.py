@@ -122,7 +122,8 @@ def _ours(scenario: str, way: str, given: Any, model: str) -> Result:
     print(clock.engine)
     return Result(
         scenario, way, steps=_steps(clock), rollouts=parts["time/rollout"],
-        model=parts.get("busy"), reward=_means(clock, ("reward",))["reward"], parts=parts, engine=clock.engine,
+        model=parts.get("busy"), reward=_means(clock, ("reward",))["reward"], parts=parts,
+        engine=clock.engine,
     )  # fmt: skip
 
 
@@ -195,8 +196,9 @@ def _means(clock: Clock, names: Sequence[str]) -> dict[str, float]:
 
 def _show(results: list[Result], out: Path | None) -> None:
     newest = results[-1]
-    print("steps:", ", ".join(f"{each:.2f}" for each in newest.steps))
-    print("per step:", ", ".join(f"{name} {value:.4g}" for name, value in newest.parts.items()))
+    if newest.steps:
+        print("steps:", ", ".join(f"{each:.2f}" for each in newest.steps))
+        print("per step:", ", ".join(f"{name} {value:.4g}" for name, value in newest.parts.items()))
     print("\n| scenario | way | s/step | rollouts | of it model | training | times faster |")
     print("|---|---|---|---|---|---|---|")
     for result in results:

@@ -94,7 +94,7 @@ def verdict(curves: Curves) -> dict[str, Any]:
     estimates = {way: estimate(values) for way, values in found.items()}
     return {
         "seeds": seeds,
-        "steps": LAST,
+        "steps": min(LAST, *(len(theirs[seed]) for seed in seeds)),
         "interval over": "seeds" if len(seeds) > 1 else "steps",
         **estimates,
         "difference": difference,
@@ -128,7 +128,7 @@ def _write(given: Any, curves: Curves) -> None:
 
 def _table(curves: Curves) -> str:
     found = verdict(curves)
-    lines = [f"\n| way | reward, last {LAST} steps |", "|---|---|"]
+    lines = [f"\n| way | reward, last {found.get('steps', LAST)} steps |", "|---|---|"]
     lines += [f"| {way} | {_told(found[way])} |" for way in WAYS if way in found]
     if "difference" in found:
         words = "below" if found["below"] else "not below"

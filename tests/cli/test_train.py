@@ -64,7 +64,8 @@ def test_a_model_is_trained_described_and_uploaded(tmp_path: Path) -> None:
     assert b'name = "ada/player"' in hub.files["README.md"]
     assert not any(TOKEN.encode() in content for content in hub.files.values())
     record = read(out)
-    assert record is not None and record.figures is not None and record.data.test_rows == 2
+    assert record is not None and record.figures is not None
+    assert record.data is not None and record.data.test_rows == 2
     assert record.command and record.command.startswith(f"ludus train sft {data} -m {model}")
 
 

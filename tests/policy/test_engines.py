@@ -81,7 +81,9 @@ async def test_who_comes_late_joins_those_under_way() -> None:
     assert (model.tally.read, model.tally.reused) == (9 + 4, 4 * 8) and model.tally.busy > 0
 
 
-async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest() -> None:
+async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine, broken = engine_of(model_of()), torch.OutOfMemoryError("too much")
     advance, steps = engine._machine.advance, 0
 
@@ -92,7 +94,7 @@ async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest() -> N
             raise broken
         advance(*given, **more)
 
-    engine._machine.advance = fail_once  # type: ignore[method-assign]
+    monkeypatch.setattr(engine._machine, "advance", fail_once)
     async with Generator(None, engine=engine, lull=0.0, max_batch=8) as model:
         first = asyncio.ensure_future(ask(model, 0, max_tokens=50))
         await until(lambda: engine.tally.sampled)

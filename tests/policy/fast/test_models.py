@@ -42,6 +42,13 @@ def test_a_model_whose_numbers_come_out_otherwise_is_refused() -> None:
     assert not model.training
 
 
+def test_a_model_that_rounds_more_than_we_do_is_not_taken_for_another() -> None:
+    model = fresh().bfloat16()
+    engine_of(model)
+    model.model.layers[1].mlp.register_forward_hook(lambda *given: given[2] * 1.5)
+    assert isinstance(fast_engine(model), str)
+
+
 def test_a_layer_that_is_no_plain_matrix_is_refused() -> None:
     kind: Any = type("Doubled", (torch.nn.Linear,), {})
     model = fresh()

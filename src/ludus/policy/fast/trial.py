@@ -26,7 +26,8 @@ def mismatch(model: Any, network: Network, cache: Cache) -> str | None:
         ours = _ours(network, cache, rows)
         cache.drop()
     apart = float((ours - theirs).square().mean().sqrt() / theirs.std().clamp(min=1e-6))
-    bound = SINGLE if network.weights.dtype == torch.float32 else HALF
+    exact = network.weights.dtype == model.dtype == torch.float32
+    bound = SINGLE if exact else HALF
     # Put this way round, what is not a number is a mismatch too.
     return None if apart <= bound else f"its logits came out {apart:.1%} off the model's own"
 
