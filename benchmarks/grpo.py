@@ -2,10 +2,10 @@
 
     python benchmarks/grpo.py MODEL [--steps 3] [--ours 10] [--only chain_sum wordle slow]
 
-Both train the same weights on the same tasks, prompts and tools: 8 groups of 8, at most 128 tokens,
-temperature 1, bf16 over float32 weights, AdamW fused, no KL. Ludus keeps groups with equal rewards,
-as TRL does, so that both learn from as many rows; its last row is what it does if left alone. The
-first step of each is left out. By phase, in seconds per step:
+Both train the same weights on the same tasks, prompts and tools: 8 groups of 8, at most 128 tokens
+(512 in wordle), temperature 1, bf16 over float32 weights, AdamW fused, no KL. Ludus keeps groups
+with equal rewards, as TRL does, so that both learn from as many rows; its last row is what it does
+if left alone. The first step of each is left out. By phase, in seconds per step:
 
   rollouts   reset, generate, tools and rewards of TRL's; playing, of Ludus's
   model      of it, while the model was being asked
@@ -40,11 +40,13 @@ else:
     from grpo_world import SLOW, Clock, ludus, stock, tiny_model
 
 SUMS = {"dataset_config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}}
-SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
-    "chain_sum": ("reasoning_gym:chain_sum", SUMS),
-    "wordle": ("wordle", {}),
-    "slow": (SLOW, {}),
+SCENARIOS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "chain_sum": ("reasoning_gym:chain_sum", SUMS, 128),
+    "wordle": ("wordle", {}, 512),
+    "slow": (SLOW, {}, 128),
 }
+"""What is played, its task, and how many tokens an episode may have. TRL counts what the
+environment writes among them, so a game of six guesses takes more than the model says in it."""
 RATE = 1e-6
 FIGURES = (
     "time/rollout", "time/train", "time/step", "time/model", "time/environment", "equal", "trained",
@@ -94,7 +96,7 @@ def _tried(scenario: str, way: str, measure: Any, given: Any, model: str) -> Res
 
 
 def _stock(scenario: str, way: str, given: Any, model: str) -> Result:
-    environment, _ = SCENARIOS[scenario]
+    environment, *_ = SCENARIOS[scenario]
     clock, phases = Clock(way), Phases()
     settings = _settings(scenario, given, given.steps, equal="keep")
     stock(environment, model, settings, clock, phases.attach)
@@ -110,7 +112,7 @@ def _stock(scenario: str, way: str, given: Any, model: str) -> Result:
 
 
 def _ours(scenario: str, way: str, given: Any, model: str) -> Result:
-    environment, _ = SCENARIOS[scenario]
+    environment, *_ = SCENARIOS[scenario]
     clock = Clock(way)
     equal = "keep" if way == OURS else "skip"
     ludus(environment, model, _settings(scenario, given, given.ours, equal=equal), clock)
@@ -131,10 +133,10 @@ WAYS: dict[str, Callable[..., Result]] = {STOCK: _stock, OURS: _ours, LEFT_ALONE
 
 
 def _settings(scenario: str, given: Any, steps: int, **more: Any) -> GrpoSettings:
-    _, task = SCENARIOS[scenario]
+    _, task, tokens = SCENARIOS[scenario]
     return GrpoSettings(
         steps=steps, groups=given.groups, group_size=given.group_size,
-        max_tokens=given.max_tokens, learning_rate=RATE, task=task, report_to="none",
+        max_tokens=given.max_tokens or tokens, learning_rate=RATE, task=task, report_to="none",
         checkpoint_every=86_400.0, overrides={"optim": "adamw_torch_fused"}, **more,
     )  # fmt: skip
 
@@ -230,7 +232,7 @@ def _arguments() -> argparse.Namespace:
     asked.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
     asked.add_argument("--groups", type=int, default=8)
     asked.add_argument("--group-size", type=int, default=8)
-    asked.add_argument("--max-tokens", type=int, default=128)
+    asked.add_argument("--max-tokens", type=int)
     asked.add_argument("-o", "--out", type=Path, help="a JSON file for all figures")
     given = asked.parse_args()
     if (given.model is None) != given.tiny:

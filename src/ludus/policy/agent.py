@@ -8,8 +8,9 @@ business, how ids are sampled `ludus.policy.generate`'s.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 2048
 """Of a reply for which nobody has set a limit."""
+REMEMBERED = 256
+"""Openings, after which all are forgotten: attempts at a task come together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,20 @@ class Ready:
     policy: Policy
     generator: Generator
     sampling: Sampling
+    _openings: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def opening(self, shown: Sequence[Message], tools: Sequence[JsonObject]) -> tuple[int, ...]:
+        """The ids of how an episode begins, which is the same for all attempts at a task."""
+        from ludus.policy import turns
+
+        key = "\n".join([*(each.model_dump_json() for each in shown), json.dumps(tools)])
+        known = self._openings
+        if key not in known:
+            if len(known) >= REMEMBERED:
+                known.clear()
+            policy = self.policy
+            known[key] = tuple(turns.opening(policy.tokenizer, policy.dialect, shown, tools))
+        return known[key]
 
 
 class PolicyAgent(Agent):
@@ -163,6 +180,8 @@ class _PolicyPlayer(Player):
         """What it has been shown, in the order of their places among the ids."""
         self._heard = 0
         """Messages that are in the ids already."""
+        self._since: Sequence[int] = ()
+        """What was written since the model last spoke, up to where its reply begins."""
         self._stopped = True
         self._turn = 0
 
@@ -193,17 +212,17 @@ class _PolicyPlayer(Player):
             said = self._written([policy.eyes.words(each) for each in since])
             ids = policy.eyes.expanded(said, pictures)
         self._pictures += pictures
-        self._heard = len(messages)
+        self._heard, self._since = len(messages), ids
         self._add(ids, [None] * len(ids), 0)
 
-    def _written(self, since: Sequence[Message]) -> list[int]:
+    def _written(self, since: Sequence[Message]) -> Sequence[int]:
         """All of it before the first reply; after that, what stands between two of them."""
         from ludus.policy import turns
 
+        if self._turn == 0:
+            return self._model.opening(since, self._tools)
         policy = self._model.policy
         speech = policy.tokenizer, policy.dialect
-        if self._turn == 0:
-            return turns.opening(*speech, since, self._tools)
         reply = since[0] if since and since[0].role == "assistant" else None
         heard = since[0 if reply is None else 1 :]
         return turns.answers(*speech, heard, self._tools, ended=self._stopped, reply=reply)
@@ -240,4 +259,7 @@ class _PolicyPlayer(Player):
         from ludus.policy import turns
 
         policy = self._model.policy
-        return turns.read(policy.tokenizer, policy.dialect, prompt, sampled.ids, self._tools)
+        return turns.read(
+            policy.tokenizer, policy.dialect, self._since, sampled.ids, self._tools,
+            named=f"call_{len(prompt)}",
+        )  # fmt: skip

@@ -8,15 +8,20 @@ exact, because a tokenizer works on what stands between special tokens piece by 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _NOWHERE = r"(?!)"
+REMEMBERED = 2048
+"""Pieces, after which all are forgotten: what is used often is back at once."""
+SHORT = 8192
+"""Letters of a piece that is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +35,58 @@ class Encoded:
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoded]:
     """Without special tokens of the tokenizer's own: a chat template writes them itself."""
-    pieces = _cut(tokenizer, texts)
-    different = list(dict.fromkeys(piece for each in pieces for piece in each))
-    known = dict(zip(different, _encoded(tokenizer, different), strict=True))
+    cutter = _cutter(tokenizer)
+    pieces = [cutter.cut(text) for text in texts]
+    known = cutter.encoded(dict.fromkeys(piece for each in pieces for piece in each))
     return [_joined([(piece, known[piece]) for piece in each]) for each in pieces]
 
 
-def _cut(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[str]]:
-    """Each text in pieces, of which all but the first begin with a special token.
+class _Cutter:
+    """A tokenizer's way to cut, and the pieces that it was last asked for.
 
-    Not before a token that takes something from what stands before it. All are looked for, the
-    longest first, because that is how the tokenizer finds them.
+    Turn after turn an episode is rendered with the same system prompt and the same tools.
     """
-    added = tokenizer.added_tokens_decoder.values()
-    raw = sorted((token.content for token in added if not token.normalized), key=len, reverse=True)
-    takers = {token.content for token in added if token.lstrip or token.single_word}
-    pattern = re.compile("|".join(map(re.escape, raw)) or _NOWHERE)
-    return [
-        [text[begin:end] for begin, end in pairwise(_edges(text, pattern, takers)) if begin < end]
-        for text in texts
-    ]
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.size = len(tokenizer)
+        added = list(tokenizer.added_tokens_decoder.values())
+        raw = (token.content for token in added if not token.normalized)
+        # The longest first, because that is how the tokenizer finds them.
+        longest = sorted(raw, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest)) or _NOWHERE)
+        self._takers = {token.content for token in added if token.lstrip or token.single_word}
+        self._tokenizer = ref(tokenizer)
+        self._known: dict[str, Encoded] = {}
+
+    def cut(self, text: str) -> list[str]:
+        """In pieces, of which all but the first begin with a special token.
+
+        Not before a token that takes something from what stands before it.
+        """
+        edges = _edges(text, self._pattern, self._takers)
+        return [text[begin:end] for begin, end in pairwise(edges) if begin < end]
+
+    def encoded(self, pieces: Iterable[str]) -> dict[str, Encoded]:
+        """Each piece as tokens; long ones, which are hardly met again, are not remembered."""
+        pieces, known = list(pieces), self._known
+        found = {piece: known[piece] for piece in pieces if piece in known}
+        fresh = [piece for piece in pieces if piece not in found]
+        made = dict(zip(fresh, _encoded(self._tokenizer(), fresh), strict=True))
+        if len(known) > REMEMBERED:
+            known.clear()
+        known.update({piece: each for piece, each in made.items() if len(piece) <= SHORT})
+        return found | made
+
+
+_CUTTERS: WeakKeyDictionary[PreTrainedTokenizerBase, _Cutter] = WeakKeyDictionary()
+
+
+def _cutter(tokenizer: PreTrainedTokenizerBase) -> _Cutter:
+    """Made anew when tokens were added."""
+    found = _CUTTERS.get(tokenizer)
+    if found is None or found.size != len(tokenizer):
+        found = _CUTTERS[tokenizer] = _Cutter(tokenizer)
+    return found
 
 
 def _edges(text: str, pattern: re.Pattern[str], takers: Collection[str]) -> list[int]:
@@ -57,7 +94,7 @@ def _edges(text: str, pattern: re.Pattern[str], takers: Collection[str]) -> list
     return [0, *found, len(text)]
 
 
-def _encoded(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[Encoded]:
+def _encoded(tokenizer: Any, texts: list[str]) -> list[Encoded]:
     if not texts:
         return []
     made = tokenizer(

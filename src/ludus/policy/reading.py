@@ -35,8 +35,13 @@ def read_reply(
     prompt: Sequence[int],
     ids: Sequence[int],
     tools: Tools,
+    *,
+    named: str = "call",
 ) -> Message:
-    """What was sampled, as a message. Nothing that a model can write raises."""
+    """What was sampled, as a message. Nothing that a model can write raises.
+
+    `named` begins the names of its calls, which differ from turn to turn.
+    """
     ends = [_decoded(tokenizer, [stop]) for stop in stops]
     text = _decoded(tokenizer, ids)
     try:
@@ -54,9 +59,7 @@ def read_reply(
         role="assistant",
         content="\n".join(filter(None, words)),
         reasoning_content=_without_ends(thought, ends) if thought else None,
-        tool_calls=tuple(
-            Call(id=f"call_{len(prompt)}_{at}", function=call) for at, call in enumerate(calls)
-        )
+        tool_calls=tuple(Call(id=f"{named}_{at}", function=call) for at, call in enumerate(calls))
         or None,
     )
 

@@ -60,9 +60,15 @@ def read(
     prompt: Sequence[int],
     ids: Sequence[int],
     tools: Tools,
+    *,
+    named: str | None = None,
 ) -> Message:
-    """A sampled reply as a message; see `ludus.policy.reading`."""
-    return read_reply(tokenizer, dialect.response, dialect.stops, prompt, ids, tools)
+    """A sampled reply as a message; see `ludus.policy.reading`.
+
+    Of the prompt only what was written since the model last spoke is looked at.
+    """
+    named = f"call_{len(prompt)}" if named is None else named
+    return read_reply(tokenizer, dialect.response, dialect.stops, prompt, ids, tools, named=named)
 
 
 def as_given(message: Said) -> dict[str, Any]:

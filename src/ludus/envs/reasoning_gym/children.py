@@ -60,6 +60,9 @@ class Child:
             cwd=tempfile.gettempdir(),
         )
 
+        self.ended = False
+        """Whether it was ended from here; its pipes are closed then."""
+
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -97,6 +100,7 @@ class Child:
         )
 
     def end(self) -> None:
+        self.ended = True
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

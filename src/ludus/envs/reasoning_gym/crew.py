@@ -114,6 +114,8 @@ class Crew:
             self._loop.remove_writer(line.child.requests)
 
     def _read(self, line: Line) -> None:
+        if line.child.ended:
+            return  # As the program ends, on a loop that nobody has stopped.
         data = os.read(line.child.replies, _MUCH)
         if not data:
             self._bury(line)

@@ -8,7 +8,9 @@ them is not its business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Thread
 from typing import Any, Self, TypeVar
 
@@ -23,6 +25,8 @@ from ludus.rollout.sessions import SessionPool
 from ludus.rollout.start import rehearse
 from ludus.rollout.tuning import Tuning
 
+QUICK = 0.0005
+"""Seconds after which a thread that waits gets Python's lock."""
 Made = TypeVar("Made")
 Scored = Callable[[Episode], Awaitable[Episode]]
 """Gives an episode its reward, where the environment's own is not all of it."""
@@ -30,6 +34,20 @@ Scored = Callable[[Episode], Awaitable[Episode]]
 
 async def _as_it_is(episode: Episode) -> Episode:
     return episode
+
+
+@contextmanager
+def _taking_turns() -> Iterator[None]:
+    """Two threads play, of which one decodes and one converses: neither is to wait for long.
+
+    Python hands on its lock every 5 ms, which is more than several steps of a fast decoder.
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(QUICK)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 class Stage:
@@ -107,7 +125,8 @@ class Stage:
 
     def play(self, plan: Plan, indices: Sequence[int]) -> list[Episode]:
         """These episodes of a plan, all at once; faults are tried again."""
-        return self._await(self._play(plan, indices))
+        with _taking_turns():
+            return self._await(self._play(plan, indices))
 
     def run(self, made: Coroutine[Any, Any, Made]) -> Made:
         """Anything else that belongs on its loop."""

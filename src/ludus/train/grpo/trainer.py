@@ -17,6 +17,8 @@ from ludus.train.trainers import Checked, adapter_of, over
 
 _BEGIN = ("on_train_begin",)
 _STEPS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
+QUARTERS = 4
+WIDTH = 16
 _LEFT = ("prompt_ids", "prompt_mask")
 _RIGHT = (
     "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",
@@ -50,7 +52,7 @@ class Tried(Checked):
         rows = len(self.rollouts.learned)
         kept = list(range(rows))
         if self.leaves_out and "pixel_values" not in batch:
-            kept = worthwhile(self.rollouts.learned, us.args.steps_per_generation)
+            kept = worthwhile(self.rollouts.learned, _unit(us, rows))
             batch = narrowed(batch, kept)
             items = _items(batch)
             batch["num_items_in_batch"] = us.accelerator.gather(items).sum()
@@ -69,6 +71,18 @@ def worthwhile(learned: Sequence[bool], chunks: int) -> list[int]:
     return sorted([*kept, *others[: size - len(kept)]])
 
 
+def _unit(trainer: Any, rows: int) -> int:
+    """So many rows, or twice as many, and so on, are trained on.
+
+    They are shared out evenly among a step's batches; and a GPU is slow in what it has not done
+    before, such as a batch of another size, so there it is one of a few sizes.
+    """
+    chunks = int(trainer.args.steps_per_generation)
+    quarter, left = divmod(rows, QUARTERS * chunks)
+    few = trainer.accelerator.device.type == "cuda" and quarter and not left
+    return chunks * quarter if few else chunks
+
+
 def narrowed(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
     """Only these rows, without the padding that only others needed."""
     import torch
@@ -81,14 +95,20 @@ def narrowed(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
         elif isinstance(value, list) and len(value) == count:
             value = [value[row] for row in rows]
         made[name] = value
-    left = int(made["prompt_mask"].sum(1).max())
-    right = int(made["completion_mask"].sum(1).max())
+    left = _rounded(made["prompt_mask"])
+    right = _rounded(made["completion_mask"])
     for name in _LEFT:
         made[name] = made[name][:, -left:]
     for name in _RIGHT:
         if name in made and made[name].ndim == 2 and made[name].shape[1] > 1:
             made[name] = made[name][:, :right]
     return made
+
+
+def _rounded(mask: Any) -> int:
+    """As wide as the longest row, or a little wider, so that there are few different widths."""
+    longest = int(mask.sum(1).max())
+    return min(int(mask.shape[1]), -(-longest // WIDTH) * WIDTH)
 
 
 def _seen(eyes: Eyes, rollouts: Rollouts, batch: dict[str, Any]) -> dict[str, Any]:
