@@ -34,7 +34,7 @@ _SHOWN = 8
 _BLOCK = 1 << 20
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
-_FREE = frozenset({"device", "report_to", "checkpoint_every", "compile"})
+FREE = frozenset({"device", "report_to", "checkpoint_every", "compile"})
 """Settings that may differ when a run goes on: they decide where and how fast, not what."""
 
 
@@ -130,7 +130,7 @@ def _asked(about: Mapping[str, Any]) -> JsonObject:
     """What decides the weights. The data's path does not: its digest does."""
     rows, played = about.get("data"), about.get("environment")
     data = {"digest": rows["digest"]} if rows else None
-    settings = {key: value for key, value in about["settings"].items() if key not in _FREE}
+    settings = {key: value for key, value in about["settings"].items() if key not in FREE}
     kept = {key: about.get(key) for key in ("kind", "model", "weights", "dialect")}
     return {**kept, "data": data, "environment": played and played["spec"], **settings}
 

@@ -43,11 +43,13 @@ class World:
             yield
         except Exception as error:
             failure = error
-        failed = self.highest([int(failure is not None)])[0]
+        (failed,) = self.highest([int(failure is not None)])
+        words = self.everywhere([str(failure) if failure else None]) if failed else []
         if failure is not None:
             raise failure
         if failed:
-            raise RunError("Another process that trains with this one has failed, and said why.")
+            # Only the first process speaks, so it must know what befell another one.
+            raise RunError(next(each for each in words if each is not None))
 
     def wait(self) -> None:
         """Until all are here."""

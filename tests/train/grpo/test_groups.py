@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,10 @@ def test_a_group_is_equal_when_its_scored_members_are(
 
 
 def test_rows_that_teach_nothing_only_fill_up_what_must_be_even() -> None:
-    assert worthwhile([True, False, True, False], 1) == [0, 2]
-    assert worthwhile([True, False, False, False], 2) == [0, 1]
+    assert worthwhile([True, False, True, False], 2) == [0, 2]
+    assert worthwhile([True, False, False, True], 3) == [0, 1, 3]
     assert worthwhile([False] * 4, 2) == [0, 1]
-    assert worthwhile([True] * 4, 2) == [0, 1, 2, 3]
+    assert worthwhile([True] * 4, 4) == [0, 1, 2, 3]
 
 
 def test_no_task_takes_the_place_of_two() -> None:
@@ -91,10 +90,10 @@ def test_equal_groups_are_left_out_of_a_step(model: Path, tmp_path: Path) -> Non
         grpo(FLAT, str(model), tmp_path / equal, settings)
     skipped, kept = curve(tmp_path / "skip"), curve(tmp_path / "keep")
     assert any(0 < line["equal"] < 1 for line in skipped)
-    for line in skipped:
-        assert line["trained"] == pytest.approx(max(1 - line["equal"], 1 / 16))
-    assert all(line["trained"] == 1 for line in kept)
+    for line in (*skipped, *kept):
+        assert line["trained"] == pytest.approx(1 - line["equal"])
     assert skipped[0]["equal"] == kept[0]["equal"]
+    assert skipped[0]["reward"] == kept[0]["reward"]
 
 
 def test_equal_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -> None:
@@ -104,6 +103,13 @@ def test_equal_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -
     assert sum(line["resampled"] for line in log) > 0
     for line in log:
         assert line["trained"] >= 1 - line["equal"]
+    # The reward is that of the tasks as they came, and not of those that were chosen.
+    first = [
+        episode.reward or 0.0
+        for episode in list(episodes(tmp_path / "out" / "episodes.jsonl"))[:12]
+    ]
+    assert log[0]["reward"] == pytest.approx(sum(first) / 12)
+    assert any(line["reward_trained"] > line["reward"] for line in log)
     # Every try is kept, and no task was tried twice.
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
     assert len(played) > 2 * 3 * 4
@@ -116,7 +122,24 @@ def test_equal_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -
 def test_an_episode_without_words_teaches_nothing() -> None:
     from ludus.train.grpo.rollout import row_of
 
-    now = datetime.now(UTC)
     episode = Episode(episode_id="x", stop_reason=StopReason.BROKEN, environment="e", group_id="g")
-    assert now.tzinfo is not None
     assert row_of(episode, 7) == ([7], [7], [0.0], [0])
+
+
+def test_what_is_left_out_changes_no_gradient_but_the_divisor(model: Path, tmp_path: Path) -> None:
+    """With the loss summed over rows that teach, those beside them weigh nothing."""
+    grads = {}
+    for equal in ("skip", "keep"):
+        settings = tried(steps=1, groups=4, equal=equal, seed=3, learning_rate=1e-9)
+        grpo(FLAT, str(model), tmp_path / equal, settings)
+        (grads[equal],) = (line for line in curve(tmp_path / equal) if "grad_norm" in line)
+    played = list(episodes(tmp_path / "skip" / "episodes.jsonl"))
+    assert 0 < grads["skip"]["equal"] < 1
+    said = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in played]
+    rewards = in_groups([episode.reward for episode in played], 4)
+    teaching = sum(
+        sum(said[4 * at : 4 * at + 4]) for at, group in enumerate(rewards) if not is_equal(group)
+    )
+    # TRL divides by all tokens of the step, Ludus by those that teach.
+    share = teaching / sum(said)
+    assert grads["skip"]["grad_norm"] * share == pytest.approx(grads["keep"]["grad_norm"], rel=1e-3)

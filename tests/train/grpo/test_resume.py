@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,14 +12,18 @@ import pytest
 from ludus import episodes
 from ludus.errors import RunError
 from ludus.train import grpo
+from train.grpo import killed
 from train.grpo.trials import PICK, tried
 from train.lessons import Seen, curve
 
-TIMES = ("time/model", "time/environment", "time/rollout", "time/train", "time/step")
+BY_CHANCE = ("reused", *(f"time/{name}" for name in (
+    "model", "environment", "decode", "rollout", "train", "step",
+)))  # fmt: skip
+"""Which requests come in together is nobody's doing."""
 
 
 def told(out: Path) -> list[dict[str, float]]:
-    return [{name: line[name] for name in line if name not in TIMES} for line in curve(out)]
+    return [{name: line[name] for name in line if name not in BY_CHANCE} for line in curve(out)]
 
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(model: Path, tmp_path: Path) -> None:
@@ -49,6 +57,30 @@ def test_episodes_behind_the_checkpoint_are_played_again(model: Path, tmp_path: 
     grpo(PICK, str(model), tmp_path / "out", settings)
     steps = [json.loads(line)["agent"]["step"] for line in file.read_text().splitlines()]
     assert steps == [step for step in (1, 2, 3) for _ in range(8)]
+
+
+def test_a_killed_run_goes_on_to_the_same_end(model: Path, tmp_path: Path) -> None:
+    tests = str(Path(killed.__file__).parents[2])
+    died = subprocess.run(
+        [sys.executable, killed.__file__, str(model), str(tmp_path / "parts"), "4"],
+        env={**os.environ, "PYTHONPATH": tests, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        timeout=110,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    grpo(PICK, str(model), tmp_path / "whole", killed.settings())
+    outcome = grpo(PICK, str(model), tmp_path / "parts", killed.settings())
+    assert outcome.resumed_from == 3 and outcome.steps == 5
+    one, other = told(tmp_path / "whole"), told(tmp_path / "parts")
+    assert [line.keys() for line in one] == [line.keys() for line in other]
+    for a, b in zip(one, other, strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+    names = [
+        [episode.episode_id for episode in episodes(tmp_path / way / "episodes.jsonl")]
+        for way in ("whole", "parts")
+    ]
+    assert names[0] == names[1]
 
 
 def test_another_environment_is_another_run(model: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,49 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("shuffle_dataset", "dataloader_drop_last", "ignore_data_skip"), _TASKS),
     **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start"), "use --eval-every"),
 }  # fmt: skip
+SAMPLED = ("min_p", "repetition_penalty", "generation_kwargs")
+"""How tokens are drawn, where TRL or its vLLM draws them."""
+GENERATED = (
+    *SAMPLED, "chat_template_kwargs", "cache_implementation", "ds3_gather_for_generation",
+    "use_transformers_continuous_batching", "transformers_continuous_batching_config",
+    "use_transformers_paged",
+)  # fmt: skip
+"""How TRL itself renders prompts and generates: nothing to rollouts of Ludus's."""
 
 
 def grpo_config(settings: GrpoSettings, out: Path) -> Any:
     """The config, but for the rate, which the weights decide."""
     import trl
 
-    fields = {**shared(settings, out), **_steps(settings), **_played(settings)}
-    return config_of(trl.GRPOConfig, fields, checked(trl.GRPOConfig, settings.overrides, REFUSED))
+    given = {**shared(settings, out), **_steps(settings), **_played(settings)}
+    overrides = checked(trl.GRPOConfig, settings.overrides, _refused(settings, trl.GRPOConfig))
+    config = config_of(trl.GRPOConfig, given, overrides)
+    _refuse_parted(settings, config)
+    return config
+
+
+def _refused(settings: GrpoSettings, config: type) -> dict[str, str]:
+    """Besides what no run lets one set: what would do nothing in this one."""
+    idle: dict[str, str] = {}
+    if settings.rollouts == "fast":
+        heeded = SAMPLED if settings.vllm else ()
+        why = "Ludus renders prompts and generates by itself; with --rollouts trl it is heeded"
+        idle |= dict.fromkeys((name for name in GENERATED if name not in heeded), why)
+    if settings.vllm is None:
+        served = (field.name for field in fields(config) if field.name.startswith("vllm_"))
+        idle |= dict.fromkeys(served, "it is for --vllm")
+    return {**idle, **REFUSED}
+
+
+def _refuse_parted(settings: GrpoSettings, config: Any) -> None:
+    """A vLLM that is spread over processes answers only when all of them ask at the same time."""
+    by_ludus = settings.rollouts == "fast" or settings.eval_every is not None
+    if settings.vllm and by_ludus and config.vllm_tensor_parallel_size > 1:
+        raise BadSetting(
+            f"--set vllm_tensor_parallel_size={config.vllm_tensor_parallel_size}: the processes "
+            "play each at its own pace, and a vLLM that is spread over them needs all of them to "
+            "ask at once. Leave it at 1, or use --rollouts trl without --eval-every."
+        )
 
 
 def _steps(settings: GrpoSettings) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 from ludus.data.episode import Episode, StopReason
 from ludus.policy.tally import Tally
@@ -23,11 +23,29 @@ def figures_of(episodes: Sequence[Episode]) -> dict[str, float]:
             "length": fmean(sum(each.tokens.mask) if each.tokens else 0 for each in scored),
             "turns": fmean(episode.turns for episode in scored),
         }
+    chances = [
+        -chance
+        for episode in scored
+        if episode.tokens is not None
+        for chance, sampled in zip(episode.tokens.logprobs, episode.tokens.mask, strict=True)
+        if sampled and chance is not None
+    ]
+    if chances:
+        found["surprise"] = fmean(chances)
     timed = [episode.timing for episode in episodes if episode.timing is not None]
     if timed:
         found["time/model"] = fmean(timing.model_s for timing in timed)
         found["time/environment"] = fmean(timing.environment_s for timing in timed)
     return found
+
+
+def asked_for(episodes: Sequence[Episode]) -> dict[str, float]:
+    """The reward of the tasks as they came, before some of them are replaced."""
+    rewards = [episode.reward for episode in episodes if episode.reward is not None]
+    if not rewards:
+        return {}
+    deviation = stdev(rewards) if len(rewards) > 1 else 0.0
+    return {"asked/reward": fmean(rewards), "asked/reward_std": deviation}
 
 
 def decoded(before: Tally, after: Tally) -> dict[str, float]:

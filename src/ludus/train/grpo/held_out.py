@@ -31,11 +31,13 @@ class HeldOut:
         training = model.training
         model.eval()
         try:
-            self.stage.run(_renewed(self.stage))
-            played = self._played()
+            with self.world.together():
+                self.stage.run(_renewed(self.stage))
+                played = self._played()
         finally:
             model.train(training)
-        scored = [episode for episode in played if episode.reward is not None]
+        everybodys = self.world.everywhere(played)
+        scored = [episode for episode in everybodys if episode.reward is not None]
         found: dict[str, float] = {"eval_episodes": len(scored)}
         if scored:
             found["eval_reward"] = fmean(each.reward for each in scored if each.reward is not None)
@@ -47,8 +49,7 @@ class HeldOut:
         seed = digest_of(f"held-out/{self.seed}") % _SEEDS
         plan = self.stage.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
         mine = range(self.world.rank, self.episodes, self.world.size)
-        played = self.stage.play(plan, list(mine))
-        return self.world.everywhere(played)
+        return self.stage.play(plan, list(mine))
 
 
 async def _renewed(stage: Stage) -> None:

@@ -19,6 +19,7 @@ from ludus.train.grpo.config import grpo_config
 from ludus.train.grpo.rewards import Rewards, rewards_of
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.job import Job, ingredients
+from ludus.train.record import FREE
 from ludus.train.training import Played, Training
 from ludus.train.watch import Watch
 from ludus.train.world import World
@@ -50,8 +51,8 @@ class GrpoJob(Job):
     @property
     def run_id(self) -> str:
         """The same for the same run, so that its episodes have the same names when it goes on."""
-        asked = {"model": self.source.name, "environment": self.subject}
-        return digest({**self.settings.as_json(), **asked})
+        settings = {key: value for key, value in self.settings.as_json().items() if key not in FREE}
+        return digest({**settings, "model": self.source.name, "environment": self.subject})
 
     def finish(self) -> None:
         if self.eyes is not None:
@@ -76,7 +77,7 @@ def job_of(
     config = grpo_config(settings, out)
     if eyes is not None:
         _refuse_blind_spots(config)
-    if settings.rollouts == "fast":
+    if settings.rollouts == "fast" or settings.eval_every:
         _refuse_shards(config)
     return GrpoJob(
         method="grpo", out=out, settings=settings, config=config, world=World.here(),
@@ -102,5 +103,5 @@ def _refuse_shards(config: Any) -> None:
     if sharded or config.fsdp or config.deepspeed:
         raise BadSetting(
             "A model that is spread over several processes cannot play in one of them. Use "
-            "--rollouts trl, or processes that each have the whole model."
+            "--rollouts trl without --eval-every, or processes that each have the whole model."
         )

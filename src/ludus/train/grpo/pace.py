@@ -20,8 +20,8 @@ from ludus.train.world import World
 
 Try = Callable[[Any], Mapping[str, float]]
 """Plays held-out tasks with the trainer's model, and says how that went."""
-_RENAMED = {"step_time": None, "frac_reward_zero_std": None, "epoch": None}
-_UNTOLD = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
+_UNTOLD = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
+_UNTOLD_OF = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
 
 
 class GrpoPace(Pace):
@@ -62,15 +62,27 @@ class GrpoPace(Pace):
         if self.world.main:
             self._played = (self.out / EPISODES).stat().st_size
         step = state.global_step
-        if self._try is not None and self._eval_every and step % self._eval_every == 0:
-            found = self._try(self.trainer)
-            if self.world.main:
-                self.told({"step": step, **found})
+        ends = self._ends(step)
         self._ask(step)
+        last = ends or step >= state.max_steps
+        if self._eval_every and not self.stopped and (last or step % self._eval_every == 0):
+            self._tried(step)
         if step % self._period == 0 and step < state.max_steps:
             self._decide(control)
-        if self._ends(step):
+        if ends:
             control.should_training_stop = True
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        super().on_train_begin(args, state, control)
+        if self._eval_every and self.standing is None:
+            self._tried(0)
+
+    def _tried(self, step: int) -> None:
+        """Say how the model does on held-out tasks, as it is after so many steps."""
+        assert self._try is not None
+        found = self._try(self.trainer)
+        if self.world.main:
+            self.told({"step": step, **found})
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Tasks have no epochs."""
@@ -113,10 +125,14 @@ def line_of(logs: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         name: value
         for name, value in logs.items()
-        if name not in _RENAMED and not name.startswith(_UNTOLD) and _is_number(value)
+        if name not in _UNTOLD and not name.startswith(_UNTOLD_OF) and _is_number(value)
     }
     if (tokens := found.pop("num_tokens", None)) is not None:
         found["tokens"] = int(tokens)
+    # What was asked for is how good the model is; what it was trained on was chosen.
+    for name in ("reward", "reward_std"):
+        if (asked := found.pop(f"asked/{name}", None)) is not None:
+            found[f"{name}_trained"], found[name] = found[name], asked
     return found
 
 

@@ -4,6 +4,7 @@
         return -0.01 * len(episode.messages)
 
 A function takes an episode and gives a number, or None where it does not apply; it may be async.
+What was summed is in the episode's `rewards`, each part by its own name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,27 @@ class Reward:
             ) from error
         if made is None:
             return None
-        if not isinstance(made, int | float) or not math.isfinite(made):
+        if (number := _number(made)) is None:
             raise RunError(f"The reward function {self.name} gave {made!r}, which is no number.")
-        return float(made)
+        return number
 
     async def _called(self, episode: Episode) -> Any:
         if inspect.iscoroutinefunction(self.function):
             return await self.function(episode)
         # It may think long, or ask somebody: the others go on meanwhile.
-        return await asyncio.to_thread(self.function, episode)
+        made = await asyncio.to_thread(self.function, episode)
+        return await made if inspect.isawaitable(made) else made
+
+
+def _number(made: Any) -> float | None:
+    """What Python, NumPy and PyTorch call one number; a text is none, whatever it says."""
+    if not hasattr(made, "__float__") or getattr(made, "ndim", 0):
+        return None
+    try:
+        number = float(made)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,12 @@ class Rewards:
     def weights(self, environments: Sequence[str]) -> dict[str, float]:
         """By name: every environment counts as it rewards, functions by their weight."""
         named = dict.fromkeys(environments, 1.0)
+        for reward in self.own:
+            if reward.name in named:
+                raise BadSetting(
+                    f"The reward function {reward.name} has the name of an environment that is "
+                    "played, and their rewards could not be told apart. Give it another name."
+                )
         return named | {reward.name: reward.weight for reward in self.own}
 
     async def scored(self, episode: Episode) -> Episode:
@@ -72,7 +91,8 @@ class Rewards:
         if episode.reward is not None:
             parts[episode.environment] = episode.reward
         total = sum(value * self._weight(name) for name, value in parts.items()) if parts else None
-        return episode.model_copy(update={"reward": total, "rewards": {**episode.rewards, **parts}})
+        told = {**self._set_apart(episode), **parts}
+        return episode.model_copy(update={"reward": total, "rewards": told})
 
     def parts(self, episode: Episode) -> dict[str, float]:
         """The parts that are summed, by name; nothing for an episode without a score."""
@@ -80,8 +100,23 @@ class Rewards:
             return {}
         if not self.own:
             return {episode.environment: episode.reward}
-        known = {episode.environment, *(reward.name for reward in self.own)}
-        return {name: value for name, value in episode.rewards.items() if name in known}
+        summed = self._names(episode)
+        return {name: value for name, value in episode.rewards.items() if name in summed}
+
+    def _set_apart(self, episode: Episode) -> dict[str, float]:
+        """The environment's own parts, which are in its reward already.
+
+        One that is called like a part of the sum would be taken for it where that has none.
+        """
+        summed, environment = self._names(episode), episode.environment
+        return {
+            f"{environment}/{name}" if name in summed else name: value
+            for name, value in episode.rewards.items()
+        }
+
+    def _names(self, episode: Episode) -> set[str]:
+        """Of all that may be summed."""
+        return {episode.environment, *(reward.name for reward in self.own)}
 
     def _weight(self, name: str) -> float:
         return next((reward.weight for reward in self.own if reward.name == name), 1.0)
@@ -101,16 +136,30 @@ def _column(name: str) -> Callable[..., list[float | None]]:
 
 
 def rewards_of(texts: Sequence[str]) -> Rewards:
-    """As they are written on a command line: `module:function`, or `module:function=0.5`."""
-    found = tuple(_reward(text) for text in texts)
-    names = [reward.name for reward in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    """As they are written on a command line: `module:function`, or `module:function=0.5`.
+
+    They are called by the function's name, and by the module's too where two have the same.
+    """
+    found = [_reward(text) for text in texts]
+    paths = [reward.name for reward in found]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
         raise BadSetting(f"--reward {twice} is given twice. Give it once, with its weight.")
-    return Rewards(found)
+    names = [_short(path) for path in paths]
+    return Rewards(
+        tuple(
+            replace(reward, name=name) if names.count(name) == 1 else reward
+            for reward, name in zip(found, names, strict=True)
+        )
+    )
+
+
+def _short(path: str) -> str:
+    return path.rpartition(":")[2]
 
 
 def _reward(text: str) -> Reward:
+    """Named by its whole path."""
     path, equals, number = text.partition("=")
     module, colon, name = path.strip().partition(":")
     if not (module and colon and name):
@@ -121,7 +170,7 @@ def _reward(text: str) -> Reward:
         weight = math.nan
     if not math.isfinite(weight):
         raise BadSetting(f"--reward {text}: {number!r} is no weight. Write a number.")
-    return Reward(name, weight, _function(text, module, name))
+    return Reward(f"{module}:{name}", weight, _function(text, module, name))
 
 
 def _function(text: str, module: str, name: str) -> Callable[[Episode], Any]:

@@ -15,7 +15,7 @@ from ludus.data.episode import Episode
 from ludus.errors import RunError
 from ludus.rollout.breaker import HOPELESS
 from ludus.rollout.plan import Plan
-from ludus.train.grpo.figures import decoded, figures_of
+from ludus.train.grpo.figures import asked_for, decoded, figures_of
 from ludus.train.grpo.groups import in_groups, is_equal, opening_of, refuse_unlike
 from ludus.train.grpo.learner import Learner
 from ludus.train.grpo.rewards import Rewards
@@ -25,6 +25,8 @@ from ludus.train.grpo.tasks import numbers_of, spare
 from ludus.train.world import World
 
 Keep = Callable[[Sequence[Episode]], None]
+SEVERAL = 3
+"""Tasks, or steps in a row, that are more than bad luck."""
 
 
 @dataclass(slots=True)
@@ -42,8 +44,8 @@ class Rollouts:
     """Given every episode that was played, in the first process."""
     played: list[Episode] = field(default_factory=list)
     """This process's part of the newest step, in the order in which it was asked for."""
-    learned: list[bool] = field(default_factory=list)
-    """For each of them, whether something can be learned from its group."""
+    fruitless: int = 0
+    """Steps in a row in which nothing could be played."""
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         began = perf_counter()
@@ -70,24 +72,37 @@ class Rollouts:
         members = [(first + place) % size for place in range(len(numbers))]
         indices = [number * size + member for number, member in zip(numbers, members, strict=True)]
         self.played = self._play(indices)
-        equal = self._equal()
-        replaced = 0
+        everybodys = self.world.everywhere(self.played)
+        self._refuse_hopeless(everybodys)
+        equal, found = self._equal(), figures_of(everybodys)
         if self.settings.equal == "resample":
-            replaced = self._replaced(equal, members, step)
-        kept = self._equal() if replaced else equal
-        everywhere = [flag for flag in kept for _ in range(size)]
-        self.learned = [not flag for flag in everywhere[first : first + len(numbers)]]
-        found = figures_of(self.world.everywhere(self.played))
-        return found | {"equal": sum(equal) / len(equal), "resampled": float(replaced)}
+            found |= asked_for(everybodys)
+            found["resampled"] = float(self._replaced(equal, members, step))
+        return found | {"equal": sum(equal) / len(equal)}
 
     def _play(self, indices: Sequence[int]) -> list[Episode]:
-        episodes = self.stage.play(self.plan, indices)
+        # What fails in one process is everybody's end, and is told by the first.
+        with self.world.together():
+            episodes = self.stage.play(self.plan, indices)
         everybodys = self.world.everywhere(episodes)
-        if self.world.main:
-            self.keep(everybodys)
-        broken = [episode for episode in everybodys if episode.broken]
-        _refuse_hopeless(broken, len(everybodys))
+        with self.world.together():
+            if self.world.main:
+                self.keep(everybodys)
         return episodes
+
+    def _refuse_hopeless(self, episodes: Sequence[Episode]) -> None:
+        """Nothing can be learned where nothing works; but one task may just be a bad one."""
+        faults = [episode.error for episode in episodes if episode.error is not None]
+        for fault in faults:
+            if fault.kind in HOPELESS:
+                raise RunError(fault.message)
+        self.fruitless = self.fruitless + 1 if len(faults) == len(episodes) else 0
+        tasks = {episode.group_id for episode in episodes}
+        if self.fruitless and (len(tasks) >= SEVERAL or self.fruitless >= SEVERAL):
+            raise RunError(
+                f"Not one of {len(episodes):,} episodes could be played: {faults[0].message} The "
+                "same command goes on once that is mended."
+            )
 
     def _equal(self) -> list[bool]:
         """For each group of the step, whether nothing can be learned from it."""
@@ -127,19 +142,6 @@ class Rollouts:
             rounds=settings.resamples,
         )  # fmt: skip
         return number * settings.group_size + member
-
-
-def _refuse_hopeless(broken: Sequence[Episode], played: int) -> None:
-    """Nothing can be learned where nothing works."""
-    faults = [episode.error for episode in broken if episode.error is not None]
-    for fault in faults:
-        if fault.kind in HOPELESS:
-            raise RunError(fault.message)
-    if faults and len(broken) == played:
-        raise RunError(
-            f"Not one of {played:,} episodes could be played: {faults[0].message} The same "
-            "command goes on once that is mended."
-        )
 
 
 def handed(episodes: Sequence[Episode], pad: int) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def _stage(job: GrpoJob) -> Stage:
     return Stage(
         job.environments, limits=settings.limits, system_prompt=settings.system_prompt,
         task=settings.task, scored=job.rewards.scored, base_url=job.base_url, token=job.token,
+        say=job.watch.say,
     )  # fmt: skip
 
 
@@ -118,12 +119,21 @@ def _trainer(
         trainer = _by_trl(job, episodes, made)
     else:
         trainer = _by_ludus(job, stage, plan, episodes, made)
-    learner = stage.agent = _learner(job, trainer)
-    # Before the trainer wraps the model's forward pass, which an engine looks at.
-    stage.run(learner.ready())
-    by = "TRL's own loop" if settings.rollouts == "trl" else learner.engine
-    job.watch.say(f"Rollouts by {by}")
+    _introduce(job, stage, trainer)
     return trainer, pace
+
+
+def _introduce(job: GrpoJob, stage: Stage, trainer: Any) -> None:
+    """Have the model play on the stage, where it does, and say how."""
+    by = "TRL's own loop"
+    if job.settings.rollouts == "fast" or job.settings.eval_every:
+        learner = stage.agent = _learner(job, trainer)
+        # Before the trainer wraps the model's forward pass, which an engine looks at.
+        stage.run(learner.ready())
+        by = learner.engine if job.settings.rollouts == "fast" else by
+    job.watch.say(f"Rollouts by {by}")
+    if job.eyes is not None and job.settings.equal != "keep":
+        job.watch.say("Groups with equal rewards are kept: with pictures, rows are not left out")
 
 
 def _by_ludus(
@@ -178,7 +188,7 @@ def _trained(trainer: Any, checkpoint: Path | None) -> None:
     try:
         trained(trainer, checkpoint)
     except RunError:
-        if trainer.stepped and trainer.state.global_step and trainer.pace.world.size == 1:
+        if trainer.stepped and trainer.state.global_step:
             trainer._save_checkpoint(trainer.model, None)
         raise
 

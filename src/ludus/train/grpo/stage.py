@@ -24,9 +24,13 @@ from ludus.rollout.plan import Plan
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.start import rehearse
 from ludus.rollout.tuning import Tuning
+from ludus.rollout.watchdog import Watchdog
 
 QUICK = 0.0005
 """Seconds after which a thread that waits gets Python's lock."""
+TICK = 0.25
+LEAVING = 15.0
+"""Seconds that sessions get to be closed."""
 Made = TypeVar("Made")
 Scored = Callable[[Episode], Awaitable[Episode]]
 """Gives an episode its reward, where the environment's own is not all of it."""
@@ -59,6 +63,7 @@ class Stage:
         task: arguments of reset for every episode.
         scored: asked for each episode as soon as it has ended.
         base_url: where a single environment is served, if not in this process.
+        say: told of what hangs.
     """
 
     agent: Agent
@@ -74,6 +79,7 @@ class Stage:
         base_url: str | None = None,
         token: str | None = None,
         tuning: Tuning | None = None,
+        say: Callable[[str], None] = lambda words: None,
     ) -> None:
         self.environments = environments
         self.places: dict[str, Place] = {}
@@ -81,7 +87,7 @@ class Stage:
         self._task = dict(task or {})
         self._scored = scored
         self._address = {"base_url": base_url, "token": token}
-        self._tuning = tuning or Tuning()
+        self._tuning, self._say = tuning or Tuning(), say
         self._pools: dict[str, SessionPool] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="ludus-stage", daemon=True)
@@ -96,7 +102,11 @@ class Stage:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._await(self._close())
+        try:
+            self._await(self._close(), LEAVING)
+        except TimeoutError:
+            # Somebody holds the loop up; the thread ends with the process.
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -140,8 +150,14 @@ class Stage:
             assert episode is not None  # Nobody ends the attempts before their time.
             return await self._scored(episode)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(index)) for index in indices]
+        patience = self._tuning.hang_warning
+        with Watchdog(attempts.activities, self._say, patience=patience) as dog:
+            beating = asyncio.create_task(_beat(dog))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(one(index)) for index in indices]
+            finally:
+                beating.cancel()
         return [task.result() for task in tasks]
 
     async def _open(self) -> None:
@@ -157,13 +173,19 @@ class Stage:
         if hasattr(self, "agent"):
             await self.agent.close()
 
-    def _await(self, made: Coroutine[Any, Any, Made]) -> Made:
+    def _await(self, made: Coroutine[Any, Any, Made], limit: float | None = None) -> Made:
         """Wait for it here; whatever ends the wait ends it there too."""
         future = asyncio.run_coroutine_threadsafe(made, self._loop)
         try:
-            return future.result()
+            return future.result(limit)
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
         except BaseException:
             future.cancel()
             raise
+
+
+async def _beat(dog: Watchdog) -> None:
+    while True:
+        dog.beat()
+        await asyncio.sleep(TICK)

@@ -17,8 +17,8 @@ from ludus.train.trainers import Checked, adapter_of, over
 
 _BEGIN = ("on_train_begin",)
 _STEPS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
-QUARTERS = 4
-WIDTH = 16
+NOTHING = 1e-6
+"""An advantage that is no more than the rounding of a mean."""
 _LEFT = ("prompt_ids", "prompt_mask")
 _RIGHT = (
     "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",
@@ -45,42 +45,39 @@ class Tried(Checked):
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         batch = cast(Any, super())._generate_and_score_completions(inputs)
         us = cast(Any, self)
-        if not us.model.training or self.rollouts is None:
+        if not us.model.training:
             return batch
-        if self.eyes is not None:
+        if self.eyes is not None and self.rollouts is not None:
             batch |= _seen(self.eyes, self.rollouts, batch)
-        rows = len(self.rollouts.learned)
-        kept = list(range(rows))
-        if self.leaves_out and "pixel_values" not in batch:
-            kept = worthwhile(self.rollouts.learned, _unit(us, rows))
-            batch = narrowed(batch, kept)
-            items = _items(batch)
-            batch["num_items_in_batch"] = us.accelerator.gather(items).sum()
-        us._metrics["train"]["trained"].append(len(kept) / rows)
+        teaches = (batch["advantages"].abs() > NOTHING).tolist()
+        if self.leaves_out and not self._shows(batch):
+            batch = self._lightened(batch, teaches)
+        flags = self.pace.world.everywhere(teaches)
+        us._metrics["train"]["trained"].append(sum(flags) / len(flags))
         return batch
 
+    def _shows(self, batch: dict[str, Any]) -> bool:
+        """Whether there are pictures in any process, which are not laid out by rows."""
+        (shows,) = self.pace.world.highest([int("pixel_values" in batch)])
+        return bool(shows)
 
-def worthwhile(learned: Sequence[bool], chunks: int) -> list[int]:
-    """The rows that teach something; with as many others as it takes to share them out evenly.
+    def _lightened(self, batch: dict[str, Any], teaches: Sequence[bool]) -> dict[str, Any]:
+        """Without the rows of which nothing is learned; the loss is a mean over the others."""
+        us = cast(Any, self)
+        items = us.accelerator.gather(_items(batch, teaches)).sum()
+        chunks = int(us.args.steps_per_generation)
+        # What each process counts and averages must be as many rows in all of them.
+        (size,) = self.pace.world.highest([-(-sum(teaches) // chunks) or 1])
+        made = narrowed(batch, worthwhile(teaches, size * chunks))
+        return {**made, "num_items_in_batch": items}
 
-    The others have no advantage, and so no gradient.
-    """
-    kept = [place for place, teaches in enumerate(learned) if teaches]
-    others = [place for place, teaches in enumerate(learned) if not teaches]
-    size = max(1, -(-len(kept) // chunks)) * chunks
+
+def worthwhile(teaches: Sequence[bool], size: int) -> list[int]:
+    """The rows that teach something, filled up to so many with others: of their own they have no
+    gradient."""
+    kept = [row for row, flag in enumerate(teaches) if flag]
+    others = [row for row, flag in enumerate(teaches) if not flag]
     return sorted([*kept, *others[: size - len(kept)]])
-
-
-def _unit(trainer: Any, rows: int) -> int:
-    """So many rows, or twice as many, and so on, are trained on.
-
-    They are shared out evenly among a step's batches; and a GPU is slow in what it has not done
-    before, such as a batch of another size, so there it is one of a few sizes.
-    """
-    chunks = int(trainer.args.steps_per_generation)
-    quarter, left = divmod(rows, QUARTERS * chunks)
-    few = trainer.accelerator.device.type == "cuda" and quarter and not left
-    return chunks * quarter if few else chunks
 
 
 def narrowed(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
@@ -95,8 +92,7 @@ def narrowed(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
         elif isinstance(value, list) and len(value) == count:
             value = [value[row] for row in rows]
         made[name] = value
-    left = _rounded(made["prompt_mask"])
-    right = _rounded(made["completion_mask"])
+    left, right = _longest(made["prompt_mask"]), _longest(made["completion_mask"])
     for name in _LEFT:
         made[name] = made[name][:, -left:]
     for name in _RIGHT:
@@ -105,10 +101,8 @@ def narrowed(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
     return made
 
 
-def _rounded(mask: Any) -> int:
-    """As wide as the longest row, or a little wider, so that there are few different widths."""
-    longest = int(mask.sum(1).max())
-    return min(int(mask.shape[1]), -(-longest // WIDTH) * WIDTH)
+def _longest(mask: Any) -> int:
+    return max(1, int(mask.sum(1).max()))
 
 
 def _seen(eyes: Eyes, rollouts: Rollouts, batch: dict[str, Any]) -> dict[str, Any]:
@@ -121,9 +115,12 @@ def _seen(eyes: Eyes, rollouts: Rollouts, batch: dict[str, Any]) -> dict[str, An
     return tensors(eyes, rollouts.played, ids)
 
 
-def _items(batch: dict[str, Any]) -> Any:
+def _items(batch: dict[str, Any], teaches: Sequence[bool]) -> Any:
+    """The tokens that the loss is a mean over: those that the model said in these rows."""
     mask = batch["completion_mask"]
-    return (mask * batch["tool_mask"] if "tool_mask" in batch else mask).sum()
+    if "tool_mask" in batch:
+        mask = mask * batch["tool_mask"]
+    return mask[mask.new_tensor(teaches).bool()].sum()
 
 
 def trainer_of(

@@ -28,16 +28,32 @@ class VllmEngine:
         asked = [at for at in range(len(requests)) if wanted(at)]
         if not asked:
             return
-        vllm = self._trainer.vllm_generation
-        # It has one limit for all; whoever may have less is cut.
-        vllm.max_completion_length = max(requests[at].max_tokens for at in asked)
-        prompts = [list(requests[at].ids) for at in asked]
-        _, replies, logprobs, _ = vllm.generate(prompts=prompts, images=None, num_generations=1)
+        replies, logprobs = self._generated([requests[at] for at in asked])
         for at, ids, found in zip(asked, replies, logprobs, strict=True):
             deliver(at, _sampled(requests[at], ids, [each[0] for each in found]))
 
     def refresh(self) -> None:
-        """TRL has handed the weights over before it asks for rollouts."""
+        """Hand the weights over, unless TRL has done so since they last changed.
+
+        It does so before a step's rollouts; held-out tasks are played after the step.
+        """
+        trainer = self._trainer
+        if trainer._last_loaded_step != trainer.state.global_step:
+            trainer.vllm_generation.sync_weights()
+            trainer._last_loaded_step = trainer.state.global_step
+
+    def _generated(self, requests: Sequence[Request]) -> tuple[Any, Any]:
+        vllm = self._trainer.vllm_generation
+        usual = vllm.max_completion_length
+        # It has one limit for all; whoever may have less is cut.
+        vllm.max_completion_length = max(request.max_tokens for request in requests)
+        prompts = [list(request.ids) for request in requests]
+        try:
+            made = vllm.generate(prompts=prompts, images=None, num_generations=1)
+        finally:
+            # TRL's own loop goes by it too.
+            vllm.max_completion_length = usual
+        return made[1], made[2]
 
 
 def _sampled(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Sampled:
