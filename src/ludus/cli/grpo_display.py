@@ -20,6 +20,7 @@ _GROUPS = {
     "equal": "equal groups {:.0%}",
     "resampled": "drawn anew {:g}",
     "trained": "trained on {:.0%}",
+    "reward_trained": "worth {:.3f}",
     "unscored": "unscored {:.0%}",
 }
 _EPISODES = {
@@ -31,6 +32,7 @@ _EPISODES = {
 }
 _POLICY = {
     "entropy": "entropy {:.3f}",
+    "surprise": "surprise {:.3f}",
     "grad_norm": "grad norm {:.3g}",
     "kl": "kl {:.3g}",
     "learning_rate": "lr {:.2e}",

@@ -28,19 +28,20 @@ _TOLD = (
 """Fields of TRL's config that decide most, and what they are called here."""
 
 
-def figures(figures: Figures | None) -> str:
-    if figures is None:
+def figures(found: Figures | None) -> str:
+    """What came out; nothing while it is not known."""
+    if found is None:
         return ""
-    seconds, speed = figures.seconds, figures.tokens_per_second
-    memory = figures.peak_memory
+    seconds, speed = found.seconds, found.tokens_per_second
+    memory = found.peak_memory
     rows = {
-        "Steps": _number(figures.steps),
-        "Epochs": _number(figures.epochs),
-        "Tokens": _number(figures.tokens),
-        "Reward, first and last": _between(figures.first_reward, figures.last_reward),
-        "Reward on held-out tasks": _number(figures.eval_reward),
-        "Loss, first and last": _between(figures.first_loss, figures.last_loss),
-        "Loss on the test split": _number(figures.eval_loss),
+        "Steps": _number(found.steps),
+        "Epochs": _number(found.epochs),
+        "Tokens": _number(found.tokens),
+        "Reward, first and last": _between(found.first_reward, found.last_reward),
+        "Reward on held-out tasks": _number(found.eval_reward),
+        "Loss, first and last": _between(found.first_loss, found.last_loss),
+        "Loss on the test split": _number(found.eval_loss),
         "Seconds": _number(seconds and round(seconds, 1)),
         "Tokens per second": _number(speed and round(speed)),
         "Peak memory": f"{memory / 2**30:.1f} GiB" if memory else "",
@@ -49,6 +50,7 @@ def figures(figures: Figures | None) -> str:
 
 
 def provenance(training: Training) -> str:
+    """What it was made from, and with which settings."""
     rows = {
         "Model": code(training.model),
         **(_rows(training.data) if training.data is not None else {}),

@@ -12,6 +12,7 @@ import pytest
 from ludus.data.episode import Tokens
 from ludus.train.diagnosis import read_played
 from ludus.train.diagnosis.played import Attempt, attempt_of, equal_share
+from ludus.train.grpo.groups import SAME
 from train.diagnosis.runs import Sample, episode
 
 ONE = Attempt("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5)
@@ -89,7 +90,7 @@ def test_an_episode_that_was_played_again_counts_once(tmp_path: Path) -> None:
 
 
 def test_equal_groups_are_those_whose_rewards_differ_by_rounding_alone(tmp_path: Path) -> None:
-    rewards = [(0.3, 0.1 + 0.2), (0.3, 0.4)]
+    rewards = [(0.3, 0.1 + 0.2 + SAME / 2), (0.3, 0.3 + 2 * SAME)]
     members = [
         ONE._replace(name=f"{task}.{place}", task=str(task), reward=reward)
         for task, group in enumerate(rewards)

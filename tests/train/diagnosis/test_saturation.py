@@ -58,6 +58,23 @@ def test_entropy_that_rises_again_is_a_sign_too() -> None:
     assert found is not None and found[1].endswith("and entropy has risen from 0.2 to 0.24")
 
 
+def test_the_entropy_of_all_episodes_is_taken_before_that_of_those_trained_on() -> None:
+    """What is trained on near the end is what the model is least sure of."""
+    busy, calm = BUSY | {"surprise": 0.4}, DONE | {"grad_norm": 0.4, "surprise": 0.2}
+    chosen = log((30, busy), (20, calm), (40, calm | {"entropy": 0.9}))
+    assert stop(chosen) is None
+    risen = stop(log((30, busy), (20, calm), (20, calm | {"surprise": 0.3})))
+    assert risen is not None and risen[1].endswith("and entropy has risen from 0.2 to 0.24")
+
+
+def test_one_kind_of_entropy_is_not_held_against_the_other() -> None:
+    before, after = DONE | {"grad_norm": 0.4}, DONE | {"grad_norm": 0.4, "surprise": 0.5}
+    assert stop(log((30, BUSY), (20, before), (40, after))) is None
+    silent = {name: value for name, value in after.items() if name != "surprise"}
+    lines = log((30, BUSY), (20, before), (10, after), (10, silent | {"entropy": 9.0}), (9, after))
+    assert stop(lines) is None
+
+
 def test_a_reward_that_still_rises_goes_on() -> None:
     lines = log((30, BUSY), (40, DONE))
     for number, line in enumerate(lines[30:]):

@@ -183,6 +183,12 @@ def test_entropy_that_is_gone_early_with_little_reward_has_collapsed() -> None:
     assert verdicts(good) == ["learned"], "a policy may be sure because it is right"
 
 
+def test_entropy_is_that_of_all_episodes_where_the_log_has_it() -> None:
+    """Those that are trained on stay uncertain to the last."""
+    gone = {"surprise": ramp((0.0, 0.5), (0.2, 0.005), (1.0, 0.004)), "entropy": level(0.5)}
+    assert verdicts(only(level(0.3), figures=gone)) == ["entropy collapse"]
+
+
 def test_spikes_of_the_gradient_are_unstable() -> None:
     lines, played = Sample().read()
     for step in (40, 80, 120):
@@ -198,7 +204,7 @@ def test_a_loss_that_is_no_number_is_unstable() -> None:
     found = diagnose(lines, played).verdicts[0]
     assert "1 step (50) had a loss or a gradient that is no number" in found.finding
     lines[49] |= {"trained": 0.0}
-    assert diagnose(lines, played).verdicts[0].name == "learned", "it trained on nothing"
+    assert diagnose(lines, played).verdicts[0].name == "learned", "there was nothing to learn from"
 
 
 @pytest.mark.parametrize(("steps", "short"), [(1, True), (9, True), (10, False)])
@@ -222,3 +228,10 @@ def test_the_words_are_the_changes_and_then_the_verdicts() -> None:
 
 def test_an_empty_log_has_no_verdicts() -> None:
     assert diagnose([]).verdicts == () and words(diagnose([])) == []
+
+
+def test_held_out_tasks_before_the_first_step_are_told_with_the_later_ones() -> None:
+    lines, played = Sample(steps=20).read()
+    held = [{"step": 0, "eval_reward": 0.2}, {"eval_reward": 0.9}, {"step": 20, "eval_reward": 0.6}]
+    found = diagnose([held[0], *lines, *held[1:]], played)
+    assert found.held_out == ((0, 0.2), (20, 0.6)) and found.steps == 20

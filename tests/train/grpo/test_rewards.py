@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from ludus import Episode, episodes
 from ludus.data.episode import StopReason
@@ -31,6 +35,22 @@ def broken(episode: Episode) -> float:
 
 def endless(episode: Episode) -> float:
     return math.inf
+
+
+class _Judge:
+    """Is asked, and answers later."""
+
+    async def __call__(self, episode: Episode) -> float:
+        await asyncio.sleep(0)
+        return 0.25
+
+
+judge = _Judge()
+GIVEN: list[Any] = []
+
+
+def given(episode: Episode) -> Any:
+    return GIVEN[-1]
 
 
 def an_episode(**more: object) -> Episode:
@@ -60,6 +80,61 @@ def test_a_function_that_does_not_apply_is_left_out() -> None:
 def test_what_a_fault_ended_gets_no_reward_from_anybody() -> None:
     episode = an_episode(stop_reason=StopReason.BROKEN, reward=None)
     assert scored([f"{HERE}:brief"], episode) == episode
+
+
+@pytest.mark.parametrize(
+    "number",
+    [True, Fraction(1, 4), np.float32(0.5), np.int64(3), np.array(2.0), torch.tensor(0.5)],
+    ids=repr,
+)
+def test_a_number_of_any_library_is_taken(number: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{HERE}.GIVEN", [number])
+    made = scored([f"{HERE}:given"], an_episode()).rewards["given"]
+    assert made == float(number) and type(made) is float
+
+
+@pytest.mark.parametrize("thing", ["1.0", [1.0], np.ones(1), torch.ones(1), 1j, np.nan], ids=repr)
+def test_what_is_no_number_is_refused(thing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{HERE}.GIVEN", [thing])
+    with pytest.raises(RunError, match="which is no number"):
+        scored([f"{HERE}:given"], an_episode())
+
+
+def test_an_object_that_answers_later_is_waited_for() -> None:
+    assert scored([f"{HERE}:judge"], an_episode()).rewards["judge"] == 0.25
+
+
+def test_a_part_of_the_environments_own_is_never_taken_for_one_of_the_sum() -> None:
+    rewards = rewards_of([f"{HERE}:climbing", f"{HERE}:brief=0.25"])
+    own = {"climbing": 7.0, "brief": 8.0, PICK: 9.0, "speed": 0.1}
+    made = asyncio.run(rewards.scored(an_episode(rewards=own)))
+    parts = rewards.parts(made)
+    assert parts == {PICK: 1.0, "brief": -2.0}
+    weights = rewards.weights([PICK])
+    assert made.reward == sum(weights[name] * value for name, value in parts.items()) == 0.5
+    apart = {f"{PICK}/{name}": own[name] for name in ("climbing", "brief", PICK)}
+    assert made.rewards == {**parts, **apart, "speed": 0.1}
+
+
+def test_a_function_that_is_called_like_an_environment_is_refused() -> None:
+    with pytest.raises(BadSetting, match="brief has the name of an environment"):
+        rewards_of([f"{HERE}:brief"]).weights(["wordle", "brief"])
+
+
+def test_two_functions_of_one_name_are_called_by_their_modules_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other_rewards.py").write_text("def brief(episode):\n    return 3.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    texts = [f"{HERE}:brief", "other_rewards:brief=0.5", f"{HERE}:climbing"]
+    rewards = rewards_of(texts)
+    made = asyncio.run(rewards.scored(an_episode()))
+    assert rewards.parts(made) == {PICK: 1.0, f"{HERE}:brief": -2.0, "other_rewards:brief": 3.0}
+    assert made.reward == 1.0 - 2.0 + 1.5
+    names = [PICK, f"{HERE}:brief", "other_rewards:brief", "climbing"]
+    assert list(rewards.weights([PICK])) == names
+    with pytest.raises(BadSetting, match=f"--reward {HERE}:brief is given twice"):
+        rewards_of([f"{HERE}:brief", f"{HERE}:brief=2"])
 
 
 @pytest.mark.parametrize("name", ["broken", "endless"])

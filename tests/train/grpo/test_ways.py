@@ -12,7 +12,7 @@ import pytest
 
 from ludus import Episode, episodes
 from ludus.errors import BadSetting
-from ludus.policy.decoder import Request, Sampled
+from ludus.policy.requests import Request, Sampled
 from ludus.policy.sampling import Sampling
 from ludus.train import Lora, grpo
 from ludus.train.grpo.vllm import VllmEngine

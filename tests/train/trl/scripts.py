@@ -18,10 +18,10 @@ from students import student
 from ludus import connect
 from ludus.data.episode import Episode
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.decoder import Sampled
 from ludus.policy.dialect import adopt, dialect_of
 from ludus.policy.generate import Generator
 from ludus.policy.load import Policy
+from ludus.policy.requests import Sampled
 from ludus.rollout import Assignment, play
 from ludus.train.trl import GRPOConfig, GRPOTrainer, environment_factory, tasks
 

@@ -15,7 +15,7 @@ from policy.players import player
 from world import serving, wait_until
 
 from ludus.data.episode import Episode
-from ludus.errors import RunError
+from ludus.errors import BadSetting, RunError
 from ludus.policy.dialect import adopt
 from ludus.policy.load import Policy
 from ludus.rollout import Limits
@@ -36,20 +36,18 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> Policy:
     return made
 
 
-def trainer_of(folder: Path, policy: Policy, function: Any, prompts: list[Any]) -> Any:
+def trainer_of(folder: Path, policy: Policy, function: Any, prompts: list[Any], **more: Any) -> Any:
     policy.model.train()
-    settings = {**QUICK, "per_device_train_batch_size": 4, "max_completion_length": 80}
+    usual = {"max_steps": 1, "logging_steps": 1, "temperature": 0.01, "shuffle_dataset": False}
+    sizes = {"per_device_train_batch_size": 4, "max_completion_length": 80}
     return trl.GRPOTrainer(
         policy.model,
         lambda env_reward, **_: env_reward,
-        trl.GRPOConfig(
-            str(folder), **settings, max_steps=1, logging_steps=1, temperature=0.01,
-            shuffle_dataset=False,
-        ),
+        trl.GRPOConfig(str(folder), **{**QUICK, **usual, **sizes, **more}),
         Dataset.from_dict({"prompt": prompts}),
         processing_class=policy.tokenizer,
         rollout_func=function,
-    )  # fmt: skip
+    )
 
 
 def test_the_model_under_training_plays_and_is_rewarded(tmp_path: Path, policy: Policy) -> None:
@@ -82,15 +80,69 @@ def test_prompts_that_name_no_task_only_count_groups(tmp_path: Path, policy: Pol
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
     function = rollout_func(COUNTER, limits=Limits(max_turns=1))
     talk = [{"role": "user", "content": "Play."}]
-    seeds = [
-        [episode.seed for episode in function([talk] * 4, trainer)["episodes"]] for _ in range(2)
-    ]
+
+    def seeds(step: int) -> list[int | None]:
+        trainer.state.global_step = step
+        return [episode.seed for episode in function([talk] * 4, trainer)["episodes"]]
+
+    trained = [seeds(step) for step in (0, 1)]
     numbers = [[0, 0, 1, 1], [2, 2, 3, 3]]
-    assert seeds == [[task_seed(0, number) for number in batch] for batch in numbers]
+    assert trained == [[task_seed(0, number) for number in batch] for batch in numbers]
     trainer.model.eval()
-    held_out = function([talk] * 4, trainer)["episodes"]
-    assert not {episode.seed for episode in held_out} & set(seeds[0])
+    held_out = [seeds(step) for step in (1, 1, 2, 2)]
+    assert held_out[:2] == held_out[2:], "each evaluation is on the same tasks"
+    assert held_out == [[task_seed(1, number) for number in batch] for batch in numbers * 2]
     assert not trainer.model.training
+
+
+def test_a_training_that_goes_on_counts_on(tmp_path: Path, policy: Policy) -> None:
+    """Two batches a step, each of them played by itself."""
+    seeds: list[list[int | None]] = []
+
+    def watched() -> Any:
+        function = rollout_func(COUNTER, limits=Limits(max_turns=1))
+
+        def rolled(prompts: Any, trainer: Any) -> Any:
+            made = function(prompts, trainer)
+            seeds.append([episode.seed for episode in made["episodes"]])
+            return made
+
+        return rolled
+
+    more = {"gradient_accumulation_steps": 2, "steps_per_generation": 1, "save_steps": 1}
+    steps: dict[str, Any] = {"max_steps": 2, "save_strategy": "steps", **more}
+    trainer_of(tmp_path, policy, watched(), ["Play."] * 4, **steps).train()
+    whole = [[task_seed(0, number) for number in (at, at, at + 1, at + 1)] for at in (0, 2, 4, 6)]
+    assert seeds == whole
+    seeds.clear()
+    again = trainer_of(tmp_path, policy, watched(), ["Play."] * 4, **steps)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert seeds == whole[2:]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"min_p": 0.1}, r"min_p=0\.1.*Leave it away"),
+        ({"generation_kwargs": {"min_new_tokens": 3}}, "generation_kwargs="),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs="),
+        ({"max_tool_calling_iterations": 3}, r"limits=Limits\(max_turns"),
+    ],
+)
+def test_what_the_config_says_of_generation_in_vain_is_refused(
+    tmp_path: Path, policy: Policy, more: dict[str, Any], words: str
+) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"], **more)
+    with pytest.raises(BadSetting, match=words):
+        rollout_func(COUNTER)(["task 0"] * 2, trainer)
+
+
+@pytest.mark.parametrize("top_k", [-1, 0])
+def test_no_limit_of_likely_tokens_is_none(tmp_path: Path, policy: Policy, top_k: int) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"])
+    trainer.top_k = top_k
+    function = rollout_func(COUNTER, limits=Limits(max_turns=1))
+    assert len(function(["task 0"] * 2, trainer)["episodes"]) == 2
 
 
 def test_a_group_that_was_shown_different_tasks_is_refused(tmp_path: Path, policy: Policy) -> None:

@@ -71,6 +71,27 @@ def test_what_is_optional_or_defined_elsewhere_is_followed() -> None:
     assert properties["far"] == {"type": "integer", "nullable": True, "description": "How far."}
 
 
+@pytest.mark.parametrize(
+    "choices", [[[1, 2], [3, 4]], [{"x": 1}], ["all", {"x": 1}]], ids=["lists", "objects", "mixed"]
+)
+def test_a_choice_between_lists_or_objects_may_be_anything(choices: list[Any]) -> None:
+    described = {"description": "Which."}
+    made = read(tool({"what": {"enum": choices, **described}}, "what"))
+    assert made["parameters"]["properties"]["what"] == described
+    made = read(tool({"what": {"const": choices[-1], **described}}, "what"))
+    assert made["parameters"]["properties"]["what"] == described
+
+
+def test_what_is_wrapped_by_itself_is_unwrapped() -> None:
+    defs = {"Side": {"type": "string", "enum": ["north", "south"]}}
+    side = {"allOf": [{"$ref": "#/$defs/Side"}], "description": "Where."}
+    word = {"allOf": [{"pattern": "a+"}], "type": "string", "description": "What."}
+    made = read(tool({"side": side, "word": word}, "side", **{"$defs": defs}))
+    properties = made["parameters"]["properties"]
+    assert properties["side"] == {**defs["Side"], "description": "Where."}
+    assert properties["word"] == {"type": "string", "description": "What."}
+
+
 def test_a_schema_that_holds_itself_comes_to_an_end() -> None:
     tree = {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
     made = read(tool({"tree": {**tree, "description": "A tree."}}, **{"$defs": {"Tree": tree}}))

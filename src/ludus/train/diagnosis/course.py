@@ -40,6 +40,15 @@ def mean(lines: Iterable[Line], key: str) -> float | None:
     return fmean(values) if values else None
 
 
+def entropy_key(lines: Iterable[Line]) -> str:
+    """Where a log has the policy's entropy.
+
+    `surprise` is that of every episode; the trainer's own `entropy` knows only those that were
+    trained on, which are the uncertain ones.
+    """
+    return "surprise" if column(lines, "surprise") else "entropy"
+
+
 def step_of(line: Line) -> int:
     return int(figure(line, "step") or 0)
 
@@ -60,18 +69,19 @@ class Course:
 
     lines: tuple[Line, ...]
     held_out: tuple[tuple[int, float], ...]
-    """Steps at which held-out tasks were played, and their mean reward."""
+    """Steps after which held-out tasks were played, 0 for none yet, and their mean reward."""
 
     @classmethod
     def of(cls, lines: Iterable[Line]) -> Course:
         """Of a step that was logged twice, because the run went on before it, the later line."""
         steps, held_out = dict[int, Line](), dict[int, float]()
         for line in lines:
-            if (step := step_of(line)) <= 0:
+            if figure(line, "step") is None:
                 continue
+            step = step_of(line)
             if (reward := figure(line, "eval_reward")) is not None:
                 held_out[step] = reward
-            if any(figure(line, key) is not None for key in _TRAINING):
+            if step > 0 and any(figure(line, key) is not None for key in _TRAINING):
                 steps[step] = line
         return cls(tuple(steps[step] for step in sorted(steps)), tuple(sorted(held_out.items())))
 

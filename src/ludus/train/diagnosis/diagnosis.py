@@ -16,7 +16,7 @@ from ludus.train.diagnosis.verdict import Case, Verdict, stop_of
 
 FIGURES = (
     *("reward_std", "equal", "trained", "format", "done", "cut", "unscored"),
-    *("length", "turns", "entropy", "grad_norm", "kl"),
+    *("length", "turns", "entropy", "surprise", "grad_norm", "kl"),
 )
 """Of the log, at both ends of the run."""
 PHASES = ("rollout", "model", "environment", "train", "step")

@@ -15,9 +15,8 @@ from ludus.errors import RunError
 from ludus.train.diagnosis.course import Line
 from ludus.train.diagnosis.diagnosis import Diagnosis, diagnose
 from ludus.train.diagnosis.played import Played, read_played
+from ludus.train.folder import EPISODES
 from ludus.train.record import LOG, RECORD, lines
-
-EPISODES = "episodes.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

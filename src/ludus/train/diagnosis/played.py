@@ -16,11 +16,10 @@ from pydantic_core import from_json
 
 from ludus.data.episode import StopReason
 from ludus.data.lines import numbered
+from ludus.train.grpo.groups import is_equal
 
 _REST = b',"messages":['
 _FAULTS = frozenset(reason.value for reason in StopReason if reason.is_fault)
-_SAME = 1e-9
-"""Rewards that differ by less are the same but for the order in which they were added up."""
 
 
 class Attempt(NamedTuple):
@@ -48,7 +47,7 @@ class Group:
     @property
     def equal(self) -> bool:
         """Whether there is nothing to tell its members apart."""
-        return max(self.rewards) - min(self.rewards) < _SAME
+        return is_equal(self.rewards)
 
 
 @dataclass(frozen=True, slots=True)

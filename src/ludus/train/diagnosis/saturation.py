@@ -10,7 +10,7 @@ from collections import deque
 from statistics import fmean, median
 
 from ludus.train.diagnosis.change import Scale
-from ludus.train.diagnosis.course import Line, column, figure, mean, step_of
+from ludus.train.diagnosis.course import Line, column, entropy_key, figure, mean, step_of
 
 EARLIEST = 20
 """No step before this one ends a run, however good it looks."""
@@ -40,6 +40,8 @@ class Saturation:
         self._rewards: list[float] = []
         self._gradients: deque[float] = deque(maxlen=_HELD)
         self._entropies: deque[float] = deque(maxlen=_HELD)
+        self._entropy = "entropy"
+        """Which figure they are: once a line has the better one, that."""
         self._steepest, self._calmest = 0.0, float("inf")
         self._best = float("-inf")
         self._opening: list[Line] = []
@@ -61,9 +63,17 @@ class Saturation:
             self._opening.append(line)
         self._rewards += column([line], "reward")
         self._gradients.append(_gradient(line))
-        self._entropies.extend(column([line], "entropy"))
+        self._take_entropy(line)
         if len(self._gradients) == _HELD:
             self._steepest = max(self._steepest, median(self._gradients))
+
+    def _take_entropy(self, line: Line) -> None:
+        """One of the two figures, and never one beside the other: they cannot be compared."""
+        if self._entropy == "entropy" and (found := entropy_key([line])) != self._entropy:
+            self._entropy = found
+            self._entropies.clear()
+            self._calmest = float("inf")
+        self._entropies.extend(column([line], self._entropy))
         if len(self._entropies) == _HELD:
             self._calmest = min(self._calmest, fmean(self._entropies))
 
@@ -114,5 +124,5 @@ class Saturation:
 
 
 def _gradient(line: Line) -> float:
-    """A step that trained on nothing has none, and logs none."""
+    """A step whose episodes teach nothing has one of 0, or logs none."""
     return figure(line, "grad_norm") or 0.0

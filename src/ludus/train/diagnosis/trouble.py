@@ -8,7 +8,7 @@ from __future__ import annotations
 from statistics import median
 
 from ludus.data.episode import StopReason
-from ludus.train.diagnosis.course import Course, Line, column, figure, mean, step_of
+from ludus.train.diagnosis.course import Course, Line, column, entropy_key, figure, mean, step_of
 from ludus.train.diagnosis.figures import share
 from ludus.train.diagnosis.played import Played
 from ludus.train.diagnosis.verdict import Case, Verdict, problem
@@ -52,7 +52,10 @@ def unstable(course: Course) -> Verdict | None:
 
 
 def _blank(lines: tuple[Line, ...]) -> list[int]:
-    """Steps that trained on something and have no loss or gradient, where others have."""
+    """Steps that had something to learn from and have no loss or gradient, where others have.
+
+    Where no episode teaches anything (`trained` is 0), nothing is expected of them.
+    """
     keys = [key for key in ("loss", "grad_norm") if column(lines, key)]
     return [
         step_of(line)
@@ -93,9 +96,10 @@ def unscored(course: Course, played: Played) -> Verdict | None:
 def entropy_collapse(case: Case) -> Verdict | None:
     """By the middle of the run, and to its end, while there was much left to gain."""
     lines = case.course.lines
-    begins, ends = case.begins("entropy"), case.ends("entropy")
+    key = entropy_key(lines)
+    begins, ends = case.begins(key), case.ends(key)
     half, edge = len(lines) // 2, case.course.edge
-    middle = mean(lines[max(0, half - edge) : half], "entropy")
+    middle = mean(lines[max(0, half - edge) : half], key)
     if begins is None or ends is None or middle is None:
         return None
     gone = max(middle, ends) <= max(COLLAPSED, LOST * begins)

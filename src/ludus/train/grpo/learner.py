@@ -5,6 +5,7 @@ How it decodes is `ludus.policy`'s business; what its episodes teach it, the tra
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -49,4 +50,6 @@ class Learner(PolicyAgent):
 
     async def renewed(self) -> None:
         """Its weights have changed: what was made of the old ones is forgotten."""
-        (await self.ready()).generator.refresh()
+        generator = (await self.ready()).generator
+        # All weights are copied, and the loop has sessions to keep.
+        await asyncio.to_thread(generator.refresh)

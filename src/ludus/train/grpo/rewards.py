@@ -55,7 +55,7 @@ class Reward:
 
 def _number(made: Any) -> float | None:
     """What Python, NumPy and PyTorch call one number; a text is none, whatever it says."""
-    if not hasattr(made, "__float__") or getattr(made, "ndim", 0):
+    if not hasattr(made, "__float__") or getattr(made, "ndim", 0) > 0:
         return None
     try:
         number = float(made)

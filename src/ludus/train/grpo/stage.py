@@ -8,9 +8,7 @@ them is not its business.
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from threading import Thread
 from typing import Any, Self, TypeVar
 
@@ -26,8 +24,6 @@ from ludus.rollout.start import rehearse
 from ludus.rollout.tuning import Tuning
 from ludus.rollout.watchdog import Watchdog
 
-QUICK = 0.0005
-"""Seconds after which a thread that waits gets Python's lock."""
 TICK = 0.25
 LEAVING = 15.0
 """Seconds that sessions get to be closed."""
@@ -38,20 +34,6 @@ Scored = Callable[[Episode], Awaitable[Episode]]
 
 async def _as_it_is(episode: Episode) -> Episode:
     return episode
-
-
-@contextmanager
-def _taking_turns() -> Iterator[None]:
-    """Two threads play, of which one decodes and one converses: neither is to wait for long.
-
-    Python hands on its lock every 5 ms, which is more than several steps of a fast decoder.
-    """
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(QUICK)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
 
 
 class Stage:
@@ -135,8 +117,7 @@ class Stage:
 
     def play(self, plan: Plan, indices: Sequence[int]) -> list[Episode]:
         """These episodes of a plan, all at once; faults are tried again."""
-        with _taking_turns():
-            return self._await(self._play(plan, indices))
+        return self._await(self._play(plan, indices))
 
     def run(self, made: Coroutine[Any, Any, Made]) -> Made:
         """Anything else that belongs on its loop."""

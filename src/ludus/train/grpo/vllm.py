@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ludus.policy.decoder import Deliver, More, Request, Sampled, Wanted
+from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted
 from ludus.policy.tally import Tally
 
 

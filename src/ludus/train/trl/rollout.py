@@ -16,14 +16,16 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ludus.data.episode import Episode
 from ludus.environment.mix import Mix, parse_mix
+from ludus.errors import BadSetting
 from ludus.policy.dialect import dialect_of
 from ludus.policy.load import Policy
 from ludus.rollout.loop import SYSTEM_PROMPT, Limits
+from ludus.train.grpo.config import GENERATED
 from ludus.train.grpo.groups import opening_of, refuse_unlike
 from ludus.train.grpo.learner import Learner
 from ludus.train.grpo.rollout import handed
@@ -32,6 +34,8 @@ from ludus.train.grpo.stage import Stage
 from ludus.train.world import World
 
 _NUMBER = re.compile(r"task (\d+)")
+_ELSEWHERE = {"max_tool_calling_iterations": "Give rollout_func limits=Limits(max_turns=...)."}
+"""What is said to rollouts of Ludus's in another way."""
 RUN_ID = "rollouts"
 
 
@@ -48,9 +52,10 @@ def rollout_func(
     """What TRL's GRPOTrainer takes as `rollout_func`.
 
     The prompts say which task is played: the text "task 17" is the environment's task 17 under this
-    seed. Other prompts only count: each group gets the next task. What a model is shown is the
-    system prompt and what the environment shows. Reward functions get `env_reward`, which is None
-    for an episode that broke, and `episodes`.
+    seed. Other prompts only count: each group gets the next task, also in a training that goes on
+    from a checkpoint; an evaluation begins at the first one. What a model is shown is the system
+    prompt and what the environment shows. Reward functions get `env_reward`, which is None for an
+    episode that broke, and `episodes`.
 
     Args:
         environment: a spec, a URL, or a mix of them.
@@ -80,16 +85,17 @@ class _Rollouts:
     def __init__(self, staged: Callable[[Limits], Stage], limits: Limits | None, seed: int) -> None:
         self._staged, self._limits, self._seed = staged, limits, seed
         self._stage: Stage | None = None
-        self._groups = {True: 0, False: 0}
-        """How many groups have been played, in training and in evaluation."""
+        self._tried = (0, 0)
+        """The step at which an evaluation was, and how many groups it has played there."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         training = bool(trainer.model.training)
         size = trainer.num_generations if training else trainer.num_generations_eval
         stage, world = self._opened(trainer), World.here()
         places = [world.rank * len(prompts) + at for at in range(len(prompts))]
-        numbers = self._numbers(prompts, [place // size for place in places], training)
-        self._groups[training] += world.size * len(prompts) // size
+        groups = world.size * len(prompts) // size
+        before = _trained(trainer) * groups if training else self._evaluated(trainer, groups)
+        numbers = _numbers(prompts, [before + place // size for place in places])
         # Under another seed there are other tasks, all of them.
         seed = self._seed if training else self._seed + 1
         plan = stage.plan(RUN_ID, seed=seed, group_size=size)
@@ -107,16 +113,17 @@ class _Rollouts:
         rows = handed(episodes, trainer.processing_class.pad_token_id)
         return {**rows, "env_reward": rewards, "episodes": episodes}
 
-    def _numbers(self, prompts: Sequence[Any], groups: Sequence[int], training: bool) -> list[int]:
-        """Which tasks are meant."""
-        before = self._groups[training]
-        return [
-            int(found[1]) if found else before + group
-            for found, group in zip(map(_named, prompts), groups, strict=True)
-        ]
+    def _evaluated(self, trainer: Any, groups: int) -> int:
+        """Groups of the same evaluation that came before these."""
+        step, before = self._tried
+        now = int(trainer.state.global_step)
+        before = before if step == now else 0
+        self._tried = (now, before + groups)
+        return before
 
     def _opened(self, trainer: Any) -> Stage:
         if self._stage is None:
+            _refuse_ignored(trainer.args)
             tokens = trainer.max_completion_length
             self._stage = self._staged(self._limits or Limits(max_episode_tokens=tokens))
             self._stage.__enter__()
@@ -124,6 +131,35 @@ class _Rollouts:
             weakref.finalize(self, self._stage.__exit__)
         _learner(self._stage).step = trainer.state.global_step + 1
         return self._stage
+
+
+def _trained(trainer: Any) -> int:
+    """How often training has asked for rollouts before, whoever has made its steps.
+
+    From the step that it stands at, because a checkpoint brings that back; within a step, from the
+    batches that it has had of it.
+    """
+    args = trainer.args
+    batches = args.gradient_accumulation_steps
+    done = trainer.state.global_step * batches + trainer._step % batches
+    return int(done // (args.steps_per_generation * args.num_iterations))
+
+
+def _numbers(prompts: Sequence[Any], counted: Sequence[int]) -> list[int]:
+    """Which tasks are meant."""
+    pairs = zip(map(_named, prompts), counted, strict=True)
+    return [int(found[1]) if found else number for found, number in pairs]
+
+
+def _refuse_ignored(args: Any) -> None:
+    """What the trainer's config says of generation in vain is not passed over in silence."""
+    usual = {field.name: field.default for field in fields(args)}
+    for name in (*GENERATED, "use_vllm", *_ELSEWHERE):
+        if (value := getattr(args, name)) != usual[name]:
+            raise BadSetting(
+                f"GRPOConfig({name}={value!r}) means nothing to rollouts of Ludus's, which render "
+                f"prompts and generate by themselves. {_ELSEWHERE.get(name, 'Leave it away.')}"
+            )
 
 
 def _named(prompt: Any) -> re.Match[str] | None:
@@ -152,7 +188,7 @@ def _learner_of(trainer: Any) -> Learner:
     settings = GrpoSettings(
         temperature=trainer.temperature,
         top_p=trainer.top_p,
-        top_k=trainer.top_k or None,
+        top_k=trainer.top_k if trainer.top_k and trainer.top_k > 0 else None,
         seed=trainer.args.seed,
     )
     return Learner(Policy(model.name_or_path or "policy", model, tokenizer, dialect), settings)

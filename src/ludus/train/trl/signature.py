@@ -10,7 +10,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from keyword import iskeyword
 from types import GenericAlias, NoneType
 from typing import Any, Literal
@@ -63,7 +63,10 @@ def hint_of(schema: Any, defs: Mapping[str, Any] | None = None, depth: int = 0) 
     if "$ref" in schema:
         return inner(defs.get(str(schema["$ref"]).rpartition("/")[2]))
     if choices := [schema["const"]] if "const" in schema else schema.get("enum"):
-        return Literal[tuple(choices)]
+        return _one_of(choices)
+    if len(all_of := schema.get("allOf") or []) == 1 and isinstance(all_of[0], Mapping):
+        rest = {name: part for name, part in schema.items() if name != "allOf"}
+        return inner({**rest, **all_of[0]})
     if options := schema.get("anyOf") or schema.get("oneOf"):
         return _either([inner(option) for option in options])
     kind = schema.get("type")
@@ -75,6 +78,12 @@ def hint_of(schema: Any, defs: Mapping[str, Any] | None = None, depth: int = 0) 
         values = schema.get("additionalProperties")
         return GenericAlias(dict, (str, inner(values))) if isinstance(values, Mapping) else dict
     return _PLAIN.get(str(kind), Any)
+
+
+def _one_of(choices: Sequence[Any]) -> Any:
+    """Lists and objects can be no literals."""
+    plain = all(choice is None or isinstance(choice, str | int | float) for choice in choices)
+    return Literal[tuple(choices)] if plain else Any
 
 
 def _either(hints: list[Any]) -> Any:

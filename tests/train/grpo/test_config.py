@@ -1,0 +1,69 @@
+"""Fields of TRL's config that a run takes, and those that would do nothing in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+
+from ludus.errors import BadSetting
+from ludus.train.grpo.config import GENERATED, grpo_config
+from train.grpo.trials import tried
+
+VALUES = {"generation_kwargs": '{"min_new_tokens": 3}', "chat_template_kwargs": '{"a": 1}'}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_how_trl_generates_is_nothing_to_ludus_rollouts(name: str, tmp_path: Path) -> None:
+    settings = tried(overrides={name: VALUES.get(name, "0")})
+    with pytest.raises(BadSetting, match=f"--set {name} .*with --rollouts trl"):
+        grpo_config(settings, tmp_path)
+
+
+def test_trls_own_loop_heeds_how_it_is_to_generate(tmp_path: Path) -> None:
+    overrides = {"min_p": "0.1", "repetition_penalty": "1.2", **VALUES}
+    config = grpo_config(tried(rollouts="trl", overrides=overrides), tmp_path)
+    assert (config.min_p, config.repetition_penalty) == (0.1, 1.2)
+    assert config.generation_kwargs == {"min_new_tokens": 3}
+
+
+def test_vllm_heeds_how_tokens_are_drawn_and_nothing_else(tmp_path: Path) -> None:
+    served = {"vllm": "colocate"}
+    config = grpo_config(tried(**served, overrides={"min_p": "0.1"}), tmp_path)
+    assert config.min_p == 0.1
+    with pytest.raises(BadSetting, match="chat_template_kwargs"):
+        grpo_config(tried(**served, overrides={"chat_template_kwargs": "{}"}), tmp_path)
+
+
+@pytest.mark.parametrize("rollouts", ["fast", "trl"])
+def test_what_is_for_vllm_is_refused_without_it(rollouts: str, tmp_path: Path) -> None:
+    overrides = {"vllm_gpu_memory_utilization": "0.5"}
+    with pytest.raises(BadSetting, match="it is for --vllm"):
+        grpo_config(tried(rollouts=rollouts, overrides=overrides), tmp_path)
+    config = grpo_config(tried(rollouts=rollouts, vllm="colocate", overrides=overrides), tmp_path)
+    assert config.vllm_gpu_memory_utilization == 0.5
+
+
+@pytest.mark.parametrize("more", [{}, {"rollouts": "trl", "eval_every": 5}], ids=["fast", "trl"])
+def test_a_vllm_that_is_spread_over_processes_is_refused(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    overrides = {"vllm_tensor_parallel_size": "2"}
+    with pytest.raises(BadSetting, match="needs all of them to ask at once"):
+        grpo_config(tried(vllm="colocate", overrides=overrides, **more), tmp_path)
+
+
+def test_trls_own_loop_may_spread_it(tmp_path: Path) -> None:
+    overrides = {"vllm_tensor_parallel_size": "2"}
+    config = grpo_config(tried(rollouts="trl", vllm="colocate", overrides=overrides), tmp_path)
+    assert config.vllm_tensor_parallel_size == 2
+
+
+def test_every_field_that_speaks_of_generation_is_decided_here() -> None:
+    """So that one that TRL adds is not passed over."""
+    ours = {"use_vllm", "steps_per_generation", "generation_batch_size", "num_generations"}
+    found = {name for name in trl.GRPOConfig.__dataclass_fields__ if "generation" in name}
+    of_evaluation = {"num_generations_eval", "generation_config", "generation_max_length"}
+    assert found - ours - of_evaluation - set(GENERATED) == set()
