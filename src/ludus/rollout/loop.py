@@ -242,9 +242,9 @@ class _Table:
         self.malformed_calls += result.malformed
         self.done = result.done
         if result.reward is not None:
-            self.given.append(_finite(result.reward))
+            self.given.append(finite(result.reward))
         for name, part in result.rewards.items():
-            self.parts[name] += _finite(part)
+            self.parts[name] += finite(part)
 
 
 def _silence(finish: Finish) -> StopReason:
@@ -278,7 +278,8 @@ def _example(tools: Sequence[ToolSpec], name: str) -> str:
     return ""
 
 
-def _finite(reward: float) -> float:
+def finite(reward: float) -> float:
+    """A reward that can be summed."""
     value = float(reward)
     if not math.isfinite(value):
         raise BadEnvironment(f"The environment gave a reward that is no number: {reward!r}.")

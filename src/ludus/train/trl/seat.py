@@ -21,14 +21,13 @@ from ludus.data.content import Content
 from ludus.data.episode import Fault
 from ludus.data.tools import JsonObject, ToolSpec
 from ludus.errors import (
-    BadEnvironment,
     ConnectFailed,
     RequestTimeout,
     SessionError,
     SessionLost,
     StepTimeout,
 )
-from ludus.rollout.loop import NOT_RUN
+from ludus.rollout.loop import NOT_RUN, finite
 from ludus.rollout.places import Place
 
 GONE = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
@@ -66,9 +65,9 @@ class Standing:
         self.malformed_calls += result.malformed
         self.done = result.done
         if result.reward is not None:
-            self.given.append(_finite(result.reward))
+            self.given.append(finite(result.reward))
         for name, part in result.rewards.items():
-            self.parts[name] += _finite(part)
+            self.parts[name] += finite(part)
         return result.content
 
 
@@ -155,10 +154,3 @@ class Seat:
             await session.open()
             self._session, self.tools = session, tuple(session.tools)
         return self._session
-
-
-def _finite(reward: float) -> float:
-    value = float(reward)
-    if not math.isfinite(value):
-        raise BadEnvironment(f"The environment gave a reward that is no number: {reward!r}.")
-    return value
