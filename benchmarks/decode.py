@@ -1,14 +1,15 @@
 """Decoding on one GPU: transformers' `generate` beside the fast engine, and the memory's floor.
 
     python benchmarks/decode.py [--prompt 330] [--tokens 128] [--rows 64 256] [--kernels]
-                                [--model NAME]
+                                [--live] [--model NAME]
 
 The model is random and of SmolLM2-135M's shape, in bfloat16, if none is named; nothing is
 downloaded then. Of a random model's tokens many are as likely as each other, so greedy replies
 part where two of them lie closer than bfloat16 can tell; how close is shown. A step's time
 is what further tokens cost, so that neither the reading of prompts nor the capturing of graphs is
 in it. The floor is one read of all weights and keys at the speed that the memory of an H200 was
-seen to give. `--kernels` shows where the time of a step goes.
+seen to give. `--kernels` shows where the time of a step goes, and
+`--live` what becomes of it while episodes are played.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.decode_live import GROUP, live
+else:
+    from decode_live import GROUP, live
 
 BANDWIDTH = 4.2e12
 SHORT = 8
@@ -35,7 +41,7 @@ def main() -> None:
     model.generation_config.eos_token_id = None  # Every reply is as long as it may be.
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, prompts of {given.prompt}")
     print(f"\n{'':28}{'rows':>6}{'ms/step':>10}{'tokens/s':>12}{'with prompts':>14}{'floor':>8}")
-    engine = _engine(model)
+    engine = _engine(model, given.rows)
     for rows in given.rows:
         prompts = _prompts(rows, given.prompt)
         floor = _floor(model, rows, given.prompt + given.tokens // 2)
@@ -44,6 +50,8 @@ def main() -> None:
         _line("fast", rows, ours, floor)
     _group(engine, given)
     _compared(model, engine, given)
+    if given.live:
+        live(engine, [ids for ids in _prompts(8, given.prompt) for _ in range(GROUP)])
     if given.kernels:
         _kernels(engine, given)
 
@@ -54,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     asked.add_argument("--tokens", type=int, default=128)
     asked.add_argument("--rows", type=int, nargs="+", default=[64, 256])
     asked.add_argument("--kernels", action="store_true")
+    asked.add_argument("--live", action="store_true")
     asked.add_argument("--model")
     return asked.parse_args()
 
@@ -92,11 +101,11 @@ def _prompts(rows: int, length: int) -> list[tuple[int, ...]]:
     return [tuple(each) for each in ids]
 
 
-def _engine(model: Any) -> Any:
+def _engine(model: Any, rows: Sequence[int]) -> Any:
     from ludus.policy.fast.engine import FastEngine, fast_engine
 
     began = time.perf_counter()
-    engine = fast_engine(model, max_batch=512)
+    engine = fast_engine(model, max_batch=512, expected=max(rows))
     if not isinstance(engine, FastEngine):
         raise SystemExit(f"no fast engine: {engine}")
     print(f"{'engine made and tried in':28}{time.perf_counter() - began:22.1f} s")
@@ -164,7 +173,7 @@ def _floor(model: Any, rows: int, length: int) -> float:
 
 
 def _group(engine: Any, given: argparse.Namespace) -> None:
-    prompts = [ids for ids in _prompts(8, given.prompt) for _ in range(8)]
+    prompts = [ids for ids in _prompts(8, given.prompt) for _ in range(GROUP)]
     _ours(engine, prompts, given.tokens)
     taken = _seconds(lambda: _ours(engine, prompts, given.tokens))
     print(f"8 groups of 8, {given.tokens} tokens, new weights taken over: {taken:.3f} s")

@@ -9,7 +9,8 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
 from ludus.errors import BadSetting
-from ludus.policy.decoder import WORTH_SHARING, Decoder, Sampled, common
+from ludus.policy.decoder import WORTH_SHARING, Decoder, common
+from ludus.policy.requests import Sampled
 from ludus.policy.sampling import Sampling
 from policy.forwards import (
     ARCHITECTURES,

@@ -15,6 +15,8 @@ from ludus.errors import BadSetting
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.decoder import Decoder
 from ludus.policy.dialect import dialect_of
+from ludus.policy.engines import choose_engine
+from ludus.policy.fast.engine import FastEngine
 from ludus.policy.generate import Generator, Sampled, Sampling
 from ludus.policy.load import Policy
 from policy.fast.families import engine_of, fresh, model_of
@@ -66,6 +68,18 @@ async def test_a_model_that_can_be_decoded_fast_is_where_it_is_asked_for(talker:
     async with PolicyAgent(policy, fast=True, max_batch=4) as agent:
         again = await ask((await agent.ready()).generator, 3)
         assert agent.level == 4 and again == said
+
+
+@pytest.mark.parametrize(("max_batch", "slots"), [(4, 4), (100, 100), (None, 64)])
+async def test_room_is_made_for_as_many_as_are_asked_for(
+    talker: Policy, max_batch: int | None, slots: int
+) -> None:
+    policy = replace(talker, model=fresh(vocab_size=len(talker.tokenizer)))
+    chosen = choose_engine(policy, fast=True, dtype=None, max_batch=max_batch)
+    async with Generator(None, engine=chosen.engine) as model:
+        await ask(model, 0)
+    assert isinstance(chosen.engine, FastEngine)
+    assert chosen.engine._machine.cache.slots == slots
 
 
 async def test_who_comes_late_joins_those_under_way() -> None:

@@ -19,8 +19,6 @@ from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted, nobod
 from ludus.policy.sampling import Chooser
 from ludus.policy.tally import Tally
 
-__all__ = ["Batch", "Decoder", "Deliver", "More", "Request", "Row", "Sampled", "Wanted", "common"]
-
 WORTH_SHARING = 8
 """Tokens that prompts must have in common before they are read once for all."""
 

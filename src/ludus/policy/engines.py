@@ -39,7 +39,7 @@ def choose_engine(
         return _plain(_seeing(policy, pad), "the model sees pictures", fast, max_batch)
     reason = _objection(policy, fast, dtype)
     if reason is None:
-        made = _tried(policy.model, max_batch or FAST_BATCH, strict=fast is True)
+        made = _tried(policy.model, max_batch, strict=fast is True)
         if not isinstance(made, str):
             # Who comes later joins, so nobody has to be waited for.
             return Chosen(made, _told(policy.model), max_batch or FAST_BATCH, lull=0.0)
@@ -63,11 +63,12 @@ def _objection(policy: Policy, fast: bool | None, dtype: str | None) -> str | No
     return None if asked == "bfloat16" else f"{asked} was asked for, and fast is bfloat16"
 
 
-def _tried(model: Any, max_batch: int, *, strict: bool) -> Any:
+def _tried(model: Any, max_batch: int | None, *, strict: bool) -> Any:
     from ludus.policy.fast.engine import fast_engine
 
     try:
-        return fast_engine(model, max_batch=max_batch)
+        # Whoever says how many there are at the most has as many in mind.
+        return fast_engine(model, max_batch=max_batch or FAST_BATCH, expected=max_batch)
     except Exception as error:
         # A compiler or a driver that does not take the kernels must not cost the run.
         if strict:

@@ -6,15 +6,18 @@ as there are episodes. How a batch is answered is the engine's business.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
 
 from ludus.errors import AgentError
 from ludus.policy.decoder import Decoder
-from ludus.policy.orders import Order, alike
+from ludus.policy.interval import taking_turns
+from ludus.policy.orders import Mail, Order, Party, alike
 from ludus.policy.requests import Engine, More, Request, Sampled, nobody
 from ludus.policy.sampling import Sampling
 from ludus.policy.tally import Tally
@@ -51,13 +54,14 @@ class Generator:
         engine: Engine | None = None,
         lull: float = LULL,
     ) -> None:
-        self.max_batch = max_batch
+        self.max_batch = self._most = max_batch
         self._engine = engine or Decoder(model, pad_id=pad_id)
         self._lull = lull
         self._at_work = threading.Lock()
         self._changed = threading.Condition()
         self._waiting: list[Order] = []
         self._orders: set[Order] = set()
+        self._mail: WeakValueDictionary[asyncio.AbstractEventLoop, Mail] = WeakValueDictionary()
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -71,20 +75,26 @@ class Generator:
         seed: int,
         pictures: Sequence[Picture] = (),
     ) -> Sampled:
-        """Go on from a prompt. The same request gives the same reply, whoever asks meanwhile."""
+        """Go on from a prompt. The same request gives the same reply, whoever asks meanwhile.
+
+        But for rounding: on a GPU the size of a batch has a say in a number's last bits, and so in
+        which of two tokens is drawn that lie that close.
+        """
         asked = Request(tuple(ids), max_tokens, frozenset(stops), sampling, seed, tuple(pictures))
-        order = Order(asked)
         with self._changed:
             if self._closed:
                 raise _put_away()
+            loop = asyncio.get_running_loop()
+            order = Order(asked, self._mail.setdefault(loop, Mail(loop)))
             self._start()
             self._waiting.append(order)
+            self._orders.add(order)
             self._changed.notify()
-        self._orders.add(order)
         try:
             return await order.future
         finally:
-            self._orders.discard(order)
+            with self._changed:
+                self._orders.discard(order)
 
     @property
     def tally(self) -> Tally:
@@ -96,13 +106,16 @@ class Generator:
         # The last answer goes out before the engine has put its things away.
         with self._at_work:
             self._engine.refresh()
+        # Memory that was short then need not be now.
+        self.max_batch = self._most
 
     async def close(self) -> None:
         """End the thread after the token that it is at. Nothing is waited for."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        for order in self._orders:
+            orders = list(self._orders)
+        for order in orders:
             order.answer(_put_away())
 
     async def __aenter__(self) -> Self:
@@ -140,65 +153,69 @@ class Generator:
                 if len(self._waiting) == before:
                     break
             batch = [] if self._closed else alike(self._waiting, self.max_batch)
-            self._waiting = [order for order in self._waiting if order not in batch]
+            gone = set(batch)
+            self._waiting = [order for order in self._waiting if order not in gone]
             return batch
 
-    def _answer(self, batch: list[Order], *, others: bool = True) -> None:
-        error = self._tried(batch, others=others)
-        if error is not None:
-            self._mend(batch, error)
+    def _answer(self, batch: Sequence[Order], *, others: bool = True) -> None:
+        failed = self._tried(batch, others=others)
+        if failed is not None:
+            self._mend(*failed)
 
-    def _joining(self, batch: list[Order], room: int) -> list[Order]:
-        """Those who have come since and are let in, as long as not too many are under way."""
-        room = min(room, self.max_batch - sum(order.open for order in batch))
-        with self._changed:
-            if room <= 0 or self._closed or not self._waiting:
-                return []
-            joining, self._waiting = self._waiting[:room], self._waiting[room:]
-        return joining
-
-    def _mend(self, batch: list[Order], error: Exception) -> None:
+    def _mend(self, party: Party, error: Exception) -> None:
         """A batch that failed is tried again in halves: one that fails alone fails for itself.
 
         That is as good for memory that runs out as for a request that the model cannot bear. What
         is neither fails in both halves, and is then said at once to all whom it befell.
         """
         if short := _is_out_of_memory(error):
-            # Of a batch that others have joined, not all were there at once.
-            self.max_batch = (min(self.max_batch, len(batch)) + 1) // 2
-        batch = [order for order in batch if order.open]
+            self.max_batch = (min(self.max_batch, party.most) + 1) // 2
+        batch = party.left
         middle = len(batch) // 2
         halves = [half for half in (batch[:middle], batch[middle:]) if middle]
         if short and halves:
             for half in halves:
                 self._answer(half, others=False)
             return
-        failed = [(half, why) for half in halves if (why := self._tried(half)) is not None]
+        failed = [what for half in halves if (what := self._tried(half)) is not None]
         if len(failed) == len(halves):
             for order in batch:
                 order.answer(error)
             return
-        for half, why in failed:
-            self._mend(half, why)
+        for what in failed:
+            self._mend(*what)
 
-    def _tried(self, batch: list[Order], *, others: bool = False) -> Exception | None:
-        """What went wrong, if anything did; what is not waited for any more is left out.
+    def _tried(
+        self, batch: Sequence[Order], *, others: bool = False
+    ) -> tuple[Party, Exception] | None:
+        """Who was there and what went wrong, if anything did.
 
-        Others may join: they are then of the batch, and share its fate.
+        What is not waited for any more is left out. Others may join: they then share its fate.
         """
         asked = [order for order in batch if order.open]
         if not asked or self._closed:
             return None
+        party = Party(asked)
 
         def more(room: int) -> Sequence[Request]:
-            joining = self._joining(asked, room)
-            asked.extend(joining)
-            batch.extend(joining)
+            joining = self._joining(party, room)
+            party.join(joining)
             return [order.request for order in joining]
 
-        return self._run(asked, more if others else nobody)
+        requests = [order.request for order in asked]
+        error = self._run(party, requests, more if others else nobody)
+        return None if error is None else (party, error)
 
-    def _run(self, asked: list[Order], more: More) -> Exception | None:
+    def _joining(self, party: Party, room: int) -> list[Order]:
+        """Those who have come since and are let in, as long as not too many are under way."""
+        with self._changed:
+            room = min(room, self.max_batch - len(party))
+            if room <= 0 or self._closed or not self._waiting:
+                return []
+            joining, self._waiting = self._waiting[:room], self._waiting[room:]
+        return joining
+
+    def _run(self, party: Party, asked: Sequence[Request], more: More) -> Exception | None:
         began = time.monotonic()
 
         def deliver(at: int, sampled: Sampled) -> None:
@@ -206,16 +223,14 @@ class Generator:
             nonlocal began
             began, before = time.monotonic(), began
             self.tally.busy += began - before
-            asked[at].answer(sampled)
+            party.answer(at, sampled)
+
+        def wanted(at: int) -> bool:
+            return party.awaits(at) and not self._closed
 
         try:
-            with self._at_work:
-                self._engine.run(
-                    [order.request for order in asked],
-                    deliver,
-                    lambda at: asked[at].open and not self._closed,
-                    more,
-                )
+            with self._at_work, taking_turns():
+                self._engine.run(asked, deliver, wanted, more)
         except Exception as error:
             # Its frames hold on to every tensor that was alive when it was raised.
             error.__traceback__ = error.__context__ = None

@@ -13,11 +13,11 @@ import torch
 from ludus.data.content import Text
 from ludus.data.messages import said
 from ludus.policy import turns
-from ludus.policy.decoder import Request, Sampled
 from ludus.policy.eyes.decoder import SeeingDecoder
 from ludus.policy.eyes.families import FAMILIES
 from ludus.policy.eyes.pictures import stacked
 from ludus.policy.load import Policy
+from ludus.policy.requests import Request, Sampled
 from ludus.policy.sampling import Sampling
 from policy.eyes.gallery import picture, untaught
 

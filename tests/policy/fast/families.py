@@ -69,9 +69,16 @@ def model_of(kind: str = "llama") -> Any:
 
 
 def engine_of(model: Any, **more: Any) -> FastEngine:
-    made = fast_engine(model, **more)
+    made = fast_engine(model, **({"max_batch": 256} | more))
     assert isinstance(made, FastEngine), made
     return made
+
+
+def refusal(model: Any) -> str:
+    """Why it cannot be decoded fast."""
+    words = fast_engine(model, max_batch=8)
+    assert isinstance(words, str)
+    return words
 
 
 def said(engine: FastEngine, requests: Sequence[Request], **more: Any) -> list[Sampled]:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from ludus.policy.fast.engine import fast_engine
-from policy.fast.families import engine_of, fresh, generated, said
+from policy.fast.families import engine_of, fresh, generated, refusal, said
 from policy.forwards import GREEDY, model_of, prompt, request
 
 
@@ -30,15 +29,13 @@ from policy.forwards import GREEDY, model_of, prompt, request
     ],
 )
 def test_a_model_of_another_kind_is_refused_with_a_reason(model: Any, reason: str) -> None:
-    said = fast_engine(model())
-    assert isinstance(said, str) and reason in said
+    assert reason in refusal(model())
 
 
 def test_a_model_whose_numbers_come_out_otherwise_is_refused() -> None:
     model = fresh()
     model.model.layers[1].mlp.register_forward_hook(lambda *given: given[2] * 1.5)
-    said = fast_engine(model)
-    assert isinstance(said, str) and "off the model's own" in said
+    assert "off the model's own" in refusal(model)
     assert not model.training
 
 
@@ -46,22 +43,21 @@ def test_a_model_that_rounds_more_than_we_do_is_not_taken_for_another() -> None:
     model = fresh().bfloat16()
     engine_of(model)
     model.model.layers[1].mlp.register_forward_hook(lambda *given: given[2] * 1.5)
-    assert isinstance(fast_engine(model), str)
+    assert "off the model's own" in refusal(model)
 
 
 def test_a_layer_that_is_no_plain_matrix_is_refused() -> None:
     kind: Any = type("Doubled", (torch.nn.Linear,), {})
     model = fresh()
     model.model.layers[0].mlp.down_proj = kind(48, 96, bias=False)
-    said = fast_engine(model)
-    assert said == "its weights are in Doubled, which is no plain matrix"
+    assert refusal(model) == "its weights are in Doubled, which is no plain matrix"
 
 
-def adapted(**more: Any) -> Any:
+def adapted(model: Any = None, **more: Any) -> Any:
     given: dict[str, Any] = {"r": 4, "target_modules": "all-linear", "init_lora_weights": False}
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        return get_peft_model(fresh(), LoraConfig(**(given | more))).eval()
+        return get_peft_model(model or fresh(), LoraConfig(**(given | more))).eval()
 
 
 def test_an_adapter_is_decoded_with_its_base_and_neither_is_changed() -> None:
@@ -90,6 +86,74 @@ def test_what_an_adapter_trains_as_a_whole_is_taken_over() -> None:
     assert reply.ids == generated(model, ids)
 
 
-def test_an_adapter_that_is_not_just_added_is_refused() -> None:
-    said = fast_engine(adapted(use_dora=True))
-    assert said == "its weights are in Linear, which is no plain matrix"
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"use_dora": True}, "DoRA"),
+        ({"lora_bias": True}, "LoRA with a bias"),
+        ({"alora_invocation_tokens": [5, 6], "task_type": "CAUSAL_LM"}, "of the kind ALora"),
+    ],
+)
+def test_an_adapter_that_is_not_just_added_is_refused(more: dict[str, Any], kind: str) -> None:
+    words = f"its adapter is {kind}, which does more than add to a matrix"
+    assert refusal(with_biases(more)) == words
+
+
+def with_biases(more: dict[str, Any]) -> Any:
+    """An adapter can only have a bias where the model has them."""
+    return adapted(model=fresh("qwen2"), target_modules=["q_proj"], **more)
+
+
+def test_what_is_saved_with_an_adapter_is_switched_off_with_it() -> None:
+    model, ids = adapted(target_modules=["q_proj"], modules_to_save=["lm_head"]), prompt(9)
+    with torch.no_grad():
+        model.get_base_model().lm_head.modules_to_save["default"].weight.mul_(-1)
+    with model.disable_adapter():
+        (reply,) = said(engine_of(model), [request(ids, sampling=GREEDY)])
+        assert reply.ids == generated(model, ids)
+
+
+def with_bias(linear: Any) -> Any:
+    made = torch.nn.Linear(linear.in_features, linear.out_features)
+    made.weight = linear.weight
+    return made
+
+
+def test_a_bias_in_any_layer_is_seen() -> None:
+    for part, name in (("mlp", "up_proj"), ("mlp", "down_proj"), ("self_attn", "k_proj")):
+        model = fresh()
+        owner = getattr(model.model.layers[1], part)
+        setattr(owner, name, with_bias(getattr(owner, name)))
+        assert "has a bias" in refusal(model.bfloat16())
+    model = fresh()
+    model.lm_head = with_bias(model.lm_head)
+    assert "has a bias" in refusal(model.bfloat16())
+
+
+def test_another_activation_in_any_layer_is_seen() -> None:
+    model = fresh()
+    model.model.layers[1].mlp.act_fn = torch.nn.GELU()
+    assert "has other activations in some layers" in refusal(model.bfloat16())
+
+
+def test_a_model_that_writes_fewer_tokens_than_it_reads_is_refused() -> None:
+    model = fresh()
+    model.lm_head = torch.nn.Linear(96, 90, bias=False)
+    assert "reads 97 tokens and writes 90" in refusal(model)
+
+
+def test_what_only_goes_wrong_in_a_long_text_is_found_out() -> None:
+    model = fresh(max_position_embeddings=512)
+    # As layers do that see no more than a window.
+    model.model.layers[1].mlp.register_forward_hook(
+        lambda *given: given[2] * (1.5 if given[2].shape[1] > 100 else 1.0)
+    )
+    assert "off the model's own" in refusal(model)
+
+
+def test_draws_that_are_no_tokens_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ludus.policy.fast import reference
+
+    sample = reference.sample
+    monkeypatch.setattr(reference, "sample", lambda logits, rows: sample(logits * torch.nan, rows))
+    assert refusal(fresh()) == "what it draws is no token"

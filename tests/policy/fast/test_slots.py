@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ludus.policy.fast.slots import WORTH_WAITING, Lease, Slots
+import pytest
+
+from ludus.policy.fast.slots import A_TURN, WORTH_WAITING, Lease, Slots
 
 
 def slots(number: int, length: int = 64) -> Slots:
@@ -93,3 +95,28 @@ def test_growing_keeps_what_is_held_and_forgetting_keeps_nothing() -> None:
     assert lease(held, [1, 2, 3, 4]).known == 3
     held.forget()
     assert held.free == 5 and lease(held, [1, 2, 3, 4]).known == 0
+
+
+def test_a_turn_that_goes_on_is_found_without_comparing_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = slots(4)
+    for ids in ([1, 2, 3], [1, 2, 4], [1, 2, 3, 9]):
+        held.release(lease(held, ids).slot, ids)
+    monkeypatch.setattr(held, "_shared", None)
+    assert lease(held, [1, 2, 3, 9, 9, 9]).known == 4, "the longest that is gone on from"
+    again = lease(held, [1, 2, 4, 5])
+    assert (again.known, again.source) == (3, None)
+    twin = lease(held, [1, 2, 4, 5])
+    assert (twin.known, twin.source) == (3, again.slot), "in use, but it is just this"
+
+
+def test_a_short_beginning_does_not_hide_a_long_one_that_another_shares() -> None:
+    held = slots(4, 2 * A_TURN)
+    short, long = [7] * 3, [7] * (A_TURN + 50)
+    first = lease(held, short)
+    second = lease(held, [*long, 1, 1])
+    held.release(first.slot, short)
+    held.release(second.slot, [*long, 1, 1])
+    found = lease(held, [*long, 2, 2])
+    assert (found.known, found.source) == (len(long), second.slot)

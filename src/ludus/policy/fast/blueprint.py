@@ -7,8 +7,11 @@ Only what a config and the kinds of modules say is looked at here. Weights are
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from ludus.policy.fast.matrices import bare, bias_of, chosen
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _FIXED_ROPES = ("default", "linear", "llama3", "yarn")
@@ -41,11 +44,6 @@ class Blueprint:
         return self.heads // self.kv_heads
 
 
-def bare(model: Any) -> Any:
-    """The model under an adapter."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
 def blueprint_of(model: Any) -> Blueprint | str:
     """The model's shape; or why it cannot be decoded this way."""
     base = bare(model)
@@ -58,19 +56,45 @@ def blueprint_of(model: Any) -> Blueprint | str:
 
 def _oddity(base: Any) -> str | None:
     """What sets it apart from its family, if anything does."""
-    config = base.config
-    attention, mlp = base.model.layers[0].self_attn, base.model.layers[0].mlp
-    size = attention.head_dim
+    config, layers = base.config, base.model.layers
+    size = layers[0].self_attn.head_dim
     rope = getattr(base.model.rotary_emb, "rope_type", "default")
+    read = getattr(chosen(base.model.embed_tokens), "num_embeddings", None)
+    written = getattr(chosen(base.lm_head), "out_features", None)
     oddities = {
         "has windows that slide": _slides(config),
         f"has the activation {config.hidden_act}": config.hidden_act not in ("silu", "swish"),
+        "has other activations in some layers": any(map(_activated_otherwise, layers)),
         f"has positions of the kind {rope}": rope not in _FIXED_ROPES,
         f"has heads of {size} numbers": size < _SMALLEST_HEAD or size & (size - 1) != 0,
-        "has a bias in its inner layers": _bias(mlp.gate_proj) is not None,
+        "has a bias in its inner layers or its head": any(map(_has_bias, _unbiased(base))),
+        "has a bias for some of its heads": any(map(_biased_in_part, layers)),
+        f"reads {read} tokens and writes {written}": None not in (read, written)
+        and read != written,
         "lies on several devices": len({each.device for each in base.parameters()}) > 1,
     }
     return next((words for words, holds in oddities.items() if holds), None)
+
+
+def _activated_otherwise(layer: Any) -> bool:
+    return type(layer.mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation")
+
+
+def _unbiased(base: Any) -> Iterator[Any]:
+    """What the kernels take for matrices without a bias."""
+    yield base.lm_head
+    for layer in base.model.layers:
+        yield from (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)
+
+
+def _biased_in_part(layer: Any) -> bool:
+    attention = layer.self_attn
+    heads = attention.q_proj, attention.k_proj, attention.v_proj
+    return len({_has_bias(each) for each in heads}) > 1
+
+
+def _has_bias(linear: Any) -> bool:
+    return bias_of(linear) is not None
 
 
 def _slides(config: Any) -> bool:
@@ -79,10 +103,6 @@ def _slides(config: Any) -> bool:
         return True
     window = getattr(config, "sliding_window", None) if kinds is None else None
     return window is not None and window < config.max_position_embeddings
-
-
-def _bias(linear: Any) -> Any:
-    return getattr(getattr(linear, "base_layer", linear), "bias", None)
 
 
 def _drawn(base: Any) -> Blueprint:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.policy.fast.blueprint import Blueprint
+from ludus.policy.fast.passage import Passage
 
 SHARE = 0.3
 """Of the memory that is free, the most that is taken."""
 ON_A_CPU = 2**30
 """Bytes, where nobody says how much is free."""
-SHORTEST = 256
+SHORTEST = 512
 PIECE = 2**28
 """Bytes that are copied at once, as a copy within the cache goes through a place beside it."""
 
@@ -45,6 +46,7 @@ class Cache:
         self._blueprint = blueprint
         self._rotary = rotary
         self._dtype, self._device = dtype, device
+        self._pairs: Passage | None = None
 
     @property
     def scratch(self) -> int:
@@ -65,6 +67,8 @@ class Cache:
         import torch
 
         b = self._blueprint
+        cos, sin = self._tables(length)
+        pairs = Passage(2 * slots, self._device)
         old = self.keys, self.values
         shape = b.layers, slots + 1, b.kv_heads, length, b.head_dim
         # Zeros, because what is not a number would not go away when it is multiplied with zero.
@@ -76,22 +80,28 @@ class Cache:
             for new, before in zip((self.keys, self.values), old, strict=True):
                 new[:, :kept, :, :long] = before[:, :kept, :, :long]
         self.slots, self.length = slots, length
-        self.cos, self.sin = self._tables(length)
+        self.cos, self.sin, self._pairs = cos, sin, pairs
 
     def drop(self) -> None:
         """Give everything back."""
         self.slots = self.length = 0
-        self.keys = self.values = self.cos = self.sin = None
+        self.keys = self.values = self.cos = self.sin = self._pairs = None
 
     def copy(self, pairs: Sequence[tuple[int, int]], length: int) -> None:
         """For each pair of a source and a target: the source's first tokens, in the target too."""
-        import torch
-
+        assert self._pairs is not None
+        number = len(pairs)
+        self._pairs.wait()
+        self._pairs.array[: 2 * number] = [
+            slot for each in zip(*pairs, strict=True) for slot in each
+        ]
+        self._pairs.send(0, 2 * number)
+        sources, targets = self._pairs.there[: 2 * number].view(2, number)
         step = max(1, PIECE // (self._bytes_each() * max(1, length)))
-        for start in range(0, len(pairs), step):
-            chosen = torch.tensor(pairs[start : start + step], device=self._device)
+        for start in range(0, number, step):
+            piece = slice(start, start + step)
             for kept in (self.keys, self.values):
-                kept[:, chosen[:, 1], :, :length] = kept[:, chosen[:, 0], :, :length]
+                kept[:, targets[piece], :, :length] = kept[:, sources[piece], :, :length]
 
     def _tables(self, length: int) -> tuple[Any, Any]:
         """How far each position turns a head: by the model's own rule, in single precision."""

@@ -11,21 +11,27 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from ludus.policy.fast.blueprint import Blueprint, bare, blueprint_of
+from ludus.policy.fast.blueprint import Blueprint, blueprint_of
 from ludus.policy.fast.cache import Cache
 from ludus.policy.fast.machine import Machine
+from ludus.policy.fast.matrices import bare, foreign
 from ludus.policy.fast.network import Network, Operations
 from ludus.policy.fast.session import Session
-from ludus.policy.fast.trial import mismatch
-from ludus.policy.fast.weights import Weights, foreign
+from ludus.policy.fast.trial import breakdown, mismatch
+from ludus.policy.fast.weights import Weights
 from ludus.policy.requests import Deliver, More, Request, Wanted, nobody
 from ludus.policy.tally import Tally
 
-MAX_BATCH = 256
+EXPECTED = 64
+"""Rows, where nobody says how many there will be."""
 
 
 class FastEngine:
-    """Answers requests as they come, all that are there in one step. Made by `fast_engine`."""
+    """Answers requests as they come, all that are there in one step. Made by `fast_engine`.
+
+    What it takes on the device stays taken while others compute there: a copy of the weights, and a
+    cache of up to a third of what was free, which graphs know by its address.
+    """
 
     def __init__(self, machine: Machine, weights: Weights, blueprint: Blueprint) -> None:
         self.context: int | None = blueprint.context
@@ -53,6 +59,10 @@ class FastEngine:
         with torch.inference_mode(), _on(self._weights.device):
             session.run(requests)
 
+    def expect(self, *, rows: int, length: int = 1) -> None:
+        """So many requests at once, of so many tokens with their replies: room is made at once."""
+        self._machine.expect(min(rows, self._machine.max_batch), length)
+
     def refresh(self) -> None:
         """Take over the weights that the model has now, and forget what the old ones made."""
         with _on(self._weights.device):
@@ -64,18 +74,25 @@ class FastEngine:
         return min(request.max_tokens, self.context - len(request.ids)) if request.ids else 0
 
 
-def fast_engine(model: Any, *, max_batch: int = MAX_BATCH) -> FastEngine | str:
-    """An engine for the model; or why it cannot have one."""
+def fast_engine(model: Any, *, max_batch: int, expected: int | None = None) -> FastEngine | str:
+    """An engine for the model, tried out on it; or why it cannot have one.
+
+    Args:
+        max_batch: the most requests that are decoded at once.
+        expected: how many there will be, if that is known.
+    """
     blueprint = blueprint_of(model)
     if isinstance(blueprint, str):
         return blueprint
-    if (odd := foreign(model)) is not None:
-        return f"its weights are in {odd}, which is no plain matrix"
     device = bare(model).model.embed_tokens.weight.device
-    if (lacking := _lacking(device)) is not None:
-        return lacking
+    reason = foreign(model) or _lacking(device)
+    if reason is not None:
+        return reason
     with _on(device):
-        return _made(model, blueprint, device, max_batch)
+        made = _made(model, blueprint, device, max_batch)
+    if isinstance(made, FastEngine):
+        made.expect(rows=expected or EXPECTED)
+    return made
 
 
 def _made(model: Any, blueprint: Blueprint, device: Any, max_batch: int) -> FastEngine | str:
@@ -87,7 +104,8 @@ def _made(model: Any, blueprint: Blueprint, device: Any, max_batch: int) -> Fast
     cache = Cache(blueprint, bare(model).model.rotary_emb, dtype=dtype, device=device)
     if (reason := mismatch(model, network, cache)) is not None:
         return reason
-    return FastEngine(Machine(network, cache, max_batch=max_batch), weights, blueprint)
+    machine = Machine(network, cache, max_batch=max_batch)
+    return breakdown(machine, blueprint) or FastEngine(machine, weights, blueprint)
 
 
 def _lacking(device: Any) -> str | None:

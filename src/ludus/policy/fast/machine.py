@@ -6,7 +6,8 @@ when a reply has ended, is `ludus.policy.fast.session`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from ludus.policy.fast.cache import Cache
 from ludus.policy.fast.cut import least_kept
 from ludus.policy.fast.graphs import Eager, Graphs
 from ludus.policy.fast.network import Network
+from ludus.policy.fast.passage import Passage
 from ludus.policy.fast.rows import (
     LEAST,
     POSITION,
@@ -31,9 +33,18 @@ from ludus.policy.fast.rows import (
 from ludus.policy.fast.slots import Lease, Slots
 from ludus.policy.tally import Tally
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Rows of a step; a batch is filled up to the next of them."""
-READ_AT_ONCE = 2048
+SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
+"""Rows of a step; a batch is filled up to the next of them. Each costs graphs of its own, which
+take longer to record than a few rows more take to run."""
+READ_SIZES = (64, 256, 1024, 2048)
+"""Tokens of prompts that are read at once, likewise."""
+MANY, FEW = 8, 2
+"""Steps that are launched as one: most of what is decoded comes in many."""
+GROWTH = 4
+"""How many times as many slots there are when there were too few."""
+WORTH_GROWING = 1.25
+"""As many times more slots, where memory is short: it is never twice the same, and each time that
+the cache grows every graph is forgotten."""
 PROGRAMS = 264
 """Two for each of a large GPU's processors: with fewer, long rows are shared between several."""
 SPLIT_LENGTH = 256
@@ -47,33 +58,56 @@ class Machine:
         self.max_batch = min(max_batch, SIZES[-1])
         self.cache = cache
         self.slots = Slots()
+        self.tally = Tally()
         self._network = network
         self._device = network.weights.device
         self._graphs = Graphs() if self._device.type == "cuda" else Eager()
-        self.tally = Tally()
+        self._expected = 1, 1
         self._rows = self._made_rows(8)
-        self._reading: Any = None
+        self._fresh = False
+        self._reading = Passage(3 * READ_SIZES[-1], self._device)
         self._lines: Sequence[Line] = ()
         self._size = 0
+
+    def expect(self, rows: int, length: int) -> None:
+        """What to make room for at once: to grow later costs every graph."""
+        self._expected = rows, length
 
     def prepare(self, number: int, length: int) -> None:
         """See to it that there are so many slots, and as long, if memory and those at work let."""
         slots, now = min(number, self.max_batch), self.cache
         if slots <= now.slots and length <= now.length:
             return
-        wanted = max(now.slots, min(self.max_batch, 2 * _size_of(slots)))
-        wanted, length = now.fitting(wanted, max(length, now.length))
-        if wanted <= now.slots and length <= now.length:
+        rows, long = self._expected
+        wanted = now.slots
+        if slots > now.slots:
+            wanted = min(self.max_batch, max(slots, rows, GROWTH * now.slots))
+        found, length = now.fitting(wanted, max(length, long, now.length))
+        if length <= now.length and found < min(wanted, WORTH_GROWING * now.slots):
             return
-        if wanted < now.slots:
+        if found < now.slots:
             # Those that would go may be in use; whoever needs longer ones waits until none is.
             if self.slots.free < now.slots:
                 return
-            now.drop()
-            self.slots = Slots()
+            self.drop()
         self._graphs.forget()
-        now.resize(wanted, length)
-        self.slots.resize(wanted, length)
+        now.resize(found, length)
+        self.slots.resize(found, length)
+
+    def drop(self) -> None:
+        """Give the cache back."""
+        self._graphs.forget()
+        self.cache.drop()
+        self.slots = Slots()
+
+    def settle(self) -> None:
+        """After an error: wait until nothing is under way that still reads what is here."""
+        import torch
+
+        if self._device.type == "cuda":
+            # What is broken for good says so again when it is used next.
+            with suppress(RuntimeError):
+                torch.cuda.synchronize(self._device)
 
     def admit(self, prompts: Sequence[tuple[int, ...]]) -> list[Lease]:
         """A slot for each, as far as there are any, with all but the last token read."""
@@ -85,8 +119,14 @@ class Machine:
                 break
             leases.append(lease)
         placed = list(zip(leases, prompts, strict=False))
-        for wave in sorted({lease.wave for lease in leases}):
-            self._fill([pair for pair in placed if pair[0].wave == wave])
+        try:
+            for wave in sorted({lease.wave for lease in leases}):
+                self._fill([pair for pair in placed if pair[0].wave == wave])
+        except BaseException:
+            # Noted as read, though it may not have been: nobody may find anything there.
+            for lease in leases:
+                self.slots.release(lease.slot, ())
+            raise
         return leases
 
     def _fill(self, placed: Sequence[tuple[Lease, tuple[int, ...]]]) -> None:
@@ -101,23 +141,19 @@ class Machine:
         self.tally.reused += sum(lease.known for lease, _ in placed)
 
     def _read(self, tokens: Any) -> None:
-        import torch
-
-        for start in range(0, tokens.shape[1], READ_AT_ONCE):
-            piece = tokens[:, start : start + READ_AT_ONCE]
+        for start in range(0, tokens.shape[1], READ_SIZES[-1]):
+            piece = tokens[:, start : start + READ_SIZES[-1]]
             number = piece.shape[1]
-            size = max(16, 1 << (number - 1).bit_length())
-            padded = np.zeros((3, size), dtype=np.int64)
-            padded[1] = self.cache.scratch
+            size = _size_of(number, READ_SIZES)
+            self._reading.wait()
+            padded = self._reading.array[: 3 * size].reshape(3, size)
+            padded[:, number:] = [[0], [self.cache.scratch], [0]]
             padded[:, :number] = piece
-            if self._reading is None:
-                shape = 3, READ_AT_ONCE
-                self._reading = torch.zeros(shape, dtype=torch.int64, device=self._device)
-            self._reading[:, :size].copy_(torch.from_numpy(padded))
+            self._reading.send(0, 3 * size)
             self._graphs.run(("read", size), partial(self._read_pass, size))
 
     def _read_pass(self, size: int) -> None:
-        tokens, slots, positions = self._reading[:, :size]
+        tokens, slots, positions = self._reading.there[: 3 * size].view(3, size)
         self._network.read(tokens, slots, positions, self.cache)
 
     def load(self, lines: Sequence[Line]) -> None:
@@ -127,26 +163,29 @@ class Machine:
             self._graphs.forget()
             self._rows = self._made_rows(1 << (most - 1).bit_length())
         self._rows.load(lines, scratch=self.cache.scratch)
-        self._lines, self._size = lines, _size_of(len(lines))
+        self._lines, self._size, self._fresh = lines, _size_of(len(lines)), True
 
-    def advance(self, steps: int, *, longest: int) -> None:
-        """Launch so many steps; nothing is waited for."""
-        splits = self._splits(longest)
-        cut = any(line.cut for line in self._lines)
-        for _ in range(steps):
-            if cut:
+    def advance(self, steps: int) -> None:
+        """Launch so many steps, or one more, and wait for nothing; who has ended stays as it is."""
+        if not self._fresh:
+            self._rows.again()
+        self._fresh = False
+        splits = self._splits()
+        if any(line.cut for line in self._lines):
+            for _ in range(steps):
                 self._cut_step(splits)
-            else:
-                self._graphs.run(("step", self._size, splits), partial(self._step, splits))
+            return
+        for number in _launches(steps):
+            work = partial(self._steps, number, splits)
+            self._graphs.run(("steps", number, self._size, splits), work)
 
-    def look(self, steps: int) -> Look:
+    def look(self) -> Look:
         """Wait for the steps launched, and see what came of them."""
-        seen = self._rows.look(len(self._lines), steps)
-        self._rows.again()
-        return seen
+        return self._rows.look(len(self._lines))
 
-    def _step(self, splits: int) -> None:
-        self._network.operations.sample(self._logits(splits), self._rows)
+    def _steps(self, number: int, splits: int) -> None:
+        for _ in range(number):
+            self._network.operations.sample(self._logits(splits), self._rows)
 
     def _cut_step(self, splits: int) -> None:
         """To sort the vocabulary is no kernel of ours, so that part is launched as it is."""
@@ -160,17 +199,26 @@ class Machine:
         where = state[TOKEN], state[SLOT], state[POSITION]
         return self._network.step(*where, self.cache, splits=splits)
 
-    def _splits(self, longest: int) -> int:
+    def _splits(self) -> int:
+        """Of each row, by how long it may become: what is long now would want other graphs soon."""
         heads = self._size * self._network.blueprint.kv_heads
-        most = min(PROGRAMS // heads, longest // SPLIT_LENGTH, 32)
+        most = min(PROGRAMS // heads, self.cache.length // SPLIT_LENGTH, 32)
         return 1 << max(0, most.bit_length() - 1)
 
     def _made_rows(self, stops: int) -> Rows:
         return Rows(_size_of(self.max_batch), stops=stops, device=self._device)
 
 
-def _size_of(number: int) -> int:
-    return next(size for size in SIZES if size >= number)
+def _size_of(number: int, sizes: Sequence[int] = SIZES) -> int:
+    return next(size for size in sizes if size >= number)
+
+
+def _launches(steps: int) -> Iterator[int]:
+    """In as few as can be, without more than one step in vain."""
+    while steps > 0:
+        number = MANY if steps >= MANY - 1 else FEW
+        yield number
+        steps -= number
 
 
 def _part(ids: Sequence[int], lease: Lease) -> Any:

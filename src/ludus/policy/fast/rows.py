@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-TOKEN, POSITION, SLOT, SEED, LEFT, ALIVE, COUNT, TOP_K = range(8)
+import numpy as np
+
+from ludus.policy.fast.passage import Passage
+
+TOKEN, POSITION, SLOT, SEED, LEFT, ALIVE, TOP_K, COUNT = range(8)
 """Fields of `Rows.state`: the token to be read next and its place, where the row's keys are, what
-its noise comes from, how many tokens it may still have, whether it goes on, how many it got."""
+its noise comes from, how many tokens it may still have, whether it goes on, from how many it is
+drawn; and last, beside the tokens themselves, how many it got."""
 TEMPERATURE, TOP_P, LEAST = range(3)
 """Fields of `Rows.heat`; the last is the smallest logit that may be drawn."""
 STEPS = 8
@@ -34,6 +40,15 @@ class Line:
     stops: Sequence[int]
 
     @property
+    def fields(self) -> tuple[int, ...]:
+        """As they stand in `Rows.state`."""
+        return self.token, self.position, self.slot, self.seed, self.left, 1, self.top_k, 0
+
+    @property
+    def heat(self) -> tuple[float, float, float]:
+        return self.temperature, self.top_p, float("-inf")
+
+    @property
     def cut(self) -> bool:
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
@@ -48,70 +63,56 @@ class Look:
 
 
 class Rows:
-    """Room for so many rows, each with so many stops."""
+    """Room for so many rows, each with so many stops.
+
+    All of it lies in one place, in the order: what the host alone writes, what both write, what the
+    steps alone write. So each way is one copy.
+    """
 
     def __init__(self, capacity: int, *, stops: int, device: Any) -> None:
         import torch
 
         self.capacity = capacity
-        self._pinned = torch.device(device).type == "cuda"
-        made = {
-            "state": torch.zeros(8, capacity, dtype=torch.int64),
-            "heat": torch.zeros(3, capacity),
-            "stops": torch.zeros(capacity, stops, dtype=torch.int64),
-            "ids": torch.zeros(STEPS, capacity, dtype=torch.int64),
-            "logprobs": torch.zeros(STEPS, capacity),
-        }
-        self.state, self.heat, self.stops, self.ids, self.logprobs = (
-            each.to(device, copy=True) for each in made.values()
+        # Numbers of single precision lie in pairs where whole ones would.
+        sizes = ((3 * capacity + 1) // 2, capacity * stops, 8 * capacity, STEPS * capacity,
+                 STEPS * capacity // 2)  # fmt: skip
+        ends = list(accumulate(sizes))
+        self._passage = Passage(ends[-1], device)
+        self._sent, self._seen = (0, ends[2]), (ends[2] - capacity, ends[4])
+        there = self._passage.there.split(sizes)
+        here = np.split(self._passage.array, ends[:-1])
+        shapes = (3, capacity), (capacity, stops), (8, capacity), (STEPS, capacity)
+        self.heat = there[0].view(torch.float32)[: 3 * capacity].view(shapes[0])
+        self.stops, self.state, self.ids = (
+            part.view(shape) for part, shape in zip(there[1:4], shapes[1:], strict=True)
         )
-        self._here = {
-            name: each.pin_memory() if self._pinned else each for name, each in made.items()
-        }
-        self._seen = self._here["state"].clone()
-        if self._pinned:
-            self._seen = self._seen.pin_memory()
+        self.logprobs = there[4].view(torch.float32).view(shapes[3])
+        self._heat = here[0].view(np.float32)[: 3 * capacity].reshape(shapes[0])
+        self._stops, self._state, self._ids = (
+            part.reshape(shape) for part, shape in zip(here[1:4], shapes[1:], strict=True)
+        )
+        self._logprobs = here[4].view(np.float32).reshape(shapes[3])
 
     def load(self, lines: Sequence[Line], *, scratch: int) -> None:
         """Put these in place, and make the rest of the room point where nothing matters."""
-        import torch
-
-        state, heat, stops = (self._here[name] for name in ("state", "heat", "stops"))
-        number = len(lines)
-        state.zero_()
-        state[SLOT].fill_(scratch)
-        fields = [
-            [each.token, each.position, each.slot, each.seed, each.left, 1, 0, each.top_k]
-            for each in lines
-        ]
-        state[:, :number] = torch.tensor(fields).T
-        heat[:, :number] = torch.tensor(
-            [[each.temperature, each.top_p, float("-inf")] for each in lines]
-        ).T
-        width = stops.shape[1]
-        stops[:number] = torch.tensor([_filled(each.stops, width) for each in lines])
-        self.state.copy_(state, non_blocking=True)
-        self.heat.copy_(heat, non_blocking=True)
-        self.stops.copy_(stops, non_blocking=True)
+        number, width = len(lines), self._stops.shape[1]
+        self._passage.wait()
+        self._state.fill(0)
+        self._state[SLOT] = scratch
+        self._state[:, :number] = np.array([each.fields for each in lines], dtype=np.int64).T
+        self._heat[:, :number] = np.array([each.heat for each in lines]).T
+        self._stops[:number] = [_filled(each.stops, width) for each in lines]
+        self._passage.send(*self._sent)
 
     def again(self) -> None:
         """Go on with the same rows."""
         self.state[COUNT].zero_()
 
-    def look(self, number: int, steps: int) -> Look:
+    def look(self, number: int) -> Look:
         """Wait for what has been launched."""
-        import torch
-
-        self._seen[COUNT].copy_(self.state[COUNT], non_blocking=True)
-        ids, logprobs = self._here["ids"], self._here["logprobs"]
-        ids[:steps].copy_(self.ids[:steps], non_blocking=True)
-        logprobs[:steps].copy_(self.logprobs[:steps], non_blocking=True)
-        if self._pinned:
-            done = torch.cuda.Event()
-            done.record()
-            done.synchronize()
-        counts: list[int] = self._seen[COUNT, :number].tolist()
-        return Look(counts, ids[:steps, :number].T.tolist(), logprobs[:steps, :number].T.tolist())
+        self._passage.fetch(*self._seen)
+        counts: list[int] = self._state[COUNT, :number].tolist()
+        return Look(counts, self._ids[:, :number].T.tolist(), self._logprobs[:, :number].T.tolist())
 
 
 def _filled(stops: Sequence[int], width: int) -> list[int]:

@@ -16,9 +16,6 @@ from ludus.policy.fast.noise import folded
 from ludus.policy.fast.rows import STEPS, Line, Look
 from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted
 
-STEPS_AFTER_A_JOIN = 2
-"""Where one has come others will, and they should not wait for long."""
-
 
 @dataclass(slots=True)
 class _Row:
@@ -97,20 +94,25 @@ class Session:
         self._asked = 0
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []
+        self._ended: list[_Row] = []
         self._changed = False
 
     def run(self, requests: Sequence[Request]) -> None:
         self._ask(requests)
         try:
             while self._waiting or self._rows:
-                joined = self._admit()
+                self._admit()
                 if self._rows:
-                    self._advance(STEPS_AFTER_A_JOIN if joined else STEPS)
+                    self._advance()
                 self._ask(self._more(self._room))
-        finally:
-            # After an error nobody knows what their slots hold.
+        except BaseException:
+            self._machine.settle()
+            # Nobody knows now what their slots hold.
             for row in self._rows:
                 self._machine.slots.release(row.slot, ())
+            raise
+        finally:
+            self._hand_over()
 
     @property
     def _room(self) -> int:
@@ -125,11 +127,11 @@ class Session:
             else:
                 self._deliver(row.at, row.sampled)
 
-    def _admit(self) -> bool:
+    def _admit(self) -> None:
         """Let in whoever there is room for, in the order in which they came."""
         self._waiting = deque(row for row in self._waiting if self._wanted(row.at))
         if not self._waiting:
-            return False
+            return
         machine = self._machine
         longest = max(row.need for row in self._waiting)
         machine.prepare(len(self._rows) + len(self._waiting), longest)
@@ -143,16 +145,25 @@ class Session:
             row.slot = lease.slot
             self._rows.append(row)
         self._changed = self._changed or bool(leases)
-        return bool(leases)
+        if not self._rows:
+            raise RuntimeError(
+                f"there is no room for {longest} tokens, though nothing else is being decoded"
+            )
 
-    def _advance(self, most: int) -> None:
+    def _advance(self) -> None:
         """A few steps for all rows, and out with those that have ended."""
         if self._changed:
             self._machine.load([row.line for row in self._rows])
             self._changed = False
-        steps = min(most, max(row.left for row in self._rows))
-        self._machine.advance(steps, longest=max(row.length for row in self._rows) + steps)
-        self._take(self._machine.look(steps))
+        self._machine.advance(min(STEPS, max(row.left for row in self._rows)))
+        # What wakes others up comes when the device has something to do.
+        self._hand_over()
+        self._take(self._machine.look())
+
+    def _hand_over(self) -> None:
+        ended, self._ended = self._ended, []
+        for row in ended:
+            self._deliver(row.at, row.sampled)
 
     def _take(self, look: Look) -> None:
         for row, count, ids, logprobs in zip(
@@ -165,7 +176,7 @@ class Session:
             if row.ended or not self._wanted(row.at):
                 self._machine.slots.release(row.slot, row.known)
                 if row.ended:
-                    self._deliver(row.at, row.sampled)
+                    self._ended.append(row)
             else:
                 staying.append(row)
         self._changed = self._changed or len(staying) < len(self._rows)

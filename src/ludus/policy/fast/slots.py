@@ -2,7 +2,8 @@
 
 Plain numbers: nothing here is on a device. A prefix never changes, so it may be copied from a slot
 that is in use. A free slot all of which is the beginning of a prompt is gone on with; that is how
-an episode finds again what it had read in its turn before.
+an episode finds again what it had read in its turn before, and it is looked for first, because to
+compare a prompt with all that is held takes longer than a step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import numpy as np
 
 WORTH_WAITING = 2048
 """Tokens for which a prompt waits until another of the same round has been read."""
+A_TURN = 256
+"""Tokens that an episode may have gone on by; one that shares more than all but these is not
+looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,8 @@ class Slots:
 
     def __init__(self) -> None:
         self._now = 0
-        self._held: Any = np.full((0, 0), -1, dtype=np.int64)
+        self._ids: list[tuple[int, ...]] = []
+        self._held: Any = np.full((0, 0), -1, dtype=np.int32)
         self._filled: Any = np.zeros(0, dtype=np.int64)
         self._taken: Any = np.zeros(0, dtype=bool)
         self._since: Any = np.zeros(0, dtype=np.int64)
@@ -50,7 +55,8 @@ class Slots:
         """As the cache: what they hold stays, as far as there is still room for it."""
         old, kept = self._held, min(slots, len(self._held))
         long = min(length, old.shape[1])
-        self._held = np.full((slots, length), -1, dtype=np.int64)
+        self._ids = [ids[:long] for ids in self._ids[:kept]] + [()] * (slots - kept)
+        self._held = np.full((slots, length), -1, dtype=np.int32)
         self._held[:kept, :long] = old[:kept, :long]
         self._filled = np.minimum(_as_long(self._filled, slots), long)
         self._taken = _as_long(self._taken, slots)
@@ -60,6 +66,7 @@ class Slots:
 
     def forget(self) -> None:
         """Nothing that is held is true any more."""
+        self._ids = [()] * len(self._ids)
         self._held.fill(-1)
         self._filled.fill(0)
         self._taken.fill(False)
@@ -73,9 +80,7 @@ class Slots:
         if self._taken.all():
             return None
         self._now += 1
-        shared = self._shared(ids)
-        best = self._best(shared)
-        known = int(shared[best])
+        best, known = self._found(tuple(ids[:-1]))
         wave = int(self._wave[best]) + 1 if known else 0
         if not self._taken[best] and known and known == self._filled[best]:
             return self._given(best, None, ids, known, wave)
@@ -102,17 +107,42 @@ class Slots:
         return Lease(slot, source, known, wave)
 
     def _hold(self, slot: int, ids: Sequence[int]) -> None:
+        self._ids[slot] = tuple(ids)
         self._held[slot] = -1
         self._held[slot, : len(ids)] = ids
         self._filled[slot] = len(ids)
         self._since[slot] = self._now
 
-    def _shared(self, ids: Sequence[int]) -> Any:
-        """With how many of the ids each slot begins, as far as it pays to use them."""
-        wanted = np.asarray(ids[:-1], dtype=np.int64)
-        if not len(wanted):
+    def _found(self, wanted: tuple[int, ...]) -> tuple[int, int]:
+        """The slot that knows most of what is wanted, and how much that is."""
+        slot = self._continued(wanted)
+        if slot is not None:
+            return slot, len(self._ids[slot])
+        shared = self._shared(wanted)
+        slot = self._best(shared)
+        return slot, int(shared[slot])
+
+    def _continued(self, wanted: tuple[int, ...]) -> int | None:
+        """A free slot that wanted goes on from, or one that holds just this, and is soon read."""
+        least, most = max(1, len(wanted) - A_TURN), len(wanted)
+        fitting = [
+            slot
+            for slot, ids in enumerate(self._ids)
+            if least <= len(ids) <= most
+            and ids[-1] == wanted[len(ids) - 1]
+            and (len(ids) == most or not self._taken[slot])
+            and ids == wanted[: len(ids)]
+        ]
+        return max(fitting, key=self._use) if fitting else None
+
+    def _use(self, slot: int) -> tuple[int, bool, int]:
+        return len(self._ids[slot]), not self._taken[slot], -int(self._wave[slot])
+
+    def _shared(self, wanted: tuple[int, ...]) -> Any:
+        """With how much of it each slot begins, as far as it pays to use that."""
+        if not wanted:
             return np.zeros(len(self._held), dtype=np.int64)
-        differs = self._held[:, : len(wanted)] != wanted
+        differs = self._held[:, : len(wanted)] != np.asarray(wanted, dtype=np.int32)
         shared = np.where(differs.any(1), differs.argmax(1), len(wanted))
         # To wait for another of this round costs a pass of its own through the model.
         soon = (self._wave >= 0) & (shared < len(wanted)) & (shared < WORTH_WAITING)

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.policy.fast.blueprint import Blueprint, bare
+from ludus.policy.fast.blueprint import Blueprint
+from ludus.policy.fast.matrices import bare, bias_of, weight_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Weights:
             for layer, source in zip(self.layers, base.model.layers, strict=True):
                 _copy(layer, source)
             self.embedding.copy_(weight_of(base.model.embed_tokens))
-            _fill(self.head, [weight_of(base.lm_head)], base.model.norm.weight)
+            _fill(self.head, [weight_of(base.lm_head)], weight_of(base.model.norm))
 
     def _empty(self, *shape: int, dtype: Any = None) -> Any:
         import torch
@@ -85,18 +86,18 @@ def _copy(layer: Layer, source: Any) -> None:
 
     attention, mlp = source.self_attn, source.mlp
     heads = [attention.q_proj, attention.k_proj, attention.v_proj]
-    _fill(layer.qkv, map(weight_of, heads), source.input_layernorm.weight)
+    _fill(layer.qkv, map(weight_of, heads), weight_of(source.input_layernorm))
     _fill(layer.out, [weight_of(attention.o_proj)])
     gates = map(weight_of, [mlp.gate_proj, mlp.up_proj])
-    _fill(layer.gate_up, gates, source.post_attention_layernorm.weight)
+    _fill(layer.gate_up, gates, weight_of(source.post_attention_layernorm))
     _fill(layer.down, [weight_of(mlp.down_proj)])
     if layer.qkv_bias is not None:
         layer.qkv_bias.copy_(torch.cat([bias_of(head) for head in heads]))
     if layer.out_bias is not None:
         layer.out_bias.copy_(bias_of(attention.o_proj))
     if layer.q_norm is not None:
-        layer.q_norm.copy_(attention.q_norm.weight)
-        layer.k_norm.copy_(attention.k_norm.weight)
+        layer.q_norm.copy_(weight_of(attention.q_norm))
+        layer.k_norm.copy_(weight_of(attention.k_norm))
 
 
 def _fill(room: Any, parts: Iterator[Any] | list[Any], norm: Any = None) -> None:
@@ -107,64 +108,3 @@ def _fill(room: Any, parts: Iterator[Any] | list[Any], norm: Any = None) -> None
         whole = part if norm is None else part.float() * norm.float()
         room[at : at + len(part)].copy_(whole)
         at += len(part)
-
-
-def foreign(model: Any) -> str | None:
-    """Which part of the model is no plain matrix, nor one under a plain adapter."""
-    import torch
-
-    base = bare(model)
-    linears = [base.lm_head] + [
-        linear
-        for layer in base.model.layers
-        for part in (layer.self_attn, layer.mlp)
-        for name, linear in part.named_children()
-        if name.endswith("_proj")
-    ]
-    odd = [each for each in linears if not _plain(each)]
-    if type(_chosen(base.model.embed_tokens)) is not torch.nn.Embedding:
-        odd.append(base.model.embed_tokens)
-    return type(odd[0]).__name__ if odd else None
-
-
-def _plain(linear: Any) -> bool:
-    import torch
-
-    inner = _chosen(linear)
-    if hasattr(inner, "base_layer"):
-        extras = [getattr(inner, name, {}) for name in ("use_dora", "lora_bias")]
-        known = hasattr(inner, "get_delta_weight") and hasattr(inner, "lora_A")
-        inner = inner.base_layer if known and not any(map(_any_on, extras)) else None
-    return type(inner) is torch.nn.Linear
-
-
-def _any_on(switches: Any) -> bool:
-    return any(switches.values())
-
-
-def _chosen(module: Any) -> Any:
-    """The copy that an adapter trains as a whole, where there is one."""
-    copies = getattr(module, "modules_to_save", None)
-    if copies is None:
-        return module
-    active = [copies[name] for name in module.active_adapters if name in copies]
-    return active[0] if active else module.original_module
-
-
-def weight_of(module: Any) -> Any:
-    """Of a matrix, with its adapters added."""
-    module = _chosen(module)
-    if not hasattr(module, "base_layer"):
-        return module.weight
-    weight = module.base_layer.weight
-    if module.merged or module.disable_adapters:
-        return weight
-    for name in module.active_adapters:
-        if name in module.lora_A:
-            weight = weight.float() + module.get_delta_weight(name).float()
-    return weight
-
-
-def bias_of(module: Any) -> Any:
-    module = _chosen(module)
-    return getattr(getattr(module, "base_layer", module), "bias", None)

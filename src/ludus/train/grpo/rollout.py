@@ -26,7 +26,7 @@ from ludus.train.world import World
 
 Keep = Callable[[Sequence[Episode]], None]
 SEVERAL = 3
-"""Tasks, or steps in a row, that are more than bad luck."""
+"""Steps of a single task, in a row, that are more than bad luck."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Rollouts:
                 raise RunError(fault.message)
         self.fruitless = self.fruitless + 1 if len(faults) == len(episodes) else 0
         tasks = {episode.group_id for episode in episodes}
-        if self.fruitless and (len(tasks) >= SEVERAL or self.fruitless >= SEVERAL):
+        if self.fruitless and (len(tasks) > 1 or self.fruitless >= SEVERAL):
             raise RunError(
                 f"Not one of {len(episodes):,} episodes could be played: {faults[0].message} The "
                 "same command goes on once that is mended."

@@ -1,0 +1,93 @@
+"""What goes wrong on the way costs those whom it befell, and leaves nothing wrong behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+
+from ludus.policy.fast.engine import FastEngine
+from ludus.policy.generate import Generator
+from ludus.policy.requests import Request, Sampled
+from policy.fast.families import engine_of, fresh, generated, model_of, said
+from policy.forwards import GREEDY, prompt, request
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, at: int) -> None:
+    """Its call of that number finds no memory."""
+    real, calls = getattr(owner, name), 0
+
+    def once(*given: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise torch.OutOfMemoryError("too much")
+        return real(*given, **more)
+
+    monkeypatch.setattr(owner, name, once)
+
+
+def free(engine: FastEngine) -> bool:
+    return engine._machine.slots.free == engine._machine.cache.slots
+
+
+@pytest.mark.parametrize("name", ["read", "step"])
+def test_after_an_error_nothing_is_taken_for_read_that_was_not(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    model, ids = fresh(), prompt(20)
+    engine, asked = engine_of(model), [request(ids, sampling=GREEDY)]
+    failing_once(monkeypatch, engine._machine._network, name, at=1)
+    with pytest.raises(torch.OutOfMemoryError):
+        said(engine, asked)
+    assert free(engine)
+    assert said(engine, asked)[0].ids == generated(model, ids)
+
+
+def test_members_of_a_group_are_not_given_what_their_first_could_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, ids = fresh(), prompt(20)
+    engine = engine_of(model)
+    failing_once(monkeypatch, engine._machine.cache, "copy", at=1)
+
+    async def group() -> list[Sampled]:
+        async with Generator(model, engine=engine, lull=0.05) as asked:
+            how: dict[str, Any] = {"max_tokens": 12, "stops": {1}, "sampling": GREEDY}
+            return await asyncio.gather(*(asked.sample(ids, seed=n, **how) for n in range(4)))
+
+    assert {reply.ids for reply in asyncio.run(group())} == {generated(model, ids)}
+    assert free(engine)
+
+
+def test_who_had_ended_before_an_error_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, told = engine_of(model_of()), dict[int, Sampled]()
+    failing_once(monkeypatch, engine._machine, "advance", at=2)
+    asked = [request(prompt(5), stops=(), max_tokens=number) for number in (3, 30)]
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.run(asked, told.__setitem__)
+    assert {at: len(reply.ids) for at, reply in told.items()} == {0: 3}
+
+
+def test_a_prompt_for_which_there_is_never_room_is_an_error_and_no_endless_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engine_of(fresh(max_position_embeddings=4096))
+    said(engine, [request(prompt(5))])
+    monkeypatch.setattr(engine._machine, "prepare", lambda number, length: None)
+    with pytest.raises(RuntimeError, match="no room for 1012 tokens, though nothing else"):
+        said(engine, [request(prompt(1000))])
+
+
+def test_a_cache_that_could_not_grow_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fresh(max_position_embeddings=2048)
+    engine, long = engine_of(model), [request(prompt(900), sampling=GREEDY)]
+    short: list[Request] = [request(prompt(9), sampling=GREEDY)]
+    before = said(engine, short)
+    failing_once(monkeypatch, engine._machine.cache, "_tables", at=1)
+    with pytest.raises(torch.OutOfMemoryError):
+        said(engine, long)
+    assert said(engine, short) == before
+    assert said(engine, long)[0].ids == generated(model, prompt(900))
