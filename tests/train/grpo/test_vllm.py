@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.policy.decoder import Request, Sampled
+from ludus.policy.requests import Request, Sampled
 from ludus.policy.sampling import Sampling
 from ludus.train.grpo.vllm import VllmEngine
 

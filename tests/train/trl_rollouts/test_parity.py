@@ -14,7 +14,7 @@ import pytest
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message
 from ludus.policy.load import Policy
-from train.trl.scripts import Rolled, call, speaker, through_ludus, through_trl, trainer_on
+from train.trl_rollouts.scripts import Rolled, call, speaker, through_ludus, through_trl, trainer_on
 
 SMALL = {"rows": 4, "columns": 3, "seed": 5}
 

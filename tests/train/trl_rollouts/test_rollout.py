@@ -21,7 +21,7 @@ from ludus.policy.load import Policy
 from ludus.rollout import Limits
 from ludus.rollout.plan import task_seed
 from ludus.train.trl import rollout_func
-from train.trl.scripts import QUICK
+from train.trl_rollouts.scripts import QUICK
 
 COUNTER = "world:Counter"
 
@@ -148,7 +148,9 @@ def test_no_limit_of_likely_tokens_is_none(tmp_path: Path, policy: Policy, top_k
 def test_a_group_that_was_shown_different_tasks_is_refused(tmp_path: Path, policy: Policy) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
     with pytest.raises(RunError, match="different tasks for the same seed"):
-        rollout_func("train.trl.worlds:Moody", limits=Limits(max_turns=1))(["x"] * 2, trainer)
+        rollout_func("train.trl_rollouts.worlds:Moody", limits=Limits(max_turns=1))(
+            ["x"] * 2, trainer
+        )
 
 
 def test_sessions_are_kept_for_the_next_batch_and_given_back_at_the_end(

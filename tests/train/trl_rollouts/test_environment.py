@@ -23,7 +23,11 @@ from ludus.rollout.plan import Plan
 from ludus.train.trl import environment_factory, tasks
 from ludus.train.trl.environment import tools_of
 
-COUNTER, FRAGILE, CAMERA = "world:Counter", "train.trl.worlds:Fragile", "train.trl.worlds:Camera"
+COUNTER, FRAGILE, CAMERA = (
+    "world:Counter",
+    "train.trl_rollouts.worlds:Fragile",
+    "train.trl_rollouts.worlds:Camera",
+)
 
 
 def said(schema: Any) -> Any:

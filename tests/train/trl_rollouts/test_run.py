@@ -18,7 +18,7 @@ from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.trl import GRPOConfig, GRPOTrainer
 from ludus.train.trl.run import TrlRollouts, trl_parts
 from ludus.train.world import World
-from train.trl.scripts import QUICK, call, ids_of, speaker
+from train.trl_rollouts.scripts import QUICK, call, ids_of, speaker
 
 SETTINGS = GrpoSettings(steps=1, groups=2, group_size=2, max_tokens=600, seed=3)
 REPLIES = [call("add", number=50), call("add", number=60), call("add", number=1), "I give up."]
@@ -104,7 +104,9 @@ def test_own_reward_functions_count_by_their_weight_and_may_not_apply(
 
 def test_a_fault_is_left_out_and_takes_nobody_with_it(tmp_path: Path, policy: Policy) -> None:
     pushes = [call("push"), call("push", hard=True), call("push"), "No."]
-    kept, logged, _ = rolled(tmp_path, policy, "train.trl.worlds:Fragile", Rewards(), pushes)
+    kept, logged, _ = rolled(
+        tmp_path, policy, "train.trl_rollouts.worlds:Fragile", Rewards(), pushes
+    )
     assert [each.reward for each in kept] == [1.0, None, 1.0, 0.0]
     assert kept[1].broken and kept[1].error is not None
     assert kept[1].error.message.endswith("It fell over.")
@@ -124,4 +126,4 @@ def test_a_mix_rewards_each_environment_by_its_name(tmp_path: Path, policy: Poli
 
 def test_members_of_a_group_must_have_been_shown_the_same(tmp_path: Path, policy: Policy) -> None:
     with pytest.raises(RunError, match="different tasks for the same seed"):
-        rolled(tmp_path, policy, "train.trl.worlds:Moody", Rewards(), ["Hm."] * 4)
+        rolled(tmp_path, policy, "train.trl_rollouts.worlds:Moody", Rewards(), ["Hm."] * 4)

@@ -18,7 +18,7 @@ from ludus.train.trl import GRPOConfig, GRPOTrainer
 from ludus.train.trl.background import wait_for
 from ludus.train.trl.serving import Completions, PolicyServer
 from ludus.train.trl.three_arguments import per_completion, sliced, takes_three
-from train.trl.scripts import QUICK, speaker
+from train.trl_rollouts.scripts import QUICK, speaker
 
 VLLM = {"use_vllm": True, "vllm_mode": "server"}
 
