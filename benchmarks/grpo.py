@@ -50,7 +50,7 @@ environment writes among them, so a game of six guesses takes more than the mode
 RATE = 1e-6
 FIGURES = (
     "time/rollout", "time/train", "time/step", "time/model", "time/environment", "equal", "trained",
-    "length", "turns", "done",
+    "length", "turns", "done", "time/decode", "reused",
 )  # fmt: skip
 STOCK, OURS, LEFT_ALONE = "stock TRL", "Ludus", "Ludus, equal groups left out"
 
@@ -67,7 +67,6 @@ class Result:
     reward: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     """Figures of a step, seconds and others."""
-    engine: str = ""
 
     @property
     def seconds(self) -> float:
@@ -107,7 +106,7 @@ def _stock(scenario: str, way: str, given: Any, model: str) -> Result:
     parts |= _means(clock, names)
     return Result(
         scenario, way, steps=_steps(clock), rollouts=played, model=generated,
-        reward=_means(clock, ("reward",))["reward"], parts=parts, engine="plain generate",
+        reward=_means(clock, ("reward",))["reward"], parts=parts,
     )  # fmt: skip
 
 
@@ -117,15 +116,11 @@ def _ours(scenario: str, way: str, given: Any, model: str) -> Result:
     equal = "keep" if way == OURS else "skip"
     ludus(environment, model, _settings(scenario, given, given.ours, equal=equal), clock)
     parts = _means(clock, FIGURES)
-    first, last = clock.snapshots[0], clock.snapshots[-1]
-    parts |= {name: (last[name] - first[name]) / len(_steps(clock)) for name in first}
-    if parts.get("busy"):
-        parts["sampled tokens/s"] = parts["sampled"] / parts["busy"]
-    print(clock.engine)
+    sampled = parts["length"] * given.groups * given.group_size
+    parts["sampled tokens/s"] = sampled / parts["time/decode"]
     return Result(
         scenario, way, steps=_steps(clock), rollouts=parts["time/rollout"],
-        model=parts.get("busy"), reward=_means(clock, ("reward",))["reward"], parts=parts,
-        engine=clock.engine,
+        model=parts["time/decode"], reward=_means(clock, ("reward",))["reward"], parts=parts,
     )  # fmt: skip
 
 

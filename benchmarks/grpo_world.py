@@ -12,12 +12,10 @@ import gc
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
-from unittest.mock import patch
 
 from ludus import Job, ToolEnvironment, collect, episodes, tool
 from ludus.agents.arbitrary import RandomAgent
@@ -84,10 +82,6 @@ class Clock:
         self.name = name
         self.times: list[float] = []
         self.lines: list[dict[str, Any]] = []
-        self.snapshots: list[dict[str, float]] = []
-        """What the engine had counted by then."""
-        self.tally: Any = None
-        self.engine = ""
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None: ...
 
@@ -101,8 +95,6 @@ class Clock:
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
         self.lines.append(dict(line))
-        counted = ("sampled", "read", "reused", "busy") if self.tally is not None else ()
-        self.snapshots.append({name: float(getattr(self.tally, name)) for name in counted})
         took = f"{self.times[-1] - self.times[-2]:.2f} s, " if len(self.times) > 1 else ""
         reward = line.get("reward", float("nan"))
         print(f"{self.name}: step {len(self.times)}, {took}reward {reward:.3f}", flush=True)
@@ -110,7 +102,7 @@ class Clock:
 
 def ludus(environment: str, model: str, settings: GrpoSettings, clock: Clock) -> None:
     """Ludus's own way, into a folder that is thrown away."""
-    with TemporaryDirectory() as folder, _counted(clock):
+    with TemporaryDirectory() as folder:
         try:
             grpo(environment, model, Path(folder) / "out", settings, watch=clock)
         finally:
@@ -187,22 +179,6 @@ def _tokenizer(model: str) -> Any:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-@contextmanager
-def _counted(clock: Clock) -> Iterator[None]:
-    """The clock learns how the model is decoded, and what has been counted of it."""
-    from ludus.train.grpo.learner import Learner
-
-    renewed = Learner.renewed
-
-    async def known(learner: Learner) -> None:
-        await renewed(learner)
-        clock.tally = (await learner.ready()).generator.tally
-        clock.engine = learner.engine
-
-    with patch.object(Learner, "renewed", known):
-        yield
 
 
 def _tidy() -> None:

@@ -92,7 +92,7 @@ class Decoder:
 
         rows = []
         for at, request in enumerate(requests):
-            left = self._budget(request)
+            left = request.budget(self.context)
             row = Row(at, request, left, random.Random(request.seed).random)
             rows.append(row) if left > 0 else deliver(at, row.sampled)
         if rows:
@@ -105,10 +105,6 @@ class Decoder:
 
     def batch(self, rows: list[Row]) -> Batch:
         return Batch(self, rows)
-
-    def _budget(self, request: Request) -> int:
-        room = math.inf if self.context is None else self.context - len(request.ids)
-        return int(min(request.max_tokens, room)) if request.ids else 0
 
     def _answer(self, batch: Batch, deliver: Deliver, wanted: Wanted) -> None:
         self.tally.read += sum(len(row.request.ids) for row in batch.rows)

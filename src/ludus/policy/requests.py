@@ -28,6 +28,13 @@ class Request:
     pictures: tuple[Picture, ...] = ()
     """What the placeholders among the ids stand for, in their order."""
 
+    def budget(self, context: int | None) -> int:
+        """Tokens that the reply may have, in a model that can read so many."""
+        if not self.ids:
+            return 0
+        room = self.max_tokens if context is None else context - len(self.ids)
+        return min(self.max_tokens, room)
+
 
 @dataclass(frozen=True, slots=True)
 class Sampled:

@@ -51,7 +51,7 @@ class FastEngine:
 
         session = Session(
             self._machine,
-            budget=self._budget,
+            budget=lambda request: request.budget(self.context),
             deliver=deliver,
             wanted=wanted,
             more=more,
@@ -68,10 +68,6 @@ class FastEngine:
         with _on(self._weights.device):
             self._weights.sync()
         self._machine.slots.forget()
-
-    def _budget(self, request: Request) -> int:
-        assert self.context is not None
-        return min(request.max_tokens, self.context - len(request.ids)) if request.ids else 0
 
 
 def fast_engine(model: Any, *, max_batch: int, expected: int | None = None) -> FastEngine | str:
