@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from threading import Thread
+from time import monotonic
 from typing import Any, Self, TypeVar
 
 from ludus.agents.agent import Agent
@@ -25,6 +26,8 @@ from ludus.rollout.tuning import Tuning
 from ludus.rollout.watchdog import Watchdog
 
 TICK = 0.25
+SILENCE = 5.0
+"""Seconds after which a server that does not answer is named."""
 LEAVING = 15.0
 """Seconds that sessions get to be closed."""
 Made = TypeVar("Made")
@@ -133,13 +136,25 @@ class Stage:
 
         patience = self._tuning.hang_warning
         with Watchdog(attempts.activities, self._say, patience=patience) as dog:
-            beating = asyncio.create_task(_beat(dog))
+            beating = asyncio.create_task(self._beat(dog))
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(one(index)) for index in indices]
             finally:
                 beating.cancel()
         return [task.result() for task in tasks]
+
+    async def _beat(self, dog: Watchdog) -> None:
+        """Say that the loop is alive, and who does not answer, each of them once."""
+        told: set[str] = set()
+        while True:
+            dog.beat()
+            for spec, pool in self._pools.items():
+                since = pool.waiting_since
+                if since is not None and spec not in told and monotonic() - since > SILENCE:
+                    told.add(spec)
+                    self._say(f"Nobody answers at {spec}; waiting for it")
+            await asyncio.sleep(TICK)
 
     async def _open(self) -> None:
         self.places = await find_places(self.environments, **self._address)
@@ -164,9 +179,3 @@ class Stage:
         except BaseException:
             future.cancel()
             raise
-
-
-async def _beat(dog: Watchdog) -> None:
-    while True:
-        dog.beat()
-        await asyncio.sleep(TICK)
