@@ -15,7 +15,7 @@ from world import until
 
 from ludus.errors import AgentError
 from ludus.policy.generate import Generator, Sampled, Sampling
-from ludus.policy.interval import QUICK, taking_turns
+from ludus.policy.meanwhile import QUICK, changing_shapes, taking_turns
 from ludus.policy.orders import Mail, Order, Party
 from ludus.policy.requests import Deliver, More, Request, Wanted
 from ludus.policy.tally import Tally
@@ -151,6 +151,21 @@ def test_the_last_who_leaves_puts_back_what_was(usual: float) -> None:
             pass
         assert sys.getswitchinterval() == pytest.approx(QUICK)
     assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+async def test_attention_is_not_planned_for_a_shape_that_does_not_come_again(
+    engine: Endless, usual: float
+) -> None:
+    planned = torch.backends.cuda.cudnn_sdp_enabled
+    assert planned()
+    async with Generator(None, engine=engine, lull=0.0) as model:
+        await ask(model)
+        assert not planned()
+        with changing_shapes():
+            engine.going = False
+            await until(lambda: sys.getswitchinterval() == pytest.approx(usual))
+            assert not planned()
+    assert planned()
 
 
 async def test_memory_that_was_short_once_is_tried_again_after_the_model_has_learned(

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from ludus.errors import AgentError
 from ludus.policy.decoder import Decoder
-from ludus.policy.interval import taking_turns
+from ludus.policy.meanwhile import changing_shapes, taking_turns
 from ludus.policy.orders import Mail, Order, Party, alike
 from ludus.policy.requests import Engine, More, Request, Sampled, nobody
 from ludus.policy.sampling import Sampling
@@ -229,7 +229,7 @@ class Generator:
             return party.awaits(at) and not self._closed
 
         try:
-            with self._at_work, taking_turns():
+            with self._at_work, taking_turns(), changing_shapes():
                 self._engine.run(asked, deliver, wanted, more)
         except Exception as error:
             # Its frames hold on to every tensor that was alive when it was raised.

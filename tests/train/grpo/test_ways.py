@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from ludus import Episode, episodes
 from ludus.errors import BadSetting
@@ -21,11 +23,25 @@ from train.lessons import Seen, curve
 from train.test_processes import launch
 
 
+class Looking(Seen):
+    """Also sees whether torch would plan attention for the shapes that there are just then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.planned: list[bool] = []
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        super().step(line)
+        self.planned.append(torch.backends.cuda.cudnn_sdp_enabled())
+
+
 def test_trls_own_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
     for rollouts in ("fast", "trl"):
-        watch = Seen()
+        watch = Looking()
         settings = tried(rollouts=rollouts, equal="keep")
         grpo(PICK, str(model), tmp_path / rollouts, settings, watch=watch)
+        assert watch.planned and not any(watch.planned)
+        assert torch.backends.cuda.cudnn_sdp_enabled()
         assert any(words.startswith("Rollouts by") for words in watch.words)
     played = [list(episodes(tmp_path / way / "episodes.jsonl")) for way in ("fast", "trl")]
     seeds, shown = (

@@ -16,6 +16,7 @@ from ludus.environment.mix import Mix
 from ludus.errors import RunError
 from ludus.policy.eyes.tensors import allow_none_seen
 from ludus.policy.load import Policy, ends_of, load_model
+from ludus.policy.meanwhile import changing_shapes
 from ludus.policy.quiet import require
 from ludus.rollout.plan import Plan
 from ludus.train import checkpoints, folder, record
@@ -86,7 +87,7 @@ def _run(job: GrpoJob, there: Training | None, *, overwrite: bool) -> Outcome:
 
         with job.world.together():
             trainer, pace = _trainer(job, stage, episodes, standing, begin)
-        with scoring_where_there_is_loss():
+        with scoring_where_there_is_loss(), changing_shapes():
             _trained(trainer, checkpoint)
         return ended(job, trainer, pace)
 
