@@ -108,6 +108,8 @@ def _engine(model: Any, rows: Sequence[int]) -> Any:
     engine = fast_engine(model, max_batch=512, expected=max(rows))
     if not isinstance(engine, FastEngine):
         raise SystemExit(f"no fast engine: {engine}")
+    # Of several turns, as `--live` plays them.
+    engine.expect(rows=max(rows), length=1024)
     print(f"{'engine made and tried in':28}{time.perf_counter() - began:22.1f} s")
     return engine
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, cast
 
 import pytest
 import torch
 
 from ludus.policy.fast.engine import FastEngine
+from ludus.policy.fast.graphs import Eager, Work
 from ludus.policy.generate import Generator
 from ludus.policy.requests import Request, Sampled
-from policy.fast.families import engine_of, fresh, generated, model_of, said
+from policy.fast.families import engine_of, fresh, generated, model_of, refusal, said
 from policy.forwards import GREEDY, prompt, request
 
 
@@ -91,3 +93,35 @@ def test_a_cache_that_could_not_grow_is_as_it_was(monkeypatch: pytest.MonkeyPatc
         said(engine, long)
     assert said(engine, short) == before
     assert said(engine, long)[0].ids == generated(model, prompt(900))
+
+
+class Forgetful(Eager):
+    """Nothing comes of what it is told a second time."""
+
+    def __init__(self) -> None:
+        self.told: set[Hashable] = set()
+
+    def run(self, key: Hashable, work: Work) -> Any:
+        new = key not in self.told
+        self.told.add(key)
+        return work() if new else None
+
+
+class Drifting(Eager):
+    """What it does is another thing each time."""
+
+    def run(self, key: Hashable, work: Work) -> Any:
+        made, machine = work(), cast(Any, work).func.__self__
+        machine._network.weights.head.mul_(1.5)
+        return made
+
+
+@pytest.mark.parametrize(
+    ("graphs", "reason"),
+    [(Forgetful, "what it draws is no token"), (Drifting, "it does not draw the same again")],
+)
+def test_a_machine_that_does_not_repeat_what_it_was_shown_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, graphs: type[Eager], reason: str
+) -> None:
+    monkeypatch.setattr("ludus.policy.fast.machine.Eager", graphs)
+    assert refusal(fresh()) == reason

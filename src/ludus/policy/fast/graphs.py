@@ -6,10 +6,18 @@ the work is, and that it only reads and writes fixed places, is its owner's busi
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any
 
+from ludus.policy.meanwhile import Meanwhile
+
 Work = Callable[[], Any]
+keeping_garbage = Meanwhile(
+    gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda usual: False
+)
+"""A graph that goes away while another is being recorded can spoil it."""
 
 
 class Eager:
@@ -27,6 +35,7 @@ class Graphs:
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[Any, Any]] = {}
         self._pool: Any = None
+        self._aside: Any = None
 
     def run(self, key: Hashable, work: Work) -> Any:
         """Do the work; what it returns is overwritten when any work is done again."""
@@ -49,15 +58,33 @@ class Graphs:
 
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        graph, now = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        aside = torch.cuda.Stream()
-        aside.wait_stream(now)
-        with torch.cuda.stream(aside):
-            # Other threads may use the GPU meanwhile; only this one must keep to what it records.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        if self._aside is None:
+            # One for all: memory is lent again only to the stream that had it before.
+            self._aside = torch.cuda.Stream()
+        now = torch.cuda.current_stream()
+        self._aside.wait_stream(now)
+        with torch.cuda.stream(self._aside), keeping_garbage():
             try:
-                made = work()
-            finally:
+                recorded = self._captured(work)
+            except torch.OutOfMemoryError:
+                # While it records, torch gives back nothing of what it keeps unused.
+                torch.cuda.empty_cache()
+                recorded = self._captured(work)
+        now.wait_stream(self._aside)
+        return recorded
+
+    def _captured(self, work: Work) -> tuple[Any, Any]:
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may launch work meanwhile, if they do not wait for the whole device.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            made = work()
+        except BaseException:
+            # What went wrong says more than that nothing could be recorded then.
+            with suppress(RuntimeError):
                 graph.capture_end()
-        now.wait_stream(aside)
+            raise
+        graph.capture_end()
         return graph, made

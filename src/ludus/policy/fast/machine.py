@@ -36,7 +36,7 @@ from ludus.policy.tally import Tally
 SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
 """Rows of a step; a batch is filled up to the next of them. Each costs graphs of its own, which
 take longer to record than a few rows more take to run."""
-READ_SIZES = (64, 256, 1024, 2048)
+READ_SIZES = (64, 256, 512, 1024, 2048)
 """Tokens of prompts that are read at once, likewise."""
 MANY, FEW = 8, 2
 """Steps that are launched as one: most of what is decoded comes in many."""
@@ -107,7 +107,7 @@ class Machine:
         if self._device.type == "cuda":
             # What is broken for good says so again when it is used next.
             with suppress(RuntimeError):
-                torch.cuda.synchronize(self._device)
+                torch.cuda.current_stream(self._device).synchronize()
 
     def admit(self, prompts: Sequence[tuple[int, ...]]) -> list[Lease]:
         """A slot for each, as far as there are any, with all but the last token read."""

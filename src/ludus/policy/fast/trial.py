@@ -91,11 +91,21 @@ def breakdown(machine: Machine, blueprint: Blueprint) -> str | None:
         machine.prepare(1, len(ids) + 2 * MANY)
         (lease,) = machine.admit([ids])
         line = Line(ids[-1], len(ids) - 1, lease.slot, 1, 2 * MANY, 1.0, 1.0, 0, ())
-        machine.load([line])
-        logprobs: list[float] = []
-        for _ in range(2):
-            machine.advance(MANY)
-            logprobs += machine.look().logprobs[0]
+        first, again = _drawn(machine, line), _drawn(machine, line)
         machine.drop()
     machine.tally = Tally()
-    return None if all(map(math.isfinite, logprobs)) else "what it draws is no token"
+    if len(first) < 2 * MANY or not all(map(math.isfinite, first)):
+        return "what it draws is no token"
+    same = [math.isclose(*pair, abs_tol=SINGLE) for pair in zip(first, again, strict=False)]
+    return None if all(same) and len(same) == len(first) else "it does not draw the same again"
+
+
+def _drawn(machine: Machine, line: Line) -> list[float]:
+    """What its words were worth. At first they are worked out and recorded, and then replayed."""
+    machine.load([line])
+    logprobs: list[float] = []
+    for _ in range(2):
+        machine.advance(MANY)
+        look = machine.look()
+        logprobs += look.logprobs[0][: look.counts[0]]
+    return logprobs
