@@ -61,7 +61,9 @@ def trained(trainer: Any, checkpoint: Path | None) -> None:
             "settings it fails again."
         ) from error
     except Exception as error:
-        if trainer.stepped:
+        # Some settings are refused only when they are used for the first time.
+        refused = isinstance(error, ValueError) and not trainer.proven
+        if trainer.stepped and not refused:
             raise
         said = " ".join(str(error).split()) or type(error).__name__
         raise BadSetting(f"Training cannot begin with these settings: {said}") from error

@@ -27,7 +27,9 @@ class Checked:
 
     marked: Marked | None = None
     stepped = False
-    """Whether a first step was begun: what failed before is a setting, after it anything."""
+    """Whether a first step was begun: what failed before is a setting."""
+    proven = False
+    """Whether a first step was done: what failed after it may be anything."""
     pace: Pace
 
     def take_up(self, standing: Standing) -> None:
@@ -43,7 +45,9 @@ class Checked:
         if self.marked is not None:
             check_batch(inputs, self.marked)
             self.marked = None
-        return cast(Any, super()).training_step(model, inputs, *rest, **more)
+        made = cast(Any, super()).training_step(model, inputs, *rest, **more)
+        self.proven = True
+        return made
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         us = cast(Any, self)

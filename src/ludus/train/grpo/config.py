@@ -59,6 +59,11 @@ def grpo_config(settings: GrpoSettings, out: Path) -> Any:
     overrides = checked(trl.GRPOConfig, settings.overrides, _refused(settings, trl.GRPOConfig))
     config = config_of(trl.GRPOConfig, given, overrides)
     _refuse_parted(settings, config)
+    if config.num_iterations < 1:
+        raise BadSetting(
+            f"--set num_iterations={config.num_iterations}: nothing would be learned from any "
+            "episode. Use 1 or more."
+        )
     return config
 
 

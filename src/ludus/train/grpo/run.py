@@ -133,8 +133,14 @@ def _introduce(job: GrpoJob, stage: Stage, trainer: Any) -> None:
         stage.run(learner.ready())
         by = learner.engine if job.settings.rollouts == "fast" else by
     job.watch.say(f"Rollouts by {by}")
-    if job.eyes is not None and job.settings.equal != "keep":
-        job.watch.say("Groups with equal rewards are kept: with pictures, rows are not left out")
+    if job.settings.equal != "keep" and (why := _keeps_all(job)):
+        job.watch.say(f"Groups with equal rewards are kept: {why}, rows are not left out")
+
+
+def _keeps_all(job: GrpoJob) -> str | None:
+    if job.eyes is not None:
+        return "with pictures"
+    return "with --beta" if job.config.beta else None
 
 
 def _by_ludus(

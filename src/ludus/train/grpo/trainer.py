@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer, with what Ludus adds: groups that teach nothing are left out of a step.
 
-The loss, the advantages and the optimizer are TRL's.
+The loss, the optimizer and the advantages of groups that teach are TRL's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from ludus.train.trainers import Checked, adapter_of, over
 
 _BEGIN = ("on_train_begin",)
 _STEPS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
-NOTHING = 1e-6
-"""An advantage that is no more than the rounding of a mean."""
+SAME = 1e-6
+"""Rewards that are no further apart, as a share of the largest, are the same in single precision.
+
+The mean of equal ones may differ from them by its rounding, and divided by their deviation that is
+an advantage: one of noise, of which an optimizer that minds no scale would make a whole step.
+"""
 _LEFT = ("prompt_ids", "prompt_mask")
 _RIGHT = (
     "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",
@@ -33,6 +37,8 @@ class Tried(Checked):
     eyes: Eyes | None = None
     leaves_out = False
     """Whether groups that teach nothing are left out."""
+    _even: Any
+    """Of the newest step, for each row of all processes: whether its group teaches nothing."""
 
     @property
     def _total_train_tokens(self) -> int:
@@ -42,14 +48,35 @@ class Tried(Checked):
     def _total_train_tokens(self, tokens: int) -> None:
         """It is in the trainer's state, which a checkpoint brings back."""
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        us, made = (
+            cast(Any, self),
+            cast(Any, super()).create_scheduler(num_training_steps, optimizer),
+        )
+        if us.args.lr_scheduler_type == "constant_with_warmup":
+            steps = us.args.get_warmup_steps(num_training_steps)
+            made = us.lr_scheduler = warming_up(made.optimizer, steps)
+        return made
+
+    def _calculate_rewards(self, *given: Any) -> Any:
+        us, rewards = cast(Any, self), cast(Any, super())._calculate_rewards(*given)
+        parts = rewards
+        if us.multi_objective_aggregation == "sum_then_normalize":
+            parts = total(rewards, us.reward_weights.to(rewards.device))
+        self._even = even(parts, us.num_generations)
+        return rewards
+
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         batch = cast(Any, super())._generate_and_score_completions(inputs)
         us = cast(Any, self)
         if not us.model.training:
             return batch
+        rows = len(batch["advantages"])
+        mine = self._even[self.pace.world.rank * rows :][:rows]
+        batch["advantages"] = batch["advantages"].masked_fill(mine, 0.0)
         if self.eyes is not None and self.rollouts is not None:
             batch |= _seen(self.eyes, self.rollouts, batch)
-        teaches = (batch["advantages"].abs() > NOTHING).tolist()
+        teaches = (batch["advantages"] != 0).tolist()
         if self.leaves_out and not self._shows(batch):
             batch = self._lightened(batch, teaches)
         flags = self.pace.world.everywhere(teaches)
@@ -70,6 +97,29 @@ class Tried(Checked):
         (size,) = self.pace.world.highest([-(-sum(teaches) // chunks) or 1])
         made = narrowed(batch, worthwhile(teaches, size * chunks))
         return {**made, "num_items_in_batch": items}
+
+
+def warming_up(optimizer: Any, steps: int) -> Any:
+    """To a constant rate. Even the first step has one: its episodes were not played for nothing."""
+    from torch.optim.lr_scheduler import LambdaLR
+
+    return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / (steps + 1)))
+
+
+def total(rewards: Any, weights: Any) -> Any:
+    """What each row is worth, as a column; not a number where nothing was scored."""
+    scored = ~rewards.isnan().all(1)
+    return (rewards * weights).nansum(1).where(scored, float("nan")).unsqueeze(1)
+
+
+def even(parts: Any, size: int) -> Any:
+    """For each row, whether all scored members of its group have the same rewards."""
+    groups = parts.double().view(-1, size, parts.shape[1])
+    most = groups.nan_to_num(nan=float("-inf")).amax(1)
+    least = groups.nan_to_num(nan=float("inf")).amin(1)
+    # A part that nobody has is infinitely far below itself.
+    same = most - least <= SAME * most.abs().maximum(least.abs()).clamp(min=1.0)
+    return same.all(1).repeat_interleave(size)
 
 
 def worthwhile(teaches: Sequence[bool], size: int) -> list[int]:
@@ -154,5 +204,6 @@ def trainer_of(
     trainer.callback_handler.callbacks.insert(0, over(TrainerCallback, pace, _BEGIN))
     trainer.pace, pace.trainer = pace, trainer
     trainer.rollouts, trainer.eyes = rollouts, eyes
-    trainer.leaves_out = settings.equal != "keep"
+    # Of what keeps the model near its base, rows of equal rewards have as much to say as others.
+    trainer.leaves_out = settings.equal != "keep" and not config.beta
     return trainer

@@ -1,0 +1,106 @@
+"""What a step of the trainer learns from, and which settings it does not take."""
+
+from __future__ import annotations
+
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ludus import Episode
+from ludus.errors import BadSetting
+from ludus.train import grpo
+from ludus.train.grpo.trainer import even, total, warming_up
+from train.grpo.trials import FLAT, PICK, tried
+from train.lessons import Seen, curve
+
+
+def third(episode: Episode) -> float:
+    """With what the environment gives 0.3: eight of these have a mean that is another number."""
+    return 0.3 - (episode.reward or 0.0)
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("equal", ["skip", "keep"])
+def test_of_rewards_that_are_all_the_same_nothing_is_learned(
+    model: Path, tmp_path: Path, equal: str
+) -> None:
+    settings = tried(group_size=8, equal=equal, rewards=(f"{__name__}:third",))
+    grpo(PICK, str(model), tmp_path / "out", settings)
+    for line in curve(tmp_path / "out"):
+        assert (line["equal"], line["trained"]) == (1.0, 0.0)
+        assert line["reward"] == pytest.approx(0.3)
+    before, after = weights(model), weights(tmp_path / "out")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("size", range(2, 17))
+def test_rewards_are_the_same_whatever_their_mean_is_rounded_to(size: int) -> None:
+    values = torch.arange(0.01, 2.0, 0.01).repeat_interleave(size).unsqueeze(1)
+    assert even(values, size).all()
+    values[::size] += 1e-3
+    assert not even(values, size).any()
+
+
+def test_what_has_no_score_is_compared_with_nobody() -> None:
+    parts = torch.tensor([[0.5, nan], [nan, nan], [0.2, 0.3], [0.4, 0.1], [nan, nan], [1.0, nan]])
+    sums = total(parts, torch.tensor([1.0, 1.0]))
+    assert sums.isnan().flatten().tolist() == [False, True, False, False, True, False]
+    assert even(sums, 2).tolist() == [True, True, True, True, True, True]
+    assert even(sums, 3).tolist() == [True, True, True, False, False, False]
+    # Each part by itself: the same sum may be made of different ones.
+    assert even(parts, 2).tolist() == [True, True, False, False, True, True]
+
+
+def test_what_keeps_the_model_near_its_base_is_weighed_over_all_rows(
+    model: Path, tmp_path: Path
+) -> None:
+    for equal in ("skip", "keep"):
+        settings = tried(groups=4, equal=equal, seed=3, beta=0.5, learning_rate=1e-2)
+        watch = Seen()
+        grpo(FLAT, str(model), tmp_path / equal, settings, watch=watch)
+        told = [words for words in watch.words if "rewards are kept" in words]
+        assert bool(told) is (equal == "skip")
+    logs = [curve(tmp_path / equal) for equal in ("skip", "keep")]
+    assert 0 < logs[0][0]["equal"] < 1
+    for name in ("loss", "grad_norm", "kl"):
+        assert [line.get(name) for line in logs[0]] == [line.get(name) for line in logs[1]]
+
+
+def test_the_rate_rises_from_the_first_step() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=11.0)
+    schedule, rates = warming_up(optimizer, 10), []
+    for _ in range(12):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([*range(1, 12), 11])
+
+
+def test_no_step_is_played_for_nothing(model: Path, tmp_path: Path) -> None:
+    settings = tried(steps=10, groups=1, max_tokens=8)
+    grpo(PICK, str(model), tmp_path / "out", settings, watch=Seen(stop_after=2))
+    rates = [line["learning_rate"] for line in curve(tmp_path / "out")]
+    assert rates == pytest.approx([1.5e-3, 3e-3])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("loss_type", "foo", "Training cannot begin with these settings: .*foo"),
+        ("scale_rewards", "foo", "foo"),
+        ("num_iterations", "0", "nothing would be learned from any episode"),
+    ],
+)
+def test_a_setting_that_only_a_step_refuses_is_said_in_a_line(
+    model: Path, tmp_path: Path, name: str, value: str, words: str
+) -> None:
+    with pytest.raises(BadSetting, match=words):
+        grpo(PICK, str(model), tmp_path / "out", tried(overrides={name: value}))
+    assert not (tmp_path / "out").exists()
