@@ -18,8 +18,9 @@ demo: $(VENV)/.ludus
 	$(BIN)/ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=models/chain_sum -n 50 \
 		--max-tokens 64 -o evals/chain_sum
 
+# In their own order: by the number of their tests, the files with the longest ones would end it.
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The minutes-long sweeps: every reasoning_gym variant, hundreds of seeds.
 test-slow: $(VENV)/.dev

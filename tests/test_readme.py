@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from policy.models import saved
 from world import serving
 
@@ -44,16 +45,22 @@ def test_the_collector_in_the_docs_plays_groups(tmp_path: Path) -> None:
     assert len({line.split()[1] for line in lines[1:]}) == 5
 
 
-def test_the_curator_in_the_docs_splits_sums(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def curated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder that the curator in the docs ran in, and what it printed."""
     (block,) = blocks("docs/curating.md")
-    assert re.fullmatch(r"\{'train': \d+, 'test': \d+\} \{.*\}", run(block, tmp_path).strip())
+    folder = tmp_path_factory.mktemp("curated")
+    return folder, run(block, folder).strip()
 
 
-def test_the_trainer_in_the_docs_trains_on_what_was_curated(tmp_path: Path) -> None:
-    (curating,), (training,) = blocks("docs/curating.md"), blocks("docs/training.md")
-    run(curating, tmp_path)
-    model = saved(tmp_path / "model")
-    told = run(training.replace("MODEL", str(model)), tmp_path)
+def test_the_curator_in_the_docs_splits_sums(curated: tuple[Path, str]) -> None:
+    assert re.fullmatch(r"\{'train': \d+, 'test': \d+\} \{.*\}", curated[1])
+
+
+def test_the_trainer_in_the_docs_trains_on_what_was_curated(curated: tuple[Path, str]) -> None:
+    (training,), folder = blocks("docs/training.md"), curated[0]
+    model = saved(folder / "model")
+    told = run(training.replace("MODEL", str(model)), folder)
     assert re.fullmatch(r"\d+ \d+\.\d+ models/sums", told.strip()), told
 
 
