@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from program import run_ludus
-from train.diagnosis.runs import Sample, level, ramp, write
+from train.diagnosis.runs import Sample, episode, level, ramp, write
 from typer.testing import CliRunner, Result
 
 from cli.collecting import complaint
@@ -79,6 +79,32 @@ def test_a_run_that_is_under_way_is_told_with_what_there_is(tmp_path: Path) -> N
     assert "39 of 200 (not finished)" in done.stdout
     assert "1 line of log.jsonl could not be read and is left out." in done.stdout
     assert "1 line of episodes.jsonl could not be read and is left out." in done.stdout
+
+
+def test_a_finished_run_has_all_of_its_steps_whatever_its_last_lines_hold(tmp_path: Path) -> None:
+    """Steps that learn from episodes again log no reward; others may not be logged at all."""
+    folder = write(Sample(steps=30), tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    for again in lines[1::2]:
+        for key in ("reward", "equal", "unscored"):
+            del again[key]
+    for logged in (lines, lines[:-3]):
+        (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in logged))
+        assert "steps         30; the first and the last 5 logged" in diagnose(folder).stdout
+        assert json.loads(diagnose(folder, "--json").stdout)["steps"] == 30
+
+
+def test_what_functions_added_is_not_told_as_an_environments(tmp_path: Path) -> None:
+    sample = Sample({"wordle": level(0.4), "catch": level(0.6)}, steps=20)
+    folder = write(sample, tmp_path / "run", settings={"steps": 20, "rewards": ["mine:brief"]})
+    _, attempts = sample.draw()
+    told = [
+        episode(one, reward=(one.reward or 0.0) + 3, rewards={one.environment: one.reward or 0.0})
+        for one in attempts
+    ]
+    (folder / "episodes.jsonl").write_bytes(b"".join(one.as_line() for one in told))
+    parts = {part.name: part for part in read_run(folder).diagnosis().parts}
+    assert parts["wordle"].initial < parts["catch"].initial < 1
 
 
 def test_held_out_rewards_are_told(tmp_path: Path) -> None:

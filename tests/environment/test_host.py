@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
 from typing import Any
 
@@ -14,7 +16,7 @@ from ludus.client.endpoint import LocalEndpoint
 from ludus.data.content import plain
 from ludus.environment.host import Host
 from ludus.environment.inspection import contract_of
-from ludus.errors import ExecutionFailed, InvalidAction
+from ludus.errors import ExecutionFailed, FactoryFailed, InvalidAction
 
 
 class Odd(ToolEnvironment):
@@ -81,6 +83,101 @@ async def test_a_crash_is_an_error_and_not_a_result() -> None:
         with pytest.raises(ExecutionFailed, match="ZeroDivisionError: oops"):
             await session.call("crash")
         assert (await session.call("show")).content
+
+
+class Leaving(ToolEnvironment):
+    """Ends the process where it can, as code that a model wrote may."""
+
+    def reset(self, *, leave: bool = False) -> str:
+        if leave:
+            sys.exit(3)
+        return "Leave."
+
+    @tool
+    def leave(self) -> str:
+        """Leave."""
+        sys.exit("enough")
+
+    def get_task(self, split: str, index: int) -> dict[str, Any]:
+        sys.exit(4)
+
+    def oracle(self) -> None:
+        sys.exit(5)
+
+    def close(self) -> None:
+        sys.exit(6)
+
+
+class LeavingLater(Leaving):
+    """The same, after a while."""
+
+    @tool
+    async def leave_later(self) -> str:
+        """Leave."""
+        await asyncio.sleep(0)
+        sys.exit("enough")
+
+
+class LeavingAside(Leaving):
+    """The same in a thread."""
+
+    blocking = True
+
+
+@pytest.mark.parametrize(
+    ("cls", "way"), [(Leaving, "leave"), (LeavingLater, "leave_later"), (LeavingAside, "leave")]
+)
+async def test_an_exit_costs_one_call_and_not_the_process(cls: type, way: str) -> None:
+    host = Host(contract_of(cls))
+    await host.start()
+    with pytest.raises(ExecutionFailed, match="SystemExit: 3"):
+        await host.reset({"leave": True})
+    with pytest.raises(ExecutionFailed, match="SystemExit: 4"):
+        await host.reset({"split": "train", "index": 0})
+    await host.reset({})
+    with pytest.raises(ExecutionFailed, match="SystemExit: enough"):
+        await host.call(way, {})
+    with pytest.raises(ExecutionFailed, match="SystemExit: 5"):
+        await host.ask("oracle")
+    await host.close()
+
+
+async def test_an_exit_on_the_quick_way_is_an_error_too() -> None:
+    host = Host(contract_of(Leaving))
+    await host.start()
+    with pytest.raises(ExecutionFailed, match="SystemExit: 3"):
+        host.reset_now({"leave": True})
+
+
+async def test_an_environment_that_cannot_be_built_without_leaving_is_named() -> None:
+    class Stillborn(Leaving):
+        """Leaves at once."""
+
+        def __init__(self) -> None:
+            sys.exit(1)
+
+    with pytest.raises(FactoryFailed, match="could not be built: SystemExit: 1"):
+        await Host(contract_of(Stillborn)).start()
+
+
+async def test_a_signal_that_comes_during_a_step_is_no_fault_of_it() -> None:
+    class Slowly(Leaving):
+        """Is interrupted by whoever wants to end the process."""
+
+        def reset(self, *, leave: bool = False) -> str:
+            signal.raise_signal(signal.SIGTERM)
+            return "too late"
+
+    def hear(number: int, frame: object) -> None:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, hear)
+    try:
+        async with endpoint(Slowly).session() as session:
+            with pytest.raises(SystemExit, match="143"):
+                await session.reset()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def test_task_arguments_are_validated_by_their_hints() -> None:

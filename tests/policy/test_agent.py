@@ -9,11 +9,11 @@ import pytest
 from students import of_family
 
 from ludus import connect
-from ludus.agents.agent import Finish, Situation
+from ludus.agents.agent import Finish, Reply, Situation
 from ludus.data.episode import Episode, StopReason, Tokens
 from ludus.data.messages import Message, calling
 from ludus.data.tools import ToolCall, ToolSpec
-from ludus.errors import BadSetting
+from ludus.errors import BadSetting, RequestRefused
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.dialect import dialect_of
 from ludus.policy.load import Policy
@@ -126,12 +126,48 @@ async def test_a_reply_without_room_for_a_call_ends_the_episode(taught: Policy) 
     assert (episode.stop_reason, episode.usage.completion_tokens) == (StopReason.MAX_TOKENS, 2)
 
 
-async def test_a_conversation_that_is_longer_than_the_context_is_cut_off(taught: Policy) -> None:
+async def test_a_conversation_that_grows_longer_than_the_context_is_cut_off(
+    taught: Policy,
+) -> None:
+    talk = [Message(role="user", content="Begin."), Message(role="user", content="long " * 2000)]
     async with PolicyAgent(taught) as agent:
-        act = await agent.begin(Situation(COUNTER, ()))
-        reply = await act.act([Message(role="user", content="very long " * 1000)])
+        player = await agent.begin(Situation(COUNTER, ()))
+        await player.act(talk[:1], max_tokens=2)
+        reply = await player.act(talk)
     assert (reply.finish, reply.message.text) == (Finish.LENGTH, "")
     assert reply.usage.prompt_tokens > 1024 and reply.usage.completion_tokens == 0
+
+
+async def test_a_task_that_leaves_no_room_for_a_reply_is_nobodys_score(taught: Policy) -> None:
+    long = Message(role="user", content="long " * 2000)
+    async with PolicyAgent(taught) as agent:
+        player = await agent.begin(Situation(COUNTER, ()))
+        with pytest.raises(
+            RequestRefused, match=r"^The prompt has \d,\d+ tokens, and the model re"
+        ):
+            await player.act([long])
+
+
+async def test_a_prompt_with_room_for_one_token_is_answered_and_with_none_refused(
+    random_talker: Policy,
+) -> None:
+    short = Message(role="user", content="Begin.")
+    config = random_talker.model.config
+    usual = config.max_position_embeddings
+
+    async def asked() -> Reply:
+        async with PolicyAgent(random_talker) as agent:
+            return await (await agent.begin(Situation(COUNTER, ()))).act([short], max_tokens=4)
+
+    try:
+        length = (await asked()).usage.prompt_tokens
+        config.max_position_embeddings = length + 1
+        assert (await asked()).usage.completion_tokens == 1
+        config.max_position_embeddings = length
+        with pytest.raises(RequestRefused, match=f"has {length} .* reads {length} at most"):
+            await asked()
+    finally:
+        config.max_position_embeddings = usual
 
 
 async def test_the_same_plan_samples_the_same_and_members_of_a_group_differ(

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from rollout.collecting import QUICK, job, read
 from students import of_family
+from world import Counter
 
+from ludus.data.episode import StopReason
 from ludus.errors import BadSetting, RunError
 from ludus.policy import load
 from ludus.policy.agent import PolicyAgent
@@ -43,6 +45,31 @@ async def test_episodes_that_are_played_at_once_share_batches(
     assert outcome.summary["episodes"] == 24 and {episode.reward for episode in episodes} == {1.0}
     sampled = sum(sum(episode.tokens.mask) for episode in episodes if episode.tokens)
     assert max(sizes) == 16 and len(sizes) < sampled / 6
+
+
+class Wordy(Counter):
+    """Every other task is longer than a tiny model can read."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        return super().reset(seed=seed, goal=goal) + " please" * (5000 * ((seed or 0) % 2))
+
+
+async def test_a_task_that_cannot_be_read_is_a_fault_and_is_not_tried_again(
+    taught: Policy, tmp_path: Path
+) -> None:
+    async with PolicyAgent(taught, temperature=0) as agent:
+        wordy = job("policy.test_collecting:Wordy", n=12, task={"goal": GOAL})
+        await collect(wordy, agent, tmp_path / "run", tuning=QUICK)
+    played = read(tmp_path / "run")
+    long = [each for each in played if (each.seed or 0) % 2]
+    short = [each for each in played if each not in long]
+    assert long and short and {each.error for each in short} == {None}
+    assert {(each.attempt, each.reward, each.stop_reason) for each in long} == {
+        (1, None, StopReason.BROKEN)
+    }
+    (fault,) = {each.error for each in long}
+    assert fault is not None and (fault.kind, fault.where) == ("RequestRefused", "model")
+    assert "the model reads 1,024 at most: no room is left for a reply." in fault.message
 
 
 async def test_a_model_is_loaded_once_for_all_who_want_it(tmp_path: Path) -> None:

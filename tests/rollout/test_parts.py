@@ -1,23 +1,13 @@
-"""Breaker, budget, watchdog and the pool of sessions, each by itself."""
+"""Breaker, budget and watchdog, each by itself."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import Any
 
-import pytest
-from world import Counter, serving
-
-from ludus import connect
-from ludus.client.endpoint import Endpoint
-from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Usage
-from ludus.errors import CapacityReached, ConnectFailed, SessionError
 from ludus.rollout.activity import Activity
 from ludus.rollout.breaker import Breaker
 from ludus.rollout.budget import SCOUTS, Budget
-from ludus.rollout.sessions import SessionPool
 from ludus.rollout.tally import Tally
 from ludus.rollout.watchdog import Watchdog
 
@@ -159,116 +149,3 @@ def test_the_watchdog_names_an_environment_that_holds_up_everything() -> None:
         time.sleep(0.4)
     assert said[0].startswith("Everything has stood still for 0 s: maze holds up the event loop")
     assert "blocking = True" in said[0]
-
-
-class FakeEndpoint(Endpoint):
-    """Takes so many sessions, and is away when told so."""
-
-    spec = "fake"
-
-    def __init__(self, capacity: int = 100) -> None:
-        self.capacity = capacity
-        self.open = 0
-        self.most = 0
-        self.away = False
-
-    def session(self) -> Session:
-        return FakeSession(self)
-
-
-class FakeSession(Session):
-    def __init__(self, endpoint: FakeEndpoint) -> None:
-        self._endpoint = endpoint
-        self._taken = False
-
-    async def open(self) -> None:
-        await asyncio.sleep(0)
-        if self._endpoint.away:
-            raise ConnectFailed("Nobody answers.")
-        if self._endpoint.open >= self._endpoint.capacity:
-            raise CapacityReached("Full.")
-        self._taken = True
-        self._endpoint.open += 1
-        self._endpoint.most = max(self._endpoint.most, self._endpoint.open)
-
-    async def close(self) -> None:
-        self._endpoint.open -= self._taken
-
-    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
-        raise NotImplementedError
-
-    async def step(self, action: Any) -> StepResult[dict[str, Any]]:
-        raise NotImplementedError
-
-    async def state(self) -> dict[str, Any]:
-        return {}
-
-
-async def test_sessions_are_used_again() -> None:
-    endpoint = FakeEndpoint()
-    pool = SessionPool(endpoint)
-    for _ in range(5):
-        pool.keep(await pool.take())
-    assert endpoint.most == 1
-    await pool.close()
-    assert endpoint.open == 0
-
-
-async def test_a_full_server_sets_the_number_of_sessions_and_nobody_fails() -> None:
-    endpoint = FakeEndpoint(capacity=3)
-    pool = SessionPool(endpoint)
-
-    async def use() -> None:
-        session = await pool.take()
-        await asyncio.sleep(0.001)
-        pool.keep(session)
-
-    await asyncio.gather(*(use() for _ in range(40)))
-    assert endpoint.most == 3
-
-
-async def test_who_was_refused_beside_others_gets_a_session_when_there_is_one() -> None:
-    endpoint = FakeEndpoint(capacity=0)
-    pool = SessionPool(endpoint, patience=5)
-    waiting = [asyncio.create_task(pool.take()) for _ in range(3)]
-    await asyncio.sleep(0.05)
-    endpoint.capacity = 3
-    async with asyncio.timeout(2):
-        await asyncio.gather(*waiting)
-
-
-async def test_a_server_that_is_gone_is_waited_for() -> None:
-    endpoint = FakeEndpoint()
-    pool = SessionPool(endpoint, patience=5)
-    await pool.drop(await pool.take())
-    endpoint.away = True
-    waiting = asyncio.create_task(pool.take())
-    await asyncio.sleep(0.15)
-    assert pool.waiting_since is not None
-    endpoint.away = False
-    await waiting
-    assert pool.waiting_since is None
-
-
-async def test_patience_has_an_end() -> None:
-    endpoint = FakeEndpoint()
-    pool = SessionPool(endpoint, patience=0.2)
-    await pool.drop(await pool.take())
-    endpoint.away = True
-    with pytest.raises(SessionError):
-        await pool.take()
-
-
-async def test_a_real_server_with_one_place_serves_everybody_in_turn() -> None:
-    with serving(Counter, max_sessions=1, queue_timeout=0.01) as served:
-        pool = SessionPool(connect(served.url))
-
-        async def use(number: int) -> str:
-            session = await pool.take()
-            result = await session.reset(goal=number)
-            pool.keep(session)
-            return str(result.content)
-
-        seen = await asyncio.gather(*(use(number) for number in range(1, 9)))
-        assert seen == [f"Reach {number}." for number in range(1, 9)]
-        await pool.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 from ludus.data.tools import ToolSpec
 from ludus.environment.contract import Contract
+from ludus.environment.faults import blamed, is_fault, words_of
 from ludus.environment.threads import Worker, Workers
 from ludus.environment.tool_environment import as_observation
 from ludus.errors import (
@@ -77,11 +78,13 @@ class Host:
             later = "_async" if self.contract.later else ""
             self._reset = getattr(self._environment, f"reset{later}")
             self._do = getattr(self._environment, f"step{later}")
-        except Exception as error:
+        except BaseException as error:
             if self._own is not None:
                 self._own.stop()
+            if not is_fault(error):
+                raise
             raise FactoryFailed(
-                f"{self.contract.spec} could not be built: {_words(error)}",
+                f"{self.contract.spec} could not be built: {words_of(error)}",
                 details={"factory_name": self.contract.cls.__name__},
             ) from error
 
@@ -150,7 +153,7 @@ class Host:
                 found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found or {})
             )
         except (TypeError, ValueError) as error:
-            raise ExecutionFailed(f"The state is no mapping: {_words(error)}") from error
+            raise ExecutionFailed(f"The state is no mapping: {words_of(error)}") from error
         if self.contract.native:
             state |= {"episode_id": self.episode_id, "step_count": self.steps}
         return state
@@ -161,7 +164,12 @@ class Host:
         if not callable(found):
             raise NotImplementedError(f"{self.contract.spec} has no {method}.")
         async with self._turn:
-            return await self._run(lambda: found(*arguments))
+            try:
+                return await self._run(lambda: found(*arguments))
+            except Exception:
+                raise
+            except BaseException as error:
+                raise blamed(error) from error
 
     async def close(self) -> None:
         """Give the environment back, without waiting for a step that hangs.
@@ -185,9 +193,10 @@ class Host:
         try:
             if callable(close := getattr(environment, "close", None)):
                 await self._run(close)
-        except Exception:
+        except BaseException as error:
             # It is going away in any case, and what it played is long recorded.
-            pass
+            if not is_fault(error):
+                raise
         finally:
             if self._own is not None:
                 self._own.stop()
@@ -254,8 +263,10 @@ class Host:
             try:
                 chosen = self._environment.get_task(task["split"], task["index"])
             except (AttributeError, IndexError, KeyError) as error:
-                message = f"No task {task['index']!r} in split {task['split']!r}: {_words(error)}"
+                message = f"No task {task['index']!r} in split {task['split']!r}: {words_of(error)}"
                 raise InvalidAction(message) from None
+            except BaseException as error:
+                raise blamed(error) from error
             return {**chosen, **rest}
         return task
 
@@ -279,20 +290,16 @@ class Host:
         self._require_open()
         try:
             return await self._timed(call, what)
-        except WireError:
-            raise
-        except Exception as error:
-            raise ExecutionFailed(_words(error)) from error
+        except BaseException as error:
+            raise blamed(error) from error
 
     def _attempt(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call it, and turn whatever it raises into the wire's errors."""
         self._require_open()
         try:
             return method(*arguments, **named)
-        except WireError:
-            raise
-        except Exception as error:
-            raise ExecutionFailed(_words(error)) from error
+        except BaseException as error:
+            raise blamed(error) from error
 
     def _require_open(self) -> None:
         if self._environment is None:
@@ -328,7 +335,3 @@ def _keep(task: asyncio.Task[None]) -> None:
     """Hold on to a task that nobody awaits; the loop itself does not."""
     _background.add(task)
     task.add_done_callback(_background.discard)
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -23,6 +23,7 @@ from ludus.errors import AgentError, LudusError
 from ludus.policy.engines import PLAIN_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.generate import Generator, Sampled, Sampling
+from ludus.policy.requests import context_of, refuse_unreadable
 from ludus.policy.settings import checked, recommended, recommended_for, sampling_of, told
 
 if TYPE_CHECKING:
@@ -188,6 +189,9 @@ class _PolicyPlayer(Player):
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         await self._hear(messages)
         prompt = tuple(self._ids)
+        if self._turn == 0:
+            # Later it is the episode that has filled the context, and that is how it ends.
+            refuse_unreadable(prompt, context_of(self._model.policy.model))
         sampled = await self._sample(prompt, MAX_TOKENS if max_tokens is None else max_tokens)
         self._say(sampled)
         return Reply(

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any
 
 from ludus.errors import BadSetting
-from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted, nobody
+from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted, context_of, nobody
 from ludus.policy.sampling import Chooser
 from ludus.policy.tally import Tally
 
@@ -65,9 +65,7 @@ class Decoder:
         self.model = model
         self.pad_id = pad_id
         self.tally = Tally()
-        config = model.config.get_text_config(decoder=True)
-        self.context: int | None = getattr(config, "max_position_embeddings", None)
-        """How many tokens a prompt and its reply may have together."""
+        self.context = context_of(model)
         # An adapter passes on what it does not name itself.
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._known = inspect.signature(base.forward).parameters

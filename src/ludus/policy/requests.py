@@ -7,13 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ludus.errors import RequestRefused
 from ludus.policy.sampling import Sampling
 from ludus.policy.tally import Tally
 
 if TYPE_CHECKING:
     from ludus.policy.eyes.pictures import Picture
+
+
+def context_of(model: Any) -> int | None:
+    """How many tokens a prompt and its reply may have together, if the model says so."""
+    config = model.config.get_text_config(decoder=True)
+    found = getattr(config, "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def refuse_unreadable(prompt: Sequence[int], context: int | None) -> None:
+    """A prompt that leaves no room for a single token: the model cannot so much as begin."""
+    if context is not None and len(prompt) >= context:
+        raise RequestRefused(
+            f"The prompt has {len(prompt):,} tokens, and the model reads {context:,} at most: no "
+            "room is left for a reply. Give it tasks that show less, or take a model that reads "
+            "more."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from ludus.errors import CapacityReached, ConnectFailed, ExecutionFailed, Sessio
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 ASK_AGAIN = 30.0
 """Seconds after which a server that was full is asked for more again."""
+BREAK = 30.0
+"""Seconds in which nobody asks, after which the next wait is another one."""
 
 
 class SessionPool:
@@ -27,7 +29,8 @@ class SessionPool:
         self.endpoint = endpoint
         self.patience = patience
         self.waiting_since: float | None = None
-        """Since when nobody has answered, if so; for the display."""
+        """Since when nobody has answered, if so."""
+        self._missed_at = 0.0
         self._idle: deque[Session] = deque()
         self._open = 0
         self._room: int | None = None
@@ -37,23 +40,25 @@ class SessionPool:
 
     async def take(self) -> Session:
         """A session for one episode; give it back with `keep` or `drop`."""
-        began, pause = time.monotonic(), FIRST_PAUSE
+        pause = FIRST_PAUSE
         while True:
             if self._idle:
                 return self._idle.pop()
             if self._full():
                 await self._somebody_leaves()
                 continue
+            asked_at = time.monotonic()
             try:
                 return await self._opened()
             except (CapacityReached, ConnectFailed) as error:
-                if not await self._worth_waiting(error, began, pause):
+                if not await self._worth_waiting(error, asked_at, pause):
                     raise
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def keep(self, session: Session) -> None:
         """The episode went well: the next one may use the session."""
         self._idle.append(session)
+        self.waiting_since = None
         self._freed.set()
 
     async def drop(self, session: Session) -> None:
@@ -85,15 +90,17 @@ class SessionPool:
         self.waiting_since = None
         return session
 
-    async def _worth_waiting(self, error: SessionError, began: float, pause: float) -> bool:
-        """Wait, unless that has been tried for long enough."""
-        full = isinstance(error, CapacityReached)
+    async def _worth_waiting(self, error: SessionError, asked_at: float, pause: float) -> bool:
+        """Wait, unless that has been tried for long enough: by all together, and not by each."""
+        full, now = isinstance(error, CapacityReached), time.monotonic()
         if full and self._open:
-            self._room, self._refused_at = self._open, time.monotonic()
+            self._room, self._refused_at = self._open, now
             return True
-        if time.monotonic() - began > self.patience:
+        if self.waiting_since is None or asked_at - self._missed_at > BREAK:
+            self.waiting_since = now
+        self._missed_at = now
+        if now - self.waiting_since > self.patience:
             return False
-        self.waiting_since = self.waiting_since or time.monotonic()
         await asyncio.sleep(pause)
         return True
 

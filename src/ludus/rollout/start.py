@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from ludus.data.run import RunFolder, beside
 from ludus.data.settings import digest
 from ludus.data.tools import JsonObject
 from ludus.errors import BadSetting, CapacityReached, ExecutionFailed, InvalidAction
+from ludus.rollout.activity import Activity
 from ludus.rollout.budget import Budget
 from ludus.rollout.collector import Collector
 from ludus.rollout.job import Job
@@ -156,12 +157,23 @@ def _plan(job: Job, agent: Agent, places: Mapping[str, Place]) -> Plan:
     )
 
 
-async def rehearse(plan: Plan, places: Mapping[str, Place], episodes: int) -> None:
-    """Begin a task everywhere, so that what cannot be is said before there is a run folder."""
+async def rehearse(
+    plan: Plan,
+    places: Mapping[str, Place],
+    episodes: int,
+    activities: MutableMapping[str, Activity] | None = None,
+) -> None:
+    """Begin a task everywhere, so that what cannot be is said before there is a run folder.
+
+    `activities` has what is being done, for a watchdog to look at.
+    """
+    activities = {} if activities is None else activities
     for spec, place in places.items():
         firsts = range(0, episodes, plan.group_size)
         tasks = (plan[index].task for index in firsts if plan.spec_of(index) == spec)
+        activities[spec] = Activity(f"The rehearsal of {spec}", place.name, "reset")
         await _begin_one_of(spec, place, list(islice(tasks, REHEARSALS)))
+        del activities[spec]
 
 
 async def _begin_one_of(spec: str, place: Place, tasks: Sequence[JsonObject]) -> None:

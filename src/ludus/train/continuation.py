@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import BadSetting, LudusError, RunError
+from ludus.policy.meanwhile import changing_shapes
 from ludus.train import folder, record
 from ludus.train.ending import outcome_of
 from ludus.train.job import Job
@@ -51,7 +52,9 @@ def trained(trainer: Any, checkpoint: Path | None) -> None:
     import torch
 
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        # Hardly a batch is as long as another.
+        with changing_shapes():
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except LudusError:
         raise
     except torch.OutOfMemoryError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from ludus.data.episode import Episode, StopReason, Tokens
+from ludus.data.episode import Episode, StopReason, Tokens, Usage
 from ludus.data.messages import Message
 from ludus.train.diagnosis.played import Attempt, Played, played
 
@@ -92,9 +92,10 @@ class Sample:
         reward = self.worth[chance.random() < odds]
         broken = chance.random() < self.faults
         reason = StopReason.BROKEN if broken else StopReason.DONE
+        scored = None if broken else reward
         return Attempt(
             f"1a2b3c4d-{index:06d}", step, name, f"{group:016x}", reason.value,
-            None if broken else reward,
+            scored, scored,
         )  # fmt: skip
 
     def _line(self, step: int, found: Sequence[Attempt], noise: random.Random) -> dict[str, Any]:
@@ -145,6 +146,8 @@ def episode(one: Attempt, **changes: Any) -> Episode:
         "episode_id": one.name,
         "stop_reason": StopReason(one.stop_reason),
         "reward": one.reward,
+        "usage": Usage(completion_tokens=one.sampled),
+        "error": one.fault,
         "environment": one.environment,
         "group_id": one.task,
         "agent": {"provider": "hf", "model": "student", "step": one.step},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,19 @@ from train.diagnosis.runs import Sample, level, ramp
 def attempts(rewards: dict[tuple[int, str], list[float]]) -> Played:
     """Rewards by step and task."""
     return played(
-        Attempt(f"{task}-{number}", step, "wordle", task, "done", reward)
+        Attempt(f"{task}-{number}", step, "wordle", task, "done", reward, reward)
         for (step, task), found in rewards.items()
         for number, reward in enumerate(found)
     )
+
+
+def with_a_function(sample: Sample, *, worth: float) -> tuple[list[dict[str, Any]], Played]:
+    """A run in which a function of the user's gives as much to everybody."""
+    lines, found = sample.draw()
+    for line in lines:
+        line["reward"] += worth
+        line["rewards/brevity/mean"] = worth
+    return lines, played(one._replace(reward=(one.reward or 0.0) + worth) for one in found)
 
 
 def log(*rewards: float) -> list[dict[str, float]]:
@@ -102,6 +112,13 @@ def test_a_handful_of_tasks_has_no_interval() -> None:
     assert change(log(0.5, 1.0), found).interval is None
 
 
+def test_steps_that_learn_from_episodes_again_are_steps_too() -> None:
+    lines = [{"step": step, **({"reward": 0.5} if step % 2 else {})} for step in range(1, 13)]
+    found = diagnose(lines)
+    assert (found.steps, found.window, len(found.curve)) == (12, 3, 6)
+    assert "rewards are logged of 6 steps" in found.verdicts[0].finding
+
+
 def test_a_step_that_was_logged_twice_counts_once_as_it_was_last() -> None:
     assert change([*log(0.0, 0.5), *log(0.0, 1.0)]).final == 1.0
 
@@ -115,6 +132,43 @@ def test_environments_have_intervals_and_reward_functions_are_told_from_the_log(
     assert list(parts) == ["catch", "wordle", "brevity"]
     assert parts["wordle"].delta > 0.3 > abs(parts["catch"].delta)
     assert parts["wordle"].interval is not None and parts["brevity"].interval is None
+
+
+def test_under_an_environments_name_stands_what_it_gave_and_not_the_sum() -> None:
+    """As in the log, which is read beside it."""
+    sample = Sample({"wordle": level(0.2), "catch": level(0.7)})
+    lines, found = with_a_function(sample, worth=2.0)
+    diagnosis = diagnose(lines, found)
+    assert diagnosis.reward is not None and diagnosis.reward.initial > 2.0
+    parts = {part.name: part for part in diagnosis.parts}
+    for name in ("wordle", "catch"):
+        logged = fmean(line[f"rewards/{name}/mean"] for line in lines[:15])
+        assert parts[name].initial == pytest.approx(logged) and parts[name].scale.unit
+    assert parts["brevity"].initial == 2.0
+
+
+def test_one_environment_is_told_apart_from_a_function_beside_it() -> None:
+    diagnosis = diagnose(*with_a_function(Sample(), worth=2.0))
+    assert [part.name for part in diagnosis.parts] == ["wordle", "brevity"]
+    assert diagnosis.reward is not None
+    assert diagnosis.reward.initial == pytest.approx(diagnosis.parts[0].initial + 2.0)
+
+
+def test_environments_have_scales_of_their_own() -> None:
+    mixed = [("wordle", 0.5), ("catch", 5.0)]
+    found = played(
+        Attempt(f"{name}-{step}", step, name, f"{name}-{step}", "done", reward, reward)
+        for step in (1, 2)
+        for name, reward in mixed
+    )
+    catch, wordle = diagnose(log(1.0, 1.0), found).parts
+    assert wordle.scale.unit and not catch.scale.unit
+
+
+def test_a_scale_of_which_only_means_are_known_is_wider_than_they_are() -> None:
+    lines = [{"step": step, "reward": 5.0 + step / 100, "reward_std": 3.0} for step in range(1, 21)]
+    scale = change(lines).scale
+    assert [scale.low, scale.high] == pytest.approx([2.01, 8.2])
 
 
 def test_one_environment_is_not_told_twice() -> None:

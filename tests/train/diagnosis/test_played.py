@@ -9,13 +9,14 @@ from time import process_time
 
 import pytest
 
-from ludus.data.episode import Tokens
+from ludus.data.episode import Fault, Tokens
+from ludus.data.messages import Message
 from ludus.train.diagnosis import read_played
 from ludus.train.diagnosis.played import Attempt, attempt_of, equal_share
 from ludus.train.grpo.groups import SAME
 from train.diagnosis.runs import Sample, episode
 
-ONE = Attempt("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5)
+ONE = Attempt("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5, 0.5, 7)
 
 
 def written(folder: Path, *attempts: Attempt, rest: bytes = b"") -> Path:
@@ -41,6 +42,41 @@ def test_an_episode_is_read_back_as_it_was_written() -> None:
 def test_what_a_task_holds_does_not_mislead(changes: dict[str, object]) -> None:
     found = attempt_of(episode(ONE, **changes).as_line())
     assert found == ONE._replace(environment=str(changes.get("environment", "wordle")))
+
+
+def test_what_the_environment_gave_is_told_from_what_functions_added() -> None:
+    line = episode(ONE, rewards={"wordle": 0.2, "length": 3.0}).as_line()
+    found = attempt_of(line, summed=True)
+    assert found is not None and (found.reward, found.given) == (0.5, 0.2)
+    alone = attempt_of(line)
+    assert alone is not None and alone.given == 0.5, "then it is a part of the environment's own"
+    unscored = attempt_of(episode(ONE, rewards={"length": 3.0}).as_line(), summed=True)
+    assert unscored is not None and unscored.given is None
+
+
+def test_a_tool_that_speaks_of_rewards_does_not_mislead() -> None:
+    schema = {"properties": {"a": 1, "rewards": {"wordle": 9.0}, "tokens": []}}
+    tools = ({"type": "function", "function": {"name": "guess", "parameters": schema}},)
+    words = Message(role="user", content='{"a":1,"rewards":{"wordle":9.0},"tokens":null}')
+    parts = {"wordle": 0.2}
+    found = attempt_of(
+        episode(ONE, tools=tools, messages=(words,), rewards=parts).as_line(), summed=True
+    )
+    assert found == ONE._replace(given=0.2)
+
+
+def test_a_fault_is_read_with_its_words(tmp_path: Path) -> None:
+    fault = Fault(kind="RequestRefused", where="model", message='No "rewards":{} are left.')
+    broken = ONE._replace(stop_reason="broken", reward=None, given=None, fault=fault)
+    assert read_played(written(tmp_path, ONE, broken)).broken == broken
+
+
+@pytest.mark.parametrize(("budget", "full"), [(8, 1), (7, 0), (None, 0)])
+def test_an_episode_with_tokens_left_to_say_ended_at_the_context(
+    budget: int | None, full: int, tmp_path: Path
+) -> None:
+    cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
+    assert read_played(written(tmp_path, ONE, cut), budget=budget).full == full
 
 
 def test_another_order_of_the_fields_is_read_too() -> None:
@@ -78,10 +114,10 @@ def test_no_file_is_no_episodes(tmp_path: Path) -> None:
 def test_members_of_a_group_come_together_and_faults_are_left_out(tmp_path: Path) -> None:
     names = [f"1a2b3c4d-{number:06d}" for number in range(4)]
     one, two, three = (ONE._replace(name=name) for name in names[:3])
-    broken = ONE._replace(name=names[3], stop_reason="broken", reward=None)
+    broken = ONE._replace(name=names[3], stop_reason="broken", reward=None, given=None)
     found = read_played(written(tmp_path, one, two, three._replace(task="other"), broken))
     assert [group.rewards for group in found.groups] == [(0.5, 0.5), (0.5,)]
-    assert found.broken == names[3] and found.stops == {"done": 3, "broken": 1}
+    assert found.broken == broken and found.stops == {"done": 3, "broken": 1}
 
 
 def test_an_episode_that_was_played_again_counts_once(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +83,23 @@ def test_a_killed_run_goes_on_to_the_same_end(model: Path, tmp_path: Path) -> No
         for way in ("whole", "parts")
     ]
     assert names[0] == names[1]
+
+
+class Hasty(Seen):
+    """Ends the run when the first step is told of."""
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        if line["step"] == 1:
+            raise KeyboardInterrupt
+
+
+def test_a_run_without_a_checkpoint_begins_its_log_anew(model: Path, tmp_path: Path) -> None:
+    settings, out = tried(steps=2, eval_every=1, eval_episodes=2), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        grpo(PICK, str(model), out, settings, watch=Hasty())
+    assert [line["step"] for line in curve(out)] == [0, 1]
+    assert grpo(PICK, str(model), out, settings).resumed_from is None
+    assert [line["step"] for line in curve(out)] == [0, 1, 1, 2, 2]
 
 
 def test_another_environment_is_another_run(model: Path, tmp_path: Path) -> None:

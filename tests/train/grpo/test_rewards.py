@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,15 @@ async def climbing(episode: Episode) -> float | None:
 
 def broken(episode: Episode) -> float:
     raise KeyError("nothing there")
+
+
+def leaving(episode: Episode) -> float:
+    sys.exit("enough")
+
+
+async def leaving_later(episode: Episode) -> float:
+    await asyncio.sleep(0)
+    sys.exit("enough")
 
 
 def endless(episode: Episode) -> float:
@@ -137,7 +147,7 @@ def test_two_functions_of_one_name_are_called_by_their_modules_too(
         rewards_of([f"{HERE}:brief", f"{HERE}:brief=2"])
 
 
-@pytest.mark.parametrize("name", ["broken", "endless"])
+@pytest.mark.parametrize("name", ["broken", "leaving", "leaving_later", "endless"])
 def test_a_function_that_fails_is_named(name: str) -> None:
     with pytest.raises(RunError, match=f"reward function {name}"):
         scored([f"{HERE}:{name}"], an_episode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,24 @@ def test_own_reward_functions_count_by_their_weight_and_may_not_apply(
     assert "brief" not in kept[0].rewards
     assert logged["rewards/brief/mean"] == pytest.approx(-0.5)
     assert logged["reward"] == pytest.approx(sum(each.reward or 0 for each in kept) / 4)
+
+
+def test_judges_who_take_their_time_are_asked_all_at_once(tmp_path: Path, policy: Policy) -> None:
+    asked = 0
+    everybody = asyncio.Event()
+
+    async def judge(episode: Episode) -> float:
+        nonlocal asked
+        asked += 1
+        if asked == len(REPLIES):
+            everybody.set()
+        async with asyncio.timeout(5):
+            await everybody.wait()
+        return float(episode.turns)
+
+    rewards = Rewards((Reward("judge", 1.0, judge),))
+    kept, _, _ = rolled(tmp_path, policy, "world:Counter", rewards, REPLIES)
+    assert [each.rewards["judge"] for each in kept] == [each.turns for each in kept]
 
 
 def test_a_fault_is_left_out_and_takes_nobody_with_it(tmp_path: Path, policy: Policy) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ludus.train.diagnosis.course import Course, Line, column, mean, step_of
+from ludus.train.diagnosis.course import Course, Line, column, figure, mean, step_of
 from ludus.train.diagnosis.played import Group, Played
 
 _TAIL = 0.025
@@ -52,7 +52,13 @@ class Scale:
 
     @property
     def unit(self) -> bool:
+        """Whether the best that there is is known, and not only the best that was seen."""
         return (self.low, self.high) == (0.0, 1.0)
+
+    @property
+    def blank(self) -> bool:
+        """Whether all rewards were the same, which may be the best or the worst that there is."""
+        return self.low == self.high
 
     def place(self, reward: float) -> float:
         """Where a reward lies: 0 at the worst, 1 at the best."""
@@ -91,19 +97,17 @@ class Change:
 
 
 def change_of(course: Course, played: Played, environment: str | None = None) -> Change | None:
-    """The whole reward's change, or that in one environment. None: it was not played at an end.
+    """How the whole reward changed, or what one environment gave. None: not played at an end.
 
     From the episodes where they are there. Only the log knows what stands in no episode, but it
     cannot tell how sure it is.
     """
     name = environment or "reward"
-    first, last = ends(course, played, environment)
-    if first and last:
-        scale = Scale.of(reward for group in played.groups for reward in group.rewards)
-        one, other = _sums(first), _sums(last)
+    one, other = (_sums(groups, environment) for groups in ends(course, played, environment))
+    if one and other:
+        scale = Scale.of(reward for group in played.groups for reward in group.of(environment))
         return Change(name, _mean(one), _mean(other), scale, difference(one, other))
-    key = f"rewards/{environment}/mean" if environment else "reward"
-    return logged_change(course, name, key)
+    return logged_part(course, environment) if environment else logged_reward(course)
 
 
 def ends(
@@ -118,23 +122,43 @@ def ends(
     )
 
 
-def logged_change(course: Course, name: str, key: str) -> Change | None:
-    """What the log alone tells of a figure."""
+def logged_reward(course: Course) -> Change | None:
+    """What the log alone tells of the whole reward."""
+    return _logged(course, "reward", "reward", "reward_std")
+
+
+def logged_part(course: Course, name: str) -> Change | None:
+    """What it tells of an environment, or of a reward function."""
+    return _logged(course, name, f"rewards/{name}/mean", f"rewards/{name}/std")
+
+
+def _logged(course: Course, name: str, key: str, spread: str) -> Change | None:
     initial, final = mean(course.beginning, key), mean(course.end, key)
     if initial is None or final is None:
         return None
-    return Change(name, initial, final, Scale.of(column(course.lines, key)))
+    scale = Scale.of(column(course.lines, key))
+    return Change(name, initial, final, scale if scale.unit else _wide(course, key, spread))
+
+
+def _wide(course: Course, key: str, spread: str) -> Scale:
+    """From means and deviations: rewards lie further apart than the means of steps do."""
+    steps = [(line, figure(line, spread) or 0.0) for line in course.lines]
+    return Scale.of(
+        value + side * wide
+        for line, wide in steps
+        if (value := figure(line, key)) is not None
+        for side in (-1, 1)
+    )
 
 
 def parts_of(course: Course, played: Played) -> tuple[Change, ...]:
-    """The environments of a mix, and the reward functions where there are several."""
+    """What the environments gave, and the reward functions; nothing where one gave all of it."""
     environments = played.environments
-    names = _names(course.lines)
-    shown = environments if len(environments) > 1 else ()
-    found = [change_of(course, played, environment) for environment in shown]
-    others = [name for name in names if name not in environments]
-    if environments or len(others) > 1:
-        found += [logged_change(course, name, f"rewards/{name}/mean") for name in others]
+    others = [name for name in _names(course.lines) if name not in environments]
+    if len(environments) + len(others) < 2:
+        return ()
+    found = [change_of(course, played, environment) for environment in environments]
+    found += [logged_part(course, name) for name in others]
     return tuple(change for change in found if change is not None)
 
 
@@ -164,9 +188,9 @@ def _mean(sums: Sequence[_Sum]) -> float:
     return sum(one.total for one in sums) / sum(one.members for one in sums)
 
 
-def _sums(groups: Iterable[Group]) -> list[_Sum]:
+def _sums(groups: Iterable[Group], environment: str | None) -> list[_Sum]:
     """One for each task, however often it came up: it is as hard every time."""
     rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for group in groups:
-        rewards[group.environment, group.task].extend(group.rewards)
-    return [_Sum(sum(found), len(found)) for found in rewards.values()]
+        rewards[group.environment, group.task].extend(group.of(environment))
+    return [_Sum(sum(found), len(found)) for found in rewards.values() if found]

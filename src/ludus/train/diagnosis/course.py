@@ -40,6 +40,18 @@ def mean(lines: Iterable[Line], key: str) -> float | None:
     return fmean(values) if values else None
 
 
+def equal_part(lines: Sequence[Line]) -> float | None:
+    """The share of groups whose members did as well as one another, of those that were scored.
+
+    The log counts a group without scores as equal. What meets one member meets mostly all of them,
+    because they play the same task: so the groups are taken for unscored that episodes are.
+    """
+    equal, unscored = mean(lines, "equal"), mean(lines, "unscored") or 0.0
+    if equal is None or unscored >= 1:
+        return None
+    return max(0.0, (equal - unscored) / (1 - unscored))
+
+
 def entropy_key(lines: Iterable[Line]) -> str:
     """Where a log has the policy's entropy.
 
@@ -68,27 +80,30 @@ class Course:
     """The log of a run, in the order of its steps."""
 
     lines: tuple[Line, ...]
+    """Those that tell of episodes."""
     held_out: tuple[tuple[int, float], ...]
     """Steps after which held-out tasks were played, 0 for none yet, and their mean reward."""
+    steps: int
+    """The last, with or without a reward: a step that learns from episodes again has none."""
 
     @classmethod
-    def of(cls, lines: Iterable[Line]) -> Course:
-        """Of a step that was logged twice, because the run went on before it, the later line."""
+    def of(cls, lines: Iterable[Line], *, made: int = 0) -> Course:
+        """Of a step that was logged twice, because the run went on before it, the later line.
+
+        `made` are the steps that it is known to have had, of which the last need not be logged.
+        """
         steps, held_out = dict[int, Line](), dict[int, float]()
         for line in lines:
             if figure(line, "step") is None:
                 continue
             step = step_of(line)
+            made = max(made, step)
             if (reward := figure(line, "eval_reward")) is not None:
                 held_out[step] = reward
             if step > 0 and any(figure(line, key) is not None for key in _TRAINING):
                 steps[step] = line
-        return cls(tuple(steps[step] for step in sorted(steps)), tuple(sorted(held_out.items())))
-
-    @property
-    def steps(self) -> int:
-        """The last step that was logged."""
-        return step_of(self.lines[-1]) if self.lines else 0
+        rewarded = tuple(steps[step] for step in sorted(steps))
+        return cls(rewarded, tuple(sorted(held_out.items())), made)
 
     @property
     def edge(self) -> int:

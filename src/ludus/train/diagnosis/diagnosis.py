@@ -30,9 +30,9 @@ class Diagnosis:
     """What became of a run."""
 
     steps: int
-    """The last that was logged."""
+    """All that were made."""
     window: int
-    """Logged steps of the beginning and of the end, which are compared."""
+    """Logged steps of the beginning and of the end, which are compared: those with a reward."""
     reward: Change | None
     """None: no episode was scored."""
     parts: tuple[Change, ...]
@@ -48,9 +48,12 @@ class Diagnosis:
     verdicts: tuple[Verdict, ...]
 
 
-def diagnose(lines: Iterable[Line], played: Played = _NOTHING) -> Diagnosis:
-    """Judge a run by its log and its episodes; it may still be under way."""
-    course = Course.of(lines)
+def diagnose(lines: Iterable[Line], played: Played = _NOTHING, *, made: int = 0) -> Diagnosis:
+    """Judge a run by its log and its episodes; it may still be under way.
+
+    `made` are the steps of one that has ended.
+    """
+    course = Course.of(lines, made=made)
     if not course.lines:
         return Diagnosis(0, 0, None, (), {}, {}, (), None, course.held_out, ())
     change, parts = change_of(course, played), parts_of(course, played)
@@ -90,7 +93,8 @@ def _verdicts(
     found = [verdict for verdict in broken if verdict is not None]
     if change is None:
         return found
-    environments = tuple(part for part in parts if part.name in played.environments)
+    mixed = played.environments if len(played.environments) > 1 else ()
+    environments = tuple(part for part in parts if part.name in mixed)
     case = Case(course, played, change, environments, stop_of(course))
     short = learning.too_short(case)
     return [*found, short] if short else [*found, *_judged(case)]

@@ -26,14 +26,19 @@ class Run:
     title: str
     planned: int | None
     """Steps that it is to have."""
-    finished: bool
+    made: int | None
+    """Steps that it has had; None: it has not finished."""
     lines: tuple[Line, ...]
     played: Played
     notes: tuple[str, ...]
     """What could not be read."""
 
+    @property
+    def finished(self) -> bool:
+        return self.made is not None
+
     def diagnosis(self) -> Diagnosis:
-        return diagnose(self.lines, self.played)
+        return diagnose(self.lines, self.played, made=self.made or 0)
 
 
 def read_run(folder: Path) -> Run:
@@ -50,11 +55,14 @@ def read_run(folder: Path) -> Run:
             f"No step of {folder} is logged yet: {LOG} has none. Wait for the first, or call "
             "`ludus train grpo` again to go on."
         )
-    played = read_played(folder / EPISODES)
+    settings = _within(about, "settings")
+    played = read_played(
+        folder / EPISODES, summed=bool(settings.get("rewards")), budget=_budget(settings)
+    )
     return Run(
         title=f"GRPO of {about.get('model')}{_on(about)}",
-        planned=_planned(about),
-        finished=about.get("figures") is not None,
+        planned=_whole(settings.get("steps")),
+        made=_made(about),
         lines=logged,
         played=played,
         notes=tuple(_notes(folder, len(logged), played)),
@@ -82,15 +90,29 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def _on(about: dict[str, Any]) -> str:
-    environment = about.get("environment")
-    spec = environment.get("spec") if isinstance(environment, dict) else None
+    spec = _within(about, "environment").get("spec")
     return f" on {spec}" if spec else ""
 
 
-def _planned(about: dict[str, Any]) -> int | None:
-    settings = about.get("settings")
-    steps = settings.get("steps") if isinstance(settings, dict) else None
-    return steps if isinstance(steps, int) else None
+def _made(about: dict[str, Any]) -> int | None:
+    """A run that has finished has figures."""
+    if about.get("figures") is None:
+        return None
+    return _whole(_within(about, "figures").get("steps")) or 0
+
+
+def _budget(settings: dict[str, Any]) -> int | None:
+    """Tokens that the model may say in an episode; TRL's own loop counts other ones too."""
+    return None if settings.get("rollouts") == "trl" else _whole(settings.get("max_tokens"))
+
+
+def _within(about: dict[str, Any], key: str) -> dict[str, Any]:
+    found = about.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _notes(folder: Path, read: int, played: Played) -> list[str]:

@@ -6,7 +6,7 @@ Pure rules over a case. Each gives a verdict, or None where it does not hold.
 from __future__ import annotations
 
 from ludus.train.diagnosis.change import Change
-from ludus.train.diagnosis.course import Plateau, mean
+from ludus.train.diagnosis.course import Plateau, equal_part, mean
 from ludus.train.diagnosis.figures import bounds, brief, points, reward, share
 from ludus.train.diagnosis.verdict import Case, Verdict, good, note, problem
 
@@ -39,8 +39,8 @@ def too_short(case: Case) -> Verdict | None:
         return None
     return note(
         "too short to tell",
-        finding=f"{lines} logged {'step' if lines == 1 else 'steps'}, and {TELLING} are needed: "
-        "five at the beginning are held against five at the end",
+        finding=f"rewards are logged of {lines} {'step' if lines == 1 else 'steps'}, and {TELLING} "
+        "are needed: five at the beginning are held against five at the end",
         advice="let it run on, or train with more --steps",
     )
 
@@ -54,14 +54,16 @@ def format_fails(case: Case) -> Verdict | None:
     return problem(
         "format is the bottleneck",
         finding=f"only {share(begins)} of episodes made valid calls at first and {share(ends)} at "
-        f"the end, and reward stayed near zero ({brief(change)})",
+        f"the end, and reward stayed low ({brief(change)})",
         advice="warm-start the model: `ludus collect` with a teacher or the oracle, `ludus "
         "curate`, `ludus train sft`, and GRPO on the model that comes of it",
     )
 
 
 def too_easy(case: Case) -> list[Verdict]:
-    return [_easy(change) for change in _judged(case) if change.place >= EASY]
+    """Only where the best is known: near the best that was seen, there may be far more to gain."""
+    near = [change for change in _judged(case) if change.place >= EASY]
+    return [_easy(change) for change in near if change.scale.unit]
 
 
 def _easy(change: Change) -> Verdict:
@@ -77,10 +79,15 @@ def too_hard(case: Case) -> list[Verdict]:
     found = []
     for change in _judged(case):
         alone = change is case.change
-        equal = case.throughout("equal") if alone else case.equal(change.name)
-        if change.place <= HARD and is_still(change) and equal is not None and equal >= DEAD:
+        equal = equal_part(case.course.lines) if alone else case.equal(change.name)
+        if _is_low(change) and is_still(change) and equal is not None and equal >= DEAD:
             found.append(_hard(change, equal))
     return found
+
+
+def _is_low(change: Change) -> bool:
+    """Far below the best that was seen, so that there is more to gain whatever the best is."""
+    return change.place <= HARD and not change.scale.blank
 
 
 def _hard(change: Change, equal: float) -> Verdict:

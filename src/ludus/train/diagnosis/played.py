@@ -1,6 +1,6 @@
 """What the episodes of a run came to, group by group: as much of `episodes.jsonl` as is needed.
 
-A line's tokens and messages are most of it and are never parsed: what is wanted stands before.
+A line's tokens and messages are most of it and are not parsed: what is wanted stands around them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ludus.data.episode import StopReason
+from ludus.data.episode import Fault, StopReason
 from ludus.data.lines import numbered
 from ludus.train.grpo.groups import is_equal
 
-_REST = b',"messages":['
+_MESSAGES, _PARTS, _TOKENS = b',"messages":[', b',"rewards":{', b',"tokens":'
 _FAULTS = frozenset(reason.value for reason in StopReason if reason.is_fault)
 
 
@@ -33,6 +34,11 @@ class Attempt(NamedTuple):
     """The id of its group."""
     stop_reason: str
     reward: float | None
+    given: float | None
+    """What the environment gave of it: all, where no functions of the user's are summed."""
+    sampled: int = 0
+    """Tokens that the model said."""
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,14 @@ class Group:
     environment: str
     task: str
     rewards: tuple[float, ...]
+    given: tuple[float, ...]
+    """What the environment gave of them."""
+
+    def of(self, environment: str | None) -> tuple[float, ...]:
+        """What this environment gave, or the whole rewards where none is named."""
+        if environment is None:
+            return self.rewards
+        return self.given if self.environment == environment else ()
 
     @property
     def equal(self) -> bool:
@@ -57,8 +71,10 @@ class Played:
     groups: tuple[Group, ...] = ()
     stops: Mapping[str, int] = field(default_factory=dict)
     """How many episodes ended for which reason."""
-    broken: str | None = None
-    """The id of the last episode that a fault ended."""
+    full: int = 0
+    """Those that ended with tokens left to say, because the model's context was full."""
+    broken: Attempt | None = None
+    """The last that a fault ended."""
     unreadable: int = 0
     """Lines that are no episode."""
 
@@ -80,41 +96,62 @@ def equal_share(groups: Collection[Group]) -> float | None:
     return sum(group.equal for group in groups) / len(groups) if groups else None
 
 
-def played(attempts: Iterable[Attempt], *, unreadable: int = 0) -> Played:
-    """Put attempts into their groups.
+def played(
+    attempts: Iterable[Attempt], *, budget: int | None = None, unreadable: int = 0
+) -> Played:
+    """Put attempts into their groups; `budget` are the tokens that the model may say in each.
 
     A run that went on from a checkpoint plays some steps again: an episode that is there twice
     counts once, as it went the last time.
     """
-    latest = {(attempt.step, attempt.name): attempt for attempt in attempts}
-    rewards: defaultdict[tuple[int, str, str], list[float]] = defaultdict(list)
-    for one in latest.values():
-        if one.reward is not None and one.stop_reason not in _FAULTS:
-            rewards[one.step, one.environment, one.task].append(one.reward)
-    broken = [one.name for one in latest.values() if one.stop_reason in _FAULTS]
+    latest = list({(attempt.step, attempt.name): attempt for attempt in attempts}.values())
+    broken = [one for one in latest if one.stop_reason in _FAULTS]
     return Played(
-        tuple(Group(*key, tuple(found)) for key, found in rewards.items()),
-        Counter(one.stop_reason for one in latest.values()),
+        _groups(one for one in latest if one.stop_reason not in _FAULTS),
+        Counter(one.stop_reason for one in latest),
+        sum(_is_full(one, budget) for one in latest),
         broken[-1] if broken else None,
         unreadable,
     )
 
 
-def read_played(file: Path) -> Played:
-    """What an `episodes.jsonl` holds; nothing where there is none yet."""
+def _groups(attempts: Iterable[Attempt]) -> tuple[Group, ...]:
+    members: defaultdict[tuple[int, str, str], list[Attempt]] = defaultdict(list)
+    for one in attempts:
+        if one.reward is not None:
+            members[one.step, one.environment, one.task].append(one)
+    return tuple(
+        Group(
+            *key,
+            tuple(one.reward for one in group if one.reward is not None),
+            tuple(one.given for one in group if one.given is not None),
+        )
+        for key, group in members.items()
+    )
+
+
+def _is_full(one: Attempt, budget: int | None) -> bool:
+    return one.stop_reason == StopReason.MAX_TOKENS and budget is not None and one.sampled < budget
+
+
+def read_played(file: Path, *, summed: bool = False, budget: int | None = None) -> Played:
+    """What an `episodes.jsonl` holds; nothing where there is none yet.
+
+    `summed` tells that functions of the user's are in the rewards.
+    """
     if not file.exists():
         return Played()
     found, unreadable = list[Attempt](), 0
     for _, line in numbered(file):
-        attempt = attempt_of(line)
+        attempt = attempt_of(line, summed=summed)
         if attempt is None:
             unreadable += 1
         else:
             found.append(attempt)
-    return played(found, unreadable=unreadable)
+    return played(found, budget=budget, unreadable=unreadable)
 
 
-def attempt_of(line: bytes) -> Attempt | None:
+def attempt_of(line: bytes, *, summed: bool = False) -> Attempt | None:
     """What is wanted of a line; None where it is torn, or no episode of a training step."""
     fields = _fields(line)
     try:
@@ -125,19 +162,41 @@ def attempt_of(line: bytes) -> Attempt | None:
     if not isinstance(step, int) or not all(isinstance(word, str) for word in words):
         return None
     name, environment, task, reason = words
-    return Attempt(name, step, environment, task, reason, _number(reward))
+    # Without functions, a part that is called like the environment is one of its own parts.
+    given = _within(fields, "rewards").get(environment) if summed else reward
+    sampled = _within(fields, "usage").get("completion_tokens")
+    return Attempt(
+        name, step, environment, task, reason, _number(reward), _number(given),
+        sampled if isinstance(sampled, int) else 0, _fault(fields.get("error")),
+    )  # fmt: skip
 
 
 def _fields(line: bytes) -> dict[str, Any]:
-    """What stands before the messages, or all of the line where that is not JSON by itself."""
-    cut = line.find(_REST) if line.endswith(b"}\n") else -1
-    for text in (line[:cut] + b"}", line) if cut > 0 else (line,):
+    """What stands around messages and tokens; all of it where that is not JSON by itself.
+
+    Behind the tools nobody names keys of his own, so that the last of these are the episode's.
+    """
+    head, parts, tokens = line.find(_MESSAGES), line.rfind(_PARTS), line.rfind(_TOKENS)
+    whole = line.endswith(b"}\n") and 0 < head < parts < tokens
+    for text in (line[:head] + line[parts:tokens] + b"}", line) if whole else (line,):
         try:
             found = from_json(text)
         except ValueError:
             continue
         return found if isinstance(found, dict) else {}
     return {}
+
+
+def _within(fields: dict[str, Any], key: str) -> dict[str, Any]:
+    found = fields.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _fault(error: Any) -> Fault | None:
+    try:
+        return None if error is None else Fault.model_validate(error)
+    except ValidationError:
+        return None
 
 
 def _number(value: Any) -> float | None:

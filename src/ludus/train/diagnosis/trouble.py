@@ -8,7 +8,16 @@ from __future__ import annotations
 from statistics import median
 
 from ludus.data.episode import StopReason
-from ludus.train.diagnosis.course import Course, Line, column, entropy_key, figure, mean, step_of
+from ludus.train.diagnosis.course import (
+    Course,
+    Line,
+    column,
+    entropy_key,
+    equal_part,
+    figure,
+    mean,
+    step_of,
+)
 from ludus.train.diagnosis.figures import share
 from ludus.train.diagnosis.played import Played
 from ludus.train.diagnosis.verdict import Case, Verdict, problem
@@ -21,6 +30,8 @@ CLIPPED = 1.0
 """Gradients are clipped to this norm, so what spikes below it does no harm."""
 OFTEN = 3
 """Spikes that are no accident."""
+_SHOWN = 300
+"""Characters of a fault."""
 _BEFORE, _ENOUGH = 20, 5
 """Steps that a spike is held against, at most and at least."""
 COLLAPSED = 0.02
@@ -33,6 +44,13 @@ DEAD_GROUPS = 0.6
 """The share of equal groups that makes a run mostly idle."""
 CUT = 0.2
 """The share of episodes at a limit: one in five is no accident, and is scored for its length."""
+
+
+_RAMBLING = ", unless the model rambles: then a warm start teaches it to end"
+_NO_ROOM = (
+    "use fewer --max-turns, tasks that show less (--task), or a model that reads more: with more "
+    "tokens they would not go on"
+)
 
 
 def unstable(course: Course) -> Verdict | None:
@@ -84,13 +102,24 @@ def unscored(course: Course, played: Played) -> Verdict | None:
     part = mean(course.lines, "unscored")
     if part is None or part < UNSCORED:
         return None
-    example = f" with `ludus show RUN {played.broken}`" if played.broken else ""
+    last = played.broken
+    fault = last.fault if last is not None else None
+    example = f" with `ludus show RUN {last.name}`" if last is not None else ""
     return problem(
         "unscored episodes",
-        finding=f"{share(part)} of episodes were ended by a fault and scored for nobody",
-        advice=f"look at one{example}, and at the environment's server: its log, its sessions, its "
+        finding=f"{share(part)} of episodes were ended by a fault and scored for nobody"
+        + (f", the last by this: {_line(fault.message)}" if fault is not None else ""),
+        advice=f"look at one{example}: it was the model's side that failed"
+        if fault is not None and fault.where == "model"
+        else f"look at one{example}, and at the environment's server: its log, its sessions, its "
         "time limits",
     )
+
+
+def _line(message: str) -> str:
+    """A fault's words as the end of a sentence."""
+    words = " ".join(message.split())
+    return words.removesuffix(".") if len(words) <= _SHOWN else f"{words[: _SHOWN - 3]}..."
 
 
 def entropy_collapse(case: Case) -> Verdict | None:
@@ -103,7 +132,8 @@ def entropy_collapse(case: Case) -> Verdict | None:
     if begins is None or ends is None or middle is None:
         return None
     gone = max(middle, ends) <= max(COLLAPSED, LOST * begins)
-    if not gone or case.change.scale.place(case.change.final) > LOW:
+    scale = case.change.scale
+    if not gone or scale.blank or scale.place(case.change.final) > LOW:
         return None
     return problem(
         "entropy collapse",
@@ -118,7 +148,7 @@ def dead_groups(case: Case) -> Verdict | None:
     course = case.course
     lines = course.before(case.stop.step) if case.stop else course.lines
     half = len(lines) // 2
-    halves = [mean(lines[:half], "equal"), mean(lines[half:], "equal")]
+    halves = [equal_part(lines[:half]), equal_part(lines[half:])]
     parts = [part for part in halves if part is not None]
     if len(parts) < 2 or min(parts) < DEAD_GROUPS:
         return None
@@ -135,20 +165,22 @@ def cut_off(case: Case) -> Verdict | None:
     part = case.ends("cut")
     if part is None or part < CUT:
         return None
-    limit, option = _limit(case.played)
+    limit, advice = _limit(case.played)
     return problem(
         "cut off",
         finding=f"{share(part)} of episodes at the end of the run ended at {limit}",
-        advice=f"raise {option}, unless the model rambles: then a warm start teaches it to end",
+        advice=advice,
     )
 
 
 def _limit(played: Played) -> tuple[str, str]:
-    """The limit that more episodes ended at, and its option."""
-    tokens = played.stops.get(StopReason.MAX_TOKENS, 0)
+    """The limit that most episodes ended at, and what to do about it."""
+    tokens = played.stops.get(StopReason.MAX_TOKENS, 0) - played.full
     turns = played.stops.get(StopReason.MAX_TURNS, 0)
+    if played.full > max(tokens, turns):
+        return "the end of the model's context", _NO_ROOM
     if tokens == turns:
-        return "the limit of tokens or turns", "--max-tokens or --max-turns"
+        return "the limit of tokens or turns", f"raise --max-tokens or --max-turns{_RAMBLING}"
     if tokens > turns:
-        return "the limit of tokens", "--max-tokens"
-    return "the limit of turns", "--max-turns"
+        return "the limit of tokens", f"raise --max-tokens{_RAMBLING}"
+    return "the limit of turns", f"raise --max-turns{_RAMBLING}"

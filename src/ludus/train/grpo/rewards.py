@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.episode import Episode
+from ludus.environment.faults import is_fault
 from ludus.errors import BadSetting, RunError
 
 
@@ -34,7 +35,9 @@ class Reward:
     async def of(self, episode: Episode) -> float | None:
         try:
             made = await self._called(episode)
-        except Exception as error:
+        except BaseException as error:
+            if not is_fault(error):
+                raise
             words = " ".join(str(error).split())[:300]
             raise RunError(
                 f"The reward function {self.name} failed: {type(error).__name__}: {words}"

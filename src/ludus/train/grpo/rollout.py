@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from ludus.data.episode import Episode
+from ludus.data.episode import Episode, Fault
 from ludus.errors import RunError
-from ludus.rollout.breaker import HOPELESS
+from ludus.rollout.breaker import HOPELESS, LASTING
 from ludus.rollout.plan import Plan
 from ludus.train.grpo.figures import asked_for, decoded, figures_of
 from ludus.train.grpo.groups import in_groups, is_equal, opening_of, refuse_unlike
@@ -26,7 +26,7 @@ from ludus.train.world import World
 
 Keep = Callable[[Sequence[Episode]], None]
 SEVERAL = 3
-"""Steps of a single task, in a row, that are more than bad luck."""
+"""Steps in a row that are more than bad luck."""
 
 
 @dataclass(slots=True)
@@ -46,6 +46,8 @@ class Rollouts:
     """This process's part of the newest step, in the order in which it was asked for."""
     fruitless: int = 0
     """Steps in a row in which nothing could be played."""
+    works: bool = False
+    """Whether anything ever could."""
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         began = perf_counter()
@@ -96,13 +98,20 @@ class Rollouts:
         for fault in faults:
             if fault.kind in HOPELESS:
                 raise RunError(fault.message)
-        self.fruitless = self.fruitless + 1 if len(faults) == len(episodes) else 0
-        tasks = {episode.group_id for episode in episodes}
-        if self.fruitless and (len(tasks) > 1 or self.fruitless >= SEVERAL):
+        if len(faults) < len(episodes):
+            self.fruitless, self.works = 0, True
+            return
+        self.fruitless += 1
+        if self.fruitless >= SEVERAL or not self._is_chance(episodes, faults):
             raise RunError(
                 f"Not one of {len(episodes):,} episodes could be played: {faults[0].message} The "
                 "same command goes on once that is mended."
             )
+
+    def _is_chance(self, episodes: Sequence[Episode], faults: Sequence[Fault]) -> bool:
+        """Whether it may lie in these tasks alone, so that others are worth a try."""
+        tasks = {episode.group_id for episode in episodes}
+        return len(tasks) == 1 or (self.works and all(fault.kind in LASTING for fault in faults))
 
     def _equal(self) -> list[bool]:
         """For each group of the step, whether nothing can be learned from it."""

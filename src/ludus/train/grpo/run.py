@@ -16,7 +16,6 @@ from ludus.environment.mix import Mix
 from ludus.errors import RunError
 from ludus.policy.eyes.tensors import allow_none_seen
 from ludus.policy.load import Policy, ends_of, load_model
-from ludus.policy.meanwhile import changing_shapes
 from ludus.policy.quiet import require
 from ludus.rollout.plan import Plan
 from ludus.train import checkpoints, folder, record
@@ -87,8 +86,8 @@ def _run(job: GrpoJob, there: Training | None, *, overwrite: bool) -> Outcome:
 
         with job.world.together():
             trainer, pace = _trainer(job, stage, episodes, standing, begin)
-        with scoring_where_there_is_loss(), changing_shapes():
-            _trained(trainer, checkpoint)
+        with scoring_where_there_is_loss():
+            _trained(job, stage, trainer, checkpoint)
         return ended(job, trainer, pace)
 
 
@@ -97,7 +96,7 @@ def _stage(job: GrpoJob) -> Stage:
     return Stage(
         job.environments, limits=settings.limits, system_prompt=settings.system_prompt,
         task=settings.task, scored=job.rewards.scored, base_url=job.base_url, token=job.token,
-        say=job.watch.say,
+        say=job.watch.say, stopping=lambda: job.watch.stopping,
     )  # fmt: skip
 
 
@@ -190,20 +189,42 @@ def _learner(job: GrpoJob, trainer: Any) -> Learner:
     return Learner(policy, job.settings, engine=engine, max_batch=rows)
 
 
-def _trained(trainer: Any, checkpoint: Path | None) -> None:
+def _trained(job: GrpoJob, stage: Stage, trainer: Any, checkpoint: Path | None) -> None:
     """What the environments' servers do wrong must not cost what was learned until then."""
     try:
         trained(trainer, checkpoint)
     except RunError:
-        if trainer.stepped and trainer.state.global_step:
-            trainer._save_checkpoint(trainer.model, None)
-        raise
+        begun = trainer.stepped and trainer.state.global_step
+        kept = _is_kept(job, trainer) if begun else True
+        if stage.left is None or not kept:
+            raise
+        trainer.pace.stopped = stage.left
+
+
+def _is_kept(job: GrpoJob, trainer: Any) -> bool:
+    """Make a checkpoint, unless this step has one. Where that fails, it is said, and not raised:
+    why training ends is what the user has to know."""
+    step, there = trainer.state.global_step, checkpoints.newest(job.out)
+    standing = checkpoints.standing_of(there) if there is not None else None
+    if standing is not None and standing.step == step:
+        return True
+    try:
+        trainer._save_checkpoint(trainer.model, None)
+    except Exception as error:
+        # A full disk has several names: the system's, that of safetensors, and PyTorch's.
+        words = " ".join(str(error).split())[:300]
+        job.watch.say(f"No checkpoint could be made of step {step:,}: {words}")
+        if job.world.main:
+            checkpoints.sweep(job.out)
+        return False
+    return True
 
 
 def _begin(job: GrpoJob, stage: Stage, standing: Standing | None) -> None:
     checkpoints.sweep(job.out)
-    step = standing.step if standing else 0
+    step = standing.step if standing else None
     about = job.about(job.played(stage.names))
     # The record first: a log without one would be a stranger's.
-    record.begin(job.out, about, resumed_from=step if standing else None)
-    record.rewind(job.out, step)
+    record.begin(job.out, about, resumed_from=step)
+    # Without a checkpoint everything is done again, also what comes before the first step.
+    record.rewind(job.out, -1 if step is None else step)

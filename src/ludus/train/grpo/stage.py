@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
 from threading import Thread
 from time import monotonic
 from typing import Any, Self, TypeVar
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode
+from ludus.environment.faults import words_of
 from ludus.environment.mix import Mix
+from ludus.errors import RunError
+from ludus.rollout.activity import Activity
 from ludus.rollout.attempts import Attempts
 from ludus.rollout.loop import Limits
 from ludus.rollout.places import Place, find_places
 from ludus.rollout.plan import Plan
+from ludus.rollout.pulse import Pulse, suspects
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.start import rehearse
 from ludus.rollout.tuning import Tuning
@@ -30,6 +35,8 @@ SILENCE = 5.0
 """Seconds after which a server that does not answer is named."""
 LEAVING = 15.0
 """Seconds that sessions get to be closed."""
+GLANCE = 1.0
+"""Seconds after which whoever waits for the thread looks whether it is still there."""
 Made = TypeVar("Made")
 Scored = Callable[[Episode], Awaitable[Episode]]
 """Gives an episode its reward, where the environment's own is not all of it."""
@@ -49,9 +56,12 @@ class Stage:
         scored: asked for each episode as soon as it has ended.
         base_url: where a single environment is served, if not in this process.
         say: told of what hangs.
+        stopping: why to stop, once somebody wants that; asked while a server is waited for.
     """
 
     agent: Agent
+    left: str | None = None
+    """Why a wait for a server was ended before its time, if it was."""
 
     def __init__(
         self,
@@ -65,6 +75,7 @@ class Stage:
         token: str | None = None,
         tuning: Tuning | None = None,
         say: Callable[[str], None] = lambda words: None,
+        stopping: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.environments = environments
         self.places: dict[str, Place] = {}
@@ -72,10 +83,11 @@ class Stage:
         self._task = dict(task or {})
         self._scored = scored
         self._address = {"base_url": base_url, "token": token}
-        self._tuning, self._say = tuning or Tuning(), say
+        self._tuning, self._say, self._stopping = tuning or Tuning(), say, stopping
         self._pools: dict[str, SessionPool] = {}
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="ludus-stage", daemon=True)
+        self._thread = Thread(target=self._turn, name="ludus-stage", daemon=True)
+        self._ended_by: BaseException | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -87,13 +99,14 @@ class Stage:
         return self
 
     def __exit__(self, *error: object) -> None:
-        try:
-            self._await(self._close(), LEAVING)
-        except TimeoutError:
-            # Somebody holds the loop up; the thread ends with the process.
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        if self._thread.is_alive():
+            try:
+                self._await(self._close(), LEAVING)
+            except TimeoutError:
+                # Somebody holds the loop up; the thread ends with the process.
+                return
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
         self._loop.close()
 
     @property
@@ -116,7 +129,9 @@ class Stage:
     def rehearse(self, plan: Plan) -> None:
         """Begin a task everywhere: what cannot be is said before anything is trained."""
         tasks = 8 * len(self.places)
-        self._await(rehearse(plan, self.places, tasks * plan.group_size))
+        activities: dict[str, Activity] = {}
+        begun = rehearse(plan, self.places, tasks * plan.group_size, activities)
+        self._await(self._watched(begun, activities))
 
     def play(self, plan: Plan, indices: Sequence[int]) -> list[Episode]:
         """These episodes of a plan, all at once; faults are tried again."""
@@ -127,34 +142,58 @@ class Stage:
         return self._await(made)
 
     async def _play(self, plan: Plan, indices: Sequence[int]) -> list[Episode]:
-        attempts = Attempts(self.agent, self._limits, self._system_prompt, self._tuning)
+        attempts = Attempts(
+            self.agent, self._limits, self._system_prompt, self._tuning,
+            attempted=self._pulse.attempted,
+        )  # fmt: skip
 
         async def one(index: int) -> Episode:
             episode = await attempts.episode(plan[index], self._pools[plan.spec_of(index)])
             assert episode is not None  # Nobody ends the attempts before their time.
             return await self._scored(episode)
 
-        patience = self._tuning.hang_warning
-        with Watchdog(attempts.activities, self._say, patience=patience) as dog:
-            beating = asyncio.create_task(self._beat(dog))
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(one(index)) for index in indices]
-            finally:
-                beating.cancel()
-        return [task.result() for task in tasks]
+        async def all_at_once() -> list[Episode]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(index)) for index in indices]
+            return [task.result() for task in tasks]
 
-    async def _beat(self, dog: Watchdog) -> None:
-        """Say that the loop is alive, and who does not answer, each of them once."""
+        return await self._watched(all_at_once(), attempts.activities)
+
+    async def _watched(
+        self, work: Coroutine[Any, Any, Made], activities: Mapping[str, Activity]
+    ) -> Made:
+        """Do it, while what hangs is named."""
+        patience = self._tuning.hang_warning
+        with Watchdog(activities, self._say, patience=patience) as dog:
+            async with asyncio.TaskGroup() as group:
+                beating = group.create_task(self._beat(dog, activities))
+                made = await work
+                beating.cancel()
+        return made
+
+    async def _beat(self, dog: Watchdog, activities: Mapping[str, Activity]) -> None:
+        """Say that the loop is alive, and who does not answer or holds it up, each of them once."""
         told: set[str] = set()
         while True:
             dog.beat()
             for spec, pool in self._pools.items():
-                since = pool.waiting_since
-                if since is not None and spec not in told and monotonic() - since > SILENCE:
-                    told.add(spec)
-                    self._say(f"Nobody answers at {spec}; waiting for it")
+                if pool.waiting_since is not None:
+                    self._leave_if_told(spec)
+                    if spec not in told and monotonic() - pool.waiting_since > SILENCE:
+                        told.add(spec)
+                        self._say(f"Nobody answers at {spec}; waiting for it")
+            due = monotonic() + TICK
             await asyncio.sleep(TICK)
+            self._pulse.beat(monotonic() - due, activities.values())
+
+    def _leave_if_told(self, spec: str) -> None:
+        """Nothing is learned while episodes are played, so nothing is lost with a step of them."""
+        self.left = self._stopping()
+        if self.left is not None:
+            raise RunError(
+                f"Nobody answers at {spec}, and the run was {self.left} while it waited. The same "
+                "command goes on from the step before."
+            )
 
     async def _open(self) -> None:
         self.places = await find_places(self.environments, **self._address)
@@ -163,19 +202,50 @@ class Stage:
             spec: SessionPool(place.endpoint, patience=patience)
             for spec, place in self.places.items()
         }
+        self._pulse = Pulse(suspects(self.places.values()), self._say)
 
     async def _close(self) -> None:
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
         if hasattr(self, "agent"):
             await self.agent.close()
 
+    def _turn(self) -> None:
+        try:
+            self._loop.run_forever()
+        except BaseException as error:
+            self._ended_by = error
+
     def _await(self, made: Coroutine[Any, Any, Made], limit: float | None = None) -> Made:
         """Wait for it here; whatever ends the wait ends it there too."""
+        if not self._thread.is_alive():
+            made.close()
+            raise self._no_more()
         future = asyncio.run_coroutine_threadsafe(made, self._loop)
         try:
-            return future.result(limit)
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
+            self._wait(future, limit)
+            return future.result()
+        except BaseExceptionGroup as several:
+            raise _first(several) from None
         except BaseException:
             future.cancel()
             raise
+
+    def _wait(self, future: Future[Any], limit: float | None) -> None:
+        """Until it is done, which is never if the thread has ended."""
+        deadline = None if limit is None else monotonic() + limit
+        while not wait([future], GLANCE).done:
+            if not self._thread.is_alive():
+                raise self._no_more()
+            if deadline is not None and monotonic() > deadline:
+                raise TimeoutError
+
+    def _no_more(self) -> RunError:
+        words = words_of(self._ended_by) if self._ended_by else "somebody"
+        return RunError(f"No more episodes can be played: {words} has ended their thread.")
+
+
+def _first(error: BaseException) -> BaseException:
+    """Of a group in which groups may be."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

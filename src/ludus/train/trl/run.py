@@ -1,11 +1,12 @@
 """TRL's own rollouts in a run of Ludus's: tasks, environments and rewards for its trainer.
 
 The rewards are those of `ludus.train.grpo.rewards`, and every episode is kept, as with Ludus's own
-rollouts. Groups that teach nothing are trained on, as TRL does.
+rollouts. What becomes of groups that teach nothing is the trainer's business, as it is there.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -125,9 +126,13 @@ class Scoring:
         began = min(seat._session.standing.started_at for seat in seats)
         took = (datetime.now(UTC) - began).total_seconds()
         mine = self._episodes(batch, step, took)
-        scored = [wait_for(self.rewards.scored(episode)) for episode in mine]
+        scored = wait_for(self._rewarded(mine))
         self._told(self.world.everywhere(scored), batch["log_metric"], took)
         return [self.rewards.parts(episode) for episode in scored]
+
+    async def _rewarded(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """All at once: a judge who is asked over a network takes as long for many as for one."""
+        return await asyncio.gather(*map(self.rewards.scored, episodes))
 
     def _episodes(self, batch: Mapping[str, Any], step: int, took: float) -> list[Episode]:
         seats: Sequence[Played] = batch["environments"]

@@ -1,0 +1,164 @@
+"""Where the model under training plays: what hangs is named, and nothing is waited for in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from world import serving
+
+from ludus import ToolCall, ToolEnvironment, tool
+from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.data.messages import Message, calling
+from ludus.environment.mix import parse_mix
+from ludus.errors import BadSetting, RunError
+from ludus.rollout.loop import Limits
+from ludus.rollout.tuning import Tuning
+from ludus.train.grpo.stage import Stage
+
+HERE = "train.grpo.test_stage"
+QUICK = Tuning(retry_pause=0.01, patience=5.0, hang_warning=0.1)
+
+
+class Walk(ToolEnvironment):
+    """Three steps."""
+
+    nap = 0.0
+
+    def reset(self, *, seed: int | None = None) -> str:
+        self.steps = 0
+        return "Walk."
+
+    @tool
+    def walk(self) -> str:
+        """Walk."""
+        time.sleep(self.nap)
+        self.steps += 1
+        return self.finish(1.0, "There.") if self.steps == 3 else "On."
+
+
+class Sleepy(Walk):
+    """Works for long, and has all others wait."""
+
+    nap = 0.1
+
+
+class Considerate(Sleepy):
+    """Works as long, in a thread."""
+
+    blocking = True
+
+
+class Stuck(Walk):
+    """A reset that does not come back until somebody has heard of it."""
+
+    heard = threading.Event()
+
+    def reset(self, *, seed: int | None = None) -> str:
+        assert self.heard.wait(10), "nobody was told"
+        return super().reset(seed=seed)
+
+
+class StuckAside(Stuck):
+    """The same in a thread."""
+
+    blocking = True
+
+
+class Leaving(Walk):
+    """Ends the process, or would like to."""
+
+    def reset(self, *, seed: int | None = None) -> str:
+        sys.exit("Enough.")
+
+
+class Walker(Agent):
+    """Thinks for a moment before each step, as a model does."""
+
+    provider = "walker"
+
+    async def begin(self, situation: Situation) -> Player:
+        class Feet(Player):
+            async def act(
+                self, messages: Sequence[Message], *, max_tokens: int | None = None
+            ) -> Reply:
+                await asyncio.sleep(0.01)
+                return Reply(calling(ToolCall(name="walk"), at=len(messages)))
+
+        return Feet()
+
+
+def staged(name: str, said: Callable[[str], None], **more: Any) -> Stage:
+    given = {"limits": Limits(), "system_prompt": None, "tuning": QUICK, "say": said}
+    stage = Stage(parse_mix(f"{HERE}:{name}"), **{**given, **more})
+    stage.agent = Walker()
+    return stage
+
+
+def played(stage: Stage, episodes: int = 6) -> list[float | None]:
+    plan = stage.plan("run", seed=0, group_size=1)
+    return [episode.reward for episode in stage.play(plan, range(episodes))]
+
+
+def test_a_thread_that_has_ended_is_not_waited_for() -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    with staged("Walk", print) as stage:
+        with pytest.raises(RunError, match="SystemExit: 3 has ended their thread"):
+            stage.run(leave())
+        with pytest.raises(RunError, match="No more episodes"):
+            stage.run(asyncio.sleep(0))
+
+
+def test_an_environment_that_calls_exit_is_refused_like_one_that_raises() -> None:
+    with staged("Leaving", print) as stage, pytest.raises(BadSetting, match="SystemExit: Enough"):
+        stage.rehearse(stage.plan("run", seed=0, group_size=1))
+
+
+@pytest.mark.parametrize("name", ["Stuck", "StuckAside"])
+def test_a_reset_that_hangs_is_named_before_anything_is_played(name: str) -> None:
+    said: list[str] = []
+
+    def say(words: str) -> None:
+        said.append(words)
+        Stuck.heard.set()
+
+    Stuck.heard.clear()
+    with staged(name, say) as stage:
+        stage.rehearse(stage.plan("run", seed=0, group_size=1))
+    assert f"rehearsal of {HERE}:{name}" in said[0] and "reset" in said[0]
+
+
+def test_an_environment_that_holds_up_all_others_is_named_once() -> None:
+    said: list[str] = []
+    with staged("Sleepy", said.append, tuning=Tuning()) as stage:
+        assert [played(stage), played(stage)] == [[1.0] * 6] * 2
+    (line,) = said
+    assert line.startswith(f"{HERE}:Sleepy holds up all other") and "`blocking = True`" in line
+
+
+def test_one_that_works_in_a_thread_holds_up_nobody() -> None:
+    said: list[str] = []
+    with staged("Considerate", said.append, tuning=Tuning()) as stage:
+        began = time.monotonic()
+        played(stage)
+        assert time.monotonic() - began < 6 * 3 * Sleepy.nap
+    assert said == []
+
+
+def test_a_server_is_not_waited_for_once_somebody_wants_to_stop() -> None:
+    with serving(Walk) as served:
+        stage = staged("Walk", print, base_url=served.url, stopping=lambda: "interrupted")
+        stage.__enter__()
+        # Who plays is not kept from ending a step.
+        assert played(stage) == [1.0] * 6 and stage.left is None
+    with pytest.raises(RunError, match=r"Nobody answers at .*, and the run was interrupted"):
+        played(stage)
+    assert stage.left == "interrupted"
+    stage.__exit__()
