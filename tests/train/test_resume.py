@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from policy.models import saved
 
+from ludus.errors import RunError
 from ludus.train import checkpoints, sft
 from ludus.train.checkpoints import Standing, mark_whole, newest, standing_of, sweep
 from train import killed
@@ -91,3 +94,24 @@ def test_a_checkpoint_is_whole_when_it_says_so(tmp_path: Path) -> None:
     assert standing_of(folder / "checkpoint-10") == standing
     sweep(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"checkpoint-2", "checkpoint-10"}
+
+
+class InTheWay(Seen):
+    """Stops after two steps, of which the second cannot be written down."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(stop_after=2)
+        self.out = out
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        super().step(line)
+        file = self.out / "checkpoints" / "checkpoint-2" / "model.safetensors"
+        file.mkdir(parents=True, exist_ok=True)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_in_a_line(tmp_path: Path, base: str) -> None:
+    data, out = sft_data(tmp_path / "d", rows=8), tmp_path / "out"
+    with pytest.raises(RunError, match=r"No checkpoint could be made of step 2: .* last whole one"):
+        sft(data, base, out, quick(), watch=InTheWay(out))
+    outcome = sft(data, base, out, quick())
+    assert outcome.resumed_from is None and weights(out)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ludus.errors import BadSetting
+from ludus.errors import BadSetting, RunError
 from ludus.train.checkpoints import Standing, mark_whole
 from ludus.train.marks import Marked, check_batch
 from ludus.train.pace import Pace
@@ -52,7 +52,15 @@ class Checked:
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         us = cast(Any, self)
         loss = us.accelerator.gather(us._tr_loss.reshape(1)).mean().item()
-        cast(Any, super())._save_checkpoint(model, trial)
+        try:
+            cast(Any, super())._save_checkpoint(model, trial)
+        except Exception as error:
+            # A full disk has several names: the system's, that of safetensors, and PyTorch's.
+            words = " ".join(str(error).split())[:300].removesuffix(".")
+            raise RunError(
+                f"No checkpoint could be made of step {us.state.global_step:,}: {words}. The same "
+                "command goes on from the last whole one."
+            ) from error
         # Each process writes a part.
         self.pace.world.wait()
         if self.pace.world.main:

@@ -210,10 +210,8 @@ def _is_kept(job: GrpoJob, trainer: Any) -> bool:
         return True
     try:
         trainer._save_checkpoint(trainer.model, None)
-    except Exception as error:
-        # A full disk has several names: the system's, that of safetensors, and PyTorch's.
-        words = " ".join(str(error).split())[:300]
-        job.watch.say(f"No checkpoint could be made of step {step:,}: {words}")
+    except RunError as error:
+        job.watch.say(str(error))
         if job.world.main:
             checkpoints.sweep(job.out)
         return False
