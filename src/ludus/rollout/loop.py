@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,9 +19,9 @@ from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Message, said
 from ludus.data.tools import JsonObject, ToolSpec
-from ludus.errors import BadEnvironment
 from ludus.rollout.activity import Activity
 from ludus.rollout.plan import Assignment
+from ludus.rollout.score import Score
 
 SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "
@@ -79,15 +77,15 @@ async def play(
         error=error,
         started_at=started_at,
         activity=activity,
-        reward=table.reward(stop),
+        reward=table.score.total if error is None else None,
         usage=table.usage,
         messages=tuple(table.messages),
         tools=tuple(tool.as_openai() for tool in session.tools),
-        rewards=dict(table.parts) if error is None else {},
-        done=table.done,
+        rewards=dict(table.score.parts) if error is None else {},
+        done=table.score.done,
         turns=table.turns,
         tool_calls=table.tool_calls,
-        malformed_calls=table.malformed_calls,
+        malformed_calls=table.score.malformed_calls,
         tokens=table.tokens,
     )
 
@@ -149,25 +147,16 @@ class _Table:
     limits: Limits
     activity: Activity
     messages: list[Message] = field(default_factory=list)
-    given: list[float] = field(default_factory=list)
-    parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    score: Score = field(default_factory=Score)
     usage: Usage = field(default_factory=Usage)
     tokens: Tokens | None = None
-    done: bool = False
     turns: int = 0
     tool_calls: int = 0
-    malformed_calls: int = 0
-
-    def reward(self, stop: StopReason) -> float | None:
-        """The return. An environment that ends an episode without ever rewarding does not score."""
-        if stop.is_fault or (stop is StopReason.DONE and not self.given):
-            return None
-        return math.fsum(self.given)
 
     async def play(self, agent: Agent) -> StopReason:
         with self.activity.doing("environment", "reset"):
             self.see(await self.session.reset(**self.assignment.task), "user")
-        if self.done:
+        if self.score.done:
             return StopReason.DONE
         with self.activity.doing("model", "the agent's first thoughts"):
             player = await agent.begin(self.situation())
@@ -198,7 +187,7 @@ class _Table:
                 return _silence(reply.finish)
             for call in calls:
                 await self.answer(call)
-            if self.done:
+            if self.score.done:
                 return StopReason.DONE
         return StopReason.MAX_TURNS
 
@@ -223,7 +212,7 @@ class _Table:
     async def answer(self, call: Call) -> None:
         """Run one of the model's calls; each gets a reply, whatever became of it."""
         self.tool_calls += 1
-        if self.done:
+        if self.score.done:
             self.messages.append(Message(role="tool", content=NOT_RUN, tool_call_id=call.id))
             return
         name = call.function.name
@@ -239,12 +228,7 @@ class _Table:
     def see(self, result: StepResult[dict[str, Any]], role: Any, **more: Any) -> None:
         """Take in what the environment gave."""
         self.messages.append(said(role, result.content, **more))
-        self.malformed_calls += result.malformed
-        self.done = result.done
-        if result.reward is not None:
-            self.given.append(finite(result.reward))
-        for name, part in result.rewards.items():
-            self.parts[name] += finite(part)
+        self.score.see(result)
 
 
 def _silence(finish: Finish) -> StopReason:
@@ -276,11 +260,3 @@ def _example(tools: Sequence[ToolSpec], name: str) -> str:
             form = ", ".join(f'"{argument}": …' for argument in names)
             return f"Write them like {{{form}}}."
     return ""
-
-
-def finite(reward: float) -> float:
-    """A reward that can be summed."""
-    value = float(reward)
-    if not math.isfinite(value):
-        raise BadEnvironment(f"The environment gave a reward that is no number: {reward!r}.")
-    return value

@@ -52,11 +52,11 @@ def episode_of(
         agent=agent,
         messages=messages_of([*rolled.prompt, *rolled.completion]),
         tools=rolled.tools,
-        rewards=dict(standing.parts) if standing.fault is None else {},
-        done=standing.done,
+        rewards=dict(standing.score.parts) if standing.fault is None else {},
+        done=standing.score.done,
         turns=len(replies),
         tool_calls=sum(len(each.get("tool_calls") or ()) for each in replies),
-        malformed_calls=standing.malformed_calls + _unknown(rolled, replies),
+        malformed_calls=standing.score.malformed_calls + _unknown(rolled, replies),
         error=standing.fault,
         timing=Timing(
             started_at=standing.started_at,
@@ -72,7 +72,7 @@ def stop_of(rolled: Rolled, limits: Limits) -> StopReason:
     """Why it ended, by the loop's names for it."""
     if rolled.standing.fault is not None:
         return StopReason.BROKEN
-    if rolled.standing.done:
+    if rolled.standing.score.done:
         return StopReason.DONE
     last = rolled.completion[-1]
     turns = sum(each["role"] == "assistant" for each in rolled.completion)

@@ -7,9 +7,7 @@ and after the end nothing is run. Who decides about the calls is not a seat's bu
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,8 +25,9 @@ from ludus.errors import (
     SessionLost,
     StepTimeout,
 )
-from ludus.rollout.loop import NOT_RUN, finite
+from ludus.rollout.loop import NOT_RUN
 from ludus.rollout.places import Place
+from ludus.rollout.score import Score
 
 GONE = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
 """What another session may not suffer from."""
@@ -41,33 +40,22 @@ class Standing:
 
     task: JsonObject = field(default_factory=dict)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    given: list[float] = field(default_factory=list)
-    parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    done: bool = False
-    tool_calls: int = 0
-    malformed_calls: int = 0
+    score: Score = field(default_factory=Score)
     environment_s: float = 0.0
     fault: Fault | None = None
 
     @property
     def over(self) -> bool:
-        return self.done or self.fault is not None
+        return self.score.done or self.fault is not None
 
     @property
     def reward(self) -> float | None:
-        """As in the loop: None where something broke, or where the environment never scores."""
-        if self.fault is not None or (self.done and not self.given):
-            return None
-        return math.fsum(self.given)
+        """What a fault ended has none."""
+        return self.score.total if self.fault is None else None
 
     def see(self, result: StepResult[dict[str, Any]]) -> Content:
         """Take in what the environment gave; what the model is shown of it."""
-        self.malformed_calls += result.malformed
-        self.done = result.done
-        if result.reward is not None:
-            self.given.append(finite(result.reward))
-        for name, part in result.rewards.items():
-            self.parts[name] += finite(part)
+        self.score.see(result)
         return result.content
 
 
@@ -111,7 +99,6 @@ class Seat:
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Content:
         """Run one of the model's calls; whatever becomes of it, there is something to show."""
         standing = self.standing
-        standing.tool_calls += 1
         if standing.over or self._session is None:
             return NOT_RUN
         began = time.monotonic()
