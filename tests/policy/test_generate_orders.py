@@ -14,6 +14,7 @@ import torch
 from world import until
 
 from ludus.errors import AgentError
+from ludus.policy import generate
 from ludus.policy.generate import Generator, Sampled, Sampling
 from ludus.policy.meanwhile import QUICK, changing_shapes, taking_turns
 from ludus.policy.orders import Mail, Order, Party
@@ -166,6 +167,17 @@ async def test_attention_is_not_planned_for_a_shape_that_does_not_come_again(
             await until(lambda: sys.getswitchinterval() == pytest.approx(usual))
             assert not planned()
     assert planned()
+
+
+async def test_an_engine_is_at_work_as_long_as_it_gives_signs(
+    engine: Endless, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Generator(None, engine=engine, lull=0.0) as model:
+        assert not model.at_work
+        await ask(model)
+        assert model.at_work
+        monkeypatch.setattr(generate, "A_STEP", 0.0)
+        assert not model.at_work
 
 
 async def test_memory_that_was_short_once_is_tried_again_after_the_model_has_learned(

@@ -92,6 +92,11 @@ class Agent(ABC):
         return 0.0
 
     @property
+    def excused(self) -> bool:
+        """Whether its replies may take long, and nobody need wonder why."""
+        return self.pause > 0
+
+    @property
     def priced(self) -> bool:
         """Whether it is known what a reply costs."""
         return True

@@ -120,6 +120,11 @@ class PolicyAgent(Agent):
         return self.max_batch
 
     @property
+    def excused(self) -> bool:
+        """While it decodes: on a CPU a reply of many at once takes minutes."""
+        return self._ready is not None and self._ready.generator.at_work
+
+    @property
     def priced(self) -> bool:
         return False
 

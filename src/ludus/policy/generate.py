@@ -29,6 +29,8 @@ __all__ = ["Engine", "Generator", "Sampled", "Sampling"]
 
 LULL = 0.003
 """Seconds, for an engine that nobody can join."""
+A_STEP = 60.0
+"""Seconds without a sign from the engine after which it is no longer taken to be at work."""
 LAST_STEP = 20.0
 """Seconds that the thread gets to end its step before the process ends under it."""
 
@@ -57,7 +59,8 @@ class Generator:
         self.max_batch = self._most = max_batch
         self._engine = engine or Decoder(model, pad_id=pad_id)
         self._lull = lull
-        self._at_work = threading.Lock()
+        self._running = threading.Lock()
+        self._sign = -A_STEP
         self._changed = threading.Condition()
         self._waiting: list[Order] = []
         self._orders: set[Order] = set()
@@ -101,10 +104,15 @@ class Generator:
         """What has been sampled, read and reused so far."""
         return self._engine.tally
 
+    @property
+    def at_work(self) -> bool:
+        """Whether the engine has given a sign of life of late."""
+        return time.monotonic() - self._sign < A_STEP
+
     def refresh(self) -> None:
         """The model has learned. For when nobody waits for an answer; may be called anywhere."""
         # The last answer goes out before the engine has put its things away.
-        with self._at_work:
+        with self._running:
             self._engine.refresh()
         # Memory that was short then need not be now.
         self.max_batch = self._most
@@ -216,7 +224,7 @@ class Generator:
         return joining
 
     def _run(self, party: Party, asked: Sequence[Request], more: More) -> Exception | None:
-        began = time.monotonic()
+        began = self._sign = time.monotonic()
 
         def deliver(at: int, sampled: Sampled) -> None:
             # Counted first: whoever gets the last answer may look at the tally at once.
@@ -226,10 +234,12 @@ class Generator:
             party.answer(at, sampled)
 
         def wanted(at: int) -> bool:
+            # Asked at every step.
+            self._sign = time.monotonic()
             return party.awaits(at) and not self._closed
 
         try:
-            with self._at_work, taking_turns(), changing_shapes():
+            with self._running, taking_turns(), changing_shapes():
                 self._engine.run(asked, deliver, wanted, more)
         except Exception as error:
             # Its frames hold on to every tensor that was alive when it was raised.

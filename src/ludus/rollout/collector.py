@@ -119,7 +119,7 @@ class Collector:
             self.activities,
             self._reporter.warn,
             patience=self.tuning.hang_warning,
-            excused=lambda: self.agent.pause > 0,
+            excused=lambda: self.agent.excused,
         )
         with dog:
             ticking = asyncio.create_task(self._tick(dog))

@@ -16,7 +16,7 @@ NAMED = 3
 class Watchdog:
     """Looks at what episodes are doing; `warn` is told, from another thread.
 
-    While `excused` says so, the model's side may take its time: its provider asked for that.
+    While `excused` says so, the model's side may take its time.
     """
 
     def __init__(

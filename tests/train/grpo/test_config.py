@@ -67,3 +67,20 @@ def test_every_field_that_speaks_of_generation_is_decided_here() -> None:
     found = {name for name in trl.GRPOConfig.__dataclass_fields__ if "generation" in name}
     of_evaluation = {"num_generations_eval", "generation_config", "generation_max_length"}
     assert found - ours - of_evaluation - set(GENERATED) == set()
+
+
+@pytest.mark.parametrize(
+    ("given", "batch", "batches"),
+    [
+        ({"groups": 8, "group_size": 8}, 8, 8),
+        ({"groups": 5, "group_size": 5}, 5, 5),
+        ({"groups": 2, "group_size": 2}, 4, 1),
+        ({"groups": 8, "group_size": 8, "batch_size": 64}, 64, 1),
+    ],
+)
+def test_on_a_cpu_a_step_is_trained_on_in_batches_that_fit(
+    given: dict[str, int], batch: int, batches: int, tmp_path: Path
+) -> None:
+    config = grpo_config(tried(**given), tmp_path)
+    assert config.per_device_train_batch_size == batch
+    assert config.gradient_accumulation_steps == config.steps_per_generation == batches

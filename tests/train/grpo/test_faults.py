@@ -15,7 +15,7 @@ from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError
 from ludus.rollout.tuning import Tuning
 from ludus.train import grpo
-from ludus.train.grpo import stage
+from ludus.train.grpo import stage, vigil
 from ludus.train.grpo.rollout import Rollouts
 from train.grpo.trials import PICK, Pick, tried
 from train.lessons import Seen, curve
@@ -132,7 +132,7 @@ class Away(Seen):
 def test_who_stops_while_a_server_is_waited_for_keeps_what_was_learned(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "SILENCE", 0.0)
+    monkeypatch.setattr(vigil, "SILENCE", 0.0)
     out, settings, server = tmp_path / "out", tried(steps=4), ExitStack()
     url = server.enter_context(serving(Pick)).url
     stopped = grpo(PICK, str(model), out, settings, base_url=url, watch=Away(server))

@@ -19,6 +19,7 @@ from ludus.environment.mix import parse_mix
 from ludus.errors import BadSetting, RunError
 from ludus.rollout.loop import Limits
 from ludus.rollout.tuning import Tuning
+from ludus.train.grpo import vigil
 from ludus.train.grpo.stage import Stage
 
 HERE = "train.grpo.test_stage"
@@ -162,3 +163,36 @@ def test_a_server_is_not_waited_for_once_somebody_wants_to_stop() -> None:
         played(stage)
     assert stage.left == "interrupted"
     stage.__exit__()
+
+
+class Thinker(Walker):
+    """Takes its time, and is known to be at work or not."""
+
+    def __init__(self, excused: bool) -> None:
+        self._excused = excused
+
+    @property
+    def excused(self) -> bool:
+        return self._excused
+
+    async def begin(self, situation: Situation) -> Player:
+        await asyncio.sleep(0.5)
+        return await super().begin(situation)
+
+
+@pytest.mark.parametrize("excused", [True, False])
+def test_a_model_that_is_at_work_does_not_hang(excused: bool) -> None:
+    said: list[str] = []
+    with staged("Walk", said.append) as stage:
+        stage.agent = Thinker(excused)
+        played(stage)
+    assert any("has waited" in words for words in said) is not excused
+
+
+def test_how_far_a_long_step_is_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(vigil, "SPELL", 0.2)
+    with staged("Walk", said.append) as stage:
+        stage.agent = Thinker(excused=True)
+        played(stage)
+    assert "Playing: 0 of 6 episodes have ended" in said

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import BadSetting
+from ludus.policy.device import choose_device
 from ludus.train.configs import config_of, shared
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.overrides import REFUSED as OF_ALL
 from ludus.train.overrides import checked
 
 WARM_UP = 10
+ON_A_CPU = 8
+"""Rows that are trained on at once. More are no faster there, and take as much more memory."""
 _GROUPS = "Ludus lays out groups and steps: use --groups, --group-size and --batch-size"
 _TASKS = "Ludus lays out the tasks"
 REFUSED: Mapping[str, str] = {
@@ -102,7 +105,7 @@ def _steps(settings: GrpoSettings) -> dict[str, Any]:
             f"{settings.groups} groups of {settings.group_size} cannot be shared out evenly among "
             f"{processes} processes. Use other --groups."
         )
-    batch = settings.batch_size or mine
+    batch = settings.batch_size or _divisor(mine, _at_once(settings, mine))
     batches, left = divmod(mine, batch)
     if left:
         raise BadSetting(
@@ -121,6 +124,11 @@ def _steps(settings: GrpoSettings) -> dict[str, Any]:
         "logging_steps": 1,
         "eval_strategy": "no",
     }
+
+
+def _at_once(settings: GrpoSettings, episodes: int) -> int:
+    """Rows whose layers fit into the memory: a GPU says when they do not, and a CPU does not."""
+    return ON_A_CPU if choose_device(settings.device) == "cpu" else episodes
 
 
 def _divisor(number: int, at_most: int) -> int:

@@ -28,11 +28,8 @@ from ludus.rollout.pulse import Pulse, suspects
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.start import rehearse
 from ludus.rollout.tuning import Tuning
-from ludus.rollout.watchdog import Watchdog
+from ludus.train.grpo.vigil import Vigil
 
-TICK = 0.25
-SILENCE = 5.0
-"""Seconds after which a server that does not answer is named."""
 LEAVING = 15.0
 """Seconds that sessions get to be closed."""
 GLANCE = 1.0
@@ -55,13 +52,11 @@ class Stage:
         task: arguments of reset for every episode.
         scored: asked for each episode as soon as it has ended.
         base_url: where a single environment is served, if not in this process.
-        say: told of what hangs.
+        say: told of what hangs, and how far it is.
         stopping: why to stop, once somebody wants that; asked while a server is waited for.
     """
 
     agent: Agent
-    left: str | None = None
-    """Why a wait for a server was ended before its time, if it was."""
 
     def __init__(
         self,
@@ -126,12 +121,17 @@ class Stage:
             variants={spec: place.variant_task for spec, place in self.places.items()},
         )
 
+    @property
+    def left(self) -> str | None:
+        """Why a wait for a server was ended before its time, if it was."""
+        return self._vigil.left
+
     def rehearse(self, plan: Plan) -> None:
         """Begin a task everywhere: what cannot be is said before anything is trained."""
         tasks = 8 * len(self.places)
         activities: dict[str, Activity] = {}
         begun = rehearse(plan, self.places, tasks * plan.group_size, activities)
-        self._await(self._watched(begun, activities))
+        self._await(self._vigil.over(begun, activities))
 
     def play(self, plan: Plan, indices: Sequence[int]) -> list[Episode]:
         """These episodes of a plan, all at once; faults are tried again."""
@@ -144,56 +144,28 @@ class Stage:
     async def _play(self, plan: Plan, indices: Sequence[int]) -> list[Episode]:
         attempts = Attempts(
             self.agent, self._limits, self._system_prompt, self._tuning,
-            attempted=self._pulse.attempted,
+            attempted=self._vigil.pulse.attempted,
         )  # fmt: skip
 
+        ended = 0
+
         async def one(index: int) -> Episode:
+            nonlocal ended
             episode = await attempts.episode(plan[index], self._pools[plan.spec_of(index)])
             assert episode is not None  # Nobody ends the attempts before their time.
-            return await self._scored(episode)
+            scored = await self._scored(episode)
+            ended += 1
+            return scored
 
         async def all_at_once() -> list[Episode]:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(index)) for index in indices]
             return [task.result() for task in tasks]
 
-        return await self._watched(all_at_once(), attempts.activities)
+        def news() -> str:
+            return f"Playing: {ended:,} of {len(indices):,} episodes have ended"
 
-    async def _watched(
-        self, work: Coroutine[Any, Any, Made], activities: Mapping[str, Activity]
-    ) -> Made:
-        """Do it, while what hangs is named."""
-        patience = self._tuning.hang_warning
-        with Watchdog(activities, self._say, patience=patience) as dog:
-            async with asyncio.TaskGroup() as group:
-                beating = group.create_task(self._beat(dog, activities))
-                made = await work
-                beating.cancel()
-        return made
-
-    async def _beat(self, dog: Watchdog, activities: Mapping[str, Activity]) -> None:
-        """Say that the loop is alive, and who does not answer or holds it up, each of them once."""
-        told: set[str] = set()
-        while True:
-            dog.beat()
-            for spec, pool in self._pools.items():
-                if pool.waiting_since is not None:
-                    self._leave_if_told(spec)
-                    if spec not in told and monotonic() - pool.waiting_since > SILENCE:
-                        told.add(spec)
-                        self._say(f"Nobody answers at {spec}; waiting for it")
-            due = monotonic() + TICK
-            await asyncio.sleep(TICK)
-            self._pulse.beat(monotonic() - due, activities.values())
-
-    def _leave_if_told(self, spec: str) -> None:
-        """Nothing is learned while episodes are played, so nothing is lost with a step of them."""
-        self.left = self._stopping()
-        if self.left is not None:
-            raise RunError(
-                f"Nobody answers at {spec}, and the run was {self.left} while it waited. The same "
-                "command goes on from the step before."
-            )
+        return await self._vigil.over(all_at_once(), attempts.activities, news)
 
     async def _open(self) -> None:
         self.places = await find_places(self.environments, **self._address)
@@ -202,7 +174,13 @@ class Stage:
             spec: SessionPool(place.endpoint, patience=patience)
             for spec, place in self.places.items()
         }
-        self._pulse = Pulse(suspects(self.places.values()), self._say)
+        self._vigil = Vigil(
+            self._pools, Pulse(suspects(self.places.values()), self._say), self._say,
+            self._stopping, self._tuning.hang_warning, self._excused,
+        )  # fmt: skip
+
+    def _excused(self) -> bool:
+        return hasattr(self, "agent") and self.agent.excused
 
     async def _close(self) -> None:
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
