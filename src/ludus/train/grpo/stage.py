@@ -163,7 +163,9 @@ class Stage:
             return [task.result() for task in tasks]
 
         def news() -> str:
-            return f"Playing: {ended:,} of {len(indices):,} episodes have ended"
+            said = sum(each.usage.completion_tokens for each in attempts.activities.values())
+            others = f"; the others have {said:,} tokens so far" if said else ""
+            return f"Playing: {ended:,} of {len(indices):,} episodes have ended{others}"
 
         return await self._vigil.over(all_at_once(), attempts.activities, news)
 
