@@ -1,90 +1,23 @@
-"""The reasoning_gym environment: its questions, its scores, and the library in its process."""
+"""The reasoning_gym environment: its questions, its settings, and what a model is shown."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import random
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic_core import to_json
 
+from envs.questions import hosted, question
 from ludus.client.env_client import EnvClient
-from ludus.environment.host import Host
 from ludus.environment.registry import find
 from ludus.envs.reasoning_gym import (
     ReasoningGym,
-    ReasoningGymAction,
     ReasoningGymEnv,
     ReasoningGymObservation,
-    children,
-    library,
 )
-from ludus.envs.reasoning_gym.answers import UNREADABLE, scorable
-from ludus.envs.reasoning_gym.programs import repeatable
 from ludus.errors import EnvironmentNotFound, ExecutionFailed, InvalidAction
 from ludus.protocol.render import render
-from ludus.protocol.types import Observation
-
-SENSITIVE = (
-    "codeio",
-    "intermediate_integration",
-    "isomorphic_strings",
-    "knight_swap",
-    "list_functions",
-    "polynomial_multiplication",
-    "pool_matrix",
-    "ransom_note",
-    "time_intervals",
-    "word_ladder",
-)
-"""Data sets in which the library draws on more than the seed: on the hash seed, on the global
-random numbers or on the date."""
-
-
-def hosted(spec: str, *requests: tuple[str, Mapping[str, Any]]) -> list[Observation]:
-    """What a host of `spec` replies to resets and steps."""
-
-    async def talk() -> list[Observation]:
-        host = Host(find(spec))
-        await host.start()
-        seen = []
-        for kind, data in requests:
-            seen.append(await (host.reset(data) if kind == "reset" else host.step(data)))
-        await host.close()
-        return seen
-
-    return asyncio.run(talk())
-
-
-def question(variant: str | None = None, **task: Any) -> str:
-    asked = ReasoningGym(variant).reset(**task).question
-    assert asked
-    return asked
-
-
-def oracle_score(variant: str, **task: Any) -> float | None:
-    environment = ReasoningGym(variant)
-    environment.reset(**task)
-    action = environment.oracle()
-    assert action is not None
-    return environment.step(action).score
-
-
-def score(variant: str, answer: str, **task: Any) -> float | None:
-    environment = ReasoningGym(variant)
-    environment.reset(**task)
-    return environment.step(ReasoningGymAction(answer=answer)).score
-
-
-# Resets
 
 
 def test_a_reset_without_arguments_asks_the_next_question_and_after_the_last_the_first() -> None:
@@ -204,133 +137,6 @@ def test_the_client_is_typed() -> None:
 # Seeds
 
 
-def test_the_same_seed_asks_the_same_question_whatever_was_asked_before() -> None:
-    seeds = range(4)
-    forwards = {name: [question(name, seed=seed) for seed in seeds] for name in SENSITIVE}
-    backwards = {
-        name: [question(name, seed=seed) for seed in reversed(seeds)][::-1]
-        for name in reversed(SENSITIVE)
-    }
-    assert forwards == backwards
-
-
-def test_the_same_seed_asks_the_same_question_in_every_process() -> None:
-    program = (
-        "import json, sys\n"
-        "from ludus.envs.reasoning_gym import ReasoningGym\n"
-        "shown = [ReasoningGym(name).reset(seed=seed).model_dump(mode='json')\n"
-        f"         for name in {SENSITIVE!r} for seed in range(4)]\n"
-        "print(json.dumps(shown))\n"
-    )
-
-    def shown(environ: Mapping[str, str]) -> list[Any]:
-        command = [sys.executable, "-c", program]
-        ran = subprocess.run(
-            command, env={**os.environ, **environ}, check=True, capture_output=True
-        )
-        return list(json.loads(ran.stdout))
-
-    worlds: Sequence[dict[str, str]] = (
-        {"PYTHONHASHSEED": "1"},
-        {"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo", "LC_ALL": "C"},
-    )
-    with ThreadPoolExecutor() as pool:
-        one, other = pool.map(shown, worlds)
-    assert len(one) == 4 * len(SENSITIVE)
-    assert one == other
-
-
-def test_a_question_has_the_same_index_in_a_data_set_that_is_used_out_of_order() -> None:
-    environment = ReasoningGym("word_sorting")
-    asked = [environment.reset(seed=5, size=4).question]
-    asked += [environment.reset().question for _ in range(3)]
-    question("word_sorting", seed=77)
-    assert [environment.reset().question for _ in range(4)] == asked
-
-
-def test_two_configs_of_codeio_do_not_share_their_programs() -> None:
-    easy = ReasoningGym("codeio")
-    easy.reset(seed=1, dataset_config={"difficulty": 3})
-    second = easy.reset().question
-    easy.reset(seed=1, dataset_config={"difficulty": 3})
-    question("codeio", seed=1, dataset_config={"difficulty": 7})
-    assert easy.reset().question == second
-
-
-def test_the_global_random_numbers_are_left_alone() -> None:
-    before = random.getstate()
-    assert oracle_score("list_functions", seed=1) == 1.0
-    assert random.getstate() == before
-
-
-def test_importing_the_environment_does_not_import_the_library() -> None:
-    program = (
-        "import sys\n"
-        "from ludus.envs.reasoning_gym import ReasoningGym\n"
-        "ReasoningGym('gcd').reset(seed=1)\n"
-        "assert not {'reasoning_gym', 'sympy', 'numpy'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-# Perfect answers
-
-
-def losses(seeds: range) -> dict[str, list[int]]:
-    """The seeds, by variant, on which the oracle earns less than 1.0."""
-
-    def lost(name: str) -> list[int]:
-        return [seed for seed in seeds if oracle_score(name, seed=seed) != 1.0]
-
-    with ThreadPoolExecutor(children.MOST_CHILDREN) as pool:
-        variants = ReasoningGym.variants()
-        found = dict(zip(variants, pool.map(lost, variants), strict=True))
-    return {name: lost for name, lost in found.items() if lost}
-
-
-def test_the_oracle_earns_the_top_reward_in_every_variant() -> None:
-    assert losses(range(3)) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_the_oracle_earns_the_top_reward_in_every_variant_on_200_seeds() -> None:
-    assert losses(range(200)) == {}
-
-
-@pytest.mark.parametrize(
-    ("variant", "seed"),
-    [
-        ("base_conversion", 1514),
-        ("intermediate_integration", 5),
-        ("propositional_logic", 159),
-        ("string_manipulation", 1168),
-    ],
-)
-def test_a_question_whose_right_answer_the_library_would_refuse_is_not_asked(
-    variant: str, seed: int
-) -> None:
-    assert oracle_score(variant, seed=seed) == 1.0
-
-
-def test_a_sequence_that_would_grow_without_bound_is_not_computed() -> None:
-    assert oracle_score("number_sequence", seed=163) == 1.0
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_planner_brings_many_boxes_of_a_colour_to_their_targets(seed: int) -> None:
-    config = {"min_box_num": 2, "max_box_num": 6, "max_row_num": 3, "max_column_num": 3}
-    assert oracle_score("boxnet", seed=seed, dataset_config=config) == 1.0
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_solver_finds_its_way_out_of_the_hardest_boards(seed: int) -> None:
-    assert oracle_score("rush_hour", seed=seed, dataset_config={"min_moves": 40}) == 1.0
-
-
-# Configs
-
-
 def test_an_unknown_data_set_is_an_error_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"no data set 'chainsum'\. Did you mean 'chain_sum'\?"):
         question(dataset_name="chainsum")
@@ -400,89 +206,3 @@ def test_a_time_of_day_is_not_dated_today() -> None:
 
 
 # Answers
-
-
-@pytest.mark.parametrize("variant", ["countdown", "n_queens", "simple_integration"])
-def test_an_answer_is_never_run(variant: str, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    for attack in (f"open({str(trace)!r}, 'w')", f"[open({str(trace)!r}, 'w')]"):
-        earned = score(variant, attack, seed=1)
-        assert earned is not None and earned < 0.1
-    assert not trace.exists()
-
-
-@pytest.mark.parametrize(
-    ("source", "answer"),
-    [
-        ("countdown", "(82 + 20) * 67 - 50 / 3"),
-        ("simple_integration", "3*X**2/2 + log(X) - 7*X + C"),
-        ("n_queens", "_ Q _\nQ _ _\n_ _ Q"),
-        ("n_queens", "[['_', 'Q'], ['Q', '_']]"),
-        ("binary_matrix", " [[0, 1], [-1, 2]]"),
-        ("string_insertion", "ABCDE"),
-        ("chain_sum", "__import__('os')"),
-    ],
-)
-def test_a_scorer_is_given_an_answer_that_is_a_list_or_a_formula(source: str, answer: str) -> None:
-    assert scorable(answer, source) == answer
-
-
-@pytest.mark.parametrize(
-    ("source", "answer"),
-    [
-        ("countdown", "__import__('os').system('true')"),
-        ("countdown", "(open)('trace')"),
-        ("countdown", "open('trace')!"),
-        ("countdown", "[0] * 10**10"),
-        ("countdown", "'a' * 10**10"),
-        ("intermediate_integration", "Integral(x**2, x)"),
-        ("n_queens", "[exit()]"),
-        ("n_queens", "  [x for x in (exit,)]"),
-        ("spiral_matrix", "[0] * 10**10 != 1"),
-        ("spiral_matrix", "f'{exit()}'"),
-        ("string_insertion", "(lambda: 1)()"),
-        ("puzzle24", "(" * 10_000),
-    ],
-)
-def test_a_scorer_is_not_given_an_answer_that_could_do_something(source: str, answer: str) -> None:
-    assert scorable(answer, source) == UNREADABLE
-
-
-def test_an_answer_that_the_scorer_chokes_on_is_worth_nothing() -> None:
-    assert score("boxnet", "5", seed=1) == 0.0
-
-
-def test_an_answer_that_takes_for_ever_is_worth_nothing_and_the_next_one_is_scored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(library, "SCORE_LIMIT", 0.5)
-    assert score("puzzle24", "9**9**9**9", seed=1) == 0.0
-    monkeypatch.setattr(library, "SCORE_LIMIT", 10.0)
-    assert oracle_score("puzzle24", seed=1) == 1.0
-
-
-def test_a_question_that_takes_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "QUESTION_LIMIT", 0.05)
-    board = {"min_board_size": 9, "max_board_size": 9}
-    with pytest.raises(ValueError, match=r"futoshiki made no question in 0\.05 s"):
-        question("futoshiki", seed=1, dataset_config=board)
-
-
-def test_sessions_at_once_do_not_get_in_each_others_way() -> None:
-    def play(seed: int) -> list[float | None]:
-        return [oracle_score(name, seed=seed) for name in ("gcd", "pool_matrix", "word_sorting")]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(play, range(16))) == [[1.0, 1.0, 1.0]] * 16
-
-
-@pytest.mark.parametrize(
-    "code",
-    ["x = datetime.now()", "return time.time()", "os.remove(path)", "Random()", "id(node)"],
-)
-def test_programs_that_reach_out_are_not_asked_about(code: str) -> None:
-    kept = {
-        "code_sample": "def main(a): return a + len('times')",
-        "input_generator": "rng.random()",
-    }
-    assert repeatable([kept, {**kept, "code_sample": code}]) == [kept]

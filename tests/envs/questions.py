@@ -1,0 +1,53 @@
+"""Questions of reasoning_gym, asked and answered through a host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ludus.environment.host import Host
+from ludus.environment.registry import find
+from ludus.envs.reasoning_gym import (
+    ReasoningGym,
+    ReasoningGymAction,
+)
+from ludus.protocol.types import Observation
+
+
+def hosted(spec: str, *requests: tuple[str, Mapping[str, Any]]) -> list[Observation]:
+    """What a host of `spec` replies to resets and steps."""
+
+    async def talk() -> list[Observation]:
+        host = Host(find(spec))
+        await host.start()
+        seen = []
+        for kind, data in requests:
+            seen.append(await (host.reset(data) if kind == "reset" else host.step(data)))
+        await host.close()
+        return seen
+
+    return asyncio.run(talk())
+
+
+def question(variant: str | None = None, **task: Any) -> str:
+    asked = ReasoningGym(variant).reset(**task).question
+    assert asked
+    return asked
+
+
+def oracle_score(variant: str, **task: Any) -> float | None:
+    environment = ReasoningGym(variant)
+    environment.reset(**task)
+    action = environment.oracle()
+    assert action is not None
+    return environment.step(action).score
+
+
+def score(variant: str, answer: str, **task: Any) -> float | None:
+    environment = ReasoningGym(variant)
+    environment.reset(**task)
+    return environment.step(ReasoningGymAction(answer=answer)).score
+
+
+# Resets

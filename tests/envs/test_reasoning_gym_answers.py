@@ -1,0 +1,101 @@
+"""Answers are scored, and never run; what takes for ever is ended."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from envs.questions import oracle_score, question, score
+from ludus.envs.reasoning_gym import (
+    library,
+)
+from ludus.envs.reasoning_gym.answers import UNREADABLE, scorable
+from ludus.envs.reasoning_gym.programs import repeatable
+
+
+@pytest.mark.parametrize("variant", ["countdown", "n_queens", "simple_integration"])
+def test_an_answer_is_never_run(variant: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    for attack in (f"open({str(trace)!r}, 'w')", f"[open({str(trace)!r}, 'w')]"):
+        earned = score(variant, attack, seed=1)
+        assert earned is not None and earned < 0.1
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("countdown", "(82 + 20) * 67 - 50 / 3"),
+        ("simple_integration", "3*X**2/2 + log(X) - 7*X + C"),
+        ("n_queens", "_ Q _\nQ _ _\n_ _ Q"),
+        ("n_queens", "[['_', 'Q'], ['Q', '_']]"),
+        ("binary_matrix", " [[0, 1], [-1, 2]]"),
+        ("string_insertion", "ABCDE"),
+        ("chain_sum", "__import__('os')"),
+    ],
+)
+def test_a_scorer_is_given_an_answer_that_is_a_list_or_a_formula(source: str, answer: str) -> None:
+    assert scorable(answer, source) == answer
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("countdown", "__import__('os').system('true')"),
+        ("countdown", "(open)('trace')"),
+        ("countdown", "open('trace')!"),
+        ("countdown", "[0] * 10**10"),
+        ("countdown", "'a' * 10**10"),
+        ("intermediate_integration", "Integral(x**2, x)"),
+        ("n_queens", "[exit()]"),
+        ("n_queens", "  [x for x in (exit,)]"),
+        ("spiral_matrix", "[0] * 10**10 != 1"),
+        ("spiral_matrix", "f'{exit()}'"),
+        ("string_insertion", "(lambda: 1)()"),
+        ("puzzle24", "(" * 10_000),
+    ],
+)
+def test_a_scorer_is_not_given_an_answer_that_could_do_something(source: str, answer: str) -> None:
+    assert scorable(answer, source) == UNREADABLE
+
+
+def test_an_answer_that_the_scorer_chokes_on_is_worth_nothing() -> None:
+    assert score("boxnet", "5", seed=1) == 0.0
+
+
+def test_an_answer_that_takes_for_ever_is_worth_nothing_and_the_next_one_is_scored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(library, "SCORE_LIMIT", 0.5)
+    assert score("puzzle24", "9**9**9**9", seed=1) == 0.0
+    monkeypatch.setattr(library, "SCORE_LIMIT", 10.0)
+    assert oracle_score("puzzle24", seed=1) == 1.0
+
+
+def test_a_question_that_takes_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "QUESTION_LIMIT", 0.05)
+    board = {"min_board_size": 9, "max_board_size": 9}
+    with pytest.raises(ValueError, match=r"futoshiki made no question in 0\.05 s"):
+        question("futoshiki", seed=1, dataset_config=board)
+
+
+def test_sessions_at_once_do_not_get_in_each_others_way() -> None:
+    def play(seed: int) -> list[float | None]:
+        return [oracle_score(name, seed=seed) for name in ("gcd", "pool_matrix", "word_sorting")]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(play, range(16))) == [[1.0, 1.0, 1.0]] * 16
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["x = datetime.now()", "return time.time()", "os.remove(path)", "Random()", "id(node)"],
+)
+def test_programs_that_reach_out_are_not_asked_about(code: str) -> None:
+    kept = {
+        "code_sample": "def main(a): return a + len('times')",
+        "input_generator": "rng.random()",
+    }
+    assert repeatable([kept, {**kept, "code_sample": code}]) == [kept]
