@@ -157,6 +157,23 @@ def test_elsewhere_it_is_one_line_now_and_then(capfd: pytest.CaptureFixture[str]
     assert line.endswith(" left")
 
 
+def test_a_step_is_told_when_its_own_figures_are_there(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "EVERY", 0.0)
+    with display(GrpoStory(), as_json=False) as shown:
+        shown.begin(2, None)
+        shown.step({"step": 0, "eval_reward": 0.125})
+        shown.step({**LINE, "step": 1, "reward": 0.25})
+        # Held-out tasks come before the line of their step.
+        shown.step({"step": 2, "eval_reward": 0.5})
+        shown.step({**LINE, "step": 2, "reward": 0.75})
+    before, first, second = capfd.readouterr().err.splitlines()
+    assert before.startswith("step 0/2, held-out reward 0.125")
+    assert first.startswith("step 1/2, reward 0.250") and "held-out reward 0.125" in first
+    assert second.startswith("step 2/2, reward 0.750") and "held-out reward 0.500" in second
+
+
 def test_machines_get_every_figure_of_every_step(capfd: pytest.CaptureFixture[str]) -> None:
     with display(GrpoStory(), as_json=True) as shown:
         shown.begin(3, None)

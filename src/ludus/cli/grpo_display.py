@@ -70,6 +70,10 @@ class GrpoStory(Story):
         super().add(line)
         self._rewards += rewards_of([line])
 
+    def is_whole(self, line: Mapping[str, Any]) -> bool:
+        """Held-out tasks are tried before a step is logged; its own figures come right after."""
+        return "loss" in line or not self._rewards
+
     def figures(self) -> list[str]:
         """All of it, where there are no rows to put it in."""
         return [*self._reward(), *self._parts(), *told(self.newest, _IN_A_LINE)]

@@ -45,6 +45,10 @@ class Story:
         promised = (self._last - self._since) / done * max(0, self.total - self.step)
         return max(0.0, promised - (time.monotonic() - self._last))
 
+    def is_whole(self, line: Mapping[str, Any]) -> bool:
+        """Whether with this line all is known of its step, so that it can be told."""
+        return True
+
     def words(self) -> list[str]:
         """How things stand, in a line."""
         return [*self.figures(), *self.pace()]

@@ -109,7 +109,7 @@ class PlainDisplay(Display):
 
     def show(self, line: Mapping[str, Any]) -> None:
         now = time.monotonic()
-        if now - self._said >= EVERY:
+        if now - self._said >= EVERY and self.story.is_whole(line):
             self._said = now
             story = self.story
             self.say(", ".join([f"step {story.step:,}/{story.total:,}", *story.words()]))
