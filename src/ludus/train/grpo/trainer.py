@@ -11,6 +11,7 @@ from typing import Any, cast
 from ludus.errors import BadSetting
 from ludus.policy.eyes.sight import Eyes
 from ludus.train.grpo.pace import GrpoPace
+from ludus.train.grpo.reading import Reading
 from ludus.train.grpo.rollout import Rollouts
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.trainers import Checked, adapter_of, over
@@ -188,7 +189,7 @@ def trainer_of(
     import trl
     from transformers import PrinterCallback, TrainerCallback
 
-    kind = type("LudusGRPOTrainer", (Tried, trl.GRPOTrainer), {})
+    kind = type("LudusGRPOTrainer", (Tried, Reading, trl.GRPOTrainer), {})
     try:
         trainer: Any = kind(
             model=model, args=config, processing_class=tokenizer,

@@ -1,0 +1,146 @@
+"""How the trainer reads a step's rows: a prompt once for all members of its group.
+
+TRL reads every row by itself. Where less is to be read in trees, its model is given trees; what it
+then says of every token is what TRL would have been told. That this is so is tried on the first
+batch of a run, and a model of which it is not true goes on as TRL has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from ludus.train.grpo.branches import Trees, grown
+from ludus.train.tokens import NO_LOSS
+
+CLOSE = 1e-2
+"""So far apart log-probabilities may be, in single precision, and be the same but for rounding."""
+
+Batch = dict[str, Any]
+
+
+class Reading:
+    """Laid over TRL's trainer."""
+
+    reads_trees: bool | None = None
+    """Whether the model is given trees; None until it was tried."""
+    _batches: Any = None
+    """Those of the newest step, with the members of a group side by side."""
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        us, made = cast(Any, self), cast(Any, super())._prepare_inputs(inputs)
+        if not us.model.training:
+            return made
+        # TRL has shuffled the rows; and strangers share nothing.
+        if us._buffered_inputs is not self._batches:
+            self._batches = us._buffered_inputs = side_by_side(us._buffered_inputs)
+        return self._batches[us._step % us.args.steps_per_generation]
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int,
+        batch_size: int | None = None, compute_entropy: bool = False, **more: Any,
+    ) -> Any:  # fmt: skip
+        import torch
+
+        us, size = cast(Any, self), batch_size or len(input_ids)
+        by_row = cast(Any, super())._get_per_token_logps_and_entropies
+        core = us.accelerator.unwrap_model(model)
+        if self.reads_trees is None and not self._takes_trees(core):
+            self.reads_trees = False
+        if self.reads_trees is False or any(_is_given(value) for value in more.values()):
+            return by_row(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy,
+                **more,
+            )  # fmt: skip
+        said = []
+        for rows in zip(input_ids.split(size), attention_mask.split(size), strict=True):
+            trees = self._trees(core, *rows, logits_to_keep)
+            if trees is None:
+                said.append(by_row(model, *rows, logits_to_keep, None, compute_entropy)[:2])
+            else:
+                with us.accelerator.autocast():
+                    said.append(scored(model, trees, compute_entropy))
+            if torch.is_grad_enabled():
+                share = 1.0 if trees is None else trees.ids.numel() / rows[0].numel()
+                us._metrics["train"]["read"].append(share)
+        logps, entropies = zip(*said, strict=True)
+        return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None
+
+    def _trees(self, core: Any, ids: Any, mask: Any, keep: int) -> Trees | None:
+        trees = grown(ids, mask, keep, width=core.config.hidden_size)
+        if trees is not None and self.reads_trees is None:
+            self.reads_trees = says_the_same(core, trees, ids, mask)
+        return trees if self.reads_trees else None
+
+    def _takes_trees(self, core: Any) -> bool:
+        """Whether it may be tried: what a token sees can be said, and the weights are all here."""
+        us, config = cast(Any, self), core.config
+        whole = not (us.is_deepspeed_enabled or us.is_fsdp_enabled)
+        reads_only = config.get_text_config() is config
+        return whole and reads_only and config._attn_implementation == "sdpa"
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+def scored(model: Any, trees: Trees, entropy: bool = True) -> tuple[Any, Any]:
+    """The log-probability of every token of the rows' completions, and the entropy before it."""
+    said = model(
+        input_ids=trees.ids, attention_mask=trees.sight(), position_ids=trees.positions,
+        shift_labels=trees.labels, fused_lm_head=True,
+    )  # fmt: skip
+    return trees.by_row(said.log_probs), trees.by_row(said.entropy) if entropy else None
+
+
+def side_by_side(batches: Sequence[Batch]) -> Sequence[Batch]:
+    """The same rows in as many batches, those with the same prompt one after the other."""
+    import torch
+
+    first = batches[0]
+    if len(batches) == 1 or "pixel_values" in first:
+        return batches
+    prompts = [tuple(row) for batch in batches for row in batch["prompt_ids"].tolist()]
+    seen = {prompt: place for place, prompt in reversed(list(enumerate(prompts)))}
+    order = torch.tensor(sorted(range(len(prompts)), key=lambda row: seen[prompts[row]]))
+    size = len(first["prompt_ids"])
+    made: list[Batch] = [{} for _ in batches]
+    for name, value in first.items():
+        parts = [batch[name] for batch in batches]
+        if isinstance(value, torch.Tensor) and value.ndim:
+            parts = torch.cat(parts)[order.to(value.device)].split(size)
+        elif isinstance(value, list):
+            every = [each for part in parts for each in part]
+            parts = [[every[row] for row in rows] for rows in order.split(size)]
+        for batch, part in zip(made, parts, strict=True):
+            batch[name] = part
+    return made
+
+
+def says_the_same(core: Any, trees: Trees, ids: Any, mask: Any) -> bool:
+    """Whether the model says the same of trees as of the rows that they were made of."""
+    labels = ids.masked_fill(mask == 0, NO_LOSS)
+    keep = trees.spots.shape[1]
+    with _exact(core) as read:
+        by_row = read(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+        try:
+            logps, _ = scored(read, trees, entropy=False)
+        except (TypeError, ValueError, RuntimeError):
+            return False
+    apart = (logps - by_row.log_probs[:, -keep:])[trees.spots >= 0]
+    return bool(apart.abs().max() < CLOSE)
+
+
+@contextmanager
+def _exact(core: Any) -> Iterator[Any]:
+    """A model's forward pass in single precision, with nothing left to chance."""
+    import torch
+
+    learns = core.training
+    core.eval()
+    try:
+        with torch.no_grad(), torch.autocast(core.device.type, enabled=False):
+            yield getattr(core, "_original_forward", core.forward)
+    finally:
+        core.train(learns)
