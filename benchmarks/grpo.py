@@ -50,7 +50,7 @@ environment writes among them, so a game of six guesses takes more than the mode
 RATE = 1e-6
 FIGURES = (
     "time/rollout", "time/train", "time/step", "time/model", "time/environment", "equal", "trained",
-    "length", "turns", "done", "time/decode", "reused",
+    "length", "turns", "done", "time/decode", "reused", "read",
 )  # fmt: skip
 STOCK, OURS, LEFT_ALONE = "stock TRL", "Ludus", "Ludus, equal groups left out"
 
