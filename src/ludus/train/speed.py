@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ludus.train.attention import attend_by_rows, can_attend, works
+from ludus.train.captured import captured, is_alike
 from ludus.train.settings import Settings
 from ludus.train.strip import Strip
 from ludus.train.world import World
@@ -33,7 +34,7 @@ def hasten(trainer: Any, settings: Settings, world: World, say: Say) -> None:
         return
     attend_by_rows(trainer.model)
     compiled = settings.compile or _compiles(trainer, world)
-    if compiled and _is_alone(trainer, settings, world) and _graphed(trainer, say):
+    if compiled and not settings.packing and is_alike(trainer, world) and _graphed(trainer, say):
         return
     # TRL's own collator lays rows end to end as well; then each batch has its own length.
     trainer.data_collator.padding_free = trainer.padding_free = True
@@ -70,26 +71,6 @@ def _is_quick(trainer: Any) -> bool:
 def _compiles(trainer: Any, world: World) -> bool:
     alone = world.size == 1 and not trainer.args.gradient_checkpointing
     return alone and find_spec("triton") is not None
-
-
-def _is_alone(trainer: Any, settings: Settings, world: World) -> bool:
-    """Whether the work of all layers is the same at each step, and gradients are nobody else's.
-
-    A graph writes them to the same place each time, where neither other batches nor other processes
-    may add to them; and what the trainer changes in the model later on is not in it.
-    """
-    config = trainer.args
-    changed = (
-        config.gradient_checkpointing,
-        config.use_liger_kernel,
-        config.neftune_noise_alpha,
-        config.debug,
-        settings.lora,
-        settings.packing,
-        trainer.aux_loss_enabled,
-    )
-    same = config.gradient_accumulation_steps == world.size == 1 and not any(changed)
-    return same and trainer.model.base_model is not trainer.model
 
 
 def _graphed(trainer: Any, say: Say) -> bool:
@@ -129,18 +110,12 @@ def _capture(core: Any, first: dict[str, Any], strip: Strip, config: Any) -> Non
     forward, dtype = core.forward, torch.bfloat16 if config.bf16 else torch.float16
 
     def compute(*given: Any) -> Any:
-        # Weights that were cast for one step are not those of the next.
-        with torch.autocast("cuda", dtype, cache_enabled=False):
-            made = forward(
-                **dict(zip(names, given, strict=True)), max_length_q=strip.longest, use_cache=False
-            )
+        made = forward(
+            **dict(zip(names, given, strict=True)), max_length_q=strip.longest, use_cache=False
+        )
         return made.last_hidden_state
 
-    core.train()
-    core.forward = compute
-    shown = tuple(first[name].to(config.device) for name in names)
-    torch.cuda.make_graphed_callables(core, shown, allow_unused_input=True)
-    play = core.forward
+    play = captured(core, compute, [first[name].to(config.device) for name in names], dtype)
 
     def run(**inputs: Any) -> Any:
         return BaseModelOutputWithPast(last_hidden_state=play(*(inputs[name] for name in names)))

@@ -107,6 +107,16 @@ def test_a_branch_sees_the_trunk_and_itself_and_nobody_else() -> None:
     assert seen.any(1).all()
 
 
+def test_what_fills_up_changes_nothing() -> None:
+    model, (ids, mask) = made("llama"), rows(*MANY)
+    trees = trees_of(ids, mask)
+    lanes, length = trees.ids.shape
+    more = trees.filled_up(lanes + 2, length + 40)
+    assert more.ids.shape == (lanes + 2, length + 40)
+    for one, other in zip(scored(model, trees), scored(model, more), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("groups", "why"),
     [

@@ -45,6 +45,25 @@ class Trees:
         # What fills up sees something too: of nothing, a softmax makes what is not a number.
         return torch.tril(seen).unsqueeze(1)
 
+    def filled_up(self, lanes: int, length: int) -> Trees:
+        """The same in so many lanes of such a length, which are no fewer and no shorter."""
+        from torch.nn.functional import pad
+
+        had, long = self.ids.shape
+
+        def filled(part: Any, value: int) -> Any:
+            return pad(part, (0, length - long, 0, lanes - had), value=value)
+
+        spots = self.spots // long * length + self.spots % long
+        return Trees(
+            ids=filled(self.ids, _FILLING[_ID]),
+            positions=filled(self.positions, _FILLING[_POSITION]),
+            labels=filled(self.labels, _FILLING[_LABEL]),
+            tree=filled(self.tree, _FILLING[_TREE]),
+            branch=filled(self.branch, _FILLING[_BRANCH]),
+            spots=spots.where(self.spots >= 0, self.spots),
+        )
+
     def by_row(self, said: Any) -> Any:
         """What was said of each place in the lanes, for the tokens of each row's completion."""
         found = said.flatten()[self.spots.clamp(min=0)]
@@ -120,8 +139,8 @@ def _lanes(trees: Sequence[_Tree], longest: int) -> list[list[_Tree]]:
 
 
 def _work(lanes: int, length: int, width: int) -> int:
-    """Roughly: a token costs what it costs to see twice as many others as the model is wide."""
-    return lanes * length * (2 * width + length)
+    """Roughly: a token costs what it costs to see six times as many others as the model is wide."""
+    return lanes * length * (6 * width + length)
 
 
 def _laid_out(

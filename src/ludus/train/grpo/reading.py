@@ -11,7 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import torch
+
+from ludus.train.captured import is_alike
 from ludus.train.grpo.branches import Trees, grown
+from ludus.train.grpo.pace import GrpoPace
+from ludus.train.grpo.playback import Playback
 from ludus.train.tokens import NO_LOSS
 
 CLOSE = 1e-2
@@ -23,8 +28,10 @@ Batch = dict[str, Any]
 class Reading:
     """Laid over TRL's trainer."""
 
+    pace: GrpoPace
     reads_trees: bool | None = None
     """Whether the model is given trees; None until it was tried."""
+    _playback: Playback | None = None
     _batches: Any = None
     """Those of the newest step, with the members of a group side by side."""
 
@@ -41,14 +48,10 @@ class Reading:
         self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int,
         batch_size: int | None = None, compute_entropy: bool = False, **more: Any,
     ) -> Any:  # fmt: skip
-        import torch
-
         us, size = cast(Any, self), batch_size or len(input_ids)
         by_row = cast(Any, super())._get_per_token_logps_and_entropies
         core = us.accelerator.unwrap_model(model)
-        if self.reads_trees is None and not self._takes_trees(core):
-            self.reads_trees = False
-        if self.reads_trees is False or any(_is_given(value) for value in more.values()):
+        if not self._may_read_trees(core) or any(_is_given(value) for value in more.values()):
             return by_row(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy,
                 **more,
@@ -61,24 +64,42 @@ class Reading:
             else:
                 with us.accelerator.autocast():
                     said.append(scored(model, trees, compute_entropy))
-            if torch.is_grad_enabled():
-                share = 1.0 if trees is None else trees.ids.numel() / rows[0].numel()
-                us._metrics["train"]["read"].append(share)
         logps, entropies = zip(*said, strict=True)
         return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None
+
+    def _may_read_trees(self, core: Any) -> bool:
+        """Whether what a token sees can be said, and the weights are all here."""
+        if self.reads_trees is None:
+            us, config = cast(Any, self), core.config
+            whole = not (us.is_deepspeed_enabled or us.is_fsdp_enabled)
+            reads_only = config.get_text_config() is config
+            if not (whole and reads_only and config._attn_implementation == "sdpa"):
+                self.reads_trees = False
+        return self.reads_trees is not False
 
     def _trees(self, core: Any, ids: Any, mask: Any, keep: int) -> Trees | None:
         trees = grown(ids, mask, keep, width=core.config.hidden_size)
         if trees is not None and self.reads_trees is None:
             self.reads_trees = says_the_same(core, trees, ids, mask)
-        return trees if self.reads_trees else None
+            if self.reads_trees:
+                self._playback = self._played_back(core)
+        if not self.reads_trees:
+            trees = None
+        if torch.is_grad_enabled():
+            if trees is not None and self._playback is not None:
+                trees = self._playback.fitting(trees)
+            share = 1.0 if trees is None else trees.ids.numel() / ids.numel()
+            cast(Any, self)._metrics["train"]["read"].append(share)
+        return trees
 
-    def _takes_trees(self, core: Any) -> bool:
-        """Whether it may be tried: what a token sees can be said, and the weights are all here."""
-        us, config = cast(Any, self), core.config
-        whole = not (us.is_deepspeed_enabled or us.is_fsdp_enabled)
-        reads_only = config.get_text_config() is config
-        return whole and reads_only and config._attn_implementation == "sdpa"
+    def _played_back(self, core: Any) -> Playback | None:
+        config = cast(Any, self).args
+        if config.device.type != "cuda" or not (config.bf16 or config.fp16):
+            return None
+        if not is_alike(self, self.pace.world):
+            return None
+        dtype = torch.bfloat16 if config.bf16 else torch.float16
+        return Playback(core.base_model, dtype, self.pace.watch.say)
 
 
 def _is_given(value: Any) -> bool:
@@ -96,8 +117,6 @@ def scored(model: Any, trees: Trees, entropy: bool = True) -> tuple[Any, Any]:
 
 def side_by_side(batches: Sequence[Batch]) -> Sequence[Batch]:
     """The same rows in as many batches, those with the same prompt one after the other."""
-    import torch
-
     first = batches[0]
     if len(batches) == 1 or "pixel_values" in first:
         return batches
@@ -135,8 +154,6 @@ def says_the_same(core: Any, trees: Trees, ids: Any, mask: Any) -> bool:
 @contextmanager
 def _exact(core: Any) -> Iterator[Any]:
     """A model's forward pass in single precision, with nothing left to chance."""
-    import torch
-
     learns = core.training
     core.eval()
     try:

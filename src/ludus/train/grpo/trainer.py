@@ -11,7 +11,6 @@ from typing import Any, cast
 from ludus.errors import BadSetting
 from ludus.policy.eyes.sight import Eyes
 from ludus.train.grpo.pace import GrpoPace
-from ludus.train.grpo.reading import Reading
 from ludus.train.grpo.rollout import Rollouts
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.trainers import Checked, adapter_of, over
@@ -188,6 +187,8 @@ def trainer_of(
     """A trainer that is ready to go; `parts` are TRL's: tasks, rewards, and who plays."""
     import trl
     from transformers import PrinterCallback, TrainerCallback
+
+    from ludus.train.grpo.reading import Reading
 
     kind = type("LudusGRPOTrainer", (Tried, Reading, trl.GRPOTrainer), {})
     try:
