@@ -67,3 +67,5 @@ def captured(
         return made
     finally:
         core.forward = before
+        # It was tried in a stream of its own, and what that has had no other is lent.
+        torch.cuda.empty_cache()
