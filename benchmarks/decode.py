@@ -54,6 +54,7 @@ def main() -> None:
         live(engine, [ids for ids in _prompts(8, given.prompt) for _ in range(GROUP)])
     if given.kernels:
         _kernels(engine, given)
+    _compared_exactly(model, given)
 
 
 def _arguments() -> argparse.Namespace:
@@ -101,11 +102,11 @@ def _prompts(rows: int, length: int) -> list[tuple[int, ...]]:
     return [tuple(each) for each in ids]
 
 
-def _engine(model: Any, rows: Sequence[int]) -> Any:
+def _engine(model: Any, rows: Sequence[int], **more: Any) -> Any:
     from ludus.policy.fast.engine import FastEngine, fast_engine
 
     began = time.perf_counter()
-    engine = fast_engine(model, max_batch=512, expected=max(rows))
+    engine = fast_engine(model, max_batch=512, expected=max(rows), **more)
     if not isinstance(engine, FastEngine):
         raise SystemExit(f"no fast engine: {engine}")
     # Of several turns, as `--live` plays them.
@@ -183,25 +184,42 @@ def _group(engine: Any, given: argparse.Namespace) -> None:
 
 def _compared(model: Any, engine: Any, given: argparse.Namespace) -> None:
     """Greedy replies beside `generate`'s, and log-probabilities beside full forwards."""
+    prompts = _prompts(CHECKED, given.prompt)
+    greedy = _ours(engine, prompts, 32, temperature=0.0)
+    _say_equal("bfloat16", model, prompts, greedy)
+    closest, _, _ = _against_forwards(model, prompts, greedy)
+    _, off, own = _against_forwards(model, prompts, _ours(engine, prompts, 64))
+    print(f"greedy tokens that a full forward finds likeliest too: {closest:.1%}")
+    print(f"largest |logprob - float32 forward|: fast {off:.4f}, a bfloat16 forward {own:.4f}")
+
+
+def _compared_exactly(model: Any, given: argparse.Namespace) -> None:
+    """The same in single precision, in which hardly two tokens are as likely as each other."""
     import torch
 
     prompts = _prompts(CHECKED, given.prompt)
+    engine = _engine(model.float(), [CHECKED], dtype=torch.float32)
+    _say_equal("float32", model, prompts, _ours(engine, prompts, 32, temperature=0.0))
+
+
+def _say_equal(
+    kind: str, model: Any, prompts: Sequence[tuple[int, ...]], greedy: Sequence[Any]
+) -> None:
+    import torch
+
     ids = torch.tensor(prompts, device="cuda")
     seen = torch.ones_like(ids)
     theirs = model.generate(ids, attention_mask=seen, max_new_tokens=32, do_sample=False)
-    theirs = theirs[:, given.prompt :].tolist()
-    greedy = _ours(engine, prompts, 32, temperature=0.0)
+    theirs = theirs[:, ids.shape[1] :].tolist()
     gaps = [
         gap
         for ids, row, said in zip(prompts, theirs, greedy, strict=True)
         if (gap := _gap(model, ids, row, said.ids)) is not None
     ]
-    closest, _, _ = _against_forwards(model, prompts, greedy)
-    _, off, own = _against_forwards(model, prompts, _ours(engine, prompts, 64))
-    print(f"greedy replies equal to generate's: {CHECKED - len(gaps)} of {CHECKED}", end="")
+    print(
+        f"greedy replies equal to generate's in {kind}: {CHECKED - len(gaps)} of {CHECKED}", end=""
+    )
     print(f"; where they part, logits are at most {max(gaps):.4f} apart" if gaps else "")
-    print(f"greedy tokens that a full forward finds likeliest too: {closest:.1%}")
-    print(f"largest |logprob - float32 forward|: fast {off:.4f}, a bfloat16 forward {own:.4f}")
 
 
 def _gap(

@@ -17,7 +17,7 @@ from ludus.policy.fast.rows import Line, Rows
 from ludus.policy.fast.weights import Layer
 from ludus.policy.requests import Request, Sampled
 from ludus.policy.sampling import Sampling
-from policy.fast.families import engine_of, fresh, said
+from policy.fast.families import engine_of, fresh, generated, said
 from policy.forwards import GREEDY, fresh_logprobs, prompt, request
 
 pytestmark = pytest.mark.skipif(
@@ -137,6 +137,16 @@ def test_replies_are_the_models_own_in_bfloat16(kind: str) -> None:
         (reply,) = said(engine, [request(ids, sampling=Sampling(0.8), max_tokens=30)])
         expected = fresh_logprobs(model, ids, reply.ids, temperature=0.8)
         assert reply.logprobs == pytest.approx(expected, abs=FAR)
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama, biased", "qwen3"])
+def test_greedy_replies_in_float32_are_those_of_generate(kind: str) -> None:
+    model = fresh(kind, max_position_embeddings=512).to("cuda")
+    engine = engine_of(model, dtype=torch.float32)
+    prompts = [prompt(length, seed=length) for length in (3, 90, 1, 170, 33)]
+    asked = [request(ids, sampling=GREEDY, max_tokens=30) for ids in prompts]
+    for ids, reply in zip(prompts, said(engine, asked), strict=True):
+        assert reply.ids == generated(model, ids, tokens=30)
 
 
 def test_graphs_go_on_being_right_after_the_model_has_learned() -> None:

@@ -70,12 +70,15 @@ class FastEngine:
         self._machine.slots.forget()
 
 
-def fast_engine(model: Any, *, max_batch: int, expected: int | None = None) -> FastEngine | str:
+def fast_engine(
+    model: Any, *, max_batch: int, expected: int | None = None, dtype: Any = None
+) -> FastEngine | str:
     """An engine for the model, tried out on it; or why it cannot have one.
 
     Args:
         max_batch: the most requests that are decoded at once.
         expected: how many there will be, if that is known.
+        dtype: what it computes in: bfloat16 on a GPU, and float32 elsewhere, if nothing is said.
     """
     blueprint = blueprint_of(model)
     if isinstance(blueprint, str):
@@ -85,16 +88,18 @@ def fast_engine(model: Any, *, max_batch: int, expected: int | None = None) -> F
     if reason is not None:
         return reason
     with _on(device):
-        made = _made(model, blueprint, device, max_batch)
+        made = _made(model, blueprint, device, max_batch, dtype)
     if isinstance(made, FastEngine):
         made.expect(rows=expected or EXPECTED)
     return made
 
 
-def _made(model: Any, blueprint: Blueprint, device: Any, max_batch: int) -> FastEngine | str:
+def _made(
+    model: Any, blueprint: Blueprint, device: Any, max_batch: int, dtype: Any
+) -> FastEngine | str:
     import torch
 
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     weights = Weights(model, blueprint, dtype=dtype)
     network = Network(blueprint, weights, _operations(device))
     cache = Cache(blueprint, bare(model).model.rotary_emb, dtype=dtype, device=device)
