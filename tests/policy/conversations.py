@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from ludus.data.messages import Message
+from ludus.policy.dialect import Dialect
+from ludus.policy.reading import Reader
 
 Row = dict[str, Any]
 
@@ -87,3 +92,10 @@ ENDED: Row = {
     ],
     "tools": TOOLS,
 }
+
+
+def read(
+    tokenizer: Any, dialect: Dialect, prompt: Sequence[int], ids: Sequence[int], tools: Any
+) -> Message:
+    """What the model of a dialect has sampled after a prompt."""
+    return Reader(tokenizer, dialect.response, dialect.stops)(prompt, ids, tools)

@@ -17,8 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ludus.errors import LudusError, TemplateUnmarked
 from ludus.policy.dialect import FAMILIES, adopt, any_dialect, dialect_of, families
 from ludus.policy.templates import render, shared, written
-from ludus.policy.turns import read
-from policy.conversations import ENDED, PLAYED, TALK, TOOLS, answer, call, calling, said
+from policy.conversations import ENDED, PLAYED, TALK, TOOLS, answer, call, calling, read, said
 
 pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.
 

@@ -10,8 +10,8 @@ from students import of_family
 from tokenizers import AddedToken
 
 from ludus.policy.dialect import dialect_of
-from ludus.policy.turns import opening, read
-from policy.conversations import PLAYED, TOOLS
+from ludus.policy.turns import opening
+from policy.conversations import PLAYED, TOOLS, read
 from policy.test_reading import calls, heard
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|><|im_end|>"

@@ -10,8 +10,8 @@ from students import of_family, with_tokens_of
 
 from ludus.data.messages import Message
 from ludus.policy.dialect import FAMILIES, dialect_of
-from ludus.policy.turns import opening, read
-from policy.conversations import PLAYED, TOOLS
+from ludus.policy.turns import opening
+from policy.conversations import PLAYED, TOOLS, read
 
 GOOD = '<tool_call>\n{"name": "guess", "arguments": {"word": "a"}}\n</tool_call>'
 

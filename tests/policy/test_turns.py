@@ -13,8 +13,8 @@ from ludus.data.messages import Call, Function, Message, said
 from ludus.errors import AgentError
 from ludus.policy.dialect import FAMILIES, Dialect, dialect_of, families
 from ludus.policy.templates import render
-from ludus.policy.turns import answers, as_given, opening, read
-from policy.conversations import PLAYED, TOOLS, call, calling
+from ludus.policy.turns import answers, as_given, opening
+from policy.conversations import PLAYED, TOOLS, call, calling, read
 
 MESSAGES = PLAYED["messages"]
 WITHOUT_TOOLS = {

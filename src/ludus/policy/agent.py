@@ -23,6 +23,7 @@ from ludus.errors import AgentError, LudusError
 from ludus.policy.engines import PLAIN_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.generate import Generator, Sampled, Sampling
+from ludus.policy.reading import Reader
 from ludus.policy.requests import context_of, refuse_unreadable
 from ludus.policy.settings import checked, recommended, recommended_for, sampling_of, told
 
@@ -36,7 +37,7 @@ REMEMBERED = 256
 """Openings, after which all are forgotten: attempts at a task come together."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ready:
     """A model that can be asked."""
 
@@ -44,6 +45,11 @@ class Ready:
     generator: Generator
     sampling: Sampling
     _openings: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def reader(self) -> Reader:
+        policy = self.policy
+        return Reader(policy.tokenizer, policy.dialect.response, policy.dialect.stops)
 
     def opening(self, shown: Sequence[Message], tools: Sequence[JsonObject]) -> tuple[int, ...]:
         """The ids of how an episode begins, which is the same for all attempts at a task."""
@@ -200,7 +206,7 @@ class _PolicyPlayer(Player):
         sampled = await self._sample(prompt, MAX_TOKENS if max_tokens is None else max_tokens)
         self._say(sampled)
         return Reply(
-            self._read(prompt, sampled),
+            self._model.reader(self._since, sampled.ids, self._tools, named=f"call_{len(prompt)}"),
             finish=Finish.STOP if sampled.stopped else Finish.LENGTH,
             usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(sampled.ids)),
             tokens=Tokens(
@@ -263,12 +269,3 @@ class _PolicyPlayer(Player):
         self._ids += ids
         self._logprobs += logprobs
         self._mask += [sampled] * len(ids)
-
-    def _read(self, prompt: tuple[int, ...], sampled: Sampled) -> Message:
-        from ludus.policy import turns
-
-        policy = self._model.policy
-        return turns.read(
-            policy.tokenizer, policy.dialect, self._since, sampled.ids, self._tools,
-            named=f"call_{len(prompt)}",
-        )  # fmt: skip

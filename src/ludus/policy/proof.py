@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ludus.errors import TemplateRefused
-from ludus.policy.reading import read_reply
+from ludus.policy.reading import Reader
 from ludus.policy.templates import Rendered, Tools, render, shared
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class _Reply:
         stops: frozenset[int],
         tools: Tools,
     ) -> bool:
-        found = read_reply(tokenizer, response, stops, self.prompt, self.ids, tools)
+        found = Reader(tokenizer, response, stops)(self.prompt, self.ids, tools)
         calls = [call.function for call in found.tool_calls or ()]
         wanted = [call["function"] for call in self.meant.get("tool_calls", ())]
         try:

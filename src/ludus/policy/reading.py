@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.messages import Call, Function, Message
@@ -25,57 +26,101 @@ Tools = Sequence[Mapping[str, Any]] | None
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _KEYS = {"name", "arguments", "id", "type"}
+REMEMBERED = 256
+"""Prompts as text, and ways to write a call."""
 _ANCHORS = ("open", "open_pattern", "close", "close_pattern")
 
 
-def read_reply(
-    tokenizer: PreTrainedTokenizerBase,
-    response: Response,
-    stops: Collection[int],
-    prompt: Sequence[int],
-    ids: Sequence[int],
-    tools: Tools,
-    *,
-    named: str = "call",
-) -> Message:
-    """What was sampled, as a message. Nothing that a model can write raises.
+class Reader:
+    """Reads the replies of a model; how they are written is looked into once."""
 
-    `named` begins the names of its calls, which differ from turn to turn.
-    """
-    ends = [_decoded(tokenizer, [stop]) for stop in stops]
-    text = _decoded(tokenizer, ids)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, response: Response, stops: Collection[int]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._ends = [self._text((stop,)) for stop in stops]
+        self._parts = _loaded(_loose(response))
+        self._calls = response["fields"].get("tool_calls", {})
+        self._alone = lru_cache(REMEMBERED)(self._of_one_call)
+        # Attempts at a task come together, and have the same prompt.
+        self._prefix = lru_cache(REMEMBERED)(self._text)
+
+    def __call__(
+        self, prompt: Sequence[int], ids: Sequence[int], tools: Tools, *, named: str | None = None
+    ) -> Message:
+        """What was sampled, as a message. Nothing that a model can write raises.
+
+        Of the prompt only what was written since the model last spoke is looked at. `named` begins
+        the names of the calls, which differ from turn to turn.
+        """
+        named = f"call_{len(prompt)}" if named is None else named
+        text = self._text(ids)
+        try:
+            parts = self._parsed(self._parts, text, self._prefix(tuple(prompt)), None)
+        except Exception:
+            parts = {"content": [text]}
+        regions = parts.get("tool_calls", ())
+        calls = [call for region in regions for call in self._calls_of(region, tools)]
+        words = [_without_ends(piece, self._ends) for piece in parts.get("content", ())]
+        thought = parts.get("reasoning_content") or parts.get("thinking")
+        made = tuple(Call(id=f"{named}_{at}", function=call) for at, call in enumerate(calls))
+        return Message(
+            role="assistant",
+            content="\n".join(filter(None, words)),
+            reasoning_content=_without_ends(thought, self._ends) if thought else None,
+            tool_calls=made or None,
+        )
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    def _parsed(self, template: Any, text: str, prefix: str, tools: Tools) -> dict[str, Any]:
+        offered: Any = list(tools) if tools else None
+        made: dict[str, Any] = self._tokenizer.parse_response(
+            text, template, prefix=prefix, tools=offered
+        )
+        return made
+
+    def _calls_of(self, region: Mapping[str, str], tools: Tools) -> Iterator[Function]:
+        """The calls in one region of a reply, usually one."""
+        body = _without_ends(region["content"], self._ends)
+        try:
+            yield from [_function(each) for each in self._calls_in(body, region, tools)]
+        except Exception:
+            found = (pythonic.NAME if _is_pythonic(self._calls) else _NAME).search(body)
+            name = region.get("name") or (found[1] if found else "")
+            yield Function(name=_writable(name), arguments=_writable(body))
+
+    def _calls_in(
+        self, body: str, region: Mapping[str, str], tools: Tools
+    ) -> Sequence[Mapping[str, Any]]:
+        if _is_pythonic(self._calls):
+            return pythonic.calls_in(body)
+        if self._calls.get("transform_each") and body.startswith("{"):
+            body = f"[{body}]"  # One call alone, without the list around it.
+        named = tuple((name, word) for name, word in region.items() if name != "content")
+        made = self._parsed(self._alone(named), body or " ", "", tools)["tool_calls"]
+        return made if isinstance(made, list) else [made]
+
+    def _of_one_call(self, named: tuple[tuple[str, str], ...]) -> Any:
+        """How the body of a call is written, of which the opening has said these words."""
+        field = self._calls
+        kept = {
+            key: field[key] for key in ("content", "content_args", "transform_each") if key in field
+        }
+        words = {f"{{{name}}}": word for name, word in named}
+        alone = {**kept, "transform": _filled(field.get("transform", "{content}"), words)}
+        return _loaded({"start_anchor_pattern": r"\Z", "fields": {"tool_calls": alone}})
+
+
+def _loaded(template: dict[str, Any]) -> Any:
+    """With its patterns compiled, where transformers can be given it so, and it is a good one."""
     try:
-        parts = _parsed(tokenizer, _loose(response), text, _decoded(tokenizer, prompt), None)
-    except Exception:
-        parts = {"content": [text]}
-    calls = [
-        call
-        for region in parts.get("tool_calls", ())
-        for call in _read_calls(tokenizer, response["fields"]["tool_calls"], region, ends, tools)
-    ]
-    words = [_without_ends(piece, ends) for piece in parts.get("content", ())]
-    thought = parts.get("reasoning_content") or parts.get("thinking")
-    return Message(
-        role="assistant",
-        content="\n".join(filter(None, words)),
-        reasoning_content=_without_ends(thought, ends) if thought else None,
-        tool_calls=tuple(Call(id=f"{named}_{at}", function=call) for at, call in enumerate(calls))
-        or None,
-    )
+        from transformers.utils.chat_parsing.response_templates import load_response_template
 
-
-def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
-
-
-def _parsed(
-    tokenizer: PreTrainedTokenizerBase, response: Response, text: str, prefix: str, tools: Tools
-) -> dict[str, Any]:
-    offered: Any = list(tools) if tools else None
-    made: dict[str, Any] = tokenizer.parse_response(
-        text, dict(response), prefix=prefix, tools=offered
-    )
-    return made
+        return load_response_template(template)
+    except (ImportError, ValueError, TypeError, KeyError):
+        return template
 
 
 def _loose(response: Response) -> dict[str, Any]:
@@ -90,45 +135,6 @@ def _loose(response: Response) -> dict[str, Any]:
         transform = {**names, "content": "{content}"}
         fields["tool_calls"] = {**kept, "repeats": True, "content": "text", "transform": transform}
     return {**response, "fields": fields}
-
-
-def _read_calls(
-    tokenizer: PreTrainedTokenizerBase,
-    field: Mapping[str, Any],
-    region: Mapping[str, str],
-    ends: Sequence[str],
-    tools: Tools,
-) -> Iterator[Function]:
-    """The calls in one region of a reply, usually one."""
-    body = _without_ends(region["content"], ends)
-    try:
-        made = _calls_in(tokenizer, field, body, region, tools)
-        yield from [_function(each) for each in made]
-    except Exception:
-        found = (pythonic.NAME if _is_pythonic(field) else _NAME).search(body)
-        name = region.get("name") or (found[1] if found else "")
-        yield Function(name=_writable(name), arguments=_writable(body))
-
-
-def _calls_in(
-    tokenizer: PreTrainedTokenizerBase,
-    field: Mapping[str, Any],
-    body: str,
-    region: Mapping[str, str],
-    tools: Tools,
-) -> Sequence[Mapping[str, Any]]:
-    if _is_pythonic(field):
-        return pythonic.calls_in(body)
-    if field.get("transform_each") and body.startswith("{"):
-        body = f"[{body}]"  # One call alone, without the list around it.
-    named = {f"{{{name}}}": word for name, word in region.items() if name != "content"}
-    kept = {
-        key: field[key] for key in ("content", "content_args", "transform_each") if key in field
-    }
-    alone = {**kept, "transform": _filled(field.get("transform", "{content}"), named)}
-    schema = {"start_anchor_pattern": r"\Z", "fields": {"tool_calls": alone}}
-    made = _parsed(tokenizer, schema, body or " ", "", tools)["tool_calls"]
-    return made if isinstance(made, list) else [made]
 
 
 def _is_pythonic(field: Mapping[str, Any]) -> bool:

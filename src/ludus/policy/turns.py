@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ludus.data.messages import Message
 from ludus.errors import AgentError
 from ludus.policy.dialect import Dialect
-from ludus.policy.reading import read_reply
 from ludus.policy.templates import Rendered, Tools, render
 
 if TYPE_CHECKING:
@@ -52,23 +51,6 @@ def answers(
     made = render(tokenizer, talk, tools or None, dialect.template, asks=True)
     end = _turn_end(tokenizer, dialect, made)
     return list(made.ids[made.spans[-1][1] if end is None else end + ended :])
-
-
-def read(
-    tokenizer: PreTrainedTokenizerBase,
-    dialect: Dialect,
-    prompt: Sequence[int],
-    ids: Sequence[int],
-    tools: Tools,
-    *,
-    named: str | None = None,
-) -> Message:
-    """A sampled reply as a message; see `ludus.policy.reading`.
-
-    Of the prompt only what was written since the model last spoke is looked at.
-    """
-    named = f"call_{len(prompt)}" if named is None else named
-    return read_reply(tokenizer, dialect.response, dialect.stops, prompt, ids, tools, named=named)
 
 
 def as_given(message: Said) -> dict[str, Any]:
