@@ -18,6 +18,17 @@ def test_a_rate_suits_the_method_the_size_and_the_adapter() -> None:
     assert rate(Settings(learning_rate=0.5), "dpo", LARGE) == 0.5
 
 
+def test_more_tasks_in_a_step_allow_a_small_model_a_higher_rate() -> None:
+    rate = learning_rate_of
+    few, many = (rate(Settings(), "grpo", SMALL, groups=groups) for groups in (4, 64))
+    assert many == pytest.approx(4 * few)
+    assert rate(Settings(), "grpo", SMALL) == pytest.approx(2 * few)
+    assert rate(Settings(), "grpo", LARGE, groups=4) == rate(Settings(), "grpo", LARGE, groups=64)
+    adapted = Settings(lora=Lora())
+    assert rate(adapted, "grpo", LARGE, groups=64) > rate(adapted, "grpo", LARGE, groups=4)
+    assert rate(Settings(learning_rate=0.5), "grpo", SMALL, groups=64) == 0.5
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import sqrt
 from typing import Any, Literal
 
 from ludus.errors import BadSetting, did_you_mean
@@ -22,9 +23,11 @@ _BILLION = 1_000_000_000
 _RATES: Mapping[Method, tuple[float, float, float]] = {
     "sft": (2e-4, 2e-5, 2e-4),
     "dpo": (5e-6, 1e-6, 5e-6),
-    "grpo": (1e-5, 1e-6, 1e-5),
+    "grpo": (5e-6, 1e-6, 2e-5),
 }
 """For a small model, for one of a billion weights and more, and for an adapter."""
+GROUPS = 16
+"""Tasks in a step of GRPO for which its rates are meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +132,23 @@ def settled(settings: Settings, method: Method) -> Settings:
     return replace(settings, epochs=settings.epochs or EPOCHS[method])
 
 
-def learning_rate_of(settings: Shared, method: Method, weights: int) -> float:
+def learning_rate_of(
+    settings: Shared, method: Method, weights: int, *, groups: int = GROUPS
+) -> float:
     """The rate that was asked for, or one that suits the method and the model.
 
     A small model moves far in few steps and takes a high rate; one of a billion weights and more
     forgets under it. An adapter starts from zero and needs a high one at any size. DPO compares
-    with the base: rates a hundredth of SFT's already part the two sides.
+    with the base: rates a hundredth of SFT's already part the two sides. A step of GRPO follows the
+    luck of its few tasks, the less the more `groups` there are: small models are upset by it, and
+    take a rate that rises with the root of them.
     """
     if settings.learning_rate is not None:
         return settings.learning_rate
     small, large, adapter = _RATES[method]
-    if settings.lora is not None:
-        return adapter
-    return small if weights < _BILLION else large
+    if settings.lora is None and weights >= _BILLION:
+        return large
+    return (small if settings.lora is None else adapter) * sqrt(groups / GROUPS)
 
 
 def overrides_of(assignments: Iterable[str]) -> dict[str, str]:

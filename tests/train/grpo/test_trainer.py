@@ -13,9 +13,12 @@ from safetensors.torch import load_file
 from ludus import Episode
 from ludus.errors import BadSetting
 from ludus.train import grpo
-from ludus.train.grpo.trainer import even, total, warming_up
+from ludus.train.grpo.trainer import even, rise_and_fall, total
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve
+
+GRADED = 1
+"""A seed with which no group is even, and some attempt is worth just the mean of its group."""
 
 
 def third(episode: Episode) -> float:
@@ -38,6 +41,28 @@ def test_of_rewards_that_are_all_the_same_nothing_is_learned(
         assert line["reward"] == pytest.approx(0.3)
     before, after = weights(model), weights(tmp_path / "out")
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def graded(episode: Episode) -> float:
+    """With what the environment gives: a has 0, b a half, and all others 1."""
+    calls = [call for said in episode.messages for call in said.tool_calls or ()]
+    words = " ".join(call.function.arguments for call in calls)
+    own = 0.0 if '"a"' in words else 0.5 if '"b"' in words else 1.0
+    return own - (episode.reward or 0.0)
+
+
+def test_who_has_just_the_mean_of_a_group_still_counts_in_the_mean_of_the_loss(
+    model: Path, tmp_path: Path
+) -> None:
+    logs = []
+    for equal in ("skip", "keep"):
+        rewards = (f"{__name__}:graded",)
+        settings = tried(steps=1, groups=3, equal=equal, seed=GRADED, rewards=rewards)
+        grpo(PICK, str(model), tmp_path / equal, settings)
+        logs.append(curve(tmp_path / equal)[0])
+    skipped, kept = logs
+    assert skipped["equal"] == 0 and skipped["trained"] < 1
+    assert skipped["grad_norm"] == pytest.approx(kept["grad_norm"], rel=1e-3)
 
 
 @pytest.mark.parametrize("size", range(2, 17))
@@ -73,14 +98,14 @@ def test_what_keeps_the_model_near_its_base_is_weighed_over_all_rows(
         assert [line.get(name) for line in logs[0]] == [line.get(name) for line in logs[1]]
 
 
-def test_the_rate_rises_from_the_first_step() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=11.0)
-    schedule, rates = warming_up(optimizer, 10), []
-    for _ in range(12):
+def test_the_rate_rises_from_the_first_step_and_falls_to_the_last() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=8.0)
+    schedule, rates = rise_and_fall(optimizer, 3, 7), []
+    for _ in range(8):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    assert rates == pytest.approx([*range(1, 12), 11])
+    assert rates == pytest.approx([2, 4, 6, 8, 6, 4, 2, 0])
 
 
 def test_no_step_is_played_for_nothing(model: Path, tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ def _worse(case: Case) -> Verdict:
     return problem(
         "getting worse",
         finding=f"reward fell, and had not risen for sure before: {brief(case.change)}",
-        advice="use a lower --learning-rate, or --beta 0.04 to hold the policy near its base",
+        advice="use a lower --learning-rate, or more --groups, of which a step learns less by "
+        "chance",
     )
 
 
@@ -186,8 +187,8 @@ def no_progress(case: Case) -> Verdict | None:
         "no progress",
         finding=f"reward did not move for sure over {case.course.steps:,} steps ({brief(change)})"
         f"{alike}",
-        advice="use more --steps or a higher --learning-rate; with more --groups a step each is "
-        "less of a gamble",
+        advice="use more --groups, four times as many or more: of few tasks a step learns their "
+        "luck, and a higher --learning-rate alone makes that worse",
     )
 
 

@@ -1,8 +1,9 @@
 """TRL's GRPOConfig for a run: what the settings mean in its fields.
 
 All of a step's episodes are played at its beginning, so the policy that learns is the one that
-played. Where the settings say nothing: a constant rate after a short warm-up, because a run has no
-end that is known beforehand to be the right one, and gradients clipped at 1.
+played. Where the settings say nothing: a rate that rises for some steps and falls from there to the
+last, because most of a step's gradient is chance, and what chance has done is made good at a low
+rate; and gradients clipped at 1.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _steps(settings: GrpoSettings) -> dict[str, Any]:
         "steps_per_generation": batches,
         "num_generations": settings.group_size,
         "shuffle_dataset": False,
-        "lr_scheduler_type": "constant_with_warmup",
+        "lr_scheduler_type": "linear",
         "warmup_steps": min(WARM_UP, settings.steps // 10),
         "logging_steps": 1,
         "eval_strategy": "no",

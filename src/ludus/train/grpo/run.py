@@ -109,7 +109,8 @@ def _trainer(
     model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
     if job.eyes is not None:
         allow_none_seen(model)
-    config.learning_rate = learning_rate_of(settings, "grpo", model.num_parameters())
+    weights = model.num_parameters()
+    config.learning_rate = learning_rate_of(settings, "grpo", weights, groups=settings.groups)
     pace = _pace(job, stage, standing, begin)
     made = {
         "model": model, "config": config, "tokenizer": job.tokenizer, "settings": settings,

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from ludus.errors import BadSetting, did_you_mean
 from ludus.policy.sampling import Sampling
 from ludus.rollout import SYSTEM_PROMPT, Limits
-from ludus.train.settings import Shared, at_least
+from ludus.train.settings import GROUPS, Shared, at_least
 
 Equal = Literal["skip", "resample", "keep"]
 Rollouts = Literal["fast", "trl"]
@@ -28,9 +28,9 @@ class GrpoSettings(Shared):
     """
 
     steps: int = 150
-    groups: int = 8
+    groups: int = GROUPS
     """Tasks of a step, over all processes."""
-    group_size: int = 8
+    group_size: int = 4
     """Attempts at each task, which are compared with one another."""
     max_tokens: int = 256
     """Of all of an episode's replies together; each turn gets what is left."""

@@ -39,6 +39,8 @@ class Tried(Checked):
     """Whether groups that teach nothing are left out."""
     _even: Any
     """Of the newest step, for each row of all processes: whether its group teaches nothing."""
+    _scored: Any
+    """And whether it has a reward at all."""
 
     @property
     def _total_train_tokens(self) -> int:
@@ -53,9 +55,9 @@ class Tried(Checked):
             cast(Any, self),
             cast(Any, super()).create_scheduler(num_training_steps, optimizer),
         )
-        if us.args.lr_scheduler_type == "constant_with_warmup":
-            steps = us.args.get_warmup_steps(num_training_steps)
-            made = us.lr_scheduler = warming_up(made.optimizer, steps)
+        if us.args.lr_scheduler_type == "linear":
+            rising = us.args.get_warmup_steps(num_training_steps)
+            made = us.lr_scheduler = rise_and_fall(made.optimizer, rising, num_training_steps)
         return made
 
     def _calculate_rewards(self, *given: Any) -> Any:
@@ -63,7 +65,7 @@ class Tried(Checked):
         parts = rewards
         if us.multi_objective_aggregation == "sum_then_normalize":
             parts = total(rewards, us.reward_weights.to(rewards.device))
-        self._even = even(parts, us.num_generations)
+        self._even, self._scored = even(parts, us.num_generations), ~parts.isnan().all(1)
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -72,13 +74,14 @@ class Tried(Checked):
         if not us.model.training:
             return batch
         rows = len(batch["advantages"])
-        mine = self._even[self.pace.world.rank * rows :][:rows]
+        first = self.pace.world.rank * rows
+        mine, scored = (each[first : first + rows] for each in (self._even, self._scored))
         batch["advantages"] = batch["advantages"].masked_fill(mine, 0.0)
         if self.eyes is not None and self.rollouts is not None:
             batch |= _seen(self.eyes, self.rollouts, batch)
         teaches = (batch["advantages"] != 0).tolist()
         if self.leaves_out and not self._shows(batch):
-            batch = self._lightened(batch, teaches)
+            batch = self._lightened(batch, teaches, scored & ~mine)
         flags = self.pace.world.everywhere(teaches)
         us._metrics["train"]["trained"].append(sum(flags) / len(flags))
         return batch
@@ -88,10 +91,16 @@ class Tried(Checked):
         (shows,) = self.pace.world.highest([int("pixel_values" in batch)])
         return bool(shows)
 
-    def _lightened(self, batch: dict[str, Any], teaches: Sequence[bool]) -> dict[str, Any]:
-        """Without the rows of which nothing is learned; the loss is a mean over the others."""
+    def _lightened(
+        self, batch: dict[str, Any], teaches: Sequence[bool], counts: Any
+    ) -> dict[str, Any]:
+        """Without the rows of which nothing is learned.
+
+        The loss is a mean over all that count, also over those with exactly the mean of their
+        group, which have no gradient.
+        """
         us = cast(Any, self)
-        items = us.accelerator.gather(_items(batch, teaches)).sum()
+        items = us.accelerator.gather(_items(batch, counts)).sum()
         chunks = int(us.args.steps_per_generation)
         # What each process counts and averages must be as many rows in all of them.
         (size,) = self.pace.world.highest([-(-sum(teaches) // chunks) or 1])
@@ -99,11 +108,15 @@ class Tried(Checked):
         return {**made, "num_items_in_batch": items}
 
 
-def warming_up(optimizer: Any, steps: int) -> Any:
-    """To a constant rate. Even the first step has one: its episodes were not played for nothing."""
+def rise_and_fall(optimizer: Any, rising: int, steps: int) -> Any:
+    """The rate of every step. The first and the last have one too: their episodes were not played
+    for nothing."""
     from torch.optim.lr_scheduler import LambdaLR
 
-    return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / (steps + 1)))
+    def share(step: int) -> float:
+        return min((step + 1) / (rising + 1), max(0, steps - step) / max(1, steps - rising))
+
+    return LambdaLR(optimizer, share)
 
 
 def total(rewards: Any, weights: Any) -> Any:
@@ -165,12 +178,12 @@ def _seen(eyes: Eyes, rollouts: Rollouts, batch: dict[str, Any]) -> dict[str, An
     return tensors(eyes, rollouts.played, ids)
 
 
-def _items(batch: dict[str, Any], teaches: Sequence[bool]) -> Any:
+def _items(batch: dict[str, Any], counts: Any) -> Any:
     """The tokens that the loss is a mean over: those that the model said in these rows."""
     mask = batch["completion_mask"]
     if "tool_mask" in batch:
         mask = mask * batch["tool_mask"]
-    return mask[mask.new_tensor(teaches).bool()].sum()
+    return mask[counts.to(mask.device)].sum()
 
 
 def trainer_of(
