@@ -54,12 +54,12 @@ class Playback:
             return wanted
         return best
 
-    def _run(self, **inputs: Any) -> Any:
+    def _run(self, *given: Any, **inputs: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
-        play = self._played(inputs)
+        play = None if given else self._played(inputs)
         if play is None:
-            return self._forward(**inputs)
+            return self._forward(*given, **inputs)
         made = play(*_given(inputs))
         return BaseModelOutputWithPast(last_hidden_state=made)
 
