@@ -148,7 +148,8 @@ def _stock_trainer(
 
     weights = load_model(model, device="cpu", dtype="float32")
     config = grpo_config(settings, folder)
-    config.learning_rate = learning_rate_of(settings, "grpo", weights.num_parameters())
+    size = weights.num_parameters()
+    config.learning_rate = learning_rate_of(settings, "grpo", size, groups=settings.groups)
     kind = environment_factory(environment, task=settings.task)
     trainer = trl.GRPOTrainer(
         model=weights,

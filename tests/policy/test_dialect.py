@@ -37,10 +37,18 @@ def test_a_models_own_way_of_reading_comes_first() -> None:
     assert dialect_of(tokenizer).response == mine
 
 
-def test_a_way_of_reading_that_does_not_read_is_not_taken() -> None:
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"start_anchor": "nowhere", "fields": {"content": {}}},
+        {"start_anchor": "<|im_start|>assistant", "fields": {"tool_calls": {"open": "<call>"}}},
+        {"type": "object", "x-regex": "(.*)"},
+    ],
+)
+def test_a_way_of_reading_that_does_not_read_is_not_taken(own: dict[str, Any]) -> None:
     tokenizer = student(MARKED)
     good = dialect_of(tokenizer).response
-    tokenizer.response_template = {"start_anchor": "nowhere", "fields": {"content": {}}}
+    tokenizer.response_template = own
     assert dialect_of(tokenizer).response == good
 
 

@@ -45,7 +45,7 @@ BatchSize = Annotated[
 ]
 Accumulate = Annotated[int, typer.Option(help="Batches to a step.")]
 LearningRate = Annotated[
-    float | None, typer.Option(help="The highest one.", show_default="by the model's size")
+    float | None, typer.Option(help="The highest one.", show_default="one that suits the model")
 ]
 MaxLength = Annotated[
     int | None, typer.Option(help="Tokens of a row.", show_default="as the rows ask for")

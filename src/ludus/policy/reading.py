@@ -40,7 +40,7 @@ class Reader:
         self._tokenizer = tokenizer
         self._ends = [self._text((stop,)) for stop in stops]
         self._parts = _loaded(_loose(response))
-        self._calls = response["fields"].get("tool_calls", {})
+        self._calls = response.get("fields", {}).get("tool_calls", {})
         self._alone = lru_cache(REMEMBERED)(self._of_one_call)
         # Attempts at a task come together, and have the same prompt.
         self._prefix = lru_cache(REMEMBERED)(self._text)
@@ -125,8 +125,8 @@ def _loaded(template: dict[str, Any]) -> Any:
 
 def _loose(response: Response) -> dict[str, Any]:
     """The same, with calls as raw text, and with all words: also those after a call."""
-    fields = dict(response["fields"])
-    fields["content"] = {**fields["content"], "repeats": True}
+    fields = dict(response.get("fields", {}))
+    fields["content"] = {**fields.get("content", {}), "repeats": True}
     if "tool_calls" in fields:
         of_calls = fields["tool_calls"]
         anchors = of_calls.get("open_pattern", "") + of_calls.get("close_pattern", "")

@@ -14,7 +14,7 @@ from trl.trainer.utils import add_fused_lm_head
 from ludus.train import grpo
 from ludus.train.grpo import reading
 from ludus.train.grpo.branches import EVEN, Trees, grown
-from ludus.train.grpo.reading import Reading, says_the_same, scored, side_by_side
+from ludus.train.grpo.reading import Reading, says_the_same, scored, sees_all, side_by_side
 from train.grpo.trials import PICK, tried
 from train.lessons import curve
 
@@ -147,6 +147,29 @@ def test_a_model_of_which_it_is_not_true_is_found_out(kind: str, more: dict[str,
     assert model.training
 
 
+@pytest.mark.parametrize(
+    ("kind", "more", "sees"),
+    [
+        ("llama", {}, True),
+        ("qwen3", {}, True),
+        ("mistral", {"sliding_window": None}, True),
+        # Shorter rows than that would not give it away.
+        ("mistral", {"sliding_window": 4096}, False),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, False),
+        ("gemma3_text", {}, False),
+        ("gpt2", {}, False),
+    ],
+)
+def test_only_who_sees_all_that_came_before_is_given_trees(
+    kind: str, more: dict[str, Any], sees: bool
+) -> None:
+    config = AutoConfig.for_model(kind, **more)
+    config._attn_implementation = "sdpa"
+    assert sees_all(config) is sees
+    config._attn_implementation = "eager"
+    assert not sees_all(config)
+
+
 def test_batches_are_filled_with_those_that_belong_together() -> None:
     prompts = torch.tensor([[0, 1], [2, 3], [0, 1], [4, 5], [2, 3], [0, 1], [4, 5], [2, 3]])
     batches = [
@@ -205,6 +228,16 @@ def test_a_run_learns_the_same_either_way(
         assert logs[0] == pytest.approx(logs[1], abs=1e-4)
 
 
+@pytest.mark.parametrize("equal", ["skip", "keep"])
+def test_a_batch_of_which_nothing_counts_proves_nothing(
+    model: Path, tmp_path: Path, equal: str
+) -> None:
+    cut = {"mask_truncated_completions": "true"}
+    settings = tried(groups=4, steps=1, max_tokens=3, equal=equal, overrides=cut)
+    grpo(PICK, str(model), tmp_path / "out", settings)
+    assert len(curve(tmp_path / "out")) == 1
+
+
 def test_a_run_goes_on_with_rows_where_trees_would_say_something_else(
     model: Path, tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,3 +247,17 @@ def test_a_run_goes_on_with_rows_where_trees_would_say_something_else(
     monkeypatch.setattr(reading, "says_the_same", never)
     grpo(PICK, str(model), tmp_path / "out", tried(groups=4))
     assert not read and len(curve(tmp_path / "out")) == 2
+
+
+def test_it_is_the_model_that_learns_whose_work_is_captured(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learns: list[bool] = []
+
+    def noted(trainer: Any, core: Any) -> None:
+        learns.append(core is trainer.model)
+
+    monkeypatch.setattr(Reading, "_played_back", noted)
+    # The reference is asked before it.
+    grpo(PICK, str(model), tmp_path / "out", tried(groups=4, steps=1, beta=0.1))
+    assert learns == [True]

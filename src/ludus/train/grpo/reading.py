@@ -19,8 +19,10 @@ from ludus.train.grpo.pace import GrpoPace
 from ludus.train.grpo.playback import Playback
 from ludus.train.tokens import NO_LOSS
 
-CLOSE = 1e-2
+CLOSE = 1e-3
 """So far apart log-probabilities may be, in single precision, and be the same but for rounding."""
+
+_CHUNK = "attention_chunk_size"
 
 Batch = dict[str, Any]
 
@@ -69,27 +71,28 @@ class Reading:
 
     def _may_read_trees(self, core: Any) -> bool:
         """Whether what a token sees can be said, and the weights are all here."""
-        if self.reads_trees is None:
-            us, config = cast(Any, self), core.config
-            whole = not (us.is_deepspeed_enabled or us.is_fsdp_enabled)
-            reads_only = config.get_text_config() is config
-            if not (whole and reads_only and config._attn_implementation == "sdpa"):
-                self.reads_trees = False
+        us = cast(Any, self)
+        spread = us.is_deepspeed_enabled or us.is_fsdp_enabled
+        if self.reads_trees is None and (spread or not sees_all(core.config)):
+            self.reads_trees = False
         return self.reads_trees is not False
 
     def _trees(self, core: Any, ids: Any, mask: Any, keep: int) -> Trees | None:
+        us = cast(Any, self)
         trees = grown(ids, mask, keep, width=core.config.hidden_size)
-        if trees is not None and self.reads_trees is None:
+        # Of nothing that was said, nothing can be found out.
+        if trees is not None and self.reads_trees is None and (trees.spots >= 0).any():
             self.reads_trees = says_the_same(core, trees, ids, mask)
             if self.reads_trees:
-                self._playback = self._played_back(core)
+                # It may be the reference that was asked first, which learns nothing.
+                self._playback = self._played_back(us.accelerator.unwrap_model(us.model))
         if not self.reads_trees:
             trees = None
         if torch.is_grad_enabled():
             if trees is not None and self._playback is not None:
                 trees = self._playback.fitting(trees)
             share = 1.0 if trees is None else trees.ids.numel() / ids.numel()
-            cast(Any, self)._metrics["train"]["read"].append(share)
+            us._metrics["train"]["read"].append(share)
         return trees
 
     def _played_back(self, core: Any) -> Playback | None:
@@ -100,6 +103,24 @@ class Reading:
             return None
         dtype = torch.bfloat16 if config.bf16 else torch.float16
         return Playback(core.base_model, dtype, self.pace.watch.say)
+
+
+def sees_all(config: Any) -> bool:
+    """Whether a model's tokens see all that came before them, and how far away it is.
+
+    A mask that is given to one that looks back only so far takes the place of its own, which shows
+    only when rows become longer than that; and one that counts from the row's first column is told
+    other positions by padding.
+    """
+    kinds = getattr(config, "layer_types", None)
+    far = (
+        set(kinds) == {"full_attention"}
+        if kinds
+        else not any(getattr(config, name, None) for name in ("sliding_window", _CHUNK))
+    )
+    reads_only = config.get_text_config() is config
+    relative = getattr(config, "rope_parameters", None) is not None
+    return far and reads_only and relative and config._attn_implementation == "sdpa"
 
 
 def _is_given(value: Any) -> bool:
