@@ -13,7 +13,7 @@ import time
 import pytest
 
 from ludus.envs.reasoning_gym import crew as crews
-from ludus.envs.reasoning_gym.children import MOST_CHILDREN, TookTooLong, children
+from ludus.envs.reasoning_gym.children import MOST_CHILDREN, Child, TookTooLong, children
 from ludus.envs.reasoning_gym.library import DataSet, Question
 
 SLOW = DataSet.of("futoshiki", {"min_board_size": 9, "max_board_size": 9}, seed=1, size=1)
@@ -65,7 +65,30 @@ async def test_a_child_that_is_killed_costs_no_request() -> None:
     assert len(await asking) == 300
 
 
-async def test_a_request_over_its_limit_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def dead_idlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All children are idle and dead, and nobody has noticed: right after a kill it is so."""
+    asyncio.run(sums(0).question_later(0))
+    home = children()
+    for child in [home.lend(newborn=True) for _ in range(3)]:
+        home.give_back(child)
+    for child in home._all:
+        child._process.kill()
+        child._process.wait()
+    monkeypatch.setattr(Child, "alive", True)
+
+
+@pytest.mark.usefixtures("dead_idlers")
+def test_an_event_loop_outlives_the_kill_of_all_children() -> None:
+    assert asyncio.run(sums(7).question_later(0)).text
+
+
+@pytest.mark.usefixtures("dead_idlers")
+def test_a_thread_outlives_the_kill_of_all_children() -> None:
+    assert sums(8).question(0).text
+
+
+async def test_a_request_over_its_limit_fails_alone() -> None:
     limited = crews.ask_later(
         b'{"do": "question", "limit": 0.05, "with": {"name": "futoshiki", "config": '
         b'{"min_board_size": 9, "max_board_size": 9}, "seed": 1, "size": 1, "index": 0}}'

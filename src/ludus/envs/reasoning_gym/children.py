@@ -118,8 +118,8 @@ class Children:
         self._lent: set[Child] = set()
         self._lock = threading.Lock()
 
-    def ask(self, request: bytes) -> Reply:
-        child = self._take()
+    def ask(self, request: bytes, *, newborn: bool = False) -> Reply:
+        child = self._born() if newborn else self._take()
         try:
             reply = child.ask(request)
         except BaseException:
@@ -129,9 +129,9 @@ class Children:
         self.give_back(child)
         return reply
 
-    def lend(self) -> Child:
+    def lend(self, *, newborn: bool = False) -> Child:
         """An idle child, or a new one, to somebody who keeps it: an event loop."""
-        child = self._spare() or self._born()
+        child = (None if newborn else self._spare()) or self._born()
         with self._lock:
             self._lent.add(child)
         return child
@@ -196,8 +196,8 @@ def ask(request: bytes) -> Reply:
     except TookTooLong:
         raise
     except ChildLost:
-        # Something outside ended it: the request is as good as it was.
-        return _children.ask(request)
+        # Something outside ended it, and may have ended the idle ones as well.
+        return _children.ask(request, newborn=True)
 
 
 def _start_afresh() -> None:

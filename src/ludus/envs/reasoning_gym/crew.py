@@ -38,7 +38,8 @@ class Request:
     line: bytes
     reply: asyncio.Future[Reply]
     asked_at: float = field(default_factory=time.monotonic)
-    tries: int = 0
+    tried: bool = False
+    """Whether a child was lost over it."""
 
 
 @dataclass(eq=False)
@@ -129,12 +130,13 @@ class Crew:
                 request.reply.set_result(from_json(reply))
         self._hand_out()
 
-    def _hire(self) -> None:
-        line = Line(self._home.lend())
+    def _hire(self, *, newborn: bool = False) -> Line:
+        line = Line(self._home.lend(newborn=newborn))
         os.set_blocking(line.child.replies, False)
         os.set_blocking(line.child.requests, False)
         self._loop.add_reader(line.child.replies, self._read, line)
         self._lines.append(line)
+        return line
 
     def _bury(self, line: Line) -> None:
         """The child has ended: the request that it was at is to blame, the others are not."""
@@ -150,13 +152,14 @@ class Crew:
             self._hand_out()
 
     def _blame(self, request: Request, error: ChildLost) -> None:
-        request.tries += 1
-        if isinstance(error, TookTooLong) or request.tries > 1:
-            if not request.reply.done():
-                request.reply.set_exception(error)
+        if request.reply.done():
+            return
+        if request.tried or isinstance(error, TookTooLong):
+            request.reply.set_exception(error)
         else:
-            # Something outside ended it: the request is as good as it was.
-            self._waiting.appendleft(request)
+            # Something outside ended it, and may have ended the other children as well.
+            request.tried = True
+            self._send(self._hire(newborn=True), request)
 
     def _watch(self) -> None:
         if not self._watching:
