@@ -184,7 +184,7 @@ def serving(environment: Any, *, port: int = 0, **settings: Any) -> Iterator[Ser
         assert not thread.is_alive(), "the server did not stop"
 
 
-def wait_until(fact: Any, *, seconds: float = 10.0) -> None:
+def wait_until(fact: Any, *, seconds: float = 30.0) -> None:
     """Wait for something that another thread does."""
     deadline = time.monotonic() + seconds
     while not fact():
@@ -192,7 +192,7 @@ def wait_until(fact: Any, *, seconds: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-async def until(fact: Any, *, seconds: float = 10.0) -> None:
+async def until(fact: Any, *, seconds: float = 30.0) -> None:
     """Wait, without blocking the loop, for something that happens elsewhere."""
     deadline = time.monotonic() + seconds
     while not fact():
