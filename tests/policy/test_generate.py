@@ -78,7 +78,7 @@ async def together(engine: Watched, model: Generator, number: int) -> list[Any]:
 
 async def test_what_is_asked_at_once_is_one_batch_and_each_gets_its_own_reply() -> None:
     engine = Watched()
-    async with generator(engine) as model:
+    async with generator(engine, lull=1.0) as model:
         said = await asyncio.gather(*(ask(model, seed) for seed in range(20)))
     assert engine.batches == [list(range(20))]
     alone = [answers(model_of("llama"), [request(prompt(5), seed=n, max_tokens=6)])[0].ids
