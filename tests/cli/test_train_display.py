@@ -6,14 +6,23 @@ import io
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
+from typer.testing import CliRunner
 
 from ludus.cli import training
+from ludus.cli.ending import Ending
+from ludus.cli.main import Commands
+from ludus.cli.story import Story
+from ludus.cli.trained import train
 from ludus.cli.training import display
 from ludus.errors import BadSetting
+from ludus.train import Outcome, Watch
+from ludus.train.checkpoints import Standing, mark_whole
 
 LINE = {"step": 2, "loss": 1.25, "learning_rate": 2e-4, "tokens": 100, "seconds": 1.0}
 
@@ -94,6 +103,42 @@ def test_a_signal_asks_to_stop_and_a_second_one_stops_at_once(
     finally:
         signal.signal(signal.SIGINT, before[0])
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        (None, "Stopped at once; the same command begins anew."),
+        (1200, "Stopped at once; the same command goes on after step 1,200."),
+    ],
+)
+def test_who_stops_at_once_is_told_what_that_costs(
+    saved: int | None, words: str, tmp_path: Path
+) -> None:
+    if saved is not None:
+        checkpoint = tmp_path / "checkpoints" / f"checkpoint-{saved}"
+        checkpoint.mkdir(parents=True)
+        mark_whole(checkpoint, Standing(saved))
+
+    def stage(watch: Watch) -> Outcome:
+        watch.begin(2000, None)
+        raise KeyboardInterrupt
+
+    app = typer.Typer(cls=Commands)
+
+    @app.command()
+    def go() -> None:
+        train(
+            stage, tmp_path, story=Story(), ending=Ending("m"), overwrite=False, push=None,
+            as_json=False,
+        )  # fmt: skip
+
+    @app.command()
+    def stay() -> None:
+        """A group has several."""
+
+    done = CliRunner().invoke(app, ["go"])
+    assert (done.exit_code, done.stderr) == (130, words + "\n")
 
 
 @pytest.mark.parametrize(

@@ -135,18 +135,21 @@ def _rewards(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _figures(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.train.diagnosis.figures import share
+    from ludus.train.diagnosis.figures import number, share
 
     for key, (first, last) in diagnosis.figures.items():
         if key in _SHARES or (key in _RARE and max(first, last) > 0):
             yield {**_SHARES, **_RARE}[key], f"{share(first)} -> {share(last)}"
         elif key in _NUMBERS:
-            yield _NUMBERS[key], f"{first:.3g} -> {last:.3g}{_UNITS.get(key, '')}"
+            yield _NUMBERS[key], f"{number(first)} -> {number(last)}{_UNITS.get(key, '')}"
 
 
 def _times(diagnosis: Diagnosis) -> str:
     """0.5 s: rollout 0.3 s, train 0.2 s; an episode: model 0.2 s, environment 0.1 s."""
-    told = {phase: f"{phase} {seconds:.2g} s" for phase, seconds in diagnosis.seconds.items()}
+    from ludus.train.diagnosis.figures import number
+
+    took = {phase: number(seconds, digits=2) for phase, seconds in diagnosis.seconds.items()}
+    told = {phase: f"{phase} {seconds} s" for phase, seconds in took.items()}
     whole = told.pop("step", "").removeprefix("step ")
     step = ", ".join(told[phase] for phase in ("rollout", "train") if phase in told)
     # Episodes are played side by side, so that theirs are no parts of the step's time.

@@ -38,8 +38,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            complain("Interrupted.")
+        except KeyboardInterrupt as interrupt:
+            complain(str(interrupt) or "Interrupted.")
             raise typer.Exit(INTERRUPTED) from None
 
 

@@ -188,5 +188,11 @@ def _on_rows(
         )
 
     train(
-        stage, story=Story(), ending=Ending(model), overwrite=overwrite, push=push, as_json=as_json
+        stage,
+        out,
+        story=Story(),
+        ending=Ending(model),
+        overwrite=overwrite,
+        push=push,
+        as_json=as_json,
     )

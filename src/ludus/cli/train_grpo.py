@@ -134,6 +134,7 @@ def grpo(
     }
     train(
         stage,
+        out,
         story=GrpoStory(lambda: _logged(out)),
         ending=GrpoEnding(model, (environment, *_said(asked))),
         overwrite=overwrite,

@@ -22,6 +22,7 @@ from ludus.errors import BadSetting, LudusError
 if TYPE_CHECKING:
     from ludus.cli.ending import Ending
     from ludus.cli.story import Story
+    from ludus.cli.training import Display
     from ludus.train import Outcome, Watch
 
 _NAME = 10
@@ -64,6 +65,7 @@ class Push:
 
 def train(
     stage: Callable[[Watch], Outcome],
+    out: Path,
     *,
     story: Story,
     ending: Ending,
@@ -83,13 +85,28 @@ def train(
             display(story, as_json=as_json, quiet=not first, checked=checked) as watch,
             redirect_stdout(sys.stderr),
         ):
-            outcome = stage(watch)
+            outcome = _staged(stage, watch, out, again)
         if first:
             _tell(outcome, ending, again, as_json=as_json)
         _leave(outcome)
         if first and push is not None:
             url = push.upload(outcome.folder, again)
             typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
+
+
+def _staged(stage: Callable[[Watch], Outcome], watch: Display, out: Path, again: str) -> Outcome:
+    """Who cannot wait for the end of a step is told what that costs."""
+    try:
+        return stage(watch)
+    except KeyboardInterrupt:
+        if not watch.begun:
+            raise
+        from ludus.train.checkpoints import newest, standing_of
+
+        checkpoint = newest(out.expanduser())
+        standing = None if checkpoint is None else standing_of(checkpoint)
+        kept = f"goes on after step {standing.step:,}" if standing else "begins anew"
+        raise KeyboardInterrupt(f"Stopped at once; {again} {kept}.") from None
 
 
 @contextmanager

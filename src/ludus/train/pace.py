@@ -43,7 +43,7 @@ class Pace:
         self.trainer: Any = None
         """Set when there is one: the two know each other."""
         self._clock = clock
-        self._began = self._saved = clock()
+        self._began = self._saved = self._stepped = clock()
         self._due = False
 
     @property
@@ -60,7 +60,7 @@ class Pace:
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.standing is not None:
             self.trainer.take_up(self.standing)
-        self._began = self._saved = self._clock()
+        self._began = self._saved = self._stepped = self._clock()
         with self.world.together():
             self.watch.begin(state.max_steps, self.standing.step if self.standing else None)
             if self.world.main:
@@ -96,7 +96,10 @@ class Pace:
     def _ask(self, step: int) -> None:
         wish = self.watch.stopping
         code = 0 if wish is None else 1 + REASONS.index(wish if wish in REASONS else "stopped")
-        late = self.world.main and self._clock() - self._saved >= self.every
+        now = self._clock()
+        took, self._stepped = now - self._stepped, now
+        # Another step like this one would end too late.
+        late = self.world.main and now + took - self._saved >= self.every
         due, code = self.world.highest([int(late), code])
         self._due = self._due or bool(due)
         self.stopped = REASONS[code - 1] if code else None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ludus.train.diagnosis import Change, Interval, Scale, diagnose
-from ludus.train.diagnosis.figures import moved, points, reward, share
+from ludus.train.diagnosis.figures import moved, number, points, reward, share
 from ludus.train.diagnosis.played import Attempt, Played, played
 from train.diagnosis.runs import Sample, level, ramp
 
@@ -195,3 +195,20 @@ def test_shares_are_not_rounded_to_nothing_or_to_everything() -> None:
         "99.6 %",
         "100 %",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "told"),
+    [
+        (0.012345, 3, "0.0123"),
+        (999.4, 3, "999"),
+        (999.6, 3, "1,000"),
+        (12345.6, 3, "12,346"),
+        (541.2, 2, "541"),
+        (99.7, 2, "100"),
+        (0.0, 2, "0"),
+        (-1234.5, 3, "-1,234"),
+    ],
+)
+def test_large_numbers_are_written_out(value: float, digits: int, told: str) -> None:
+    assert number(value, digits=digits) == told

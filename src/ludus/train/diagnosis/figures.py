@@ -5,6 +5,13 @@ from __future__ import annotations
 from ludus.train.diagnosis.change import Change, Scale
 
 
+def number(value: float, *, digits: int = 3, sign: str = "") -> str:
+    """1,235, 123, 0.0123: so many digits, and what stands before the point in full."""
+    if abs(value) < 10**digits - 0.5:
+        return f"{value:{sign}.{digits}g}"
+    return f"{value:{sign},.0f}"
+
+
 def share(part: float) -> str:
     """0.954 -> 95 %; what is small, or nearly all, keeps a digit, so that it is not 0 or 100."""
     percent = 100 * part
@@ -14,7 +21,7 @@ def share(part: float) -> str:
 
 def reward(value: float, scale: Scale) -> str:
     """In percent where 1 is all that there is to get."""
-    return f"{100 * value:.1f} %" if scale.unit else f"{value:.3g}"
+    return f"{100 * value:.1f} %" if scale.unit else number(value)
 
 
 def points(change: Change) -> str:
@@ -43,4 +50,4 @@ def brief(change: Change) -> str:
 
 
 def _points(delta: float, scale: Scale) -> str:
-    return f"{100 * delta:+.1f} pp" if scale.unit else f"{delta:+.3g}"
+    return f"{100 * delta:+.1f} pp" if scale.unit else number(delta, sign="+")
