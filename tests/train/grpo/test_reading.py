@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from ludus.train import grpo
+from ludus.train import Lora, grpo
+from ludus.train.captured import is_alike
 from ludus.train.grpo import reading
 from ludus.train.grpo.branches import EVEN, Trees, grown
 from ludus.train.grpo.reading import Reading, says_the_same, scored, sees_all, side_by_side
@@ -261,3 +262,27 @@ def test_it_is_the_model_that_learns_whose_work_is_captured(
     # The reference is asked before it.
     grpo(PICK, str(model), tmp_path / "out", tried(groups=4, steps=1, beta=0.1))
     assert learns == [True]
+
+
+@pytest.mark.parametrize(
+    ("more", "captured"),
+    [
+        ({}, True),
+        ({"batch_size": 8}, False),
+        ({"lora": Lora(rank=2)}, False),
+        ({"gradient_checkpointing": True}, False),
+    ],
+)
+def test_work_is_captured_where_whole_weights_learn_from_all_at_once(
+    more: dict[str, Any], captured: bool, model: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    alike: list[bool] = []
+
+    def noted(trainer: Any, core: Any) -> None:
+        alike.append(is_alike(trainer, trainer.pace.world))
+
+    monkeypatch.setattr(Reading, "_played_back", noted)
+    settings = tried(**{"groups": 4, "group_size": 4, "steps": 1, "batch_size": 16, **more})
+    grpo(PICK, str(model), tmp_path / "out", settings)
+    assert alike == [captured]
