@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchmarks.decode_live import GROUP, live
+    from benchmarks.with_gpu import need_gpu
 else:
     from decode_live import GROUP, live
+    from with_gpu import need_gpu
 
 BANDWIDTH = 4.2e12
 SHORT = 8
@@ -37,6 +39,7 @@ def main() -> None:
     import torch
 
     given = _arguments()
+    need_gpu()
     model = _model(given.model)
     model.generation_config.eos_token_id = None  # Every reply is as long as it may be.
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, prompts of {given.prompt}")

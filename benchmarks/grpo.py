@@ -35,9 +35,11 @@ from ludus.train import GrpoSettings
 
 if TYPE_CHECKING:
     from benchmarks.grpo_world import SLOW, Clock, ludus, stock, tiny_model
+    from benchmarks.with_gpu import need_gpu
 else:
     # A script finds its neighbours by their bare names.
     from grpo_world import SLOW, Clock, ludus, stock, tiny_model
+    from with_gpu import need_gpu
 
 SUMS = {"dataset_config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}}
 SCENARIOS: dict[str, tuple[str, dict[str, Any], int]] = {
@@ -234,6 +236,8 @@ def _arguments() -> argparse.Namespace:
         asked.error("name a model, or say --tiny")
     if min(given.steps, given.ours) < 2:
         asked.error("the first step is left out, so that there must be two")
+    if not given.tiny:
+        need_gpu("--tiny shows that it works.")
     return given
 
 

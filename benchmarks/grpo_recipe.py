@@ -84,7 +84,8 @@ def _ludus(*words: object) -> float:
     command = [sys.executable, "-m", "ludus", *map(str, words)]
     print("$ ludus", *command[3:], flush=True)
     started = time.perf_counter()
-    subprocess.run(command, check=True)
+    if status := subprocess.run(command).returncode:
+        sys.exit(status)  # It has said why.
     return time.perf_counter() - started
 
 

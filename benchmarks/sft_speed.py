@@ -17,7 +17,12 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.with_gpu import need_gpu
+else:
+    from with_gpu import need_gpu
 
 RATE, WARM_UP = 2e-4, 10
 
@@ -31,6 +36,7 @@ class Result:
 
 def main() -> None:
     given = _arguments()
+    need_gpu()
     rows = _rows(given.data, given.model)
     seed = {"batch": 4, "accumulate": 2}
     slow = [] if given.same_losses else [

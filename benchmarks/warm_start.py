@@ -91,7 +91,8 @@ def _first_rows(data: Path, rows: int, to: Path) -> Path:
 def _ludus(*words: object) -> None:
     command = [sys.executable, "-m", "ludus", *map(str, words)]
     print("$ ludus", *command[3:], flush=True)
-    subprocess.run(command, check=True)
+    if status := subprocess.run(command).returncode:
+        sys.exit(status)  # It has said why.
 
 
 def _table(out: Path, seconds: dict[str, float]) -> None:
