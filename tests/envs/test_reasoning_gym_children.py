@@ -57,6 +57,24 @@ async def test_nobody_waits_behind_a_slow_question() -> None:
     slow.cancel()
 
 
+async def test_nobody_waits_for_a_newborn_child_to_load_the_library() -> None:
+    await sums(0).question_later(0)
+    crew = crews._crews[asyncio.get_running_loop()]
+    newborn = crew._hire(newborn=True)
+    os.kill(newborn.child._process.pid, signal.SIGSTOP)
+    asking = asyncio.gather(*(sums(seed).question_later(0) for seed in range(100)))
+    assert len(await asyncio.wait_for(asking, 30)) == 100
+    assert not newborn.ready
+
+    os.kill(newborn.child._process.pid, signal.SIGCONT)
+    while not newborn.ready:
+        await asyncio.sleep(0.01)
+    others = [line for line in crew._lines if line is not newborn]
+    for line in others:
+        line.ready = False
+    assert await sums(7).question_later(0) == sums(7).question(0)
+
+
 async def test_a_child_that_is_killed_costs_no_request() -> None:
     asking = asyncio.gather(*(sums(seed).question_later(0) for seed in range(300)))
     await asyncio.sleep(0.02)

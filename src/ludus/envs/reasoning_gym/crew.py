@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from ludus.envs.reasoning_gym.children import (
     MOST_CHILDREN,
@@ -28,6 +28,8 @@ from ludus.envs.reasoning_gym.children import (
 
 AHEAD = 2
 """Requests that a child has at a time: the next one lies ready while a reply is on its way."""
+GREETING = to_json({"do": "names", "limit": 120, "with": {}})
+"""What a newborn child is asked first. It loads the library for it, which takes seconds."""
 _MUCH = 1 << 20
 
 
@@ -47,6 +49,8 @@ class Line:
     """One child; its replies come in the order of the requests."""
 
     child: Child
+    ready: bool = True
+    """Whether it has loaded the library, as far as is known."""
     asked: deque[Request] = field(default_factory=deque)
     unsent: bytearray = field(default_factory=bytearray)
     unread: bytearray = field(default_factory=bytearray)
@@ -85,11 +89,12 @@ class Crew:
         self._lines.clear()
 
     def _hand_out(self) -> None:
-        """Give requests to children that have few."""
+        """Give requests to children that have few, and to newborn ones only where all are."""
         if not self._lines:
             self._hire()
+        able = [line for line in self._lines if line.ready] or self._lines
         while self._waiting:
-            line = min(self._lines, key=lambda line: len(line.asked))
+            line = min(able, key=lambda line: len(line.asked))
             if len(line.asked) >= AHEAD:
                 return
             self._send(line, self._waiting.popleft())
@@ -97,6 +102,9 @@ class Crew:
     def _send(self, line: Line, request: Request) -> None:
         if request.reply.done():
             return  # Nobody waits for it any more.
+        self._put(line, request)
+
+    def _put(self, line: Line, request: Request) -> None:
         line.asked.append(request)
         line.unsent += request.line + b"\n"
         self._write(line)
@@ -121,6 +129,7 @@ class Crew:
         if not data:
             self._bury(line)
             return
+        line.ready = True
         line.unread += data
         *replies, rest = line.unread.split(b"\n")
         line.unread = rest
@@ -135,6 +144,10 @@ class Crew:
         os.set_blocking(line.child.replies, False)
         os.set_blocking(line.child.requests, False)
         self._loop.add_reader(line.child.replies, self._read, line)
+        if self._lines:
+            # Whoever is given to it now would wait longer than for one of the others.
+            line.ready = False
+            self._put(line, Request(GREETING, _answered(self._loop)))
         self._lines.append(line)
         return line
 
@@ -193,7 +206,7 @@ def _impatient(request: Request) -> bool:
 
 
 def _answered(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Reply]:
-    """The place of a request that was moved away: its reply will come all the same."""
+    """For a request whose reply will come, though nobody waits for it."""
     future: asyncio.Future[Reply] = loop.create_future()
     future.set_result({})
     return future
