@@ -67,12 +67,10 @@ async def test_nobody_waits_for_a_newborn_child_to_load_the_library() -> None:
     assert not newborn.ready
 
     os.kill(newborn.child._process.pid, signal.SIGCONT)
-    while not newborn.ready:
-        await asyncio.sleep(0.01)
-    others = [line for line in crew._lines if line is not newborn]
-    for line in others:
-        line.ready = False
-    assert await sums(7).question_later(0) == sums(7).question(0)
+    late = crews.Request(sums(7)._wanted(0), asyncio.get_running_loop().create_future())
+    crew._send(newborn, late)
+    assert (await late.reply)["value"]["question"] == sums(7).question(0).text
+    assert newborn.ready
 
 
 async def test_a_child_that_is_killed_costs_no_request() -> None:
