@@ -23,6 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 MOST_CHILDREN = min(8, os.cpu_count() or 1)
 PATIENCE = 0.5
 """Seconds that a request waits for a busy child before another one is started."""
@@ -35,6 +37,11 @@ _SETTINGS = {
 }
 
 Reply = dict[str, Any]
+
+
+def request_to(do: str, *, limit: float, **arguments: Any) -> bytes:
+    """A request, as a child reads it: what to do, and how many seconds of work it may take."""
+    return to_json({"do": do, "limit": limit, "with": arguments})
 
 
 class ChildLost(RuntimeError):

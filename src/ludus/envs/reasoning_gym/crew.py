@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ludus.envs.reasoning_gym.children import (
     MOST_CHILDREN,
@@ -24,11 +24,12 @@ from ludus.envs.reasoning_gym.children import (
     Reply,
     TookTooLong,
     children,
+    request_to,
 )
 
 AHEAD = 2
 """Requests that a child has at a time: the next one lies ready while a reply is on its way."""
-GREETING = to_json({"do": "names", "limit": 120, "with": {}})
+GREETING = request_to("names", limit=120)
 """What a newborn child is asked first. It loads the library for it, which takes seconds."""
 _MUCH = 1 << 20
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pydantic_core import to_json
-
-from ludus.envs.reasoning_gym.children import Reply, TookTooLong, ask
+from ludus.envs.reasoning_gym.children import Reply, TookTooLong, ask, request_to
 from ludus.envs.reasoning_gym.crew import ask_later
 from ludus.errors import did_you_mean
 
@@ -72,11 +70,11 @@ class DataSet:
             return 0.0
 
     def _wanted(self, index: int) -> bytes:
-        return _request("question", limit=QUESTION_LIMIT, **self._identity(), index=index)
+        return request_to("question", limit=QUESTION_LIMIT, **self._identity(), index=index)
 
     def _given(self, question: Question, answer: str) -> bytes:
         sent = {**self._identity(), "entry": question.entry, "answer": answer}
-        return _request("score", limit=SCORE_LIMIT, **sent)
+        return request_to("score", limit=SCORE_LIMIT, **sent)
 
     def _read(self, reply: Reply) -> Question:
         if "refused" in reply:
@@ -109,8 +107,4 @@ class DataSet:
 @cache
 def names() -> tuple[str, ...]:
     """Every data set that the library has, sorted."""
-    return tuple(ask(_request("names", limit=QUESTION_LIMIT))["value"])
-
-
-def _request(do: str, *, limit: float, **arguments: Any) -> bytes:
-    return to_json({"do": do, "limit": limit, "with": arguments})
+    return tuple(ask(request_to("names", limit=QUESTION_LIMIT))["value"])
