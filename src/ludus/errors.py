@@ -188,5 +188,10 @@ class FactoryFailed(WireError):
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """The end of an error message: the closest known name, or what to do instead."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {close[0]!r}?" if close else otherwise
+    close = closest(name, known)
+    return f"Did you mean {close!r}?" if close else otherwise
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)

@@ -35,6 +35,8 @@ def test_fields_of_dpo_can_be_set_as_well() -> None:
 def test_an_unknown_field_is_refused_with_the_closest() -> None:
     with pytest.raises(BadSetting, match="Did you mean 'weight_decay'"):
         config(weight_decai="0.1")
+    with pytest.raises(BadSetting, match=r"'learning_rate'\? It is .*: use --learning-rate\."):
+        config(learning_rat="0.1")
 
 
 def test_a_value_that_does_not_fit_is_refused() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from ludus.errors import BadSetting, did_you_mean
+from ludus.errors import BadSetting, closest, did_you_mean
 
 _TOKENS = "rows are made into tokens by Ludus, under the template that the model is asked with"
 _LOSS = "the loss is on the assistant's tokens alone, always"
@@ -75,13 +75,18 @@ def checked(
 def _value(
     key: str, value: Any, known: set[str], hints: Mapping[str, Any], refused: Mapping[str, str]
 ) -> Any:
-    why = _HUB if key.startswith(("hub_", "push_to_hub")) else refused.get(key)
-    if why is not None and key in known:
-        raise BadSetting(f"--set {key} is not for you to set: {why}.")
     if key not in known:
-        hint = did_you_mean(key, known - refused.keys(), "See TRL's documentation of the config.")
-        raise BadSetting(f"--set {key}: the trainer has no such field. {hint}")
+        hint = did_you_mean(key, known, "See TRL's documentation of the config.")
+        why = _why_not(closest(key, known) or "", refused)
+        instead = f" It is not for you to set: {why}." if why else ""
+        raise BadSetting(f"--set {key}: the trainer has no such field. {hint}{instead}")
+    if (why := _why_not(key, refused)) is not None:
+        raise BadSetting(f"--set {key} is not for you to set: {why}.")
     return _read(key, value, hints[key]) if isinstance(value, str) else value
+
+
+def _why_not(key: str, refused: Mapping[str, str]) -> str | None:
+    return _HUB if key.startswith(("hub_", "push_to_hub")) else refused.get(key)
 
 
 def _read(key: str, text: str, hint: Any) -> Any:
