@@ -55,7 +55,7 @@ class MissingExtra(LudusError):
 
     @classmethod
     def of(cls, extra: str, purpose: str) -> MissingExtra:
-        return cls(f"{purpose} needs an optional part. Install it: pip install 'ludus[{extra}]'")
+        return cls(f"{purpose} needs an optional part. Install it: pip install 'ludus-rl[{extra}]'")
 
 
 class BadEnvironment(LudusError):

@@ -108,13 +108,13 @@ def test_a_missing_extra_is_one_line_with_the_way_to_install_it(
 ) -> None:
     done = without(module, *arguments)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert done.stderr.endswith(f"pip install 'ludus[{extra}]'\n")
+    assert done.stderr.endswith(f"pip install 'ludus-rl[{extra}]'\n")
 
 
 def test_what_can_be_used_is_listed_though_something_is_missing() -> None:
     listed = without("reasoning_gym", "envs")
     assert listed.returncode == 0
-    assert "wordle" in listed.stdout and "ludus[reasoning]" in listed.stdout.replace("\n", "")
+    assert "wordle" in listed.stdout and "ludus-rl[reasoning]" in listed.stdout.replace("\n", "")
 
 
 def test_a_taken_port_is_said() -> None:

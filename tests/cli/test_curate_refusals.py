@@ -165,5 +165,5 @@ def test_a_missing_extra_is_one_line_with_the_way_to_install_it(
         student().save_pretrained(tmp_path / "student")
     monkeypatch.chdir(tmp_path)
     done = without(module, "curate", "run", *options, "-o", "data")
-    assert complaint(done).endswith(f"pip install 'ludus[{extra}]'\n")
+    assert complaint(done).endswith(f"pip install 'ludus-rl[{extra}]'\n")
     assert not (tmp_path / "data").exists()

@@ -84,5 +84,5 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatc
 
 def test_without_the_train_extra_its_install_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ludus\[train\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[train\]'"):
         load_tokenizer("anything")

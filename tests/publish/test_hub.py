@@ -213,5 +213,5 @@ def test_the_endpoint_of_the_environment_is_used(tmp_path: Path) -> None:
 def test_without_the_extra_its_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for ask in (check_login, lambda: open_repo("a/b"), lambda: push_folder(Path(), "a/b")):
-        with pytest.raises(MissingExtra, match=r"pip install 'ludus\[hub\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[hub\]'"):
             ask()

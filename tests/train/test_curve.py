@@ -66,5 +66,5 @@ def test_without_matplotlib_its_install_line_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ludus\[train\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[train\]'"):
         draw(RUN, tmp_path / "loss.png", title="")

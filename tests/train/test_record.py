@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from ludus.data.versions import versions
 from ludus.errors import RunError
-from ludus.train.facts import config_json, devices, digest_of, plain, versions
+from ludus.train.facts import config_json, devices, digest_of, plain
 from ludus.train.record import append, begin, finish, lines, losses, read, refuse_another, rewind
 from ludus.train.training import Figures
 from train.records import FIGURES, about
@@ -43,7 +44,7 @@ def test_where_there_is_none_nothing_is_read_and_nothing_can_be_finished(tmp_pat
     [
         ("{", "is not JSON"),
         ("{}", "kind: Field required"),
-        ('{"version": 2}', "of version 2.*pip install --upgrade ludus"),
+        ('{"version": 2}', "of version 2.*newer Ludus"),
     ],
 )
 def test_a_file_that_is_no_record_is_one_line(text: str, words: str, tmp_path: Path) -> None:
@@ -185,5 +186,5 @@ def test_the_digest_is_what_sha256sum_says(tmp_path: Path) -> None:
 def test_versions_and_devices_are_told() -> None:
     import torch
 
-    assert torch.__version__.startswith(versions()["torch"].partition("+")[0])
+    assert torch.__version__.startswith(versions("torch")["torch"].partition("+")[0])
     assert len(devices("cpu", 2)) == 2 and devices("cpu")[0].startswith("cpu")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
+from ludus import __version__
 from ludus.curate.curation import Curation, Report
 from ludus.curate.formats import COLUMNS
 from ludus.curate.target import ABOUT, CARD
@@ -51,7 +51,7 @@ def write_card(folder: Path, report: Report, curation: Curation, origin: Origin)
     """Write README.md and curation.json into the folder."""
     about = {
         "version": 1,
-        "ludus": version("ludus"),
+        "ludus": __version__,
         "digest": origin.digest,
         "runs": list(origin.runs),
         "settings": _settings(curation),

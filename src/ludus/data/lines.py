@@ -184,7 +184,7 @@ def _parsed(line: bytes, path: Path, number: int) -> Head | None:
         return None
     raise RunError(
         f"{path}:{number} is of version {version!r} of the episode format, and this Ludus reads "
-        f"version {VERSION}. Upgrade: pip install --upgrade ludus"
+        f"version {VERSION}. Install a newer Ludus."
     )
 
 

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +23,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from ludus.data.journal import sync_folder
 from ludus.data.settings import differences, digest, written
 from ludus.data.tools import JsonObject
+from ludus.data.versions import versions
 from ludus.errors import RunError
 
 _DEPTH = 3
@@ -68,7 +67,7 @@ class RunFolder:
             created_at=datetime.now(UTC),
             digest=digest(settings),
             settings=settings,
-            versions=_versions(),
+            versions=versions(),
         )
         text = _json(about.model_dump() | {"created_at": about.created_at.isoformat()})
         if path.exists() and not path.is_dir():
@@ -95,7 +94,7 @@ class RunFolder:
             if fields.get("version") != 1:
                 raise RunError(
                     f"{file} is of version {fields.get('version')!r}, and this Ludus reads "
-                    "version 1. Upgrade: pip install --upgrade ludus"
+                    "version 1. Install a newer Ludus."
                 ) from error
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
@@ -198,10 +197,6 @@ def _folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Pat
         for folder in below:
             if not folder.name.startswith("."):
                 yield from _folders(folder, depth - 1, seen)
-
-
-def _versions() -> dict[str, str]:
-    return {"ludus": version("ludus"), "python": platform.python_version()}
 
 
 def _refuse_strangers(path: Path) -> None:

@@ -9,15 +9,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
-from platform import python_version
 from typing import Any
 
 from ludus.data.run import RunFolder
 from ludus.data.settings import written
 from ludus.data.tools import JsonObject
+from ludus.data.versions import versions
 from ludus.errors import BadSetting
 from ludus.evaluate.attempts import attempts_in
 from ludus.evaluate.candidates import Candidate
@@ -42,7 +41,6 @@ from ludus.rollout.tuning import Tuning
 
 Watch = Callable[[str], AbstractContextManager[Reporter]]
 """Who is told how the candidate of this label plays; a new one for each."""
-_PACKAGES = ("torch", "transformers")
 
 
 async def evaluate(
@@ -101,7 +99,7 @@ async def evaluate(
         solved_at=solved_at,
         not_in=None if not_in is None else str(not_in),
         stopped=stopped,
-        versions=_versions(),
+        versions=versions("torch", "transformers"),
         command=command,
         alike=_alike(played, known),
     )
@@ -177,16 +175,6 @@ def _shared(job: Job, settings: JsonObject) -> JsonObject:
     """What is the same for all candidates."""
     rest = {name: value for name, value in settings.items() if name != "agent"}
     return {"episodes": job.episodes, **rest}
-
-
-def _versions() -> dict[str, str]:
-    found = {"ludus": version("ludus"), "python": python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _write(evaluation: Evaluation) -> None:

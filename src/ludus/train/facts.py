@@ -1,6 +1,6 @@
-"""Facts of a training run as JSON: versions, devices, TRL's config; never a secret.
+"""Facts of a training run as JSON: devices, TRL's config; never a secret.
 
-Pure but for asking which packages and devices there are. Writing is `ludus.train.record`'s.
+Pure but for asking which devices there are. Writing is `ludus.train.record`'s.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -20,21 +19,9 @@ from pydantic import BaseModel
 from ludus.data.tools import JsonObject
 
 _BLOCK = 1 << 20
-_PACKAGES = ("ludus", "torch", "transformers", "trl", "peft", "datasets", "accelerate")
 _SECRETS = frozenset({"hub_token", "push_to_hub_token"})
 _PLACES = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
 """Where it ran, which is nobody else's business and differs from run to run."""
-
-
-def versions() -> dict[str, str]:
-    """Of Python, and of those packages that decide what comes out."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def devices(device: str, processes: int = 1) -> tuple[str, ...]:

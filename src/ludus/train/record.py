@@ -22,15 +22,17 @@ from pydantic_core import from_json
 
 from ludus.data.settings import differences, written
 from ludus.data.tools import JsonObject
+from ludus.data.versions import versions
 from ludus.errors import RunError
 from ludus.policy import smollm2
 from ludus.train.checkpoints import newest
-from ludus.train.facts import plain, versions
+from ludus.train.facts import plain
 from ludus.train.training import Figures, Training
 
 RECORD = "training.json"
 LOG = "log.jsonl"
 _SHOWN = 8
+_PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate")
 _BLOCK = 1 << 20
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
@@ -49,7 +51,7 @@ def begin(out: Path, about: Mapping[str, Any], *, resumed_from: int | None = Non
     given = {key: value for key, value in plain(about).items() if value is not None}
     training = Training(
         created_at=there.created_at if there else datetime.now(UTC),
-        versions=versions(),
+        versions=versions(*_PACKAGES),
         resumed_from=resumes,
         **{**_origin(str(about["model"])), **given},
     )
@@ -98,7 +100,7 @@ def _unreadable(file: Path, error: ValidationError) -> RunError:
     if first["loc"] == ("version",):
         return RunError(
             f"{file} is of version {first['input']!r}, and this Ludus reads version 1. "
-            "Upgrade: pip install --upgrade ludus"
+            "Install a newer Ludus."
         )
     where = ".".join(map(str, first["loc"]))
     return RunError(f"{file} is not what a training has: {where}: {first['msg']}.")

@@ -1,4 +1,4 @@
-"""Questions of the reasoning_gym library as an environment. Needs `pip install 'ludus[reasoning]'`.
+"""Questions of the reasoning_gym library as an environment (extra `reasoning`).
 
 The names are loaded when they are used, so that the child process that holds the library starts
 without the rest of Ludus.
