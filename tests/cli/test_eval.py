@@ -137,7 +137,7 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
         "Did you mean 'catch'?": ("ctch", "-c", "random", "-c", "oracle"),
         "'no label' cannot be a candidate's label": ("catch", "-c", "no label=oracle"),
         "--solved-at nan is no reward": ("catch", "-c", "oracle", "--solved-at", "nan"),
-        "There is no folder": ("catch", "-c", "random", "-c", "hf:./nowhere"),
+        "There is no model": ("catch", "-c", "random", "-c", "hf:./nowhere"),
     }.items():
         done = here(*arguments, "-o", out)
         assert isinstance(done.exception, LudusError) and words in str(done.exception)

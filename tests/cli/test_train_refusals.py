@@ -40,7 +40,7 @@ def test_what_cannot_be_is_one_line(
 
 def test_the_program_says_it_in_red_and_ends_with_1(tmp_path: Path) -> None:
     done = train("dpo", tmp_path / "none", "-m", "model", "-o", tmp_path / "out")
-    assert complaint(done).startswith(f"There is no data set {tmp_path / 'none'}.")
+    assert complaint(done).startswith(f"There is no data set {str(tmp_path / 'none')!r}")
 
 
 def test_the_two_methods_have_options_of_their_own() -> None:

@@ -78,8 +78,8 @@ def no_dialect(model: Path) -> None:
         (no_weights, Options(), "holds no weights"),
         (no_tokenizer, Options(), "holds no tokenizer"),
         (no_dialect, Options(), "model cannot play. There is no chat template"),
-        (None, Options(device="gpu"), "There is no device called 'gpu'"),
-        (None, Options(dtype="float3"), "There is no kind of number called 'float3'"),
+        (None, Options(device="gpu"), "Unknown device 'gpu'"),
+        (None, Options(dtype="float3"), "Unknown dtype 'float3'"),
     ],
 )
 async def test_what_would_stop_a_model_is_told_before_anybody_plays(
@@ -116,6 +116,6 @@ async def test_an_adapter_is_looked_at_with_what_it_goes_over(tmp_path: Path) ->
 
 
 async def test_a_model_that_is_nowhere_is_told_before_anybody_plays(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="There is no folder"):
+    with pytest.raises(BadSetting, match="There is no model"):
         await against_chance(tmp_path / "nowhere", tmp_path / "eval")
     assert not (tmp_path / "eval").exists()

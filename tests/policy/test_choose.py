@@ -55,8 +55,8 @@ def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
         ({"provider": "hf", "model": "m", "prices": "p"}, "--prices means nothing to 'hf'"),
         ({"provider": "openai", "model": "m", "device": "cpu"}, "--device means nothing to"),
         ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, "add --provider hf"),
-        ({"device": "cuda"}, "--device means nothing to 'oracle'; add --provider hf"),
-        ({"model": "gpt-5-mini"}, "--model means nothing to 'oracle'; add --provider openai."),
+        ({"device": "cuda"}, "--device needs a --provider; add --provider hf"),
+        ({"model": "gpt-5-mini"}, "--model needs a --provider; add --provider openai."),
         ({"provider": "random", "temperature": 0.0}, "--temperature means nothing to 'random'"),
     ],
 )

@@ -168,7 +168,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_none_is_said_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="no device called 'gpu'"):
+    with pytest.raises(BadSetting, match="Unknown device 'gpu'"):
         load(str(tmp_path / "nowhere"), device="gpu")
 
 

@@ -78,7 +78,7 @@ def test_an_adapter_over_nothing_is_one_line(tmp_path: Path, base: object) -> No
 
 
 def test_an_adapter_whose_base_is_gone_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"is an adapter over \./gone\. There is no folder"):
+    with pytest.raises(BadSetting, match=r"is an adapter over \./gone\. There is no model"):
         base_of(find(str(adapter(tmp_path, "./gone"))))
 
 

@@ -36,9 +36,9 @@ def test_a_long_row_is_no_warning(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("./nowhere", "There is no folder ./nowhere."),
-        ("a/b/c", "There is no folder a/b/c."),
-        ("", "There is no folder"),
+        ("./nowhere", "There is no model './nowhere'"),
+        ("a/b/c", "There is no model 'a/b/c'"),
+        ("", "There is no model"),
         ("two words", "'two words' is neither a folder nor a name on the Hub"),
     ],
 )

@@ -71,6 +71,9 @@ class Agent(ABC):
         """Provider, model and sampling settings, as an episode records them; never a secret."""
         return {"provider": self.provider}
 
+    def check(self) -> None:  # noqa: B027
+        """Raise what is known to be wrong with its settings; loads nothing and asks nobody."""
+
     async def prepare(self, environments: Sequence[str] = ()) -> None:  # noqa: B027
         """Find out, before the first episode, whether it can play these at all."""
 

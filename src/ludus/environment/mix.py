@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ludus.environment.registry import find, is_url
 from ludus.errors import BadSetting
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -34,6 +35,12 @@ class Mix:
                 return spec
             point -= share
         return self.shares[-1][0]
+
+    def check_installed(self) -> None:
+        """Raise EnvironmentNotFound for a spec that this process cannot build; URLs pass."""
+        for spec in self.specs:
+            if not is_url(spec):
+                find(spec)
 
     def __str__(self) -> str:
         if len(self.shares) == 1:

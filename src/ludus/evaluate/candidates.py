@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ludus.agents.agent import Agent
 from ludus.errors import BadSetting, did_you_mean
+from ludus.policy.source import check_name
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ALONE = ("oracle", "random")
@@ -121,6 +122,9 @@ def _complaint(spec: str, provider: str, colon: str) -> str:
         return f"--candidate {spec!r} names no model. Write {provider}:MODEL."
     if provider in _ALONE:
         return f"--candidate {spec!r}: {provider!r} plays without a model. Write {provider}."
+    if not colon and "/" in spec:
+        check_name(spec)
+        return f"--candidate {spec!r} may be a model on the Hub. Write hf:{spec}."
     known = (*_ALONE, *_WITH_MODEL, *_SHORT)
     hint = did_you_mean(provider, known, f"Write {_FORMS}.")
     return f"No candidate is written {spec!r}. {hint}"

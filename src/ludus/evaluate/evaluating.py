@@ -64,6 +64,8 @@ async def evaluate(
     loaded. Tasks that ask what the data set `not_in` asks are left out of all figures.
     """
     _check_labels(candidates)
+    if base_url is None:
+        job.mix.check_installed()
     _check_bar(solved_at)
     known = read_known(not_in) if not_in is not None else None
     settings = {one.label: job.settings(one.make()) for one in candidates}

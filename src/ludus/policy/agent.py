@@ -23,6 +23,7 @@ from ludus.errors import AgentError, LudusError
 from ludus.policy.engines import PLAIN_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.generate import Generator, Sampled, Sampling
+from ludus.policy.preflight import check_model
 from ludus.policy.reading import Reader
 from ludus.policy.requests import context_of, refuse_unreadable
 from ludus.policy.settings import checked, recommended, recommended_for, sampling_of, told
@@ -133,6 +134,10 @@ class PolicyAgent(Agent):
     @property
     def priced(self) -> bool:
         return False
+
+    def check(self) -> None:
+        if self._loaded is None:
+            check_model(self.model, device=self._device, dtype=self._dtype)
 
     async def prepare(self, environments: Sequence[str] = ()) -> None:
         await self.ready()

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
-from ludus.errors import BadSetting, did_you_mean
+from ludus.errors import BadSetting, closest, did_you_mean
+from ludus.policy import smollm2
+from ludus.policy.source import here
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,12 @@ def choose(choice: Choice) -> Agent:
         hint = did_you_mean(provider, _MAKERS, f"There are: {known}.")
         raise BadSetting(f"No provider is named {provider!r}. {hint}")
     if unused := _unused(choice, provider):
-        raise BadSetting(f"{unused} means nothing to {provider!r}; {_remedy(unused)}.")
+        trouble = (
+            f"{unused} needs a --provider"
+            if choice.provider is None
+            else f"{unused} means nothing to {provider!r}"
+        )
+        raise BadSetting(f"{trouble}; {_remedy(unused, choice)}.")
     if provider in _EXAMPLES and not choice.model:
         raise BadSetting(f"--provider {provider} needs a --model, such as {_EXAMPLES[provider]}.")
     return _MAKERS[provider](choice)
@@ -61,10 +68,19 @@ def _unused(choice: Choice, provider: str) -> str | None:
     return next((option for option, value in given.items() if value and option not in taken), None)
 
 
-def _remedy(option: str) -> str:
-    if option in _HERE:
+def _remedy(option: str, choice: Choice) -> str:
+    """The provider that was probably meant."""
+    if option in _HERE or (option == "--model" and _is_local(choice.model or "")):
         return "add --provider hf, for a model that runs in this process"
+    if option == "--model" and (choice.model or "").startswith("claude"):
+        return "add --provider anthropic"
     return "add --provider openai"
+
+
+def _is_local(model: str) -> bool:
+    """Whether the name is one of a model that runs here: no API has such names."""
+    local = model == smollm2.NAME or here(model) is not None or "/" in model
+    return local or closest(model.lower(), [smollm2.NAME]) is not None
 
 
 def _oracle(choice: Choice) -> Agent:

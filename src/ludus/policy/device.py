@@ -5,6 +5,8 @@ Names are checked before any weights are read. Nothing here loads a model.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +26,29 @@ DTYPES = {
 _CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
+def check_device(asked: str | None) -> None:
+    """Raise for a device that does not exist, or that this machine cannot have; without torch."""
+    if asked is None:
+        return
+    kind, _ = _parse_device(asked)
+    if (kind == "cuda" and not _may_have_cuda()) or (kind == "mps" and sys.platform != "darwin"):
+        raise _absent(asked)
+
+
+def check_dtype(asked: str | None) -> None:
+    if asked is not None and asked not in DTYPES:
+        meant = did_you_mean(asked, DTYPES, "Write bfloat16, float16 or float32.")
+        raise BadSetting(f"Unknown dtype {asked!r}. {meant}")
+
+
 def choose_device(asked: str | None = None) -> str:
     """The device asked for, if this machine has it; otherwise the fastest that it has."""
     if asked is None:
         return next(kind for kind in DEVICES if _count(kind))
-    kind, _, number = asked.partition(":")
-    if kind not in DEVICES or (":" in asked and not number.isdecimal()):
-        meant = did_you_mean(kind, DEVICES, "Write cuda, cuda:1, mps or cpu.")
-        raise BadSetting(f"There is no device called {asked!r}. {meant}")
+    kind, number = _parse_device(asked)
     count = _count(kind)
     if not count:
-        raise BadSetting(
-            f"The device {asked} was asked for, and torch sees none here. Use cpu, or a machine "
-            f"and a build of torch with {kind}."
-        )
+        raise _absent(asked)
     if number and int(number) >= count:
         raise BadSetting(f"There is no {asked} here: torch sees {count}, counted from 0.")
     return asked
@@ -47,9 +58,7 @@ def choose_dtype(asked: str | None, device: str) -> str:
     """The kind of number asked for; otherwise the one that the device is fastest in."""
     if asked is None:
         return default_dtype(device, has_bf16=_has_bf16(device))
-    if asked not in DTYPES:
-        meant = did_you_mean(asked, DTYPES, "Write bfloat16, float16 or float32.")
-        raise BadSetting(f"There is no kind of number called {asked!r}. {meant}")
+    check_dtype(asked)
     return DTYPES[asked]
 
 
@@ -58,6 +67,36 @@ def default_dtype(device: str, *, has_bf16: bool) -> str:
     if has_bf16:
         return "bfloat16"
     return "float32" if device.startswith("cpu") else "float16"
+
+
+def _parse_device(asked: str) -> tuple[str, str]:
+    """The kind of device and its number, which may be empty."""
+    kind, colon, number = asked.partition(":")
+    if kind not in DEVICES or (colon and not number.isdecimal()):
+        meant = did_you_mean(kind, DEVICES, "Write cuda, cuda:1, mps or cpu.")
+        raise BadSetting(f"Unknown device {asked!r}. {meant}")
+    return kind, number
+
+
+def _absent(asked: str) -> BadSetting:
+    return BadSetting(
+        f"The device {asked} was asked for, and torch sees none here. Use cpu, or a machine and a "
+        f"build of torch with {asked.partition(':')[0]}."
+    )
+
+
+def _may_have_cuda() -> bool:
+    """Whether a driver is there that torch could use: NVIDIA's, or AMD's, which is cuda to torch.
+
+    Loading the driver's library takes a millisecond, importing torch seconds.
+    """
+    if Path("/dev/kfd").exists():
+        return True
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _count(kind: str) -> int:

@@ -11,7 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting, did_you_mean
+from ludus.data.hub_id import is_hub_id, similar_path
+from ludus.errors import BadSetting, closest
 from ludus.policy import smollm2
 from ludus.policy.complaint import why
 from ludus.policy.quiet import quiet, require
@@ -64,13 +65,24 @@ def find(name: str, *, say: smollm2.Say | None = None) -> Source:
         return Source(name, Kind.FOLDER, str(smollm2.folder(say=say)))
     if (found := here(name)) is not None:
         return found
-    if name.startswith((".", "/", "~")) or not name or name.count("/") > 1:
-        raise BadSetting(
-            f"There is no folder {name or repr(name)}. Name a model's folder, or org/name."
-        )
+    check_name(name)
     require("Using a model on the Hub")
     with quiet():
         return _on_hub(name)
+
+
+def check_name(name: str) -> None:
+    """Raise where the name is neither a model on this disk nor one that the Hub may have.
+
+    Asks nobody: a path with a typo is answered at once.
+    """
+    if name == smollm2.NAME or here(name) is not None:
+        return
+    if not is_hub_id(name, ends=(".gguf",)):
+        hint = similar_path(name) or f"Name a model's folder, org/name, or {smollm2.NAME}."
+        raise BadSetting(f"There is no model {name!r}: no such folder or file. {hint}")
+    if "/" not in name and closest(name.lower(), [smollm2.NAME]):
+        raise BadSetting(f"There is no model {name!r}. Did you mean {smollm2.NAME!r}?")
 
 
 def here(name: str) -> Source | None:
@@ -145,12 +157,9 @@ def _refuse(name: str, error: Exception) -> None:
             f"{name!r} is neither a folder nor a name on the Hub. Write a folder, or org/name."
         ) from None
     if "RepositoryNotFoundError" in kinds:
-        meant = did_you_mean(
-            name.lower(), [smollm2.NAME], "Check the name; a private one needs `hf auth login`."
-        )
         raise BadSetting(
             f"There is no folder {name} here, and no model of that name on the Hub that may be "
-            f"read. {meant}"
+            "read. Check the name; a private one needs `hf auth login`."
         ) from None
 
 

@@ -15,7 +15,7 @@ from ludus.policy import gguf
 from ludus.policy.complaint import why
 from ludus.policy.quiet import quiet, require
 from ludus.policy.smollm2 import Say
-from ludus.policy.source import Kind, Source, base_of, find
+from ludus.policy.source import Kind, Source, base_of, check_name, find
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,6 +31,7 @@ def load_tokenizer(student: str, *, say: Say | None = None) -> PreTrainedTokeniz
     is in the Hub's cache can be used while the Hub cannot be reached. Code that comes with a model
     is not run.
     """
+    check_name(student)
     require("Reading a student's tokenizer")
     return tokenizer_of(find(student, say=say))
 

@@ -77,6 +77,7 @@ async def collect(
             "--max-cost needs a price, and none is known for this model. "
             "Say what it costs with --prices, or use --max-total-tokens."
         )
+    agent.check()
     plan = _plan(job, agent, places)
     await rehearse(plan, places, job.episodes)
     await agent.prepare([place.name for place in places.values()])

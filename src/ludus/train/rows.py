@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ludus.data.hub_id import is_hub_id, similar_path
 from ludus.data.tools import JsonObject
 from ludus.errors import BadSetting, MissingExtra
 from ludus.train.facts import digest_of
@@ -98,11 +99,12 @@ def open_data(data: str | Path) -> DataSet:
         return _folder(name, path)
     if path.is_file():
         return DataSet(name, _file(path))
-    if name.startswith((".", "/", "~")) or name.count("/") != 1 or path.suffix in _FORMS:
-        raise BadSetting(
-            f"There is no data set {name}. Name a folder that `ludus curate` wrote, a .jsonl or "
-            ".parquet file, or org/name on the Hub."
+    if "/" not in name or not is_hub_id(name, ends=_FORMS):
+        hint = similar_path(name) or (
+            "Name a folder that `ludus curate` wrote, a .jsonl or .parquet file, or org/name on "
+            "the Hub."
         )
+        raise BadSetting(f"There is no data set {name!r}: no such folder or file. {hint}")
     return _of_hub(name)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.policy.load import load_model
+from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
 from ludus.train import checkpoints, folder, record, supply
 from ludus.train.configs import complete
@@ -51,6 +52,7 @@ def train(
     settings = settled(settings, method)
     folder.check(out)
     found = open_data(data)
+    check_model(model, device=settings.device, dtype=settings.precision)
     _require(settings)
     with surroundings(out), ExitStack() as stack:
         job = job_of(method, found, model, out, settings, command, watch)

@@ -131,7 +131,7 @@ def test_colour_says_what_bears_the_loss(place: Path) -> None:
         (("text.jsonl",), "text.jsonl:1 has neither `messages` nor `prompt`"),
         (("broken.jsonl",), "broken.jsonl:2 is not JSON"),
         (("qwen3",), "qwen3 holds neither train.jsonl nor test.jsonl"),
-        (("good.jsonl", "--student", "./none"), "There is no folder ./none."),
+        (("good.jsonl", "--student", "./none"), "There is no model './none'"),
         (("good.jsonl", "--student", "nobody/none"), "the Hub cannot be reached"),
     ],
 )

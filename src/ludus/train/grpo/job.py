@@ -10,7 +10,7 @@ from typing import Any
 
 from ludus.data.settings import digest
 from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mix, parse_mix
+from ludus.environment.mix import Mix
 from ludus.errors import BadSetting
 from ludus.policy.dialect import dialect_of
 from ludus.policy.eyes.families import eyes_of
@@ -65,10 +65,9 @@ class GrpoJob(Job):
 
 
 def job_of(
-    environment: str | Mix, model: str, out: Path, settings: GrpoSettings, *,
+    environments: Mix, model: str, out: Path, settings: GrpoSettings, *,
     base_url: str | None, token: str | None, command: str | None, watch: Watch,
 ) -> GrpoJob:  # fmt: skip
-    mix = parse_mix(environment) if isinstance(environment, str) else environment
     rewards = rewards_of(settings.rewards)
     made_with = ingredients(model, out, watch)
     # Whoever acts needs tools: a dialect without them is refused here.
@@ -81,7 +80,7 @@ def job_of(
         _refuse_shards(config)
     return GrpoJob(
         method="grpo", out=out, settings=settings, config=config, world=World.here(),
-        watch=watch, command=command, environments=mix, rewards=rewards, eyes=eyes,
+        watch=watch, command=command, environments=environments, rewards=rewards, eyes=eyes,
         base_url=base_url, token=token, **made_with,
     )  # fmt: skip
 

@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ludus.environment.mix import Mix
+from ludus.environment.mix import Mix, parse_mix
 from ludus.errors import RunError
 from ludus.policy.eyes.tensors import allow_none_seen
 from ludus.policy.load import Policy, ends_of, load_model
+from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
 from ludus.rollout.plan import Plan
 from ludus.train import checkpoints, folder, record
@@ -59,11 +60,15 @@ def train(
     """Train, or go on where a run with the same settings stood."""
     out, watch = Path(out).expanduser(), watch or Unwatched()
     folder.check(out)
+    mix = parse_mix(environment) if isinstance(environment, str) else environment
+    if base_url is None:
+        mix.check_installed()
+    check_model(model, device=settings.device, dtype=settings.precision)
     extra = ("peft",) if settings.lora else ()
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
     with surroundings(out), ExitStack() as stack:
         job = job_of(
-            environment, model, out, settings, base_url=base_url, token=token, command=command,
+            mix, model, out, settings, base_url=base_url, token=token, command=command,
             watch=watch,
         )  # fmt: skip
         with job.world.together():

@@ -1,0 +1,52 @@
+"""What can be known to be wrong with a local model before torch is loaded.
+
+Importing torch takes seconds; a misspelt name should not have to wait for it. Nothing here imports
+torch or transformers, reads weights, or asks the Hub.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ludus.errors import BadSetting
+from ludus.policy import smollm2
+from ludus.policy.device import check_device, check_dtype
+from ludus.policy.source import Kind, base_name, check_name, here
+
+_WEIGHTS = {
+    Kind.FOLDER: ("*.safetensors", "pytorch_model*.bin"),
+    Kind.ADAPTER: ("adapter_model.*",),
+}
+
+
+def check_model(name: str, *, device: str | None = None, dtype: str | None = None) -> None:
+    """Raise BadSetting where no model of that name can be loaded, or not on that device."""
+    check_device(device)
+    check_dtype(dtype)
+    _check_files(name, frozenset())
+
+
+def _check_files(name: str, above: frozenset[str]) -> None:
+    """Whether the files of a model are there; of an adapter, those of its base too."""
+    check_name(name)
+    source = None if name == smollm2.NAME else here(name)
+    if source is None or source.path in above:
+        return
+    folder = Path(source.path)
+    if source.kind is Kind.FOLDER and not (folder / "config.json").is_file():
+        raise BadSetting(
+            f"{source.name} holds no config.json, so it is no model. Name a folder that "
+            "`save_pretrained` wrote."
+        )
+    patterns = _WEIGHTS.get(source.kind, ())
+    if patterns and not any(any(folder.glob(pattern)) for pattern in patterns):
+        raise BadSetting(
+            f"{source.name} holds no weights: there is no .safetensors file in it. Was its "
+            "training stopped before it ended?"
+        )
+    if source.kind is Kind.ADAPTER:
+        base = base_name(source)
+        try:
+            _check_files(base, above | {source.path})
+        except BadSetting as error:
+            raise BadSetting(f"{source.name} is an adapter over {base}. {error}") from None

@@ -1,0 +1,76 @@
+"""Mistakes in names and paths are answered before torch is imported and before the Hub is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from program import run_ludus
+
+HEAVY = ("torch", "transformers", "trl", "datasets", "huggingface_hub")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PYTHONPATH in which every heavy library ends the program when imported."""
+    folder = tmp_path_factory.mktemp("guarded")
+    for name in HEAVY:
+        (folder / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
+    return folder
+
+
+def complaint(guarded: Path, cwd: Path, arguments: Sequence[str]) -> str:
+    # PYTHONUNBUFFERED makes it a process of its own: forked ones have torch already.
+    done = run_ludus(*arguments, cwd=cwd, env={"PYTHONPATH": str(guarded), "PYTHONUNBUFFERED": "1"})
+    assert done.returncode == 1, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "was imported" not in line
+    return line
+
+
+LOCAL = ("--provider", "hf", "--model")
+SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("collect", "wordl", *LOCAL, "smollm2"), "'wordle'"),
+        (("collect", "wordle", *LOCAL, "models/wordl"), "'models/wordle'"),
+        (("collect", "wordle", *LOCAL, "smolm2"), "'smollm2'"),
+        (("collect", "wordle", *LOCAL, "models/empty"), "config.json"),
+        (("collect", "wordle", *LOCAL, "smollm2", "--device", "cudaa"), "'cuda'"),
+        (("collect", "wordle", *LOCAL, "smollm2", "--dtype", "fp17"), "'fp16'"),
+        (("collect", "wordle", "--model", "smollm2"), "--provider hf"),
+        (("collect", "wordle", "--model", "gpt-5-mini"), "--provider openai"),
+        (("collect", "wordle", "--model", "claude-haiku-4-5"), "--provider anthropic"),
+        (("eval", "wordl", "-c", "smollm2"), "'wordle'"),
+        (("eval", "wordle", "-c", "models/wordl"), "'models/wordle'"),
+        (("eval", "wordle", "-c", "sft=hf:models/wordl"), "'models/wordle'"),
+        (("eval", "wordle", "-c", "smolm2"), "'smollm2'"),
+        (("eval", "wordle", "-c", "smollm2", "--device", "gpu"), "Unknown device 'gpu'"),
+        (("train", "sft", "data/sum", *SMOLLM2), "'data/sums'"),
+        (
+            ("train", "sft", "data/sums", "-m", "models/wordl", "-o", "models/out"),
+            "'models/wordle'",
+        ),
+        (("train", "sft", "data/sums", *SMOLLM2, "--device", "cudaa"), "'cuda'"),
+        (("train", "sft", "data/sums", "-m", "smollm2", "-o", "taken"), "taken is a file"),
+        (("train", "grpo", "wordl", *SMOLLM2), "'wordle'"),
+        (("train", "grpo", "wordle", "-m", "smolm2", "-o", "models/out"), "'smollm2'"),
+        (("train", "grpo", "wordle", "-m", "smollm2", "-o", "taken"), "taken is a file"),
+        (("train", "grpo", "wordle", *SMOLLM2, "--device", "tpu"), "Unknown device 'tpu'"),
+        (("lint", "data/sums", "--student", "models/wordl"), "'models/wordle'"),
+    ],
+)
+def test_a_mistake_is_named_before_anything_heavy_is_imported(
+    guarded: Path, tmp_path: Path, arguments: Sequence[str], named: str
+) -> None:
+    (tmp_path / "models" / "wordle").mkdir(parents=True)
+    (tmp_path / "models" / "empty").mkdir()
+    (tmp_path / "data" / "sums").mkdir(parents=True)
+    (tmp_path / "data" / "sums" / "train.jsonl").write_text('{"messages": []}\n')
+    (tmp_path / "taken").write_text("")
+    assert named in complaint(guarded, tmp_path, arguments)
+    assert not any((tmp_path / name).exists() for name in ("out", "models/out"))

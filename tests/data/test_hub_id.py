@@ -1,0 +1,36 @@
+"""What may be asked for on the Hub, and what is a path."""
+
+from pathlib import Path
+
+import pytest
+
+from ludus.data.hub_id import is_hub_id, similar_path
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "gpt2", "my-org/data.set", "org/runs"])
+def test_ids_are_asked_for(name: str) -> None:
+    assert is_hub_id(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/abs", "./models", "../x", "~/x", "a/b/c", "models/x", "data/x", "org/", "org/m.gguf"],
+)
+def test_paths_are_not(name: str) -> None:
+    assert not is_hub_id(name, ends=(".gguf",))
+
+
+def test_a_first_part_that_is_a_folder_here_makes_it_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_hub_id("trained/wordle")
+    (tmp_path / "trained").mkdir()
+    assert not is_hub_id("trained/wordle")
+
+
+def test_a_neighbour_with_a_similar_name_is_named(tmp_path: Path) -> None:
+    (tmp_path / "wordle").mkdir()
+    assert str(tmp_path / "wordle") in similar_path(str(tmp_path / "wordel"))
+    assert similar_path(str(tmp_path / "sums")) == ""
+    assert similar_path(str(tmp_path / "absent" / "sums")) == ""
