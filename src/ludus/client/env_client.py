@@ -7,21 +7,18 @@ Async by default; `.sync()` gives the same methods without await. Results have `
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_args
+from typing import Any, Generic, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 
+from ludus.client.event_loop import run_sync
 from ludus.client.remote import describe_server
 from ludus.client.session import StepResult, result_from
 from ludus.client.socket import Socket
 from ludus.data.tools import ToolSpec
 from ludus.protocol.frames import action_payload
-
-if TYPE_CHECKING:
-    from anyio.from_thread import BlockingPortal
 
 ActT = TypeVar("ActT")
 ObsT = TypeVar("ObsT")
@@ -147,23 +144,23 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         self._client = client
 
     def connect(self) -> Self:
-        _portal().call(self._client.connect)
+        run_sync(self._client.connect())
         return self
 
     def reset(self, **task: Any) -> StepResult[ObsT]:
-        return _portal().call(lambda: self._client.reset(**task))
+        return run_sync(self._client.reset(**task))
 
     def step(self, action: ActT) -> StepResult[ObsT]:
-        return _portal().call(self._client.step, action)
+        return run_sync(self._client.step(action))
 
     def state(self) -> StateT:
-        return _portal().call(self._client.state)
+        return run_sync(self._client.state())
 
     def list_tools(self) -> tuple[ToolSpec, ...]:
-        return _portal().call(self._client.list_tools)
+        return run_sync(self._client.list_tools())
 
     def close(self) -> None:
-        _portal().call(self._client.close)
+        run_sync(self._client.close())
 
     def __enter__(self) -> Self:
         return self.connect()
@@ -175,34 +172,3 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-_portal_lock = threading.Lock()
-_running: BlockingPortal | None = None
-
-
-def _portal() -> BlockingPortal:
-    """The loop, in a daemon thread, on which sync clients run."""
-    global _running
-    with _portal_lock:
-        if _running is None:
-            _running = _start_portal()
-        return _running
-
-
-def _start_portal() -> BlockingPortal:
-    import anyio
-    from anyio.from_thread import BlockingPortal
-
-    ready = threading.Event()
-    made: list[BlockingPortal] = []
-
-    async def run() -> None:
-        async with BlockingPortal() as portal:
-            made.append(portal)
-            ready.set()
-            await portal.sleep_until_stopped()
-
-    threading.Thread(target=anyio.run, args=(run,), name="ludus-sync", daemon=True).start()
-    ready.wait()
-    return made[0]

@@ -11,11 +11,11 @@ import pytest
 import requests
 from datasets import Dataset
 
+from ludus.client.event_loop import run_sync
 from ludus.errors import BadSetting
 from ludus.policy.generate import Generator
 from ludus.policy.load import Policy
 from ludus.train.trl import GRPOConfig, GRPOTrainer
-from ludus.train.trl.background import wait_for
 from ludus.train.trl.serving import Completions, PolicyServer
 from ludus.train.trl.three_arguments import per_completion, sliced, takes_three
 from train.trl_rollouts.scripts import QUICK, speaker
@@ -35,7 +35,7 @@ def server(policy: Policy) -> Iterator[PolicyServer]:
         stops = list(policy.dialect.stops)
         served.completions = Completions(generator, policy.tokenizer, stops=stops, seed="1")
         yield served
-    wait_for(generator.close())
+    run_sync(generator.close())
 
 
 def free_port() -> int:

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.client.endpoint import LocalEndpoint
+from ludus.client.event_loop import run_later, run_sync
 from ludus.data.content import Content, Image, Text
 from ludus.data.tools import JsonObject, ToolSpec
 from ludus.environment.mix import Mix, parse_mix
 from ludus.environment.registry import find
 from ludus.errors import AgentError, BadSetting, LudusError
 from ludus.rollout.places import Place, find_places
-from ludus.train.trl.background import leave_to, wait_for
 from ludus.train.trl.seat import Seat
 from ludus.train.trl.signature import method_of
 
@@ -50,14 +50,14 @@ class Played:
                 "The rows have no seed, so that the attempts of one group would be at different "
                 "tasks. Give them a column `seed`, or make them with ludus.train.trl.tasks."
             )
-        return self._shown(wait_for(self._session.begin(task)))
+        return self._shown(run_sync(self._session.begin(task)))
 
     def _call(self, tool: str, arguments: Mapping[str, Any]) -> Shown:
         try:
-            return self._shown(wait_for(self._session.call(tool, arguments)))
+            return self._shown(run_sync(self._session.call(tool, arguments)))
         except AgentError as error:
             # Raised, TRL would take it for a mistake of the model's, and go on.
-            return wait_for(self._session.give_up(error))
+            return run_sync(self._session.give_up(error))
 
     def _shown(self, content: Content) -> Shown:
         """Words as a string; where there are pictures, the parts that a processor takes."""
@@ -110,7 +110,7 @@ def environment_factory(
         rewarded: whether the class has `get_reward`.
     """
     mix = parse_mix(environment) if isinstance(environment, str) else environment
-    places = wait_for(find_places(mix, base_url=base_url, token=token))
+    places = run_sync(find_places(mix, base_url=base_url, token=token))
     base = Rewarded if rewarded else Played
     shared = {"_task": dict(task or {}), "_patience": patience}
     made = {
@@ -137,7 +137,7 @@ def offer_exactly(trainer: Any) -> None:
 def _class_at(
     place: Place, base: type[Played], columns: Sequence[str], shared: Mapping[str, Any]
 ) -> type[Played]:
-    tools = wait_for(_tools_at(place))
+    tools = run_sync(_tools_at(place))
     facts = {
         "__doc__": f"Episodes of {place.name}.",
         "__module__": __name__,
@@ -171,7 +171,7 @@ def _declared(place: Place, spec: str) -> Sequence[str]:
 
 
 def _give_back(seat: Seat) -> None:
-    leave_to(seat.close())
+    run_later(seat.close())
 
 
 def _part(block: Text | Image) -> dict[str, Any]:

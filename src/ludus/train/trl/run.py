@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from ludus.client.event_loop import run_sync
 from ludus.data.episode import Episode, Tokens
 from ludus.data.lines import episode_id
 from ludus.data.tools import JsonObject
@@ -20,7 +21,6 @@ from ludus.train.grpo.figures import figures_of
 from ludus.train.grpo.groups import in_groups, is_equal, opening_of, refuse_unlike
 from ludus.train.grpo.rewards import Rewards
 from ludus.train.grpo.settings import GrpoSettings
-from ludus.train.trl.background import wait_for
 from ludus.train.trl.environment import Played, environment_factory, offer_exactly, tools_of
 from ludus.train.trl.episodes import Rolled, episode_of, tokens_of
 from ludus.train.trl.rows import tasks
@@ -126,7 +126,7 @@ class Scoring:
         began = min(seat._session.standing.started_at for seat in seats)
         took = (datetime.now(UTC) - began).total_seconds()
         mine = self._episodes(batch, step, took)
-        scored = wait_for(self._rewarded(mine))
+        scored = run_sync(self._rewarded(mine))
         self._told(self.world.everywhere(scored), batch["log_metric"], took)
         return [self.rewards.parts(episode) for episode in scored]
 

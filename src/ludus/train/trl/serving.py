@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from ludus.client.event_loop import run_sync
 from ludus.data.episode import digest_of
 from ludus.errors import BadSetting, LudusError
 from ludus.policy.generate import Generator, Sampling
-from ludus.train.trl.background import wait_for
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0, None),
@@ -137,7 +137,7 @@ class PolicyServer:
         if completions is None:
             return 503, {"error": "The policy is learning; ask from within the rollout function."}
         try:
-            return 200, wait_for(completions.answer(json.loads(body)))
+            return 200, run_sync(completions.answer(json.loads(body)))
         except (LudusError, ValueError, TypeError) as error:
             return 400, {"error": str(error)}
 

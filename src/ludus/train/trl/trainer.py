@@ -21,13 +21,13 @@ import trl
 from trl import GRPOConfig
 from trl.models import unwrap_model_for_generation
 
+from ludus.client.event_loop import run_sync
 from ludus.errors import BadSetting
 from ludus.policy.dialect import Dialect
 from ludus.policy.engines import choose_engine
 from ludus.policy.generate import Generator
 from ludus.policy.load import Policy
 from ludus.train.trl import three_arguments
-from ludus.train.trl.background import wait_for
 from ludus.train.trl.environment import offer_exactly
 from ludus.train.trl.serving import Completions, PolicyServer
 
@@ -90,7 +90,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
         finally:
             self._server = None
             if self._generator is not None:
-                wait_for(self._generator.close())
+                run_sync(self._generator.close())
             self._generator = None
 
     def _roll_out(self, prompts: Sequence[Any], _: Any) -> Any:

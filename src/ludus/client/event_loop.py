@@ -1,0 +1,90 @@
+"""One event loop in a background thread, for synchronous callers of async code.
+
+A script or a notebook cell that does not await calls `run_sync`; in a notebook, where a loop runs
+already, that works too. The loop starts with the first use and ends with the process, after what
+was left to be closed is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long tasks that were interrupted or left behind may take to end."""
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_unfinished: set[asyncio.Task[None]] = set()
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the background loop and return its result.
+
+    Never call this from the background loop itself. Ctrl-C cancels the coroutine and waits until
+    it has cleaned up.
+    """
+    ended = threading.Event()
+
+    async def tracked() -> T:
+        try:
+            return await work
+        finally:
+            ended.set()
+
+    future = asyncio.run_coroutine_threadsafe(tracked(), background_loop())
+    try:
+        return future.result()
+    except BaseException:
+        # The future counts as cancelled at once; the task behind it has `finally` blocks to run.
+        if future.cancel():
+            ended.wait(CLOSE_TIMEOUT_S)
+        raise
+
+
+def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The same function for callers that do not await."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(function(*args, **kwargs))
+
+    return call
+
+
+def run_later(work: Coroutine[Any, Any, None]) -> None:
+    """Start a coroutine on the background loop without waiting: finalizers must not block."""
+    loop = background_loop()
+    loop.call_soon_threadsafe(lambda: _start(loop, work))
+
+
+def background_loop() -> asyncio.AbstractEventLoop:
+    """The loop, started if need be."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="ludus-sync", daemon=True).start()
+            atexit.register(_finish)
+        return _loop
+
+
+def _start(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    task = loop.create_task(work)
+    _unfinished.add(task)
+    task.add_done_callback(_unfinished.discard)
+
+
+def _finish() -> None:
+    async def finish_all() -> None:
+        if _unfinished:
+            await asyncio.wait(set(_unfinished), timeout=CLOSE_TIMEOUT_S)
+
+    run_sync(finish_all())
