@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Action": "ludus.protocol.types",
+    "Candidate": "ludus.evaluate.candidates",
+    "Curation": "ludus.curate.curation",
     "EnvClient": "ludus.client.env_client",
     "Episode": "ludus.data.episode",
     "Environment": "ludus.environment.base",
@@ -26,17 +28,26 @@ _HOMES = {
     "ToolCall": "ludus.data.tools",
     "ToolEnvironment": "ludus.environment.tool_environment",
     "ToolError": "ludus.errors",
+    "agent": "ludus.policy.choose:agent_of",
     "collect": "ludus.rollout.start",
+    "collect_sync": "ludus.rollout.start",
     "connect": "ludus.client.endpoint",
+    "dpo": "ludus.train",
     "episodes": "ludus.data.lines",
+    "evaluate_sync": "ludus.evaluate.evaluating",
+    "grpo": "ludus.train",
     "mix": "ludus.environment.mix",
+    "progress": "ludus.cli.progress",
+    "sft": "ludus.train",
     "tool": "ludus.environment.tools",
 }
 
 if TYPE_CHECKING:
+    from ludus.cli.progress import progress
     from ludus.client.endpoint import connect
     from ludus.client.env_client import EnvClient
     from ludus.client.session import Session
+    from ludus.curate import Curation, curate
     from ludus.data.content import Image, Text
     from ludus.data.episode import Episode
     from ludus.data.lines import episodes
@@ -46,12 +57,18 @@ if TYPE_CHECKING:
     from ludus.environment.tool_environment import ToolEnvironment
     from ludus.environment.tools import tool
     from ludus.errors import LudusError, ToolError
+    from ludus.evaluate import Candidate, evaluate
+    from ludus.evaluate.evaluating import evaluate_sync
+    from ludus.policy.choose import agent_of as agent
     from ludus.protocol.types import Action, Observation, State
     from ludus.rollout.job import Job
-    from ludus.rollout.start import collect
+    from ludus.rollout.start import collect, collect_sync
+    from ludus.train import dpo, grpo, sft
 
 __all__ = [
     "Action",
+    "Candidate",
+    "Curation",
     "EnvClient",
     "Environment",
     "Episode",
@@ -65,19 +82,35 @@ __all__ = [
     "ToolCall",
     "ToolEnvironment",
     "ToolError",
+    "agent",
     "collect",
+    "collect_sync",
     "connect",
+    "curate",
+    "dpo",
     "episodes",
+    "evaluate",
+    "evaluate_sync",
+    "grpo",
     "mix",
+    "progress",
+    "sft",
     "tool",
 ]
 
 
+_STAGES = ("curate", "evaluate")
+"""Packages that are called like the stage function they hold: see `ludus.data.stage_module`."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _STAGES:
+        return importlib.import_module(f"ludus.{name}")
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(importlib.import_module(module), attribute or name)
     raise AttributeError(f"module 'ludus' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, *_STAGES])

@@ -188,6 +188,19 @@ def _faults(collector: Collector) -> dict[str, int]:
     return dict(Counter(collector.agent.faults) + collector.tally.faults)
 
 
+def progress(label: str | None = None) -> Display:
+    """A display for scripts and notebooks.
+
+        with ludus.progress() as reporter:
+            outcome = await ludus.collect(job, reporter=reporter)
+
+    `ludus.evaluate(..., watch=ludus.progress)` shows every candidate under its label.
+    """
+    if label is not None:
+        print(f"{label} plays", file=sys.stderr, flush=True)
+    return display(as_json=False)
+
+
 def display(*, as_json: bool, quiet: bool = False) -> Display:
     """The display that fits where the output goes."""
     if as_json:

@@ -34,9 +34,9 @@ _BLOCK = 1 << 20
 
 
 def curate(
-    runs: Sequence[Path],
-    out: Path,
-    curation: Curation,
+    runs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    curation: Curation | None = None,
     *,
     overwrite: bool = False,
     explain: bool = False,
@@ -49,6 +49,9 @@ def curate(
     The card says that the rows can be loaded from `location` (`out`, unless they go to the Hub),
     and that `command` made them.
     """
+    runs = [runs] if isinstance(runs, str | Path) else runs
+    runs, out = [Path(run).expanduser() for run in runs], Path(out).expanduser()
+    curation = curation or Curation()
     files = episode_files(runs)
     sides = [split.TRAIN] if curation.test is None else [split.TRAIN, split.TEST]
     tokenizer = load_tokenizer(curation.student) if curation.student is not None else None

@@ -33,7 +33,7 @@ class Curation:
     min_margin: float = pairs.MIN_MARGIN
     test: float | None = None
     """The part of the tasks to test on."""
-    held_out: tuple[Path, ...] = ()
+    held_out: tuple[str | Path, ...] = ()
     likeness: float = split.LIKENESS
     seed: int = 0
     """Which tasks are to test on."""

@@ -43,12 +43,12 @@ def split(catalog: Catalog, *, test: float, likeness: float = LIKENESS, seed: in
     return len(names) - len(set(families))
 
 
-def leave_out_held_out(catalog: Catalog, sources: Iterable[Path], likeness: float) -> None:
+def leave_out_held_out(catalog: Catalog, sources: Iterable[str | Path], likeness: float) -> None:
     """Leave out the tasks of a held-out set and near copies of their prompts."""
     tasks, held_out = Tasks(catalog), Repeated(likeness)
     names: set[str] = set()
     for source in sources:
-        for name, environment, text in _prompts(source):
+        for name, environment, text in _prompts(Path(source)):
             if name is not None:
                 names.add(name)
             held_out.add(tasks.told(name, environment, text))

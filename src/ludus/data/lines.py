@@ -88,12 +88,14 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and isfinite(number) else None
 
 
-def episodes(path: Path, *, strict: bool = True) -> Iterator[Episode]:
-    """Every line as an episode, retries and all.
+def episodes(path: str | Path, *, strict: bool = True) -> Iterator[Episode]:
+    """Every episode of a run folder or a file of episodes, retries and all.
 
     A last line that is cut off is passed over: its writer was killed, or is writing it just now.
     Any other line that is no episode is an error, or passed over too where `strict` is False.
     """
+    path = Path(path).expanduser()
+    path = path / "episodes.jsonl" if path.is_dir() else path
     for number, line in numbered(path):
         try:
             yield Episode.from_line(line)

@@ -13,15 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from ludus.agents.agent import Agent
-from ludus.errors import BadSetting, did_you_mean
-from ludus.policy.source import check_name
+from ludus.errors import BadSetting
+from ludus.policy.choose import parse_agent
+from ludus.policy.source import here
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_ALONE = ("oracle", "random")
 _WITH_MODEL = ("openai", "anthropic", "hf")
-_SHORT = ("smollm2",)
-"""Local models that need no prefix."""
-_FORMS = "oracle, random, openai:MODEL, anthropic:MODEL, hf:MODEL, a model's folder or smollm2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +71,16 @@ def candidates_of(texts: Sequence[str], options: Options | None = None) -> list[
 def _parsed(text: str) -> tuple[str, str, str | None]:
     """Label, provider and model."""
     label, spec = _split(text)
-    provider, colon, model = spec.partition(":")
-    if not colon and provider not in _ALONE and _is_model(provider):
-        provider, model = "hf", provider
-    if provider in _ALONE and not colon:
-        return label or provider, provider, None
-    if provider in _WITH_MODEL and model:
-        model = str(_at_home(model)) if provider == "hf" and model.startswith("~") else model
-        return label or _named(model), provider, model
-    raise BadSetting(_complaint(spec, provider, colon))
+    provider, model = parse_agent(spec)
+    if provider == "human":
+        raise BadSetting("A person cannot be a candidate. Play with `ludus play`.")
+    return label or (provider if model is None else _named(model)), provider, model
 
 
 def _split(text: str) -> tuple[str, str]:
     """Label and who; the label is empty where the equals sign belongs to a model's name."""
     label, equals, spec = text.partition("=")
-    if not equals or ":" in label or _is_model(text):
+    if not equals or ":" in label or here(text) is not None:
         return "", text
     _check_label(label)
     return label, spec
@@ -100,34 +92,6 @@ def _check_label(label: str) -> None:
             f"{label!r} cannot be a candidate's label: it becomes the name of a folder. "
             "Use letters, digits, dots and dashes."
         )
-
-
-def _is_model(name: str) -> bool:
-    """Whether a local model is meant, though nobody says so."""
-    if name in _SHORT:
-        return True
-    return bool(name) and name not in _WITH_MODEL and _at_home(name).exists()
-
-
-def _at_home(name: str) -> Path:
-    """The path, with the folder that ~ stands for: behind an equals sign no shell puts it in."""
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:
-        raise BadSetting(f"{name}: there is no such user here. Write the folder itself.") from None
-
-
-def _complaint(spec: str, provider: str, colon: str) -> str:
-    if provider in _WITH_MODEL:
-        return f"--candidate {spec!r} names no model. Write {provider}:MODEL."
-    if provider in _ALONE:
-        return f"--candidate {spec!r}: {provider!r} plays without a model. Write {provider}."
-    if not colon and "/" in spec:
-        check_name(spec)
-        return f"--candidate {spec!r} may be a model on the Hub. Write hf:{spec}."
-    known = (*_ALONE, *_WITH_MODEL, *_SHORT)
-    hint = did_you_mean(provider, known, f"Write {_FORMS}.")
-    return f"No candidate is written {spec!r}. {hint}"
 
 
 def _named(model: str) -> str:

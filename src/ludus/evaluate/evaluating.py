@@ -13,13 +13,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from ludus.client.event_loop import synchronous
 from ludus.data.run import RunFolder
 from ludus.data.settings import written
 from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import BadSetting
 from ludus.evaluate.attempts import attempts_in
-from ludus.evaluate.candidates import Candidate
+from ludus.evaluate.candidates import Candidate, candidates_of
 from ludus.evaluate.evaluation import Evaluation, Played, scores_of
 from ludus.evaluate.known import Known, read_known, told_by_task_alone
 from ludus.evaluate.metrics import metrics_at
@@ -45,11 +46,11 @@ Watch = Callable[[str], AbstractContextManager[Reporter]]
 
 async def evaluate(
     job: Job,
-    candidates: Sequence[Candidate],
-    out: Path | None = None,
+    candidates: Sequence[Candidate | str],
+    out: str | Path | None = None,
     *,
     solved_at: float = 1.0,
-    not_in: Path | None = None,
+    not_in: str | Path | None = None,
     base_url: str | None = None,
     token: str | None = None,
     resume: bool = True,
@@ -60,16 +61,21 @@ async def evaluate(
 ) -> Evaluation:
     """Let every candidate play the tasks of the job, and write what came of it into `out`.
 
-    What a folder has already is not played again, and a candidate that is done is not even
-    loaded. Tasks that ask what the data set `not_in` asks are left out of all figures.
+    A candidate may be a text such as "base=smollm2" or "openai:gpt-5-mini". What a folder has
+    already is not played again, and a candidate that is done is not even loaded. Tasks that ask
+    what the data set `not_in` asks are left out of all figures.
     """
+    candidates = [
+        one if isinstance(one, Candidate) else candidates_of([one])[0] for one in candidates
+    ]
     _check_labels(candidates)
     if base_url is None:
         job.mix.check_installed()
     _check_bar(solved_at)
-    known = read_known(not_in) if not_in is not None else None
+    known = read_known(Path(not_in)) if not_in is not None else None
     settings = {one.label: job.settings(one.make()) for one in candidates}
-    folder = _folder(out or default_folder(str(job.mix), settings), resume=resume)
+    wanted = default_folder(str(job.mix), settings) if out is None else Path(out)
+    folder = _folder(wanted, resume=resume)
     for candidate in candidates:
         run, own = folder / candidate.label, settings[candidate.label]
         if not _is_done(run, own, job.episodes, retry_broken=retry_broken):
@@ -107,6 +113,10 @@ async def evaluate(
     )
     _write(evaluation)
     return evaluation
+
+
+evaluate_sync = synchronous(evaluate)
+"""`evaluate` for callers that do not await, in a notebook too."""
 
 
 def _is_done(run: Path, settings: JsonObject, episodes: int, *, retry_broken: bool) -> bool:

@@ -1,16 +1,16 @@
-"""An agent by the name of its provider, as a command line gives it."""
+"""Agents by name: from a command line's options, or from a text such as `openai:gpt-5-mini`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.errors import BadSetting, closest, did_you_mean
 from ludus.policy import smollm2
-from ludus.policy.source import here
+from ludus.policy.source import check_name, here
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,49 @@ def choose(choice: Choice) -> Agent:
     if provider in _EXAMPLES and not choice.model:
         raise BadSetting(f"--provider {provider} needs a --model, such as {_EXAMPLES[provider]}.")
     return _MAKERS[provider](choice)
+
+
+def parse_agent(spec: str) -> tuple[str, str | None]:
+    """Provider and model of `oracle`, `openai:MODEL`, `hf:MODEL`, a model's folder or `smollm2`."""
+    provider, colon, model = spec.partition(":")
+    if provider in _EXAMPLES and model:
+        return provider, _expand_home(model) if provider == "hf" else model
+    if provider in _EXAMPLES:
+        raise BadSetting(f"{spec!r} names no model. Write {provider}:MODEL.")
+    if provider in _MAKERS and not colon:
+        return provider, None
+    if provider in _MAKERS:
+        raise BadSetting(f"{spec!r}: {provider!r} plays without a model. Write {provider}.")
+    if spec == smollm2.NAME or (spec and Path(_expand_home(spec)).exists()):
+        return "hf", _expand_home(spec)
+    if not colon and "/" in spec:
+        check_name(spec)
+        raise BadSetting(f"{spec!r} may be a model on the Hub. Write hf:{spec}.")
+    known = (*_MAKERS, smollm2.NAME)
+    forms = "oracle, random, openai:MODEL, anthropic:MODEL, hf:MODEL, a model's folder or smollm2"
+    raise BadSetting(f"Unknown agent {spec!r}. {did_you_mean(provider, known, f'Write {forms}.')}")
+
+
+def agent_of(spec: str, **options: Any) -> Agent:
+    """The agent that a short text names, such as "openai:gpt-5-mini" or "hf:models/wordle".
+
+    `options` are fields of `Choice`: temperature, endpoint, extra, concurrency, device, dtype, ...
+    """
+    known = {each.name for each in fields(Choice)} - {"provider", "model"}
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known, f"There are: {', '.join(sorted(known))}.")
+            raise BadSetting(f"An agent has no option {name!r}. {hint}")
+    provider, model = parse_agent(spec)
+    return choose(Choice(provider=provider, model=model, **options))
+
+
+def _expand_home(model: str) -> str:
+    """The path without `~`: behind a colon or an equals sign no shell replaces it."""
+    try:
+        return str(Path(model).expanduser()) if model.startswith("~") else model
+    except RuntimeError:
+        raise BadSetting(f"{model}: there is no such user here. Write the folder itself.") from None
 
 
 def _unused(choice: Choice, provider: str) -> str | None:

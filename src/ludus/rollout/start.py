@@ -12,6 +12,7 @@ from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
+from ludus.client.event_loop import synchronous
 from ludus.data.journal import Journal
 from ludus.data.recorded import Recorded, read_back
 from ludus.data.run import RunFolder, beside
@@ -50,7 +51,7 @@ class Outcome:
 async def collect(
     job: Job,
     agent: Agent | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     *,
     base_url: str | None = None,
     token: str | None = None,
@@ -66,9 +67,11 @@ async def collect(
     from the settings, so that the same call goes on with the same run. `base_url` is where the
     environment is served, if not in this process.
     """
+    if isinstance(agent, str):
+        raise BadSetting(f"collect takes an agent, not its name: ludus.agent({agent!r}).")
     tuning, budget, reporter = tuning or Tuning(), budget or Budget(), reporter or Reporter()
     agent = agent or OracleAgent()
-    path = out or default_folder(job, agent)
+    path = default_folder(job, agent) if out is None else Path(out)
     if resume and (done := _finished(job, agent, path, retry_broken=retry_broken)):
         return done
     places = await find_places(job.mix, base_url=base_url, token=token)
@@ -113,6 +116,10 @@ async def collect(
         fresh=collector.tally.fresh,
         stopped=collector.stopped,
     )
+
+
+collect_sync = synchronous(collect)
+"""`collect` for callers that do not await, in a notebook too."""
 
 
 def _finished(job: Job, agent: Agent, path: Path, *, retry_broken: bool) -> Outcome | None:
