@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ludus import __version__
 from ludus.curate.curation import Curation, Report
 from ludus.curate.formats import COLUMNS
 from ludus.curate.target import ABOUT, CARD
 from ludus.data.columns import DATASETS_VERSION
 from ludus.data.markdown import code, fenced, front_matter_of, inline, size_category, table
 from ludus.data.tools import JsonObject
+from ludus.data.versions import versions
 
 _TAGS = ("ludus", "tool-use")
 _PURPOSE = {
@@ -51,7 +51,7 @@ def write_card(folder: Path, report: Report, curation: Curation, origin: Origin)
     """Write README.md and curation.json into the folder."""
     about = {
         "version": 1,
-        "ludus": __version__,
+        "ludus": versions()["ludus"],
         "digest": origin.digest,
         "runs": list(origin.runs),
         "settings": _settings(curation),

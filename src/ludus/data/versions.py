@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from ludus import __version__
+DISTRIBUTION = "ludus-rl"
 
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of Ludus, Python and those of `packages` that are installed."""
-    installed = {"ludus": __version__, "python": platform.python_version()}
+    installed = {"ludus": version(DISTRIBUTION), "python": platform.python_version()}
     for name in packages:
         try:
             installed[name] = version(name)
