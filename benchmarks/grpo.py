@@ -133,8 +133,9 @@ def _settings(scenario: str, given: Any, steps: int, **more: Any) -> GrpoSetting
     _, task, tokens = SCENARIOS[scenario]
     return GrpoSettings(
         steps=steps, groups=given.groups, group_size=given.group_size,
-        max_tokens=given.max_tokens or tokens, learning_rate=RATE, task=task, report_to="none",
-        checkpoint_every=86_400.0, overrides={"optim": "adamw_torch_fused"}, **more,
+        max_episode_tokens=given.max_episode_tokens or tokens, learning_rate=RATE, task=task,
+        report_to="none", checkpoint_every=86_400.0, overrides={"optim": "adamw_torch_fused"},
+        **more,
     )  # fmt: skip
 
 
@@ -229,7 +230,7 @@ def _arguments() -> argparse.Namespace:
     asked.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
     asked.add_argument("--groups", type=int, default=8)
     asked.add_argument("--group-size", type=int, default=8)
-    asked.add_argument("--max-tokens", type=int)
+    asked.add_argument("--max-episode-tokens", type=int)
     asked.add_argument("-o", "--out", type=Path, help="a JSON file for all figures")
     given = asked.parse_args()
     if (given.model is None) != given.tiny:

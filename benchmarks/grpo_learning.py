@@ -71,7 +71,7 @@ def _run(curves: Curves, way: str, seed: int, given: Any, model: str) -> None:
 def _settings(given: Any, seed: int) -> GrpoSettings:
     return GrpoSettings(
         steps=given.steps, groups=given.groups, group_size=given.group_size,
-        max_tokens=given.max_tokens, learning_rate=given.learning_rate, seed=seed,
+        max_episode_tokens=given.max_episode_tokens, learning_rate=given.learning_rate, seed=seed,
         task=json.loads(given.task), equal=given.equal, report_to="none",
         checkpoint_every=86_400.0,
     )  # fmt: skip
@@ -119,7 +119,10 @@ def _quantile(freedom: int) -> float:
 
 
 def _write(given: Any, curves: Curves) -> None:
-    asked = ("env", "task", "steps", "groups", "group_size", "max_tokens", "learning_rate", "equal")
+    asked = (
+        *("env", "task", "steps", "groups", "group_size", "max_episode_tokens"),
+        *("learning_rate", "equal"),
+    )
     facts = {name: getattr(given, name) for name in asked}
     facts |= {"model": "tiny" if given.tiny else given.model, "verdict": verdict(curves)}
     text = json.dumps({**facts, "reward": curves}, indent=1)
@@ -191,7 +194,7 @@ def _arguments() -> argparse.Namespace:
     asked.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     asked.add_argument("--groups", type=int)
     asked.add_argument("--group-size", type=int, default=8)
-    asked.add_argument("--max-tokens", type=int)
+    asked.add_argument("--max-episode-tokens", type=int)
     asked.add_argument("--learning-rate", type=float)
     asked.add_argument("--equal", default="keep", help="what Ludus does with equal groups")
     asked.add_argument("-o", "--out", type=Path, default=Path("docs/pictures/grpo_learning.png"))
@@ -206,8 +209,8 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-_TINY = {"env": PICK, "groups": 4, "max_tokens": 64, "learning_rate": 1e-3}
-_USUAL = {"env": CHAIN_SUM, "groups": 8, "max_tokens": 128, "learning_rate": 1e-5}
+_TINY = {"env": PICK, "groups": 4, "max_episode_tokens": 64, "learning_rate": 1e-3}
+_USUAL = {"env": CHAIN_SUM, "groups": 8, "max_episode_tokens": 128, "learning_rate": 1e-5}
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main() -> None:
     seconds["train"] = _ludus(
         "train", "grpo", ENVIRONMENT, "--model", given.model, "--dataset-config", QUESTIONS,
         "--steps", given.steps, "--groups", given.groups, "--group-size", given.group_size,
-        "--max-tokens", given.max_tokens, *_asked(given), "--seed", given.seed,
+        "--max-episode-tokens", given.max_episode_tokens, *_asked(given), "--seed", given.seed,
         "--report-to", "none", "-o", trained,
     )  # fmt: skip
     _ludus("diagnose", trained)
@@ -54,7 +54,7 @@ def _arguments() -> argparse.Namespace:
     asked.add_argument("--groups", type=int, default=256)
     asked.add_argument("--group-size", type=int, default=4)
     asked.add_argument("--batch-size", type=int, help="rows that are trained on at once")
-    asked.add_argument("--max-tokens", type=int, default=128)
+    asked.add_argument("--max-episode-tokens", type=int, default=128)
     asked.add_argument("--learning-rate", type=float)
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--held-out", type=int, default=500)

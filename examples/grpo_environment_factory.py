@@ -29,7 +29,7 @@ options.add_argument("--model", default="Qwen/Qwen3-1.7B")
 options.add_argument("--out", default="reasoning-gym-chain-sum")
 options.add_argument("--steps", type=int, default=150)
 options.add_argument("--log-every", type=int, default=10)
-options.add_argument("--max-tokens", type=int, default=256)
+options.add_argument("--max-episode-tokens", type=int, default=256)
 options.add_argument("--report-to", default="none", help="trackio, wandb, ...")
 options.add_argument("--cpu", action="store_true", help="train without a GPU")
 options.add_argument("--push", action="store_true", help="send the model to the Hub")
@@ -115,7 +115,7 @@ grpo_config = GRPOConfig(
     optim="adamw_torch",
     max_grad_norm=1.0,
     num_generations=2,
-    max_completion_length=given.max_tokens,
+    max_completion_length=given.max_episode_tokens,
     log_completions=True,
     num_completions_to_print=2,
     chat_template_kwargs={"enable_thinking": False},

@@ -23,7 +23,7 @@ from ludus.train import Outcome
 from ludus.train.record import read as record_of
 
 SMALL = (
-    *("--groups", "2", "--group-size", "2", "--max-tokens", "8", "--max-turns", "2"),
+    *("--groups", "2", "--group-size", "2", "--max-episode-tokens", "8", "--max-turns", "2"),
     *("--device", "cpu", "--report-to", "none"),
 )
 SAID = "cli.test_train_grpo:vowels"

@@ -47,6 +47,7 @@ def test_every_option_reaches_its_setting(asked: list[Any]) -> None:
     found = settings(
         asked,
         *("--steps", "3", "--groups", "2", "--group-size", "4", "--max-tokens", "77"),
+        *("--max-episode-tokens", "99", "--no-thinking"),
         *("--max-turns", "5", "--temperature", "0.9", "--top-p", "0.95", "--top-k", "20"),
         *("--beta", "0.04", "--learning-rate", "1e-5", "--batch-size", "16"),
         *("--equal", "resample", "--resamples", "3", "--rollouts", "fast", "--vllm", "colocate"),
@@ -59,6 +60,7 @@ def test_every_option_reaches_its_setting(asked: list[Any]) -> None:
     )
     assert found == GrpoSettings(
         steps=3, groups=2, group_size=4, max_tokens=77, max_turns=5,
+        max_episode_tokens=99, chat_template_kwargs={"enable_thinking": False},
         temperature=0.9, top_p=0.95, top_k=20, beta=0.04, learning_rate=1e-5, batch_size=16,
         equal="resample", resamples=3, rollouts="fast", vllm="colocate",
         rewards=("mine:brief=0.5", "mine:kind"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,24 +13,38 @@ from ludus.agents.openai_wire import read_reply, write_messages
 from ludus.agents.remote import RemoteAgent, stopped
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
-from ludus.errors import RequestRefused
+from ludus.errors import BadSetting, RequestRefused
 
 Post = Callable[[JsonObject], Awaitable[Reply]]
 
 _OLD_LIMIT, _NEW_LIMIT = "max_tokens", "max_completion_tokens"
+_TEMPLATE_KWARGS = "chat_template_kwargs"
+"""As vLLM and SGLang call it, in a request and here."""
 
 
 class OpenAIAgent(RemoteAgent):
     """A model that is asked over the chat completions API.
 
     An endpoint makes it any server with that API: vLLM, llama.cpp, Ollama, OpenRouter and so on.
+
+    Args:
+        model: its name, as the server writes it.
+        chat_template_kwargs: arguments of the chat template, such as `enable_thinking`, for
+            servers that take them in a request: vLLM, SGLang, llama.cpp.
+        settings: see `RemoteAgent`.
     """
 
     family = "openai"
     home = "https://api.openai.com/v1"
 
-    def __init__(self, model: str, **settings: Any) -> None:
+    def __init__(
+        self, model: str, *, chat_template_kwargs: Mapping[str, Any] | None = None, **settings: Any
+    ) -> None:
         super().__init__(model, **settings)
+        if chat_template_kwargs:
+            if _TEMPLATE_KWARGS in self._settings.get("extra", {}):
+                raise BadSetting(f"{_TEMPLATE_KWARGS} is given twice. Leave it out of --extra.")
+            self._settings[_TEMPLATE_KWARGS] = dict(chat_template_kwargs)
         # OpenAI's newer models refuse the old name, many other servers do not know the new one.
         self._limit = _OLD_LIMIT if self.endpoint else _NEW_LIMIT
 

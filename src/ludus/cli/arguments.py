@@ -46,6 +46,27 @@ SystemPrompt = Annotated[
     str | None, typer.Option(help="What the model is told first; '' for nothing.")
 ]
 MaxTurns = Annotated[int, typer.Option(min=1, help="Replies in an episode.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens in one reply, thoughts included.")]
+MaxEpisodeTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Most tokens in all replies of an episode together.", show_default="no limit"
+    ),
+]
+Thinking = Annotated[
+    bool | None,
+    typer.Option(
+        "--thinking/--no-thinking",
+        help="Switch thinking on or off: the chat template's enable_thinking.",
+        show_default="as the model is saved",
+    ),
+]
+ChatTemplateKwargs = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON", help="Arguments of the chat template: '{\"enable_thinking\": false}'."
+    ),
+]
 Concurrency = Annotated[int, typer.Option(min=1, help="Calls to the model at once, at the most.")]
 EpisodeTimeout = Annotated[str, typer.Option(help="For one episode: 90s, 10m or 2h.")]
 RetryBroken = Annotated[
@@ -63,6 +84,19 @@ def json_object(text: str | None, option: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise typer.BadParameter(f"{option} wants a JSON object.")
     return value
+
+
+def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> dict[str, Any]:
+    """The arguments of the chat template that --thinking and --chat-template-kwargs give."""
+    from ludus.policy.template_defaults import THINKING
+
+    kwargs = json_object(chat_template_kwargs, "--chat-template-kwargs")
+    if thinking is None:
+        return kwargs
+    if kwargs.get(THINKING, thinking) is not thinking:
+        option = "--thinking" if thinking else "--no-thinking"
+        raise typer.BadParameter(f"{option} and --chat-template-kwargs differ on {THINKING}.")
+    return {**kwargs, THINKING: thinking}
 
 
 def task_arguments(task: str | None, dataset_config: str | None) -> dict[str, Any]:

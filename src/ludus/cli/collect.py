@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ludus.cli import arguments as given
-from ludus.cli.arguments import at_home, json_object, task_arguments
+from ludus.cli.arguments import at_home, json_object, task_arguments, template_kwargs
 from ludus.cli.figures import seconds_of
 from ludus.cli.typed import as_typed
 from ludus.errors import BadSetting, LudusError
@@ -49,6 +49,8 @@ def collect(
     extra: Annotated[
         str | None, typer.Option(help="More fields of each request, as JSON: '{\"top_p\": 0.9}'.")
     ] = None,
+    thinking: given.Thinking = None,
+    chat_template_kwargs: given.ChatTemplateKwargs = None,
     device: given.Device = None,
     dtype: given.Dtype = None,
     system_prompt: given.SystemPrompt = None,
@@ -60,7 +62,8 @@ def collect(
     dataset_config: given.DatasetConfig = None,
     task: given.Task = None,
     max_turns: given.MaxTurns = 20,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens in a reply.")] = 2048,
+    max_tokens: given.MaxTokens = 2048,
+    max_episode_tokens: given.MaxEpisodeTokens = None,
     concurrency: given.Concurrency = 64,
     call_timeout: Annotated[
         str | None, typer.Option(help="For one reply over an API.", show_default="5m")
@@ -74,7 +77,9 @@ def collect(
         int, typer.Option(min=1, help="How often an episode is tried that breaks.")
     ] = 3,
     max_cost: Annotated[float | None, typer.Option(min=0, help="US dollars.")] = None,
-    max_total_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens, both ways.")] = None,
+    max_total_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the whole run, prompts and replies.")
+    ] = None,
     max_time: Annotated[str | None, typer.Option(help="90s, 10m or 2h.")] = None,
     prices: Annotated[
         Path | None, typer.Option(help="A JSON file with dollars per million tokens.")
@@ -135,6 +140,7 @@ def collect(
             endpoint=llm_endpoint,
             temperature=temperature,
             extra=json_object(extra, "--extra"),
+            chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
             concurrency=concurrency,
             call_timeout=seconds_of(call_timeout or _CALL_TIMEOUT, "--call-timeout"),
             retries=_RETRIES if retries is None else retries,
@@ -156,6 +162,7 @@ def collect(
         limits=Limits(
             max_turns=max_turns,
             max_tokens=max_tokens if model is not None else None,
+            max_episode_tokens=max_episode_tokens,
             episode_timeout=None if person else seconds_of(episode_timeout, "--episode-timeout"),
         ),
     )

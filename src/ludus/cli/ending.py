@@ -6,6 +6,7 @@ is `ludus.cli.trained`.
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,11 @@ class Ending:
 
     def advice(self, outcome: Outcome) -> list[str]:
         """What to do next."""
-        tried = ("-c", f"hf:{self.model}", "-c", f"hf:{outcome.folder}", "-n", "100")
+        record = record_of(outcome)
+        kwargs = record.dialect.chat_template_kwargs if record is not None else {}
+        # The base has to be asked as the trained model is.
+        asked = ("--chat-template-kwargs", json.dumps(kwargs)) if kwargs else ()
+        tried = ("-c", f"hf:{self.model}", "-c", f"hf:{outcome.folder}", "-n", "100", *asked)
         return [f"Next: ludus eval {shlex.join((*self.environment, *tried))}"]
 
 

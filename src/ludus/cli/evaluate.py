@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ludus.cli import arguments as given
-from ludus.cli.arguments import at_home, task_arguments
+from ludus.cli.arguments import at_home, task_arguments, template_kwargs
 from ludus.cli.figures import seconds_of
 from ludus.cli.typed import as_typed
 from ludus.errors import LudusError
@@ -68,11 +68,14 @@ def evaluate(
             min=0, help="Of models.", show_default="0 for local models, else the model's own"
         ),
     ] = None,
+    thinking: given.Thinking = None,
+    chat_template_kwargs: given.ChatTemplateKwargs = None,
     device: given.Device = None,
     dtype: given.Dtype = None,
     system_prompt: given.SystemPrompt = None,
     max_turns: given.MaxTurns = 20,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens in a reply.")] = 512,
+    max_tokens: given.MaxTokens = 512,
+    max_episode_tokens: given.MaxEpisodeTokens = None,
     concurrency: given.Concurrency = 64,
     episode_timeout: given.EpisodeTimeout = "1h",
     output_dir: Annotated[
@@ -117,12 +120,21 @@ def evaluate(
         limits=Limits(
             max_turns=max_turns,
             max_tokens=max_tokens,
+            max_episode_tokens=max_episode_tokens,
             episode_timeout=seconds_of(episode_timeout, "--episode-timeout"),
         ),
     )
+    options = Options(
+        llm_endpoint,
+        temperature,
+        device,
+        dtype,
+        concurrency,
+        template_kwargs(thinking, chat_template_kwargs),
+    )
     found = _run(
         job,
-        candidates_of(candidate, Options(llm_endpoint, temperature, device, dtype, concurrency)),
+        candidates_of(candidate, options),
         as_json=as_json,
         out=output_dir,
         solved_at=solved_at,

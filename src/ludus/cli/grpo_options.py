@@ -35,7 +35,16 @@ class Vllm(StrEnum):
 Steps = Annotated[int, typer.Option(help="How often the model is changed.")]
 Groups = Annotated[int, typer.Option(help="Tasks of a step, over all processes.")]
 GroupSize = Annotated[int, typer.Option(help="Attempts at each task.")]
-MaxTokens = Annotated[int, typer.Option(help="Of all of an episode's replies together.")]
+MaxEpisodeTokens = Annotated[
+    int, typer.Option(help="Most tokens in all replies of an episode together.")
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        help="Most tokens in one reply, thoughts included.",
+        show_default="what is left of --max-episode-tokens",
+    ),
+]
 Temperature = Annotated[float, typer.Option(help="How freely replies are sampled.")]
 TopP = Annotated[float, typer.Option(help="Only the likeliest tokens that make up this share.")]
 TopK = Annotated[

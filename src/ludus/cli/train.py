@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from ludus.cli import arguments as given
 from ludus.cli import train_options as options
+from ludus.cli.arguments import template_kwargs
 from ludus.cli.ending import Ending
 from ludus.cli.story import Story
 from ludus.cli.train_grpo import grpo
@@ -36,6 +38,8 @@ def sft(
     learning_rate: options.LearningRate = None,
     max_length: options.MaxLength = None,
     drop: options.Drop = False,
+    thinking: given.Thinking = None,
+    chat_template_kwargs: given.ChatTemplateKwargs = None,
     packing: options.Packing = False,
     lora: options.Lora = False,
     lora_rank: options.LoraRank = None,
@@ -73,6 +77,7 @@ def sft(
         learning_rate=learning_rate,
         max_length=max_length,
         drop=drop,
+        chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         packing=packing,
         lora=lora_of(
             lora,
@@ -106,6 +111,8 @@ def dpo(
     learning_rate: options.LearningRate = None,
     max_length: options.MaxLength = None,
     drop: options.Drop = False,
+    thinking: given.Thinking = None,
+    chat_template_kwargs: given.ChatTemplateKwargs = None,
     beta: options.Beta = None,
     lora: options.Lora = False,
     lora_rank: options.LoraRank = None,
@@ -143,6 +150,7 @@ def dpo(
         learning_rate=learning_rate,
         max_length=max_length,
         drop=drop,
+        chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         beta=beta,
         lora=lora_of(
             lora,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ludus.cli import arguments as given
 from ludus.cli import grpo_options as own
 from ludus.cli import train_options as options
-from ludus.cli.arguments import task_arguments
+from ludus.cli.arguments import task_arguments, template_kwargs
 from ludus.cli.grpo_display import GrpoStory
 from ludus.cli.grpo_ending import GrpoEnding
 from ludus.cli.train_options import lora_of
@@ -28,7 +28,8 @@ def grpo(
     steps: own.Steps = 150,
     groups: own.Groups = 16,
     group_size: own.GroupSize = 4,
-    max_tokens: own.MaxTokens = 256,
+    max_episode_tokens: own.MaxEpisodeTokens = 256,
+    max_tokens: own.MaxTokens = None,
     max_turns: given.MaxTurns = 20,
     temperature: own.Temperature = 1.0,
     top_p: own.TopP = 1.0,
@@ -42,6 +43,8 @@ def grpo(
     dataset_config: given.DatasetConfig = None,
     task: given.Task = None,
     system_prompt: given.SystemPrompt = None,
+    thinking: given.Thinking = None,
+    chat_template_kwargs: given.ChatTemplateKwargs = None,
     eval_every: own.EvalEvery = None,
     eval_episodes: own.EvalEpisodes = None,
     early_stop: own.EarlyStop = False,
@@ -82,6 +85,7 @@ def grpo(
         steps=steps,
         groups=groups,
         group_size=group_size,
+        max_episode_tokens=max_episode_tokens,
         max_tokens=max_tokens,
         max_turns=max_turns,
         temperature=temperature,
@@ -95,6 +99,7 @@ def grpo(
         rewards=reward,
         task=task_arguments(task, dataset_config),
         system_prompt=system_prompt,
+        chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         eval_every=eval_every,
         eval_episodes=eval_episodes,
         early_stop=early_stop,

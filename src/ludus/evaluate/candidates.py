@@ -7,10 +7,11 @@ smollm2   hf:models/chain_sum   hf:USER/NAME   sft=hf:models/chain_sum
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.errors import BadSetting
@@ -33,6 +34,7 @@ class Candidate:
     """The name of a model that runs in this process."""
     device: str | None = None
     dtype: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_label(self.label)
@@ -49,6 +51,12 @@ class Options:
     device: str | None = None
     dtype: str | None = None
     concurrency: int = 64
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """For local models, and for those behind an endpoint."""
+
+    def template_kwargs_of(self, provider: str) -> Mapping[str, Any]:
+        has_template = provider == "hf" or (provider == "openai" and self.endpoint is not None)
+        return self.chat_template_kwargs if has_template else {}
 
 
 def candidates_of(texts: Sequence[str], options: Options | None = None) -> list[Candidate]:
@@ -63,6 +71,7 @@ def candidates_of(texts: Sequence[str], options: Options | None = None) -> list[
             model=model if provider == "hf" else None,
             device=options.device if provider == "hf" else None,
             dtype=options.dtype if provider == "hf" else None,
+            chat_template_kwargs=options.template_kwargs_of(provider),
         )
         for label, provider, model in parsed
     ]
@@ -110,6 +119,11 @@ def _refuse_unused(options: Options, providers: set[str]) -> None:
         if value is not None and not wanted & providers:
             kinds = ", ".join(f"{name}:MODEL" for name in _WITH_MODEL if name in wanted)
             raise BadSetting(f"{option} means nothing here: no candidate is one of {kinds}.")
+    if options.chat_template_kwargs and not any(map(options.template_kwargs_of, providers)):
+        raise BadSetting(
+            "--thinking, --no-thinking and --chat-template-kwargs mean nothing here: no candidate "
+            "is hf:MODEL, or openai:MODEL behind --llm-endpoint."
+        )
 
 
 def _agent(provider: str, model: str | None, options: Options) -> Agent:
@@ -123,6 +137,7 @@ def _agent(provider: str, model: str | None, options: Options) -> Agent:
             model=model,
             endpoint=options.endpoint if provider == "openai" else None,
             temperature=temperature if model is not None else None,
+            chat_template_kwargs=options.template_kwargs_of(provider),
             device=options.device if local else None,
             dtype=options.dtype if local else None,
             concurrency=options.concurrency,

@@ -132,7 +132,12 @@ async def _check(candidate: Candidate) -> None:
     if candidate.model is not None:
         from ludus.evaluate.local import check_local
 
-        asked = partial(check_local, device=candidate.device, dtype=candidate.dtype)
+        asked = partial(
+            check_local,
+            device=candidate.device,
+            dtype=candidate.dtype,
+            chat_template_kwargs=candidate.chat_template_kwargs,
+        )
         await asyncio.to_thread(asked, candidate.model)
 
 

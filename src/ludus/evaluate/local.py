@@ -5,6 +5,9 @@ How a model is loaded is `ludus.policy.load`'s business; here are only its names
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ludus.errors import TemplateUnmarked
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.dialect import dialect_of
@@ -14,13 +17,19 @@ from ludus.policy.source import find
 from ludus.policy.tokenizer import tokenizer_of
 
 
-def check_local(model: str, *, device: str | None = None, dtype: str | None = None) -> None:
+def check_local(
+    model: str,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> None:
     """Raise, in one line, what can be known to be wrong with the model without loading it."""
     check_model(model, device=device, dtype=dtype)
     require("Evaluating a local model", "torch")
     choose_dtype(dtype, choose_device(device))
     source = find(model)
     try:
-        dialect_of(tokenizer_of(source))
+        dialect_of(tokenizer_of(source), chat_template_kwargs=chat_template_kwargs)
     except TemplateUnmarked as error:
         raise TemplateUnmarked(f"{model} cannot play. {error}") from None

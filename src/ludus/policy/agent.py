@@ -19,7 +19,7 @@ from ludus.data.episode import Tokens, Usage, digest_of
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.environment.threads import Worker
-from ludus.errors import AgentError, LudusError
+from ludus.errors import AgentError, BadSetting, LudusError
 from ludus.policy.engines import PLAIN_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.generate import Generator, Sampled, Sampling
@@ -27,6 +27,7 @@ from ludus.policy.preflight import check_model
 from ludus.policy.reading import Reader
 from ludus.policy.requests import context_of, refuse_unreadable
 from ludus.policy.settings import checked, recommended, recommended_for, sampling_of, told
+from ludus.policy.template_defaults import check_values, saved_kwargs
 
 if TYPE_CHECKING:
     from ludus.policy.eyes.pictures import Picture
@@ -76,6 +77,8 @@ class PolicyAgent(Agent):
         extra: `top_p`, `top_k`, and a `seed` under which the same tasks get other replies.
         device: the fastest if not given.
         dtype: the one that the device is fastest in if not given.
+        chat_template_kwargs: arguments of the chat template, such as `enable_thinking`; if not
+            given, those that the model was saved with.
         max_batch: the most replies that are sampled at once; if not given, what suits the engine.
         fast: whether own kernels decode (see `ludus.policy.fast`); if not given, where they can.
     """
@@ -90,6 +93,7 @@ class PolicyAgent(Agent):
         extra: Mapping[str, Any] | None = None,
         device: str | None = None,
         dtype: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         max_batch: int | None = None,
         fast: bool | None = None,
     ) -> None:
@@ -102,13 +106,21 @@ class PolicyAgent(Agent):
         self._loaded = None if isinstance(model, str) else model
         self._device, self._dtype = device, dtype
         self._given = checked(temperature, extra or {})
+        self._template_kwargs = dict(chat_template_kwargs or {})
+        check_values(self._template_kwargs)
+        if self._loaded is not None and self._template_kwargs:
+            raise BadSetting("chat_template_kwargs are given to `load` where a policy is loaded.")
         self._ready: Ready | None = None
         self._opening = asyncio.Lock()
 
     def describe(self) -> JsonObject:
         """Who plays, and how its tokens are chosen. It is asked before the model is loaded."""
         who: JsonObject = {"provider": self.provider, "model": self.model}
-        more = {"weights": self._weights, "dtype": self._dtype}
+        more = {
+            "weights": self._weights,
+            "dtype": self._dtype,
+            "chat_template_kwargs": self._rendered_with,
+        }
         how = told(self._given, self._advised)
         return who | how | {name: value for name, value in more.items() if value}
 
@@ -121,6 +133,13 @@ class PolicyAgent(Agent):
     def _weights(self) -> str | None:
         """Their fingerprint: under the same name there may be other ones tomorrow."""
         return fingerprint(self.model) if self._loaded is None else self._loaded.weights
+
+    @cached_property
+    def _rendered_with(self) -> JsonObject:
+        """The arguments of the chat template: those given, over those saved with the model."""
+        if self._loaded is not None:
+            return dict(self._loaded.dialect.chat_template_kwargs)
+        return {**saved_kwargs(self.model), **self._template_kwargs}
 
     @property
     def level(self) -> int:
@@ -161,7 +180,12 @@ class PolicyAgent(Agent):
     def _load(self) -> Policy:
         from ludus.policy.load import load
 
-        return load(self.model, device=self._device, dtype=self._dtype)
+        return load(
+            self.model,
+            device=self._device,
+            dtype=self._dtype,
+            chat_template_kwargs=self._template_kwargs,
+        )
 
     def _opened(self, policy: Policy) -> Ready:
         chosen = choose_engine(

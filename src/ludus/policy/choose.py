@@ -23,6 +23,8 @@ class Choice:
     temperature: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More fields of the request, such as top_p."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template, such as enable_thinking."""
     concurrency: int = 64
     """The most replies that are asked for at once."""
     call_timeout: float = 300.0
@@ -47,6 +49,8 @@ def choose(choice: Choice) -> Agent:
             else f"{unused} means nothing to {provider!r}"
         )
         raise BadSetting(f"{trouble}; {_remedy(unused, choice)}.")
+    if choice.chat_template_kwargs:
+        _refuse_without_template(provider, choice.endpoint)
     if provider in _EXAMPLES and not choice.model:
         raise BadSetting(f"--provider {provider} needs a --model, such as {_EXAMPLES[provider]}.")
     return _MAKERS[provider](choice)
@@ -111,6 +115,21 @@ def _unused(choice: Choice, provider: str) -> str | None:
     return next((option for option, value in given.items() if value and option not in taken), None)
 
 
+def _refuse_without_template(provider: str, endpoint: str | None) -> None:
+    """Only who renders a chat template can be given arguments for it."""
+    if provider == "hf" or (provider == "openai" and endpoint):
+        return
+    instead = (
+        f"Use --extra '{_THINKING[provider]}', as its API has it."
+        if provider in _THINKING
+        else "Leave it out."
+    )
+    raise BadSetting(
+        f"--thinking, --no-thinking and --chat-template-kwargs are for --provider hf and for "
+        f"--llm-endpoint; {provider!r} takes no template arguments. {instead}"
+    )
+
+
 def _remedy(option: str, choice: Choice) -> str:
     """The provider that was probably meant."""
     if option in _HERE or (option == "--model" and _is_local(choice.model or "")):
@@ -147,7 +166,9 @@ def _human(choice: Choice) -> Agent:
 def _openai(choice: Choice) -> Agent:
     from ludus.agents.openai import OpenAIAgent
 
-    return OpenAIAgent(choice.model or "", **_remote(choice))
+    return OpenAIAgent(
+        choice.model or "", chat_template_kwargs=choice.chat_template_kwargs, **_remote(choice)
+    )
 
 
 def _anthropic(choice: Choice) -> Agent:
@@ -165,6 +186,7 @@ def _hf(choice: Choice) -> Agent:
         extra=choice.extra,
         device=choice.device,
         dtype=choice.dtype,
+        chat_template_kwargs=choice.chat_template_kwargs,
         max_batch=choice.concurrency,
     )
 
@@ -194,6 +216,11 @@ _MAKERS: Mapping[str, Callable[[Choice], Agent]] = {
 }
 _EXAMPLES = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "hf": "smollm2"}
 """The providers that need a model, and one of theirs."""
+_THINKING = {
+    "openai": '{"reasoning_effort": "low"}',
+    "anthropic": '{"thinking": {"type": "enabled", "budget_tokens": 2000}}',
+}
+"""How much a model thinks, in the words of an API that has no chat template."""
 _MODELS = frozenset({"--model", "--temperature", "--extra"})
 _APIS = _MODELS | {"--llm-endpoint", "--cache", "--prices"}
 _HERE = frozenset({"--device", "--dtype"})

@@ -12,7 +12,7 @@ TRL itself is not imported for it, which would take seconds: its templates are f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -22,6 +22,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from ludus.errors import MissingExtra, TemplateUnmarked
 from ludus.policy.proof import PLAY, TALK, Probe, Proof, prove
 from ludus.policy.responses import RESPONSES
+from ludus.policy.template_defaults import (
+    check_names,
+    check_values,
+    split_defaults,
+    with_defaults,
+)
 from ludus.policy.templates import marks_assistant
 
 if TYPE_CHECKING:
@@ -50,11 +56,13 @@ class Dialect:
     """The family: TRL's name for it, or ours; `own` for a template of nobody else's."""
     origin: Origin
     template: str
-    """Trained under and asked under."""
+    """Trained under and asked under, with the arguments as its defaults."""
     response: Mapping[str, Any]
     """How a reply is read, as transformers' `response_template`."""
     stops: frozenset[int]
     """Ids that end a turn."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the template that differ from its makers' defaults, such as enable_thinking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,35 +72,47 @@ class _Candidate:
     template: str
 
 
-def dialect_of(tokenizer: PreTrainedTokenizerBase, *, tools: bool = True) -> Dialect:
+def dialect_of(
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    tools: bool = True,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> Dialect:
     """The dialect of the model that this is the tokenizer of.
 
-    Without `tools` a template will do that knows none of them.
+    Without `tools` a template will do that knows none of them. The arguments of the template are
+    those that are given, over those that the model was saved with.
     """
+    check_values(chat_template_kwargs or {})
+    saved, _ = split_defaults(_own(tokenizer, tools=tools))
+    kwargs = {**saved, **(chat_template_kwargs or {})}
     faults: dict[Origin, str] = {}
     for candidate in _candidates(tokenizer, tools=tools):
-        found = _proven(tokenizer, candidate, [PLAY] if tools else [PLAY, TALK])
+        found = _proven(tokenizer, candidate, kwargs, [PLAY] if tools else [PLAY, TALK])
         if isinstance(found, Dialect):
+            check_names(kwargs, candidate.template, of=candidate.name)
             return found
         faults.setdefault(candidate.origin, found)
     raise TemplateUnmarked(_why(tokenizer, faults))
 
 
-def any_dialect(tokenizer: PreTrainedTokenizerBase) -> Dialect:
+def any_dialect(
+    tokenizer: PreTrainedTokenizerBase, *, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> Dialect:
     """The dialect with tools; of a model that can only be talked to, the one without."""
     try:
-        return dialect_of(tokenizer)
+        return dialect_of(tokenizer, chat_template_kwargs=chat_template_kwargs)
     except TemplateUnmarked:
-        return dialect_of(tokenizer, tools=False)
+        return dialect_of(tokenizer, tools=False, chat_template_kwargs=chat_template_kwargs)
 
 
 def adopt(tokenizer: PreTrainedTokenizerBase, dialect: Dialect) -> None:
     """Have a tokenizer saved with what its model was trained under.
 
-    Only where that is ours: a template that is the model's own, or a variant of it, stays as its
-    makers wrote it, and leads to the same dialect again.
+    Only where that is ours, or has arguments: any other template that is the model's own, or a
+    variant of it, stays as its makers wrote it, and leads to the same dialect again.
     """
-    if dialect.origin == "ludus":
+    if dialect.origin == "ludus" or dialect.chat_template_kwargs:
         tokenizer.chat_template = dialect.template
         tokenizer.response_template = dict(dialect.response)
 
@@ -104,9 +124,12 @@ def families() -> list[str]:
 
 def _candidates(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> Iterator[_Candidate]:
     """What may be tried, the best first."""
-    own = _own(tokenizer, tools=tools)
+    saved, own = split_defaults(_own(tokenizer, tools=tools))
     if own in _ours().values():
         yield next(_Candidate(name, "ludus", own) for name, text in _ours().items() if text == own)
+    elif saved and own in (known := {marked: name for name, marked in _swaps().values()}):
+        # Saved by `adopt`: it is still TRL's variant.
+        yield _Candidate(known[own], "trl", own)
     elif marks_assistant(own):
         yield _Candidate("own", "own", own)
     if own in _swaps():
@@ -133,15 +156,19 @@ def _own(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> str:
 
 
 def _proven(
-    tokenizer: PreTrainedTokenizerBase, candidate: _Candidate, probes: list[Probe]
+    tokenizer: PreTrainedTokenizerBase,
+    candidate: _Candidate,
+    kwargs: Mapping[str, Any],
+    probes: list[Probe],
 ) -> Dialect | str:
     """With the first probe that it passes; else what it does wrong with the last."""
     found: Proof | str = ""
+    template = with_defaults(candidate.template, kwargs)
     for probe in probes:
-        found = prove(tokenizer, candidate.template, _responses(tokenizer, candidate), probe)
+        found = prove(tokenizer, template, _responses(tokenizer, candidate), probe)
         if isinstance(found, Proof):
             return Dialect(
-                candidate.name, candidate.origin, candidate.template, found.response, found.stops
+                candidate.name, candidate.origin, template, found.response, found.stops, kwargs
             )
     return str(found)
 
@@ -151,7 +178,7 @@ def _responses(
 ) -> Iterator[Mapping[str, Any]]:
     """Ways to read replies: the tokenizer's own if it is of the same template, then all of ours."""
     own = getattr(tokenizer, "response_template", None)
-    if own and candidate.template == _own(tokenizer, tools=True):
+    if own and candidate.template == split_defaults(_own(tokenizer, tools=True))[1]:
         yield own
     yield from (made for name, made in RESPONSES.items() if candidate.name.startswith(name))
     yield from RESPONSES.values()

@@ -6,6 +6,7 @@ Where the model is, is `ludus.policy.source`'s business, and how it generates
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,11 +53,17 @@ class Policy:
 
 
 def load(
-    name: str, *, device: str | None = None, dtype: str | None = None, say: Say | None = None
+    name: str,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    say: Say | None = None,
 ) -> Policy:
     """The model of that name: an adapter merged into its base, in eval mode, on the device.
 
-    Where none is named, the fastest device is taken, and the numbers that it is fastest in.
+    Where none is named, the fastest device is taken, and the numbers that it is fastest in. The
+    arguments of its chat template go over those that it was saved with.
     """
     from ludus.policy.dialect import dialect_of
     from ludus.policy.eyes.families import eyes_of
@@ -65,7 +72,7 @@ def load(
     source = find(name, say=say)
     # What can be refused in a second is, before the weights are read.
     tokenizer = tokenizer_of(source)
-    dialect = dialect_of(tokenizer)
+    dialect = dialect_of(tokenizer, chat_template_kwargs=chat_template_kwargs)
     eyes = eyes_of(source, tokenizer, dialect)
     weights = fingerprint(name)
     model = _placed(source, device, dtype, sees=True)

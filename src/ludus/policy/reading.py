@@ -67,7 +67,8 @@ class Reader:
         return Message(
             role="assistant",
             content="\n".join(filter(None, words)),
-            reasoning_content=_without_ends(thought, self._ends) if thought else None,
+            # An empty thought, which a prompt may have written already, is none.
+            reasoning_content=(_without_ends(thought, self._ends) or None) if thought else None,
             tool_calls=made or None,
         )
 

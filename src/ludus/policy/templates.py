@@ -160,10 +160,15 @@ def render_pair(
 
 
 def written(
-    tokenizer: PreTrainedTokenizerBase, messages: Messages, tools: Tools, template: str | None
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Messages,
+    tools: Tools,
+    template: str | None,
+    *,
+    asks: bool = False,
 ) -> str:
     """A conversation as text, before it is cut into tokens."""
-    return _applied(tokenizer, messages, tools, template)[0]
+    return _applied(tokenizer, messages, tools, template, asks=asks)[0]
 
 
 def shared(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -36,9 +36,9 @@ class Limits:
 
     max_turns: int = 20
     max_tokens: int | None = None
-    """Of one reply."""
+    """Tokens that the model may sample in one reply."""
     max_episode_tokens: int | None = None
-    """Of all replies together; each turn may use what is left."""
+    """Tokens that the model may sample in all replies of an episode; each may use what is left."""
     episode_timeout: float | None = None
     """Seconds for the whole episode."""
 
@@ -119,8 +119,12 @@ def recorded(
 
 def described(agent: Agent, limits: Limits) -> JsonObject:
     """The agent as an episode records it."""
-    budget = {} if limits.max_tokens is None else {"max_tokens": limits.max_tokens}
-    return {**agent.describe(), **budget}
+    budgets = {
+        "max_tokens": limits.max_tokens,
+        "max_episode_tokens": limits.max_episode_tokens,
+    }
+    given = {name: value for name, value in budgets.items() if value is not None}
+    return {**agent.describe(), **given}
 
 
 def fault_of(error: BaseException, activity: Activity) -> Fault:

@@ -77,6 +77,8 @@ def _opening(training: Training) -> str:
     what = "An adapter for" if adapter_only(training) else "Made from"
     whose = {"own": "the model's own", "trl": "the one that TRL trains it under"}
     template = whose.get(dialect.origin, "one that came from Ludus and is saved with the model")
+    if kwargs := dialect.chat_template_kwargs:
+        template += f", saved with the model with these arguments: {code(json.dumps(kwargs))}"
     return (
         f"{what} {code(training.base or training.model)} by {_METHODS[training.kind]} on "
         f"{_trained_on(training)}, "

@@ -60,8 +60,8 @@ def trained(trainer: Any, checkpoint: Path | None) -> None:
     except torch.OutOfMemoryError as error:
         raise RunError(
             "The memory of the GPU does not suffice. Use a smaller --batch-size, fewer tokens "
-            "(--max-length, or --max-tokens), --gradient-checkpointing, or --lora; with the same "
-            "settings it fails again."
+            "(--max-length, or --max-episode-tokens), --gradient-checkpointing, or --lora; with "
+            "the same settings it fails again."
         ) from error
     except Exception as error:
         # Some settings are refused only when they are used for the first time.

@@ -13,12 +13,13 @@ from itertools import islice
 from typing import Any
 
 from ludus.errors import BadSetting, TemplateRefused
-from ludus.policy.templates import Conversation, Rendered, render_many
+from ludus.policy.templates import Conversation, Rendered, render_many, written
 from ludus.train.examples import BadRow, calls, conversations
 from ludus.train.rows import Split
 from ludus.train.settings import Method
 
 SAMPLE = 64
+_THOUGHTS = "reasoning_content"
 
 
 def check_rows(split: Split, tokenizer: Any, template: str, method: Method) -> None:
@@ -34,6 +35,13 @@ def check_rows(split: Split, tokenizer: Any, template: str, method: Method) -> N
                 raise BadSetting(
                     f"{split.place(number)}: the chat template loses {lost}, so that it cannot be "
                     "learned. Use a model whose template knows tools."
+                )
+            if thinks_unasked(talk, tokenizer, template):
+                raise BadSetting(
+                    f"{split.place(number)}: an answer has thoughts (reasoning_content), and the "
+                    "chat template asks the model not to think, so the model would never be asked "
+                    "for what it learns. Leave them out (ludus curate --no-reasoning), or train "
+                    "with --thinking."
                 )
 
 
@@ -56,6 +64,29 @@ def missing(talk: Conversation, made: Rendered) -> str | None:
         if is_result and not any(form in made.text for form in _forms(content)):
             return "what a tool answered"
     return None
+
+
+def thinks_unasked(talk: Conversation, tokenizer: Any, template: str) -> bool:
+    """Whether an answer has thoughts where the prompt for it has closed them already.
+
+    The prompt for an answer, as the model is asked, must be how the answer is trained to begin.
+    """
+
+    def follows(messages: list[Any], answer: Mapping[str, Any]) -> bool:
+        prompt = written(tokenizer, messages, talk.tools, template, asks=True)
+        return written(tokenizer, [*messages, answer], talk.tools, template).startswith(prompt)
+
+    for at, message in enumerate(talk.messages):
+        if message["role"] != "assistant" or not message.get(_THOUGHTS) or not at:
+            continue
+        before = list(talk.messages[:at])
+        without = {key: value for key, value in message.items() if key != _THOUGHTS}
+        try:
+            if not follows(before, message) and follows(before, without):
+                return True
+        except TemplateRefused:
+            continue
+    return False
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -64,7 +64,11 @@ class Job(ABC):
             "weights": fingerprint(self.source.name),
             "base": self.source.name if self.source.kind is Kind.HUB else None,
             **trained_on,
-            "dialect": Spoken(name=self.dialect.name, origin=self.dialect.origin),
+            "dialect": Spoken(
+                name=self.dialect.name,
+                origin=self.dialect.origin,
+                chat_template_kwargs=dict(self.dialect.chat_template_kwargs),
+            ),
             "settings": {**self.settings.as_json(), "processes": self.world.size},
             "config": config_json(self.config),
             "seeds": {"seed": self.config.seed, "data_seed": self.config.data_seed},
@@ -100,7 +104,7 @@ def job_of(
     method: Method, data: DataSet, model: str, out: Path, settings: Settings,
     command: str | None, watch: Watch,
 ) -> RowsJob:  # fmt: skip
-    made_with = ingredients(model, out, watch)
+    made_with = ingredients(model, out, settings, watch)
     config = made(method, settings, out)
     return RowsJob(
         method=method, out=out, settings=settings, config=config, world=World.here(),
@@ -108,13 +112,13 @@ def job_of(
     )  # fmt: skip
 
 
-def ingredients(model: str, out: Path, watch: Watch) -> dict[str, Any]:
+def ingredients(model: str, out: Path, settings: Shared, watch: Watch) -> dict[str, Any]:
     """Which model it is, and how it is spoken to."""
     source = find(model, say=watch.say)
     refuse_inside(out, source)
     tokenizer = tokenizer_of(source)
     # Whether rows need tools that it does not know is seen on the rows.
-    dialect = any_dialect(tokenizer)
+    dialect = any_dialect(tokenizer, chat_template_kwargs=settings.chat_template_kwargs)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return {"source": source, "tokenizer": tokenizer, "dialect": dialect}

@@ -77,6 +77,9 @@ class Shared:
     """Seconds between checkpoints."""
     seed: int = 0
     report_to: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template, such as `enable_thinking`, over those that the model was
+    saved with. The trained model is saved with them."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Fields of TRL's config, by name; texts are read by the field's type."""
 
@@ -91,7 +94,11 @@ class Shared:
 
     def as_json(self) -> dict[str, Any]:
         """As `training.json` holds them."""
-        return {**asdict(self), "overrides": dict(self.overrides)}
+        return {
+            **asdict(self),
+            "chat_template_kwargs": dict(self.chat_template_kwargs),
+            "overrides": dict(self.overrides),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from ludus.data.tools import JsonObject
 
@@ -43,6 +43,8 @@ class Spoken(_Part):
 
     name: str
     origin: str
+    chat_template_kwargs: JsonObject = Field(default_factory=dict)
+    """The template's arguments, as the model is saved with them."""
 
 
 class Figures(_Part):

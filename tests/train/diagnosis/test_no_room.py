@@ -57,7 +57,9 @@ def test_groups_that_could_not_be_played_are_not_called_equal(success: float) ->
     assert not {"dead groups", "too hard"} & {verdict.name for verdict in found.verdicts}
 
 
-@pytest.mark.parametrize(("sampled", "option"), [(100, "--max-turns"), (256, "--max-tokens")])
+@pytest.mark.parametrize(
+    ("sampled", "option"), [(100, "--max-turns"), (256, "--max-episode-tokens")]
+)
 def test_a_full_context_is_not_mended_by_more_tokens(sampled: int, option: str) -> None:
     lines, attempts = Sample(figures={"cut": level(0.5)}).draw()
     cut: dict[str, Any] = {"stop_reason": StopReason.MAX_TOKENS.value, "sampled": sampled}
@@ -65,4 +67,4 @@ def test_a_full_context_is_not_mended_by_more_tokens(sampled: int, option: str) 
     (verdict,) = (each for each in found.verdicts if each.name == "cut off")
     assert option in verdict.advice
     assert ("the model's context" in verdict.finding) is (sampled < 256)
-    assert ("raise --max-tokens" in verdict.advice) is (sampled == 256)
+    assert ("raise --max-episode-tokens" in verdict.advice) is (sampled == 256)

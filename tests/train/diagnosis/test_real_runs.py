@@ -65,7 +65,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def trying(**more: Any) -> GrpoSettings:
     usual: dict[str, Any] = {
-        "steps": 4, "groups": 2, "group_size": 2, "max_tokens": 4, "precision": "fp32",
+        "steps": 4, "groups": 2, "group_size": 2, "max_episode_tokens": 4, "precision": "fp32",
         "device": "cpu",
     }  # fmt: skip
     return GrpoSettings(**usual | more)

@@ -38,7 +38,7 @@ def test_a_model_that_sees_learns_from_what_it_saw(
         return shown[-1]
 
     monkeypatch.setattr(tensors, "tensors", watched)
-    settings = tried(steps=1, groups=2, group_size=2, equal="keep", max_tokens=200)
+    settings = tried(steps=1, groups=2, group_size=2, equal="keep", max_episode_tokens=200)
     grpo(GALLERY, str(seer(tmp_path / "base")), tmp_path / "out", settings)
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
     assert any(episode.reward == 1.0 for episode in played)

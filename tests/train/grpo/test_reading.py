@@ -234,7 +234,7 @@ def test_a_batch_of_which_nothing_counts_proves_nothing(
     model: Path, tmp_path: Path, equal: str
 ) -> None:
     cut = {"mask_truncated_completions": "true"}
-    settings = tried(groups=4, steps=1, max_tokens=3, equal=equal, overrides=cut)
+    settings = tried(groups=4, steps=1, max_episode_tokens=3, equal=equal, overrides=cut)
     grpo(PICK, str(model), tmp_path / "out", settings)
     assert len(curve(tmp_path / "out")) == 1
 

@@ -170,7 +170,10 @@ def test_what_is_no_reward_function_is_said(text: str, words: str) -> None:
 
 def test_a_mix_logs_each_environment_by_itself_and_never_nan(model: Path, tmp_path: Path) -> None:
     settings = tried(
-        steps=3, groups=2, rewards=(f"{HERE}:climbing=2", f"{HERE}:brief=0.1"), max_tokens=96
+        steps=3,
+        groups=2,
+        rewards=(f"{HERE}:climbing=2", f"{HERE}:brief=0.1"),
+        max_episode_tokens=96,
     )
     grpo(f"{PICK}=0.5,{CLIMB}=0.5", str(model), tmp_path / "out", settings)
     log = curve(tmp_path / "out")

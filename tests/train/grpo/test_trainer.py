@@ -109,7 +109,7 @@ def test_the_rate_rises_from_the_first_step_and_falls_to_the_last() -> None:
 
 
 def test_no_step_is_played_for_nothing(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=10, groups=1, max_tokens=8)
+    settings = tried(steps=10, groups=1, max_episode_tokens=8)
     grpo(PICK, str(model), tmp_path / "out", settings, watch=Seen(stop_after=2))
     rates = [line["learning_rate"] for line in curve(tmp_path / "out")]
     assert rates == pytest.approx([1.5e-3, 3e-3])

@@ -61,7 +61,7 @@ def test_trls_own_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None
 
 
 def test_trls_own_loop_takes_a_mix_too(model: Path, tmp_path: Path) -> None:
-    settings = tried(rollouts="trl", groups=4, max_tokens=400)
+    settings = tried(rollouts="trl", groups=4, max_episode_tokens=400)
     grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", settings)
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
     assert {episode.environment for episode in played} == {PICK, CLIMB}
@@ -104,7 +104,7 @@ def both(monkeypatch: pytest.MonkeyPatch, spec: str, model: Path, out: Path, *mo
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     return launch(
         2, "train", "grpo", spec, "--model", model, "-o", out, "--steps", 2, "--groups", 3,
-        "--group-size", 4, "--max-tokens", 64, "--learning-rate", 3e-3, "--device", "cpu",
+        "--group-size", 4, "--max-episode-tokens", 64, "--learning-rate", 3e-3, "--device", "cpu",
         "--precision", "fp32", "--report-to", "none", *more,
     )  # fmt: skip
 

@@ -93,7 +93,7 @@ def _row(episode: Any) -> dict[str, Any]:
 
 def tried(**more: Any) -> GrpoSettings:
     usual: dict[str, Any] = {
-        "steps": 2, "groups": 2, "group_size": 4, "max_tokens": 64, "precision": "fp32",
+        "steps": 2, "groups": 2, "group_size": 4, "max_episode_tokens": 64, "precision": "fp32",
         "device": "cpu", "learning_rate": 3e-3,
     }  # fmt: skip
     return GrpoSettings(**{**usual, **more})

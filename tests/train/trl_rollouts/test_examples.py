@@ -42,7 +42,8 @@ def test_a_script_with_its_own_environment_class_trains_on_a_ludus_server(
     with serving("reasoning_gym") as served:
         made = run(
             monkeypatch, "grpo_environment_factory", url=served.url, model=model,
-            out=tmp_path / "out", steps=2, log_every=1, max_tokens=8, cpu=True,
+            out=tmp_path / "out", steps=2, log_every=1, max_episode_tokens=8,
+            cpu=True,
         )  # fmt: skip
         trainer = made["trainer"]
         for env in trainer.environments:

@@ -21,7 +21,7 @@ from ludus.train.trl.run import TrlRollouts, trl_parts
 from ludus.train.world import World
 from train.trl_rollouts.scripts import QUICK, call, ids_of, speaker
 
-SETTINGS = GrpoSettings(steps=1, groups=2, group_size=2, max_tokens=600, seed=3)
+SETTINGS = GrpoSettings(steps=1, groups=2, group_size=2, max_episode_tokens=600, seed=3)
 REPLIES = [call("add", number=50), call("add", number=60), call("add", number=1), "I give up."]
 
 

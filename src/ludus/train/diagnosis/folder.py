@@ -102,8 +102,11 @@ def _made(about: dict[str, Any]) -> int | None:
 
 
 def _budget(settings: dict[str, Any]) -> int | None:
-    """Tokens that the model may say in an episode; TRL's own loop counts other ones too."""
-    return None if settings.get("rollouts") == "trl" else _whole(settings.get("max_tokens"))
+    """Tokens that the model may sample in an episode, where that is the only limit: TRL's own loop
+    counts other tokens too, and --max-tokens ends a reply before."""
+    if settings.get("rollouts") == "trl" or settings.get("max_tokens") is not None:
+        return None
+    return _whole(settings.get("max_episode_tokens"))
 
 
 def _within(about: dict[str, Any], key: str) -> dict[str, Any]:

@@ -180,7 +180,10 @@ def _limit(played: Played) -> tuple[str, str]:
     if played.full > max(tokens, turns):
         return "the end of the model's context", _NO_ROOM
     if tokens == turns:
-        return "the limit of tokens or turns", f"raise --max-tokens or --max-turns{_RAMBLING}"
+        return (
+            "the limit of tokens or turns",
+            f"raise --max-episode-tokens or --max-turns{_RAMBLING}",
+        )
     if tokens > turns:
-        return "the limit of tokens", f"raise --max-tokens{_RAMBLING}"
+        return "the limit of tokens", f"raise --max-episode-tokens{_RAMBLING}"
     return "the limit of turns", f"raise --max-turns{_RAMBLING}"

@@ -34,7 +34,8 @@ REFUSED: Mapping[str, str] = {
     ),
     "max_steps": "use --steps",
     "num_train_epochs": "use --steps",
-    "max_completion_length": "use --max-tokens",
+    "max_completion_length": "use --max-episode-tokens",
+    "chat_template_kwargs": "use --chat-template-kwargs",
     "max_tool_calling_iterations": "use --max-turns",
     "temperature": "use --temperature",
     "top_p": "use --top-p",
@@ -48,11 +49,11 @@ REFUSED: Mapping[str, str] = {
 SAMPLED = ("min_p", "repetition_penalty", "generation_kwargs")
 """How tokens are drawn, where TRL or its vLLM draws them."""
 GENERATED = (
-    *SAMPLED, "chat_template_kwargs", "cache_implementation", "ds3_gather_for_generation",
+    *SAMPLED, "cache_implementation", "ds3_gather_for_generation",
     "use_transformers_continuous_batching", "transformers_continuous_batching_config",
     "use_transformers_paged",
 )  # fmt: skip
-"""How TRL itself renders prompts and generates: nothing to rollouts of Ludus's."""
+"""How TRL itself generates: nothing to rollouts of Ludus's."""
 
 
 def grpo_config(settings: GrpoSettings, out: Path) -> Any:
@@ -76,7 +77,7 @@ def _refused(settings: GrpoSettings, config: type) -> dict[str, str]:
     idle: dict[str, str] = {}
     if settings.rollouts == "fast":
         heeded = SAMPLED if settings.vllm else ()
-        why = "Ludus renders prompts and generates by itself; with --rollouts trl it is heeded"
+        why = "Ludus generates by itself; with --rollouts trl it is heeded"
         idle |= dict.fromkeys((name for name in GENERATED if name not in heeded), why)
     if settings.vllm is None:
         served = (field.name for field in fields(config) if field.name.startswith("vllm_"))
@@ -138,7 +139,7 @@ def _divisor(number: int, at_most: int) -> int:
 
 def _played(settings: GrpoSettings) -> dict[str, Any]:
     return {
-        "max_completion_length": settings.max_tokens,
+        "max_completion_length": settings.max_episode_tokens,
         "max_tool_calling_iterations": settings.max_turns,
         "temperature": settings.temperature,
         "top_p": settings.top_p,

@@ -69,11 +69,15 @@ def job_of(
     base_url: str | None, token: str | None, command: str | None, watch: Watch,
 ) -> GrpoJob:  # fmt: skip
     rewards = rewards_of(settings.rewards)
-    made_with = ingredients(model, out, watch)
+    made_with = ingredients(model, out, settings, watch)
     # Whoever acts needs tools: a dialect without them is refused here.
-    dialect = made_with["dialect"] = dialect_of(made_with["tokenizer"])
+    dialect = made_with["dialect"] = dialect_of(
+        made_with["tokenizer"], chat_template_kwargs=settings.chat_template_kwargs
+    )
     eyes = eyes_of(made_with["source"], made_with["tokenizer"], dialect)
     config = grpo_config(settings, out)
+    # For TRL's own loop, which renders prompts itself.
+    config.chat_template_kwargs = dict(dialect.chat_template_kwargs) or None
     if eyes is not None:
         _refuse_blind_spots(config)
     if settings.rollouts == "fast" or settings.eval_every:

@@ -164,7 +164,11 @@ def _by_ludus(
 def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
     from ludus.train.trl.run import trl_parts
 
-    who = {"provider": "hf", "model": job.source.name, "temperature": job.settings.temperature}
+    who: dict[str, Any] = {
+        "provider": "hf", "model": job.source.name, "temperature": job.settings.temperature,
+    }  # fmt: skip
+    if job.dialect.chat_template_kwargs:
+        who["chat_template_kwargs"] = dict(job.dialect.chat_template_kwargs)
     rolled = trl_parts(
         job.environments, job.settings, rewards=job.rewards, world=job.world, keep=episodes.keep,
         agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,

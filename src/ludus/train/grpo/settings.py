@@ -32,8 +32,11 @@ class GrpoSettings(Shared):
     """Tasks of a step, over all processes."""
     group_size: int = 4
     """Attempts at each task, which are compared with one another."""
-    max_tokens: int = 256
-    """Of all of an episode's replies together; each turn gets what is left."""
+    max_episode_tokens: int = 256
+    """Tokens that the model may sample in all replies of an episode; each may use what is left.
+    TRL's own loop counts the environment's tokens too."""
+    max_tokens: int | None = None
+    """Tokens that the model may sample in one reply; None: all that are left of the episode's."""
     max_turns: int = 20
     temperature: float = 1.0
     top_p: float = 1.0
@@ -73,6 +76,17 @@ class GrpoSettings(Shared):
             )
         if self.rollouts == "trl" and self.equal == "resample":
             raise BadSetting("--equal resample is for --rollouts fast: TRL's loop plays only once.")
+        if self.max_tokens is not None and self.max_tokens > self.max_episode_tokens:
+            raise BadSetting(
+                f"--max-tokens {self.max_tokens} for one reply is more than the "
+                f"{self.max_episode_tokens} of --max-episode-tokens for all replies of an episode. "
+                "Raise --max-episode-tokens."
+            )
+        if self.rollouts == "trl" and self.max_tokens is not None:
+            raise BadSetting(
+                "--max-tokens is for --rollouts fast: TRL's loop has one budget for the whole "
+                "episode, --max-episode-tokens."
+            )
         if "seed" in self.task:
             raise BadSetting("The seed of each episode comes from --seed; leave it out of --task.")
 
@@ -83,12 +97,16 @@ class GrpoSettings(Shared):
 
     @property
     def limits(self) -> Limits:
-        return Limits(max_turns=self.max_turns, max_episode_tokens=self.max_tokens)
+        return Limits(
+            max_turns=self.max_turns,
+            max_tokens=self.max_tokens,
+            max_episode_tokens=self.max_episode_tokens,
+        )
 
 
 _LEAST = {
-    "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_turns": 1, "beta": 0,
-    "resamples": 1, "eval_every": 1, "eval_episodes": 1,
+    "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_episode_tokens": 1,
+    "max_turns": 1, "beta": 0, "resamples": 1, "eval_every": 1, "eval_episodes": 1,
 }  # fmt: skip
 
 

@@ -157,8 +157,8 @@ def _refuse_ignored(args: Any) -> None:
     for name in (*GENERATED, "use_vllm", *_ELSEWHERE):
         if (value := getattr(args, name)) != usual[name]:
             raise BadSetting(
-                f"GRPOConfig({name}={value!r}) means nothing to rollouts of Ludus's, which render "
-                f"prompts and generate by themselves. {_ELSEWHERE.get(name, 'Leave it away.')}"
+                f"GRPOConfig({name}={value!r}) means nothing to rollouts of Ludus's, which "
+                f"generate by themselves. {_ELSEWHERE.get(name, 'Leave it away.')}"
             )
 
 
@@ -183,7 +183,7 @@ def _learner_of(trainer: Any) -> Learner:
     """The trainer's own model, sampled as the trainer says."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class
-    dialect = dialect_of(tokenizer)
+    dialect = dialect_of(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
     dialect = replace(dialect, stops=dialect.stops | frozenset(trainer.eos_token_ids))
     settings = GrpoSettings(
         temperature=trainer.temperature,
