@@ -65,6 +65,18 @@ async def test_temperature_and_extra_fields_are_sent() -> None:
     assert (body["temperature"], body["top_p"], body["tool_choice"]) == (0.0, 0.5, "required")
 
 
+async def test_arguments_of_the_chat_template_are_sent_and_told() -> None:
+    kwargs = {"enable_thinking": False}
+    body = await sent(chat_template_kwargs=kwargs, extra={"top_k": 3})
+    assert (body["chat_template_kwargs"], body["top_k"]) == (kwargs, 3)
+    endpoint: dict[str, Any] = {"endpoint": "http://127.0.0.1:9", "key": "k"}
+    agent = OpenAIAgent("m", chat_template_kwargs=kwargs, **endpoint)
+    assert agent.describe()["chat_template_kwargs"] == kwargs
+    twice = {"chat_template_kwargs": {"enable_thinking": True}}
+    with pytest.raises(BadSetting, match="given twice"):
+        OpenAIAgent("m", chat_template_kwargs=kwargs, extra=twice, **endpoint)
+
+
 async def test_an_extra_field_wins_over_a_setting() -> None:
     assert (await sent(temperature=0.0, extra={"temperature": 0.7}))["temperature"] == 0.7
 

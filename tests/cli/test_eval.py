@@ -99,7 +99,10 @@ def test_a_candidates_episodes_are_a_run_that_can_be_shown(tmp_path: Path) -> No
 
 def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> None:
     with chat_stub() as stub:
-        limits = ("--max-turns", "3", "--max-tokens", "77", "--temperature", "0.5")
+        limits = (
+            *("--max-turns", "3", "--max-tokens", "77", "--max-episode-tokens", "999"),
+            *("--temperature", "0.5", "--no-thinking"),
+        )
         task = ("--task", '{"goal": 30}', "--seed", "5", "--group-size", "2", "-n", "4")
         bar = ("--solved-at", "-1", "--system-prompt", "Add.", "-o", tmp_path / "eval")
         done = here(*asking(stub, *limits, *task, *bar))
@@ -109,11 +112,15 @@ def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> 
         }
         asked = {body.get("max_completion_tokens", body.get("max_tokens")) for body in stub.bodies}
         assert asked == {77}
+        off = {"enable_thinking": False}
+        assert all(body["chat_template_kwargs"] == off for body in stub.bodies)
     found = read(tmp_path / "eval" / "stub")
     assert {episode.task["goal"] for episode in found} == {30}
     assert len({episode.group_id for episode in found}) == 2
     assert max(episode.turns for episode in found) <= 3
-    assert found[0].agent["max_tokens"] == 77
+    agent = found[0].agent
+    assert (agent["max_tokens"], agent["max_episode_tokens"]) == (77, 999)
+    assert agent["chat_template_kwargs"] == off
     facts = summary(tmp_path / "eval")["candidates"][1]["metrics"]
     assert facts["accuracy"]["value"] == 1.0 and facts["reply_tokens"]["n"] == 4
 

@@ -42,6 +42,21 @@ def test_a_temperature_is_for_models_and_an_endpoint_for_openai() -> None:
     assert facts["endpoint"].startswith("http://127.0.0.1:9")
 
 
+def test_arguments_of_a_chat_template_are_for_those_who_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
+    off = {"enable_thinking": False}
+    options = Options(endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
+    texts = ["oracle", "hf:nobody/has-this", "openai:m", "anthropic:m"]
+    found = candidates_of(texts, options)
+    told = [one.make().describe().get("chat_template_kwargs") for one in found]
+    assert told == [None, off, off, None]
+    assert found[1].chat_template_kwargs == off
+    with pytest.raises(BadSetting, match="--no-thinking"):
+        candidates_of(["oracle", "openai:m"], Options(chat_template_kwargs=off))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

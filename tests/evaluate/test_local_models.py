@@ -115,6 +115,14 @@ async def test_an_adapter_is_looked_at_with_what_it_goes_over(tmp_path: Path) ->
         check_local(str(adapter))
 
 
+async def test_a_template_without_the_switch_is_told_before_anybody_plays(tmp_path: Path) -> None:
+    model = saved(tmp_path / "model", of_family("qwen2_5"))
+    options = Options(chat_template_kwargs={"enable_thinking": False})
+    with pytest.raises(BadSetting, match="'enable_thinking'"):
+        await evaluate(JOB, candidates_of(["random", f"hf:{model}"], options), tmp_path / "eval")
+    assert not (tmp_path / "eval").exists()
+
+
 async def test_a_model_that_is_nowhere_is_told_before_anybody_plays(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="There is no model"):
         await against_chance(tmp_path / "nowhere", tmp_path / "eval")

@@ -244,6 +244,8 @@ async def test_the_makers_settings_hold_where_none_are_given(random_talker: Poli
         ({"extra": {"stream": True}}, "no setting 'stream'. There are: top_p, top_k, seed."),
         ({"extra": {"temperature": 0.5}}, "no extra setting. Set it with --temperature."),
         ({"extra": {"max_tokens": 64}}, "no extra setting. Set it with --max-tokens."),
+        ({"extra": {"chat_template_kwargs": {}}}, "Set it with --chat-template-kwargs."),
+        ({"chat_template_kwargs": {"messages": []}}, "'messages' is set by Ludus"),
         ({"extra": {"top_k": 2.5}}, "top_k is set to 2.5, which is no whole number."),
         ({"extra": {"top_p": "a"}}, "top_p is set to 'a', which is no number."),
         ({"extra": {"top_p": 2}}, "A top_p of 2 cannot be"),

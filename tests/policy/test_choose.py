@@ -66,6 +66,30 @@ def test_what_a_provider_can_make_nothing_of_is_refused(choice: dict[str, Any], 
     assert words in str(refused.value)
 
 
+OFF = {"enable_thinking": False}
+
+
+def test_arguments_of_a_chat_template_reach_whoever_renders_one() -> None:
+    for more in ({"provider": "hf"}, {"endpoint": "http://127.0.0.1:9"}):
+        agent = choose(Choice(model="nobody/has-this", chat_template_kwargs=OFF, **more))  # type: ignore[arg-type]
+        assert agent.describe()["chat_template_kwargs"] == OFF
+
+
+@pytest.mark.parametrize(
+    ("provider", "instead"),
+    [("oracle", "Leave it out"), ("openai", "reasoning_effort"), ("anthropic", "budget_tokens")],
+)
+def test_arguments_of_a_chat_template_are_refused_where_there_is_none(
+    provider: str, instead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
+    model = None if provider == "oracle" else "m"
+    with pytest.raises(BadSetting, match="--no-thinking") as refused:
+        choose(Choice(provider=provider, model=model, chat_template_kwargs=OFF))
+    assert instead in str(refused.value) and "\n" not in str(refused.value)
+
+
 async def test_where_the_oracle_cannot_play_everybody_else_is_named() -> None:
     with pytest.raises(BadSetting, match=r"does not say which environment") as refused:
         await choose(Choice()).prepare(["http://127.0.0.1:9"])

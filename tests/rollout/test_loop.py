@@ -160,6 +160,7 @@ async def test_an_episode_has_a_token_budget_of_which_each_turn_gets_what_is_lef
     assert budgets == [64, 60, 20]
     assert episode.stop_reason is StopReason.MAX_TOKENS
     assert episode.usage == Usage(prompt_tokens=30, completion_tokens=120)
+    assert (episode.agent["max_tokens"], episode.agent["max_episode_tokens"]) == (64, 100)
 
 
 async def test_a_fault_of_the_model_is_kept_with_its_reason_and_without_a_score() -> None:

@@ -28,7 +28,7 @@ def about(**changes: Any) -> dict[str, Any]:
         "base": "HuggingFaceTB/SmolLM2-135M-Instruct",
         "license": "apache-2.0",
         "data": {"path": "data/wordle", "rows": 320, "digest": "ab" * 32, "test_rows": 40},
-        "dialect": {"name": "chatml", "origin": "ludus"},
+        "dialect": {"name": "chatml", "origin": "ludus", "chat_template_kwargs": {}},
         "settings": {"epochs": 3.0, "lora": None, "device": None, "overrides": {}},
         "config": {"learning_rate": 2e-4, "per_device_train_batch_size": 8, "packing": True},
         "seeds": {"seed": 0},

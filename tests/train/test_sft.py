@@ -54,7 +54,9 @@ def test_a_model_learns_its_rows_and_is_a_folder_that_loads(tmp_path: Path, base
     assert told["figures"]["steps"] == outcome.steps == 12
     assert told["figures"]["tokens"] == outcome.tokens == lines[-2]["tokens"]
     assert told["data"]["rows"] == 8 and told["data"]["test_rows"] == 2
-    assert told["dialect"] == {"name": "chatml", "origin": "ludus"}
+    assert told["dialect"] == {
+        "name": "chatml", "origin": "ludus", "chat_template_kwargs": {},
+    }  # fmt: skip
     assert outcome.loss == pytest.approx(lines[-2]["loss"]) and outcome.stopped is None
 
 

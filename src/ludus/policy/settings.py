@@ -23,7 +23,11 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     "seed": (int, "whole number"),
 }
 """The extra settings, and what each has to be."""
-_OPTIONS = {"temperature": "--temperature", "max_tokens": "--max-tokens"}
+_OPTIONS = {
+    "temperature": "--temperature",
+    "max_tokens": "--max-tokens",
+    "chat_template_kwargs": "--chat-template-kwargs",
+}
 """What other providers take among the extras, and where it is set for all of them."""
 
 _ADVICE = ("temperature", "top_p", "top_k")

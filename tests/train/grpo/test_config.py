@@ -12,7 +12,7 @@ from ludus.errors import BadSetting
 from ludus.train.grpo.config import GENERATED, grpo_config
 from train.grpo.trials import tried
 
-VALUES = {"generation_kwargs": '{"min_new_tokens": 3}', "chat_template_kwargs": '{"a": 1}'}
+VALUES = {"generation_kwargs": '{"min_new_tokens": 3}'}
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -33,8 +33,28 @@ def test_vllm_heeds_how_tokens_are_drawn_and_nothing_else(tmp_path: Path) -> Non
     served = {"vllm": "colocate"}
     config = grpo_config(tried(**served, overrides={"min_p": "0.1"}), tmp_path)
     assert config.min_p == 0.1
-    with pytest.raises(BadSetting, match="chat_template_kwargs"):
-        grpo_config(tried(**served, overrides={"chat_template_kwargs": "{}"}), tmp_path)
+    with pytest.raises(BadSetting, match="cache_implementation"):
+        grpo_config(tried(**served, overrides={"cache_implementation": "static"}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("chat_template_kwargs", "--chat-template-kwargs"),
+        ("max_completion_length", "--max-episode-tokens"),
+    ],
+)
+@pytest.mark.parametrize("rollouts", ["fast", "trl"])
+def test_what_has_an_option_is_set_with_it(
+    rollouts: str, name: str, option: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadSetting, match=f"--set {name} .*use {option}"):
+        grpo_config(tried(rollouts=rollouts, overrides={name: "1"}), tmp_path)
+
+
+def test_the_completion_of_trl_is_the_episode(tmp_path: Path) -> None:
+    config = grpo_config(tried(max_episode_tokens=99, max_tokens=33), tmp_path)
+    assert config.max_completion_length == 99
 
 
 @pytest.mark.parametrize("rollouts", ["fast", "trl"])

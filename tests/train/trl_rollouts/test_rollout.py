@@ -125,7 +125,6 @@ def test_a_training_that_goes_on_counts_on(tmp_path: Path, policy: Policy) -> No
     [
         ({"min_p": 0.1}, r"min_p=0\.1.*Leave it away"),
         ({"generation_kwargs": {"min_new_tokens": 3}}, "generation_kwargs="),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs="),
         ({"max_tool_calling_iterations": 3}, r"limits=Limits\(max_turns"),
     ],
 )

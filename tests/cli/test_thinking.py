@@ -1,0 +1,92 @@
+"""`--thinking`, `--no-thinking` and `--chat-template-kwargs`, as they are typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from policy.models import saved
+from students import of_family
+from typer.testing import CliRunner, Result
+
+from cli.collecting import COUNTER, NOBODY, read
+from cli.training import QUICK, rows
+from ludus.cli.main import app
+from ludus.errors import BadSetting, RunError
+
+OFF, ON = {"enable_thinking": False}, {"enable_thinking": True}
+SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
+
+
+def ludus(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)], env=NOBODY)
+
+
+def collect(model: Path, *arguments: str | Path) -> Result:
+    return ludus("collect", COUNTER, "--provider", "hf", "--model", model, *SHORT, *arguments)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("model"), of_family("qwen3"))
+
+
+def test_an_episode_says_how_its_model_was_asked_and_a_run_keeps_to_it(
+    model: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert collect(model, "--no-thinking", "-o", run).exit_code == 0
+    (episode,) = read(run)
+    assert episode.agent["chat_template_kwargs"] == OFF and episode.tokens is not None
+    same = ("--chat-template-kwargs", '{"enable_thinking": false}')
+    assert collect(model, *same, "-o", run).exit_code == 0
+    for other in (("--thinking",), ()):
+        done = collect(model, *other, "-o", run)
+        assert isinstance(done.exception, RunError)
+        assert "chat_template_kwargs" in str(done.exception)
+
+
+def test_a_model_that_was_trained_without_thinking_plays_without_it(
+    model: Path, tmp_path: Path
+) -> None:
+    data, out = rows(tmp_path / "data", 2), tmp_path / "out"
+    refused = ludus("train", "sft", data, "-m", model, "-o", out, *QUICK, "--no-thinking")
+    assert isinstance(refused.exception, BadSetting), "a row has thoughts"
+    lines = (data / "train.jsonl").read_text().splitlines()
+    (data / "train.jsonl").write_text(lines[0] + "\n")
+    done = ludus("train", "sft", data, "-m", model, "-o", out, *QUICK, "--no-thinking")
+    assert done.exit_code == 0 and "--chat-template-kwargs" in done.output, "so is its base asked"
+    for name, options, kwargs in (("a", (), OFF), ("b", ("--thinking",), ON)):
+        assert collect(out, *options, "-o", tmp_path / name).exit_code == 0
+        (episode,) = read(tmp_path / name)
+        assert episode.agent["chat_template_kwargs"] == kwargs
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--chat-template-kwargs", '{"enable_thinkin": true}'), "'enable_thinking'"),
+        (("--chat-template-kwargs", '{"tools": []}'), "'tools' is set by Ludus"),
+    ],
+)
+def test_arguments_that_the_template_does_not_take_are_one_line(
+    options: tuple[str, ...], words: str, model: Path, tmp_path: Path
+) -> None:
+    done = collect(model, *options, "-o", tmp_path / "run")
+    assert isinstance(done.exception, BadSetting) and words in str(done.exception)
+    assert "\n" not in str(done.exception) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--no-thinking", "--chat-template-kwargs", '{"enable_thinking": true}'),
+        ("--chat-template-kwargs", "enable_thinking=false"),
+        ("--chat-template-kwargs", "[1]"),
+    ],
+)
+def test_options_that_contradict_or_are_no_json_are_refused(
+    options: tuple[str, ...], model: Path
+) -> None:
+    done = collect(model, *options)
+    assert done.exit_code == 2 and "--chat-template-kwargs" in done.output

@@ -1,0 +1,31 @@
+"""Token budgets of GRPO: one for a reply, one for an episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ludus.errors import BadSetting
+from ludus.rollout import Limits
+from ludus.train import GrpoSettings
+
+
+def test_an_episode_has_a_budget_and_a_reply_has_one_where_it_is_given() -> None:
+    assert GrpoSettings().limits == Limits(max_turns=20, max_episode_tokens=256)
+    both = GrpoSettings(max_tokens=64, max_episode_tokens=512)
+    assert both.limits == Limits(max_turns=20, max_tokens=64, max_episode_tokens=512)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_tokens": 1024}, "--max-tokens 1024 .*Raise --max-episode-tokens"),
+        ({"max_tokens": 8, "rollouts": "trl"}, "--max-tokens is for --rollouts fast"),
+        ({"max_tokens": 0}, "--max-tokens 0"),
+        ({"max_episode_tokens": 0}, "--max-episode-tokens 0"),
+    ],
+)
+def test_budgets_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadSetting, match=words):
+        GrpoSettings(**given)
