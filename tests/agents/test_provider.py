@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
+from typing import Any
 
 import pytest
 from chat_stub import Said, chat_stub, sensible
@@ -249,7 +250,7 @@ def test_waits_double_up_to_the_cap_and_are_spread_out() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"call_timeout": 0}, {"retries": -1}, {"concurrency": 0}])
-def test_settings_that_cannot_be_are_refused(settings: dict[str, int]) -> None:
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(BadSetting):
         OpenAIAgent("m", endpoint="http://localhost", **settings)
 

@@ -27,8 +27,8 @@ VALUES = [
 
 
 def shown(template: str, **passed: Any) -> str:
-    texts, _ = render_jinja_template([[]], chat_template=template, **passed)
-    return texts[0]
+    texts: Any = render_jinja_template([[]], chat_template=template, **passed)[0]
+    return str(texts[0])
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)

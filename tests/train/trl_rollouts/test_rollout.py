@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import trl
 from datasets import Dataset
+from policy.models import tiny
 from policy.players import player
+from students import of_family
 from world import serving, wait_until
 
 from ludus.data.episode import Episode
 from ludus.errors import BadSetting, RunError
-from ludus.policy.dialect import adopt
+from ludus.policy.dialect import adopt, dialect_of
 from ludus.policy.load import Policy
 from ludus.rollout import Limits
 from ludus.rollout.plan import task_seed
@@ -134,6 +136,21 @@ def test_what_the_config_says_of_generation_in_vain_is_refused(
     trainer = trainer_of(tmp_path, policy, print, ["task 0"], **more)
     with pytest.raises(BadSetting, match=words):
         rollout_func(COUNTER)(["task 0"] * 2, trainer)
+
+
+def test_the_trainers_template_arguments_are_those_of_the_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    tokenizer = of_family("qwen3")
+    policy = Policy("talker", tiny(tokenizer), tokenizer, dialect_of(tokenizer))
+    off = {"enable_thinking": False}
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"], chat_template_kwargs=off)
+    function = rollout_func(COUNTER, limits=Limits(max_turns=1, max_tokens=2))
+    played = function(["task 0"] * 2, trainer)
+    assert all(each.agent["chat_template_kwargs"] == off for each in played["episodes"])
+    for prompt in played["prompt_ids"]:
+        assert tokenizer.decode(prompt).endswith("<think>\n\n</think>\n\n")
 
 
 @pytest.mark.parametrize("top_k", [-1, 0])
