@@ -58,7 +58,7 @@ Thinking = Annotated[
     typer.Option(
         "--thinking/--no-thinking",
         help="Switch thinking on or off: the chat template's enable_thinking.",
-        show_default="as the model is saved",
+        show_default="the template's own",
     ),
 ]
 ChatTemplateKwargs = Annotated[

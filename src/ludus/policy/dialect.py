@@ -127,9 +127,9 @@ def _candidates(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> Iterator[
     saved, own = split_defaults(_own(tokenizer, tools=tools))
     if own in _ours().values():
         yield next(_Candidate(name, "ludus", own) for name, text in _ours().items() if text == own)
-    elif saved and own in (known := {marked: name for name, marked in _swaps().values()}):
+    elif saved and (name := _trl_name(own)):
         # Saved by `adopt`: it is still TRL's variant.
-        yield _Candidate(known[own], "trl", own)
+        yield _Candidate(name, "trl", own)
     elif marks_assistant(own):
         yield _Candidate("own", "own", own)
     if own in _swaps():
@@ -215,6 +215,11 @@ def _marked() -> list[Path]:
         raise MissingExtra.of("train", "Marking the assistant's tokens")
     folder = Path(found.submodule_search_locations[0]) / "chat_templates"
     return list(folder.glob(f"*{_TRAINING}.jinja"))
+
+
+def _trl_name(template: str) -> str | None:
+    """What TRL calls a marked template of its own."""
+    return next((name for name, marked in _swaps().values() if marked == template), None)
 
 
 @cache

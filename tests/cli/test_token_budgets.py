@@ -1,0 +1,44 @@
+"""`--max-tokens` is of one reply and `--max-episode-tokens` of all of them, in every command."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_stub import chat_stub
+from typer.testing import CliRunner
+
+from cli.collecting import NOBODY, asking, read
+from ludus.cli.collect import collect
+from ludus.cli.evaluate import evaluate
+from ludus.cli.main import app
+from ludus.cli.train_grpo import grpo
+from ludus.data.episode import StopReason
+
+
+@pytest.mark.parametrize(
+    ("command", "reply", "episode"),
+    [(collect, 2048, None), (evaluate, 512, None), (grpo, None, 256)],
+)
+def test_every_command_has_both_by_the_same_names(
+    command: Any, reply: int | None, episode: int | None
+) -> None:
+    defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
+    assert (defaults["max_tokens"], defaults["max_episode_tokens"]) == (reply, episode)
+
+
+def test_replies_share_the_budget_of_their_episode(tmp_path: Path) -> None:
+    """A reply of the stub has some twenty tokens, and the task takes ten of them."""
+    run, limits = tmp_path / "run", ("--max-tokens", "64", "--max-episode-tokens", "80")
+    with chat_stub() as stub:
+        task = ("--task", '{"goal": 30}', "-n", "1", "-o", run)
+        done = CliRunner().invoke(app, ["collect", *asking(stub, *limits, *task)], env=NOBODY)
+        assert done.exit_code == 0, done.output
+        budgets = [body["max_tokens"] for body in stub.bodies]
+    (episode,) = read(run)
+    assert budgets[0] == 64 and budgets[1:] == sorted(budgets[1:], reverse=True)
+    assert 0 < budgets[-1] < 64 and len(budgets) == episode.turns < 10
+    assert episode.stop_reason is StopReason.MAX_TOKENS
+    assert episode.usage.completion_tokens >= 80
