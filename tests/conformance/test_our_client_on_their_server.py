@@ -59,10 +59,10 @@ async def test_a_typed_server_of_theirs_needs_no_wrapper() -> None:
             assert tool.name == "guess"
             assert set(tool.input_schema["properties"]) == {"number", "note"}
             first = await session.reset(seed=14)
-            assert first.content == "Guess from 0 to 9."
+            assert first.content == "Guess from 0 to 9.\nguesses: 0"
             assert first.metadata == {"seed": 14}
             wrong = await session.call("guess", {"number": "3"})
-            assert (wrong.content, wrong.reward, wrong.done) == ("Wrong.", 0.0, False)
+            assert (wrong.content, wrong.reward, wrong.done) == ("Wrong.\nguesses: 1", 0.0, False)
             bad = await session.call("guess", {"number": "three"})
             assert bad.error is not None
             right = await session.call("guess", {"number": 4})

@@ -8,7 +8,7 @@ import pytest
 
 from ludus.data.content import Image, Text
 from ludus.protocol.derive import tool_from_action
-from ludus.protocol.render import render
+from ludus.protocol.render import render, view
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,30 @@ from ludus.protocol.render import render
             "a",
         ),
         ({}, ""),
+        (
+            {"text": "Your move.", "lives": 0, "won": False, "moves": 0, "note": "", "hint": None},
+            "Your move.\nlives: 0\nwon: false\nmoves: 0",
+        ),
+        ({"text": "A page.", "axtree_txt": "A page.\n"}, "A page."),
+        (
+            {"question": "17 + 4?", "correct_answer": "21", "ground_truth": "21", "hint": "Add."},
+            "17 + 4?\nhint: Add.",
+        ),
+        ({"board": [[0, 1], [2.5, 0]], "turn": 3}, "board:\n0 1\n2.5 0\n\nturn: 3"),
+        (
+            {"items": [{"id": 1, "at": [0, 2]}, {"id": 2}]},
+            'items:\n{"id": 1, "at": [0, 2]}\n{"id": 2}',
+        ),
+        ({"probabilities": [0.0, 1.0, 0.30000001192092896]}, "probabilities: [0, 1, 0.3]"),
+        ({"audio": "QUJD" * 5000}, "audio: [20000 characters of encoded data, not shown]"),
+        ({"depth": [[0.5] * 64] * 64}, "depth: [64 x 64 numbers, not shown]"),
+        (
+            {"scan": {"range": [0.1] * 5000, "angle": 3}},
+            'scan: {"range": "[5000 numbers, not shown]", "angle": 3}',
+        ),
+        ({"odd": [[1, 2], 3], "more": [1, "a"]}, 'odd: [[1, 2], 3]\nmore: [1, "a"]'),
+        ({"content": "Words.", "step": 1}, "content: Words.\nstep: 1"),
+        ({"tool_name": "t", "result": {"content": [{"type": "audio", "data": "AA"}, 3]}}, ""),
     ],
 )
 def test_an_observation_reads_as(observation: dict[str, Any], shown: str) -> None:
@@ -59,6 +83,65 @@ def test_a_screenshot_becomes_a_picture() -> None:
     assert render({"tool_name": "look", "result": blocks}) == [
         Image(data="AA", mime_type="image/webp")
     ]
+
+
+def test_blocks_that_an_environment_laid_out_keep_their_order_before_the_other_fields() -> None:
+    blocks = [
+        {"type": "text", "text": "Left:"},
+        {"type": "image", "data": "AA", "mimeType": "image/png"},
+        {"type": "text", "text": "Which color?"},
+    ]
+    assert render({"text": "Left:\nWhich color?", "content": blocks, "lives": 2}) == [
+        Text(text="Left:"),
+        Image(data="AA"),
+        Text(text="Which color?"),
+        Text(text="lives: 2"),
+    ]
+
+
+def test_several_images_are_told_apart_by_the_names_of_their_fields() -> None:
+    front, rear = (f"data:image/png;base64,{data}" for data in ("AAAA", "BBBB"))
+    assert render({"speed": 3, "cameras": {"front": front, "rear": rear}}) == [
+        Text(
+            text='speed: 3\ncameras: {"front": "[image]", "rear": "[image]"}\n'
+            "images: cameras.front, cameras.rear"
+        ),
+        Image(data="AAAA"),
+        Image(data="BBBB"),
+    ]
+
+
+def test_an_image_in_a_tool_result_becomes_an_image() -> None:
+    result = {"ok": True, "shot": "data:image/png;base64,AAAA"}
+    assert render({"tool_name": "look", "result": result}) == [
+        Text(text='{"ok": true, "shot": "[image]"}'),
+        Image(data="AAAA"),
+    ]
+
+
+def test_a_view_tells_what_is_shown_and_why_the_rest_is_not() -> None:
+    seen = view(
+        {
+            "metadata": {"seed": 3},
+            "question": "17 + 4?",
+            "info": {"level": 1},
+            "answer": "21",
+            "message": "17 + 4?",
+            "score": None,
+        }
+    )
+    assert seen.shown == ["question"]
+    assert set(seen.hidden) == {"metadata", "info", "answer", "message"}
+    assert seen.hidden["answer"] != seen.hidden["info"]
+
+
+def test_only_what_is_new_in_a_conversation_is_shown() -> None:
+    messages = [{"sender_id": -1, "content": text} for text in ("Rules.", "Board.")]
+    messages.append({"sender_id": 1, "content": "[pass]"})
+    assert render({"messages": messages}) == "Rules.\nBoard.\n[Player 1] [pass]"
+    assert render({"messages": messages}, shown_before="Rules.\nBoard.") == "[Player 1] [pass]"
+    assert render({"messages": messages[:1]}, shown_before="Rules.") == "(no new messages)"
+    assert render({"prompt": "Rules.", "messages": messages[:2]}) == "Rules.\nBoard."
 
 
 def test_an_action_with_one_field_lends_its_tool_that_name() -> None:

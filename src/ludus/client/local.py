@@ -30,10 +30,10 @@ class LocalSession(Session):
         self._open = True
 
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
-        return await self._ask(self._host.reset(task))
+        return self._first(await self._ask(self._host.reset(task)))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        return await self._ask(self._host.step(action_payload(action)))
+        return self._next(await self._ask(self._host.step(action_payload(action))))
 
     async def state(self) -> dict[str, Any]:
         if not self._open:

@@ -47,12 +47,12 @@ class RemoteSession(Session):
         self.tools, self.calls_by_name = described.tools, described.calls_by_name
 
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
-        return result_from(await self._socket.request({"type": "reset", "data": task}))
+        payload = await self._socket.request({"type": "reset", "data": task})
+        return self._first(result_from(payload))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        return result_from(
-            await self._socket.request({"type": "step", "data": action_payload(action)})
-        )
+        payload = await self._socket.request({"type": "step", "data": action_payload(action)})
+        return self._next(result_from(payload))
 
     async def state(self) -> dict[str, Any]:
         return await self._socket.request({"type": "state"})

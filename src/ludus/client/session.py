@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from ludus.data.content import Content
 from ludus.data.tools import ToolSpec, coerce
 from ludus.errors import InvalidAction, did_you_mean
-from ludus.protocol.render import render
+from ludus.protocol.render import render, transcript
 
 ObsT = TypeVar("ObsT")
 
@@ -32,6 +32,8 @@ class StepResult(Generic[ObsT]):
     """What the model did wrong, if it did: a bad argument, an unknown tool. The episode goes on."""
     malformed: bool = False
     """Whether that was a call that no tool could take, and not a bad move."""
+    shown_before: str = ""
+    """The part of a cumulative transcript that the episode has shown before."""
 
     @property
     def content(self) -> Content:
@@ -39,7 +41,8 @@ class StepResult(Generic[ObsT]):
         if self.error is not None:
             return f"Error: {self.error}"
         seen: Any = self.observation
-        return render(seen.model_dump(mode="json") if isinstance(seen, BaseModel) else seen)
+        seen = seen.model_dump(mode="json") if isinstance(seen, BaseModel) else seen
+        return render(seen, shown_before=self.shown_before)
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -65,6 +68,8 @@ class Session(ABC):
     tools: tuple[ToolSpec, ...] = ()
     """What a model may call here; known once the session is open."""
     calls_by_name: bool = False
+    _transcript = ""
+    """The conversation that the episode has shown, if each observation so far has continued it."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -107,6 +112,24 @@ class Session(ABC):
             malformed = fault.get("error_type") in _NO_SUCH_CALL
             return replace(result, error=str(fault["message"]), malformed=malformed)
         return result
+
+    def _first(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+        """Subclasses pass the result of every reset through here."""
+        self._transcript = transcript(result.observation)
+        return result
+
+    def _next(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+        """Subclasses pass the result of every step through here.
+
+        A server that sends the whole conversation every time begins it with what it sent before.
+        One that does not once is not trusted again: it may repeat a message by chance.
+        """
+        before, now = self._transcript, transcript(result.observation)
+        if not before or not now.startswith(before):
+            self._transcript = ""
+            return result
+        self._transcript = now
+        return replace(result, shown_before=before)
 
     async def __aenter__(self) -> Self:
         await self.open()

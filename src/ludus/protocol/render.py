@@ -1,80 +1,234 @@
 """How an observation reads to a model: a pure function of what stood on the wire.
 
 Both ends of the wire see the same dictionary, so an episode reads the same in process and over a
-socket, and a foreign server needs no wrapper. Fields that describe the task to the infrastructure
-(metadata, info) are not shown: they may hold the answer.
+socket, and a foreign server needs no wrapper. Every field that carries information is shown, once:
+the main text first and as it is, then the other fields by name. Not shown are fields that describe
+the task to the infrastructure (metadata, info) or may hold the answer.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from ludus.data.content import Block, Content, Image, Text
+from ludus.protocol.field_text import Images, field_text, is_chat, json_text, label
 
-PRIMARY = ("text", "question", "prompt", "message", "echoed_message")
-"""The first of these that holds text is the whole message."""
-PICTURES = ("screenshot", "image")
-"""Fields in which environments on this wire put a base64 picture."""
+MAIN = ("text", "question", "prompt", "message", "echoed_message", "scene_description")
+"""The first of these that holds text is shown without its name."""
+FIRST = ("goal", "instruction", "error")
+"""Shown before the main text, which may be long: a whole web page."""
+INTERNAL = ("info", "done", "reward", "rubric_reward", "episode_id")
+"""Not shown, like every field whose name ends in `metadata`."""
+_ANSWER = re.compile(r"(^|_)(answers?|solution|ground_truth|secret(_\w+)?)$")
+"""Fields that may hold the answer: not shown beside a main text, which may be the question."""
+_GAME_ID = re.compile(r"\w+-v\d+(-\w+)*")
+"""What TextArena writes into `prompt` once the rules have been told: `Sudoku-v0`."""
+_MIN_REPEATED = 40
+"""Characters from which a text that is part of another is a repetition and no coincidence."""
+REPEATED, INTERNAL_REASON = "shown in another field", "for the infrastructure"
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 _BLOCK_KEYS = ("type", "text", "data", "mimeType", "mime_type")
 _blocks: TypeAdapter[list[Text | Image]] = TypeAdapter(list[Block])
 
 
-def render(observation: Mapping[str, Any]) -> Content:
-    """What the model is shown: text, or blocks where there are pictures."""
+@dataclass(slots=True)
+class View:
+    """What a model sees of one observation, and what it does not see."""
+
+    blocks: list[Text | Image] = field(default_factory=list)
+    """What the environment laid out itself, in its order."""
+    lines: list[str] = field(default_factory=list)
+    images: Images = field(default_factory=list)
+    """The images of other fields, each with the name of its field."""
+    shown: list[str] = field(default_factory=list)
+    """The fields that are shown."""
+    hidden: dict[str, str] = field(default_factory=dict)
+    """The fields that hold something and are not shown, and why."""
+
+    @property
+    def content(self) -> Content:
+        words = _joined(self.lines)
+        if len(self.images) > 1:
+            words = _joined([*self.lines, "images: " + ", ".join(name for name, _ in self.images)])
+        images = [image for _, image in self.images]
+        if not self.blocks and not images:
+            return words
+        return [*self.blocks, *([Text(text=words)] if words else []), *images]
+
+
+def render(observation: Mapping[str, Any], *, shown_before: str = "") -> Content:
+    """What the model is shown: text, or blocks where there are images.
+
+    `shown_before` is the part of the transcript that earlier observations have shown.
+    """
+    return view(observation, shown_before=shown_before).content
+
+
+def view(observation: Mapping[str, Any], *, shown_before: str = "") -> View:
+    """What the model sees of each field, and which fields it does not see."""
     fault = observation.get("error")
     if isinstance(fault, Mapping) and "message" in fault:
-        return f"Error: {fault['message']}"
+        return View(lines=[f"Error: {fault['message']}"], shown=["error"])
     if "tool_name" in observation and "result" in observation:
-        return render_result(observation["result"])
-    if observation.get("content"):
-        return _blocks.validate_python(observation["content"])
-    words = _words(observation)
-    pictures = [picture for name in PICTURES if (picture := _picture(observation.get(name)))]
-    return [Text(text=words), *pictures] if pictures else words
+        result = render_result(observation["result"])
+        seen = View(shown=["result"], hidden=_internal(observation))
+        if isinstance(result, str):
+            seen.lines.append(result)
+        else:
+            seen.blocks.extend(result)
+        return seen
+    return _Reader(observation, shown_before).read()
+
+
+class _Reader:
+    """Goes through the fields of an observation, and knows what has been shown of it already."""
+
+    def __init__(self, observation: Mapping[str, Any], shown_before: str) -> None:
+        self._observation = observation
+        self._shown_before = shown_before
+        self._main = next((name for name in MAIN if _is_text(observation.get(name))), None)
+        # Blocks that the environment has laid out itself; `text` then holds the words of them.
+        content = observation.get("content")
+        self._view = View(blocks=_valid_blocks(content) if content else [])
+        words = [block.text for block in self._view.blocks if isinstance(block, Text)]
+        self._texts = [shown_before, *words, "\n".join(words)]
+
+    def read(self) -> View:
+        if self._view.blocks:
+            self._view.shown.append("content")
+        for name in self._ordered():
+            if self._observation[name] in _EMPTY or name in self._view.shown:
+                continue
+            if reason := _reason_to_hide(name, self._observation, self._main):
+                self._view.hidden[name] = reason
+            else:
+                self._show(name)
+        return self._view
+
+    def _ordered(self) -> list[str]:
+        """The fields in the order in which they are shown; the rest in the order of the wire."""
+        begin = [name for name in FIRST if name in self._observation]
+        if self._main is not None:
+            begin.append(self._main)
+        return begin + [name for name in self._observation if name not in begin]
+
+    def _show(self, name: str) -> None:
+        value = self._observation[name]
+        text = field_text(name, value, self._observation, self._view.images)
+        if isinstance(value, str) and text and self._is_repeated(text.strip()):
+            self._view.hidden[name] = REPEATED
+            return
+        if name == "messages" and is_chat(value):
+            if not (text := self._new_messages(text)):
+                self._view.hidden[name] = REPEATED
+                return
+            self._view.lines.append(text)
+        elif text:
+            self._view.lines.append(text if name == self._main else label(name, text))
+        self._view.shown.append(name)
+        self._texts.append(text)
+
+    def _is_repeated(self, text: str) -> bool:
+        """Whether it is the main text again, or a long part of what has been shown."""
+        if self._main is not None and text == self._observation[self._main].strip():
+            return any(text == shown.strip() for shown in self._texts)
+        return len(text) >= _MIN_REPEATED and any(text in shown for shown in self._texts)
+
+    def _new_messages(self, conversation: str) -> str:
+        """What a conversation has beyond what earlier observations, or the prompt, have shown."""
+        if self._shown_before and conversation.startswith(self._shown_before):
+            rest = conversation.removeprefix(self._shown_before)
+            return rest.strip("\n") or "(no new messages)"
+        for shown in self._texts:
+            if shown.strip() and conversation.startswith(shown.strip()):
+                return conversation.removeprefix(shown.strip()).strip("\n")
+        return conversation
+
+
+def transcript(observation: Mapping[str, Any]) -> str:
+    """The conversation in `messages`, which some servers (TextArena) send whole with every step."""
+    messages = observation.get("messages")
+    return field_text("messages", messages, observation, []) if is_chat(messages) else ""
 
 
 def render_result(result: Any) -> Content:
     """What a tool answered: text and MCP's content blocks as they are, the rest as JSON."""
-    if isinstance(result, str):
-        return result
     if isinstance(result, Mapping) and isinstance(result.get("content"), list):
-        known = [block for block in result["content"] if block.get("type") in ("text", "image")]
-        blocks = _blocks.validate_python([_bare(block) for block in known])
+        blocks = [block for item in result["content"] for block in _mcp_block(item)]
         if all(isinstance(block, Text) for block in blocks):
             return "\n".join(block.text for block in blocks if isinstance(block, Text))
         return blocks
-    return json.dumps(result, ensure_ascii=False)
+    images: Images = []
+    words = json_text("result", result, images)
+    return [*([Text(text=words)] if words else []), *(i for _, i in images)] if images else words
 
 
-def _bare(block: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: block[key] for key in _BLOCK_KEYS if key in block}
+def _mcp_block(item: Any) -> list[Text | Image]:
+    """A block of MCP's that a model can be shown; none where it is of another kind (audio)."""
+    if not isinstance(item, Mapping):
+        return []
+    if item.get("type") == "resource" and isinstance(item.get("resource"), Mapping):
+        item = {"type": "text", "text": item["resource"].get("text")}
+    return _valid_blocks([{key: item[key] for key in _BLOCK_KEYS if key in item}])
 
 
-def _words(observation: Mapping[str, Any]) -> str:
-    for name in PRIMARY:
-        value = observation.get(name)
-        if isinstance(value, str) and value:
-            return value
-    lines = [
-        f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in observation.items()
-        if value not in (None, "", [], {}) and name not in PICTURES and not _hidden(name)
-    ]
-    return "\n".join(lines)
+def _valid_blocks(content: Any) -> list[Text | Image]:
+    """Blocks of text and images, or nothing where this is something else."""
+    try:
+        return _blocks.validate_python(content)
+    except ValidationError:
+        return []
 
 
-def _hidden(name: str) -> bool:
-    return name.endswith("metadata") or name in ("info", "done", "reward")
+def _reason_to_hide(name: str, observation: Mapping[str, Any], main: str | None) -> str:
+    """Why a field is not shown; nothing where it is."""
+    if _is_internal(name):
+        return INTERNAL_REASON
+    if main is not None and _ANSWER.search(name):
+        return "may hold the answer"
+    if name == "message_length" and "echoed_message" in observation:
+        return REPEATED
+    if name == "last_action_error" and (not observation[name] or observation.get("error")):
+        return REPEATED
+    if name.endswith("_shape") and name.removesuffix("_shape") in observation:
+        return "describes an array"
+    return _reason_in_textarena(name, observation) if observation.get("messages") else ""
 
 
-def _picture(value: Any) -> Image | None:
-    if not isinstance(value, str) or not value:
-        return None
-    head, _, data = value.rpartition("base64,")
-    kind = head.removeprefix("data:").rstrip(";") or "image/png"
-    return Image(data=data, mime_type=kind)
+def _reason_in_textarena(name: str, observation: Mapping[str, Any]) -> str:
+    value = observation[name]
+    if name == "prompt" and isinstance(value, str) and _GAME_ID.fullmatch(value.strip()):
+        return "only names the game"
+    alone = len(observation.get("legal_players") or ()) == 1
+    if name in ("current_player_id", "legal_players") and alone:
+        return "there is one player"
+    return ""
+
+
+def _internal(observation: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: INTERNAL_REASON for name, value in observation.items() if value and _is_internal(name)
+    }
+
+
+def _is_internal(name: str) -> bool:
+    return name.endswith("metadata") or name in INTERNAL
+
+
+def _joined(lines: Sequence[str]) -> str:
+    """One under the other, with a blank line around what has several lines itself."""
+    words = ""
+    for before, line in zip(("", *lines), lines, strict=False):
+        gap = "\n\n" if "\n" in before or "\n" in line else "\n"
+        words += f"{gap}{line}" if words else line
+    return words
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)

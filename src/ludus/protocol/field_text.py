@@ -1,0 +1,157 @@
+"""One field of an observation as text: conversations, boards, records, and what is too large."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from ludus.data.content import Image
+from ludus.protocol.images import dimensions, image_from_array, image_from_text
+
+MAX_NUMBERS = 2000
+"""A larger array says nothing to a model and would fill its context."""
+MAX_ENCODED = 10_000
+"""Characters of base64 that is no image, from which only the length is told."""
+CATCH_COLUMNS = 5
+CATCH_SIZE = 50
+"""OpenSpiel's catch is a grid of 10 rows and 5 columns, sent as a flat list."""
+
+Images = list[tuple[str, Image]]
+
+_CHAT_KEYS = {"content", "sender_id", "category", "role", "name", "sender"}
+_ENCODED = re.compile(r"[A-Za-z0-9+/=_-]+")
+
+
+def field_text(name: str, value: Any, observation: Mapping[str, Any], images: Images) -> str:
+    """The text of a field. Images in it are added to `images`; an image alone leaves no text."""
+    shape = observation.get(f"{name}_shape")
+    if (image := _image(name, value, shape)) is not None:
+        images.append((name, image))
+        return ""
+    if isinstance(value, str):
+        return _short(value)
+    if is_chat(value):
+        return "\n".join(_line(message) for message in value).strip()
+    sizes = dimensions(value)
+    if prod(sizes) > MAX_NUMBERS:
+        return _size(sizes)
+    if sizes and _is_regular(value, sizes):
+        return _array_text(name, value, sizes)
+    readable = _readable(name, value, images)
+    if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
+        return "\n".join(_json(item) for item in readable)
+    return _json(readable)
+
+
+def json_text(name: str, value: Any, images: Images) -> str:
+    """Text as it is and any other value as JSON; images in it are added to `images`."""
+    if (image := _image(name, value)) is not None:
+        images.append((name, image))
+        return ""
+    readable = _readable(name, value, images)
+    return readable if isinstance(readable, str) else _json(readable)
+
+
+def label(name: str, text: str) -> str:
+    """A field under its name."""
+    return f"{name}:\n{text.strip(chr(10))}" if "\n" in text else f"{name}: {text}"
+
+
+def is_chat(value: Any) -> bool:
+    """Whether these are messages, as TextArena and chat APIs have them."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(message, Mapping)
+            and isinstance(message.get("content"), str)
+            and message.keys() <= _CHAT_KEYS
+            for message in value
+        )
+    )
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    """One message, after its sender; the game itself (a negative id) needs no name."""
+    content = message["content"].strip()
+    sender = message.get("sender_id")
+    if isinstance(sender, int) and sender >= 0:
+        return f"[Player {sender}] {content}"
+    speaker = message.get("role") or message.get("sender") or message.get("name")
+    return f"[{speaker}] {content}" if speaker else content
+
+
+def _array_text(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
+    """Numbers: two dimensions as rows, one as a list."""
+    if name == "info_state" and _is_catch(array):
+        array = [array[at : at + CATCH_COLUMNS] for at in range(0, CATCH_SIZE, CATCH_COLUMNS)]
+        sizes = dimensions(array)
+    if len(sizes) == 1:
+        return "[" + ", ".join(map(_number, array)) + "]"
+    if len(sizes) == 2:
+        return "\n".join(" ".join(map(_number, row)) for row in array)
+    return _json(array)
+
+
+def _is_regular(array: list[Any], sizes: tuple[int, ...]) -> bool:
+    """Whether all of the nested lists have these sizes, and only numbers in them."""
+    if len(array) != sizes[0]:
+        return False
+    if len(sizes) == 1:
+        return all(isinstance(item, int | float) for item in array)
+    return all(isinstance(item, list) and _is_regular(item, sizes[1:]) for item in array)
+
+
+def _is_catch(values: list[Any]) -> bool:
+    """One ball and one paddle, which is in the last row; they may stand on one cell."""
+    return (
+        len(values) == CATCH_SIZE
+        and not isinstance(values[0], list)
+        and set(values) == {0, 1}
+        and sum(values) <= 2
+        and 1 in values[-CATCH_COLUMNS:]
+    )
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else _json(value)
+
+
+def _readable(name: str, value: Any, images: Images) -> Any:
+    """A value for JSON, with images taken out of it and without what is too large."""
+    if (image := _image(name, value)) is not None:
+        images.append((name, image))
+        return "[image]"
+    if isinstance(value, str):
+        return _short(value)
+    if isinstance(value, Mapping):
+        return {key: _readable(f"{name}.{key}", item, images) for key, item in value.items()}
+    if isinstance(value, list):
+        sizes = dimensions(value)
+        if prod(sizes) > MAX_NUMBERS:
+            return _size(sizes)
+        return value if sizes else [_readable(name, item, images) for item in value]
+    return value
+
+
+def _image(name: str, value: Any, shape: Any = None) -> Image | None:
+    if isinstance(value, str):
+        return image_from_text(name, value)
+    return image_from_array(name, value, shape) if isinstance(value, list) else None
+
+
+def _short(text: str) -> str:
+    if len(text) > MAX_ENCODED and _ENCODED.fullmatch(text):
+        return f"[{len(text)} characters of encoded data, not shown]"
+    return text
+
+
+def _size(sizes: tuple[int, ...]) -> str:
+    return f"[{' x '.join(map(str, sizes))} numbers, not shown]"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
