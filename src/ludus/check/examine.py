@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from ludus.agents.arbitrary import arbitrary_call
 from ludus.check.player import Player, Transcript, Turns
 from ludus.check.report import Finding, Report
+from ludus.check.visibility import describe_visibility
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.client.remote import fetch_json
 from ludus.client.session import Session
@@ -113,6 +114,10 @@ class _Patient:
             ("starts", self.starts),
             ("resets", self.resets),
             ("observations fit the schema", self.fits_schema),
+            (
+                "what the model sees",
+                lambda: describe_visibility(self._episode(self._seeds[0])),
+            ),
             ("same seed, same episode", self.same_seed),
             ("different seeds differ", self.seeds_differ),
             ("rewards are finite numbers", self.finite_rewards),

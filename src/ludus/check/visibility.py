@@ -1,0 +1,40 @@
+"""What a model sees of an environment's observations, and what it does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from ludus.check.player import Transcript
+from ludus.data.content import plain
+from ludus.protocol.render import view
+
+MAX_LINES, MAX_CHARACTERS = 12, 800
+"""Of the first observation, as the report quotes it."""
+
+
+async def describe_visibility(playing: Awaitable[Transcript]) -> str:
+    """The fields that one episode showed and hid, and its first observation as a model reads it."""
+    try:
+        episode = await playing
+    except Exception:
+        return "no episode could be played; another check tells why"
+    shown: dict[str, str] = {}
+    hidden: dict[str, str] = {}
+    for result in episode.results:
+        seen = view(result.observation)
+        images = {name.partition(".")[0] for name, _ in seen.images}
+        shown |= {name: f"{name} (image)" if name in images else name for name in seen.shown}
+        hidden |= seen.hidden
+    lines = [f"shown: {', '.join(shown.values()) or 'nothing'}"]
+    secret = [f"{name} ({reason})" for name, reason in hidden.items() if name not in shown]
+    if secret:
+        lines.append(f"not shown: {', '.join(secret)}")
+    if episode.results and (words := plain(episode.results[0].content)):
+        lines.append("first observation:")
+        lines += [f"  {line}" for line in _excerpt(words)]
+    return "\n".join(lines)
+
+
+def _excerpt(words: str) -> list[str]:
+    lines = words[:MAX_CHARACTERS].splitlines()[:MAX_LINES]
+    return lines if "\n".join(lines) == words.rstrip("\n") else [*lines, "…"]
