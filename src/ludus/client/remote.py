@@ -81,7 +81,16 @@ async def describe_server(socket: Socket) -> Description:
 
 
 async def fetch_json(socket: Socket, path: str) -> dict[str, Any]:
-    """One of the server's HTTP routes."""
+    """The object that one of the server's HTTP routes answers with."""
+    reply = await fetch_any(socket, path)
+    if not isinstance(reply, dict):
+        url = http_url(socket.base_url, path)
+        raise ConnectFailed(f"{url} cannot be read: it is no JSON object.")
+    return reply
+
+
+async def fetch_any(socket: Socket, path: str) -> Any:
+    """The JSON that one of the server's HTTP routes answers with."""
     import aiohttp
 
     url = http_url(socket.base_url, path)
@@ -96,7 +105,7 @@ async def fetch_json(socket: Socket, path: str) -> dict[str, Any]:
         ):
             if reply.status != 200:
                 raise refused(url, reply.status)
-            return dict(await reply.json(content_type=None))
+            return await reply.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         why = str(error) or "no answer in 10 s"
         raise ConnectFailed(f"{url} cannot be read: {why}") from None

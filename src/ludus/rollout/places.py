@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ludus.client.endpoint import Endpoint, connect
-from ludus.client.remote import fetch_json
-from ludus.client.socket import Socket
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mix
 from ludus.environment.registry import find, is_url
-from ludus.errors import BadSetting, ConnectFailed, LudusError
+from ludus.errors import BadSetting, LudusError
+from ludus.rollout.server_name import name_to_record, names_at
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,21 @@ class Place:
     """Arguments of reset that ask for the variant."""
 
 
+def _warn(words: str) -> None:
+    warnings.warn(words, stacklevel=2)
+
+
 async def find_places(
-    environments: Mix, *, base_url: str | None = None, token: str | None = None
+    environments: Mix,
+    *,
+    base_url: str | None = None,
+    token: str | None = None,
+    warn: Callable[[str], None] = _warn,
 ) -> dict[str, Place]:
-    """Every environment of a mix, by its spec. `base_url` is where to find a single one."""
+    """Every environment of a mix, by its spec. `base_url` is where to find a single one.
+
+    `warn` is told where that server serves something else, which is then what episodes call it.
+    """
     if base_url is not None and len(environments.specs) > 1:
         raise BadSetting("--base-url is the address of one environment; a mix has several.")
     if base_url is not None and not is_url(base_url):
@@ -39,16 +51,23 @@ async def find_places(
                 "An address stands in files that are shared: leave user and password out of it, "
                 "and use --token."
             )
-    return {spec: await _place(spec, base_url, token) for spec in environments.specs}
+    return {spec: await _place(spec, base_url, token, warn) for spec in environments.specs}
 
 
-async def _place(spec: str, base_url: str | None, token: str | None) -> Place:
+async def _place(
+    spec: str, base_url: str | None, token: str | None, warn: Callable[[str], None]
+) -> Place:
     if is_url(spec):
-        return Place(await _name_at(spec, token), connect(spec, token=token))
+        names = await names_at(spec, token)
+        return Place(names[0] if names else spec, connect(spec, token=token))
     if base_url is None:
         endpoint = connect(spec)
         return Place(spec, endpoint, _variant_task(spec))
-    return Place(spec, connect(base_url, token=token), _variant_task(spec))
+    variant_task = _variant_task(spec)
+    name = name_to_record(
+        spec, base_url, await names_at(base_url, token), has_variants=bool(variant_task), warn=warn
+    )
+    return Place(name, connect(base_url, token=token), variant_task)
 
 
 def _variant_task(spec: str) -> JsonObject:
@@ -61,12 +80,3 @@ def _variant_task(spec: str) -> JsonObject:
     except LudusError:
         return {}
     return dict(cls.variant_task(variant)) if hasattr(cls, "variant_task") else {}
-
-
-async def _name_at(url: str, token: str | None) -> str:
-    """What the server calls its environment; a server that does not say is called by its URL."""
-    try:
-        name = (await fetch_json(Socket(url, token=token), "/metadata")).get("name")
-    except ConnectFailed:
-        return url
-    return name if isinstance(name, str) and name else url

@@ -74,7 +74,7 @@ async def collect(
     path = default_folder(job, agent) if out is None else Path(out)
     if resume and (done := _finished(job, agent, path, retry_broken=retry_broken)):
         return done
-    places = await find_places(job.mix, base_url=base_url, token=token)
+    places = await find_places(job.mix, base_url=base_url, token=token, warn=reporter.warn)
     if budget.max_cost is not None and not agent.priced:
         raise BadSetting(
             "--max-cost needs a price, and none is known for this model. "

@@ -170,7 +170,7 @@ class Stage:
         return await self._vigil.over(all_at_once(), attempts.activities, news)
 
     async def _open(self) -> None:
-        self.places = await find_places(self.environments, **self._address)
+        self.places = await find_places(self.environments, **self._address, warn=self._say)
         patience = self._tuning.patience
         self._pools = {
             spec: SessionPool(place.endpoint, patience=patience)
