@@ -134,9 +134,7 @@ class OpenSpielEnvironment(_Stateless):
     def reset(self, seed: int | None = None, **kwargs: Any) -> OpenSpielObservation:
         cells = [0.0] * 50
         cells[3] = cells[47] = 1.0
-        return OpenSpielObservation(
-            info_state=cells, legal_actions=[0, 1, 2], game_phase="initial"
-        )
+        return OpenSpielObservation(info_state=cells, legal_actions=[0, 1, 2], game_phase="initial")
 
     def step(self, action: OpenSpielAction, **kwargs: Any) -> OpenSpielObservation:
         return OpenSpielObservation(

@@ -29,8 +29,8 @@ from ludus.rollout.tuning import Tuning
 
 
 @contextmanager
-def their_server(cls: type, action: type, observation: type) -> Iterator[str]:
-    app = create_fastapi_app(cls, action, observation, max_concurrent_envs=4)
+def their_server(cls: type, action: type, observation: type, *, sessions: int = 4) -> Iterator[str]:
+    app = create_fastapi_app(cls, action, observation, max_concurrent_envs=sessions)
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))

@@ -9,7 +9,6 @@ import pytest
 from conformance.openenv_worlds import GuessAction, GuessEnvironment, GuessObservation
 from conformance.test_our_client_on_their_server import their_server
 from program import run_ludus
-from rollout.collecting import Ending, read, run
 from world import Counter, serving
 
 from ludus import ToolCall
@@ -17,6 +16,7 @@ from ludus.agents.scripted import ScriptedAgent
 from ludus.envs.reasoning_gym import ReasoningGymAction, ReasoningGymObservation
 from ludus.errors import BadSetting
 from ludus.rollout.server_name import name_to_record, names_at
+from rollout.collecting import Ending, read, run
 
 URL = "http://localhost:8000"
 
@@ -97,9 +97,7 @@ async def test_episodes_from_a_server_of_theirs_bear_its_own_name(tmp_path: Path
     agent = ScriptedAgent(ToolCall(name="guess", arguments={"number": 3}))
     with their_guessing() as url:
         assert await names_at(url) == ["GuessEnvironment"]
-        await run(
-            tmp_path / "run", agent, spec="openspiel:x", n=2, base_url=url, reporter=reporter
-        )
+        await run(tmp_path / "run", agent, spec="openspiel:x", n=2, base_url=url, reporter=reporter)
     assert {episode.environment for episode in read(tmp_path / "run")} == {"GuessEnvironment"}
     assert any("GuessEnvironment" in words for words in reporter.warnings)
 
@@ -130,9 +128,7 @@ class ReasoningGymEnvironment(GuessEnvironment):
 
 async def test_the_tutorials_command_works_on_a_server_named_as_openenvs(tmp_path: Path) -> None:
     agent = ScriptedAgent(ToolCall(name="answer", arguments={"answer": "2"}))
-    with their_server(
-        ReasoningGymEnvironment, ReasoningGymAction, ReasoningGymObservation
-    ) as url:
+    with their_server(ReasoningGymEnvironment, ReasoningGymAction, ReasoningGymObservation) as url:
         await run(tmp_path / "run", agent, spec="reasoning_gym:chain_sum", n=2, base_url=url)
     (name,) = {episode.environment for episode in read(tmp_path / "run")}
     assert name == "reasoning_gym:chain_sum"

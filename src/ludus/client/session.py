@@ -32,7 +32,7 @@ class StepResult(Generic[ObsT]):
     """What the model did wrong, if it did: a bad argument, an unknown tool. The episode goes on."""
     malformed: bool = False
     """Whether that was a call that no tool could take, and not a bad move."""
-    shown_before: str = ""
+    shown_before: str = field(default="", repr=False)
     """The part of a cumulative transcript that the episode has shown before."""
 
     @property

@@ -32,6 +32,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """True where a step may take longer than a millisecond: it is then run off the event loop."""
     concurrent: ClassVar[bool] = True
     """False where a second instance in the same process would disturb the first."""
+    needs_reset: ClassVar[bool] = True
+    """False where the constructor begins an episode, so that a step may come before a reset."""
     max_reward: ClassVar[float | None] = 1.0
     """The best return that an episode can have; None where there is no such number."""
 

@@ -54,7 +54,7 @@ class Host:
         self.episode_id: str | None = None
         self.steps = 0
         self._environment: Any = None
-        self._playing = False
+        self._playing = not getattr(contract.cls, "needs_reset", True)
         self._tools = contract.tools
         self._own: Worker | None = None
         self._turn = asyncio.Lock()

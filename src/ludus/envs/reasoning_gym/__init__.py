@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from ludus.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from ludus.envs.reasoning_gym.environment import (
-        ReasoningGym,
-        ReasoningGymAction,
-        ReasoningGymEnv,
-        ReasoningGymObservation,
-    )
+    from ludus.envs.reasoning_gym.client import ReasoningGymEnv
+    from ludus.envs.reasoning_gym.environment import ReasoningGym
+    from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
 
 __all__ = ["ReasoningGym", "ReasoningGymAction", "ReasoningGymEnv", "ReasoningGymObservation"]
+
+_HOMES = {"ReasoningGym": "environment", "ReasoningGymEnv": "client"}
+"""The modules of the names; the rest are models."""
 
 
 def __getattr__(name: str) -> Any:
@@ -29,4 +29,4 @@ def __getattr__(name: str) -> Any:
     if name == "ReasoningGym" and importlib.util.find_spec("reasoning_gym") is None:
         # Only the environment needs the library; a client of a server elsewhere does not.
         raise MissingExtra.of("reasoning", "The reasoning_gym environment")
-    return getattr(importlib.import_module(f"{__name__}.environment"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'models')}"), name)

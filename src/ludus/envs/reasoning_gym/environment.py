@@ -9,35 +9,14 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import Field
-
-from ludus.client.env_client import EnvClient
 from ludus.environment.base import Environment
 from ludus.envs.reasoning_gym.library import DataSet, Question, names
+from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
 from ludus.envs.reasoning_gym.solutions import solution
-from ludus.protocol.types import Action, Observation, State
+from ludus.protocol.types import State
 
 DEFAULT_NAME = "chain_sum"
 DEFAULT_SIZE = 1000
-
-
-class ReasoningGymAction(Action):
-    """Submit the final answer to the question."""
-
-    answer: str = Field(
-        description="The final answer, in the form that the question asks for, and nothing else."
-    )
-
-
-class ReasoningGymObservation(Observation):
-    """A question after a reset; after a step, what the answer was worth."""
-
-    question: str | None = None
-    score: float | None = None
-    correct_answer: str | None = None
-    """The data set's own answer; None where there are many and it names none."""
-    dataset_metadata: dict[str, Any] | None = None
-    """How the question was made. It may hold the answer, so no model is shown it."""
 
 
 class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, State]):
@@ -155,7 +134,3 @@ def _scored(asked: Question, score: float) -> ReasoningGymObservation:
     return ReasoningGymObservation(
         score=score, correct_answer=asked.answer, reward=score, done=True
     )
-
-
-class ReasoningGymEnv(EnvClient[ReasoningGymAction, ReasoningGymObservation, State]):
-    """A typed client for a reasoning_gym server."""

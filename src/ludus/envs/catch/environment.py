@@ -1,13 +1,13 @@
-"""Catch: a ball falls through a grid and a paddle at the bottom has to be under it."""
+"""The game: the grid, the moves, and what a catch is worth."""
 
 from __future__ import annotations
 
 import random
-from typing import Literal
 
 from ludus.data.tools import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
+from ludus.envs.catch.models import Direction
 
 _SHIFT = {"left": -1, "stay": 0, "right": 1}
 
@@ -44,7 +44,7 @@ class Catch(ToolEnvironment):
         )
 
     @tool
-    def move(self, direction: Literal["left", "stay", "right"]) -> str:
+    def move(self, direction: Direction) -> str:
         """Move the paddle by one column; the ball falls by one row.
 
         Args:

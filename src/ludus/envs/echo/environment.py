@@ -1,30 +1,16 @@
-"""Echo: the smallest environment there is, for trying out a connection or a trainer."""
+"""The environment: what is said comes back, and longer messages are worth more."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from ludus.client.env_client import EnvClient
 from ludus.data.tools import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
-from ludus.protocol.types import Action, Observation, State
+from ludus.envs.echo.models import EchoObservation
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty")
-
-
-class EchoAction(Action):
-    """Say something."""
-
-    message: str
-
-
-class EchoObservation(Observation):
-    """What came back."""
-
-    echoed_message: str
-    message_length: int = 0
 
 
 class Echo(ToolEnvironment):
@@ -45,6 +31,10 @@ class Echo(ToolEnvironment):
     """
 
     max_reward = 10.0
+    needs_reset = False  # Scripts written for OpenEnv's echo step without one.
+
+    def __init__(self) -> None:
+        self.reset()
 
     def reset(self, *, seed: int | None = None, limit: int = 100) -> EchoObservation:
         chance = random.Random(seed)
@@ -82,7 +72,3 @@ class Echo(ToolEnvironment):
             return None
         loud = (f"{self.phrase} " * 100)[: self.limit]
         return ToolCall(name="echo_message", arguments={"message": loud})
-
-
-class EchoEnv(EnvClient[EchoAction, EchoObservation, State]):
-    """A typed client for an echo server."""

@@ -1,0 +1,124 @@
+"""The typed clients, imported as from OpenEnv's packages: `x.client`, `x.models`, `x`."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+from conformance.test_our_client_on_their_server import their_server
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+from world import serving
+
+from ludus.environment.registry import find
+from ludus.envs.catch.client import CatchEnv
+from ludus.envs.catch.models import CatchAction, CatchObservation
+from ludus.envs.echo.client import EchoEnv
+from ludus.envs.echo.models import EchoAction
+from ludus.envs.reasoning_gym.client import ReasoningGymEnv
+from ludus.envs.reasoning_gym.models import ReasoningGymAction
+from ludus.envs.wordle.client import WordleEnv
+from ludus.envs.wordle.models import WordleAction, WordleObservation
+
+STEMS = {
+    "catch": "Catch",
+    "echo": "Echo",
+    "reasoning_gym": "ReasoningGym",
+    "wordle": "Wordle",
+}
+
+
+@pytest.mark.parametrize(("name", "stem"), STEMS.items())
+def test_the_package_and_its_modules_have_the_names_that_openenvs_have(
+    name: str, stem: str
+) -> None:
+    package, client, models = (
+        importlib.import_module(f"ludus.envs.{name}{part}") for part in ("", ".client", ".models")
+    )
+    assert getattr(package, f"{stem}Env") is getattr(client, f"{stem}Env")
+    for kind in ("Action", "Observation"):
+        assert getattr(package, stem + kind) is getattr(models, stem + kind)
+
+
+@pytest.mark.parametrize(("name", "stem"), STEMS.items())
+def test_the_models_are_those_of_the_wire(name: str, stem: str) -> None:
+    models = importlib.import_module(f"ludus.envs.{name}.models")
+    contract = find(name)
+    ours = getattr(models, f"{stem}Action").model_json_schema()
+    served = contract.action_schema
+    assert ours["required"] == served["required"]
+    assert ours["properties"].keys() == served["properties"].keys()
+    seen = getattr(models, f"{stem}Observation").model_fields.keys()
+    assert seen == contract.observation.model_fields.keys()
+
+
+def test_wordle_is_played_without_await() -> None:
+    with serving("wordle") as served, WordleEnv(base_url=served.url).sync() as client:
+        first = client.reset(words=["crane"], max_turns=2)
+        assert isinstance(first.observation, WordleObservation)
+        assert "Guesses left: 2" in first.observation.text
+        missed = client.step(WordleAction(word="slate"))
+        assert (missed.reward, missed.done) == (None, False)
+        found = client.step(WordleAction(word="[crane]"))
+        assert (found.reward, found.done, found.observation.reward) == (1.0, True, 1.0)
+        assert client.state().step_count == 2
+
+
+async def test_catch_is_played_to_the_end() -> None:
+    with serving("catch") as served:
+        async with CatchEnv(base_url=served.url) as client:
+            result = await client.reset(seed=1, rows=4, columns=3)
+            assert isinstance(result.observation, CatchObservation)
+            moves = 0
+            while not result.done:
+                result = await client.step(CatchAction(direction="stay"))
+                moves += 1
+            assert moves == 3 and result.reward in (0.0, 1.0)
+
+
+def test_reasoning_gym_is_asked_and_answered() -> None:
+    with serving("reasoning_gym") as served, ReasoningGymEnv(base_url=served.url).sync() as client:
+        asked = client.reset(dataset_name="chain_sum", seed=1, size=1)
+        assert asked.observation.question
+        assert client.step(ReasoningGymAction(answer="no")).done
+
+
+class TheirEchoAction(Action):
+    message: str
+
+
+class TheirEchoObservation(Observation):
+    echoed_message: str
+    message_length: int = 0
+
+
+class TheirEcho(Environment[TheirEchoAction, TheirEchoObservation, State]):
+    """OpenEnv's echo: a step needs no reset."""
+
+    def reset(self, seed: int | None = None, **kwargs: object) -> TheirEchoObservation:
+        return TheirEchoObservation(echoed_message="Ready.", reward=0.0)
+
+    def step(self, action: TheirEchoAction, **kwargs: object) -> TheirEchoObservation:
+        said = action.message
+        return TheirEchoObservation(
+            echoed_message=said, message_length=len(said), reward=0.1 * len(said)
+        )
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+def test_an_echo_script_that_never_resets_gets_the_same_from_both_servers() -> None:
+    def rewards(url: str) -> list[float | None]:
+        with EchoEnv(base_url=url).sync() as client:
+            results = [client.step(EchoAction(message=text)) for text in ("hello", "hi")]
+            assert [result.observation.message_length for result in results] == [5, 2]
+            client.reset()
+            results.append(client.step(EchoAction(message="again")))
+        return [result.reward for result in results]
+
+    with serving("echo") as ours:
+        here = rewards(ours.url)
+    with their_server(TheirEcho, TheirEchoAction, TheirEchoObservation, sessions=1) as theirs:
+        assert here == rewards(theirs) == [pytest.approx(0.5), pytest.approx(0.2), 0.5]
