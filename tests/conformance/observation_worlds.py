@@ -1,11 +1,11 @@
-"""Environments on OpenEnv's bases that send the observations of TextArena, BrowserGym, OpenSpiel
-and CARLA: the same fields, filled the same way, without the games behind them."""
+"""Environments on OpenEnv's bases that send the observations of TextArena, BrowserGym, OpenSpiel,
+CARLA, reasoning_gym and echo: the same fields, filled the same way, without what is behind them."""
 
 from __future__ import annotations
 
 import base64
 import io
-from typing import Any
+from typing import Any, ClassVar
 
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
@@ -177,6 +177,54 @@ class CarlaEnvironment(_Stateless):
     def step(self, action: CarlaAction, **kwargs: Any) -> CarlaObservation:
         return CarlaObservation(
             scene_description="You have stopped.", camera_image=photograph(), rubric_reward=0.5
+        )
+
+
+class ReasoningGymAction(Action):
+    """Submit the final answer."""
+
+    answer: str
+
+
+class ReasoningGymObservation(Observation):
+    question: str | None = None
+    score: float | None = None
+    correct_answer: str | None = None
+    dataset_metadata: dict[str, Any] | None = None
+
+
+class ReasoningGymEnvironment(_Stateless):
+    """One question; remembers which data sets it was asked for."""
+
+    asked: ClassVar[list[Any]] = []
+
+    def reset(self, seed: int | None = None, **kwargs: Any) -> ReasoningGymObservation:
+        self.asked.append(kwargs.get("dataset_name"))
+        return ReasoningGymObservation(question="1 + 1?", dataset_metadata={"answer": "2"})
+
+    def step(self, action: ReasoningGymAction, **kwargs: Any) -> ReasoningGymObservation:
+        return ReasoningGymObservation(score=1.0, correct_answer="2", reward=1.0, done=True)
+
+
+class EchoAction(Action):
+    message: str
+
+
+class EchoObservation(Observation):
+    echoed_message: str
+    message_length: int = 0
+
+
+class EchoEnvironment(_Stateless):
+    """A step needs no reset."""
+
+    def reset(self, seed: int | None = None, **kwargs: Any) -> EchoObservation:
+        return EchoObservation(echoed_message="Echo environment ready!", reward=0.0)
+
+    def step(self, action: EchoAction, **kwargs: Any) -> EchoObservation:
+        said = action.message
+        return EchoObservation(
+            echoed_message=said, message_length=len(said), reward=0.1 * len(said)
         )
 
 

@@ -30,7 +30,7 @@ from ludus.rollout.tuning import Tuning
 
 @contextmanager
 def their_server(cls: type, action: type, observation: type, *, sessions: int = 4) -> Iterator[str]:
-    app = create_fastapi_app(cls, action, observation, max_concurrent_envs=sessions)
+    app = create_fastapi_app(cls, action, observation, max_concurrent_envs=4)
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))

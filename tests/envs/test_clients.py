@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 
 import pytest
+from conformance import observation_worlds as theirs
 from conformance.test_our_client_on_their_server import their_server
-from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.types import Action, Observation, State
 from world import serving
 
 from ludus.environment.registry import find
@@ -83,32 +82,6 @@ def test_reasoning_gym_is_asked_and_answered() -> None:
         assert client.step(ReasoningGymAction(answer="no")).done
 
 
-class TheirEchoAction(Action):
-    message: str
-
-
-class TheirEchoObservation(Observation):
-    echoed_message: str
-    message_length: int = 0
-
-
-class TheirEcho(Environment[TheirEchoAction, TheirEchoObservation, State]):
-    """OpenEnv's echo: a step needs no reset."""
-
-    def reset(self, seed: int | None = None, **kwargs: object) -> TheirEchoObservation:
-        return TheirEchoObservation(echoed_message="Ready.", reward=0.0)
-
-    def step(self, action: TheirEchoAction, **kwargs: object) -> TheirEchoObservation:
-        said = action.message
-        return TheirEchoObservation(
-            echoed_message=said, message_length=len(said), reward=0.1 * len(said)
-        )
-
-    @property
-    def state(self) -> State:
-        return State()
-
-
 def test_an_echo_script_that_never_resets_gets_the_same_from_both_servers() -> None:
     def rewards(url: str) -> list[float | None]:
         with EchoEnv(base_url=url).sync() as client:
@@ -120,5 +93,5 @@ def test_an_echo_script_that_never_resets_gets_the_same_from_both_servers() -> N
 
     with serving("echo") as ours:
         here = rewards(ours.url)
-    with their_server(TheirEcho, TheirEchoAction, TheirEchoObservation, sessions=1) as theirs:
-        assert here == rewards(theirs) == [pytest.approx(0.5), pytest.approx(0.2), 0.5]
+    with their_server(theirs.EchoEnvironment, theirs.EchoAction, theirs.EchoObservation) as url:
+        assert here == rewards(url) == [pytest.approx(0.5), pytest.approx(0.2), 0.5]

@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conformance.observation_worlds import (
+    ReasoningGymAction,
+    ReasoningGymEnvironment,
+    ReasoningGymObservation,
+)
 from conformance.openenv_worlds import GuessAction, GuessEnvironment, GuessObservation
 from conformance.test_our_client_on_their_server import their_server
 from program import run_ludus
@@ -13,7 +18,6 @@ from world import Counter, serving
 
 from ludus import ToolCall
 from ludus.agents.scripted import ScriptedAgent
-from ludus.envs.reasoning_gym import ReasoningGymAction, ReasoningGymObservation
 from ludus.errors import BadSetting
 from ludus.rollout.server_name import name_to_record, names_at
 from rollout.collecting import Ending, read, run
@@ -111,19 +115,6 @@ def test_the_command_warns_once_and_goes_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).count("GuessEnvironment") >= 1
     assert {episode.environment for episode in read(tmp_path / "run")} == {"GuessEnvironment"}
-
-
-class ReasoningGymEnvironment(GuessEnvironment):
-    """Named like OpenEnv's, and like it asks for the data set in its reset."""
-
-    asked: list[Any] = []  # noqa: RUF012 - shared on purpose: the test looks at it
-
-    def reset(self, seed: int | None = None, **kwargs: Any) -> Any:
-        self.asked.append(kwargs.get("dataset_name"))
-        return ReasoningGymObservation(question="1 + 1?")
-
-    def step(self, action: Any, **kwargs: Any) -> Any:
-        return ReasoningGymObservation(score=1.0, reward=1.0, done=True)
 
 
 async def test_the_tutorials_command_works_on_a_server_named_as_openenvs(tmp_path: Path) -> None:
