@@ -59,6 +59,8 @@ from ludus.protocol.render import render, view
             'items:\n{"id": 1, "at": [0, 2]}\n{"id": 2}',
         ),
         ({"probabilities": [0.0, 1.0, 0.30000001192092896]}, "probabilities: [0, 1, 0.3]"),
+        ({"text": "ACGT" * 5000}, "ACGT" * 5000),
+        ({"tool_name": "t", "result": "ACGT" * 5000}, "ACGT" * 5000),
         ({"audio": "QUJD" * 5000}, "audio: [20000 characters of encoded data, not shown]"),
         ({"depth": [[0.5] * 64] * 64}, "depth: [64 x 64 numbers, not shown]"),
         (

@@ -43,6 +43,7 @@ def recorded(spec: str, *served: str, has_variants: bool = False) -> tuple[str, 
         ("catch", ["catch"]),
         ("world:Counter", ["world:Counter"]),
         ("my_package.maze:Maze", ["MazeEnvironment"]),
+        ("maze:Easy", ["maze"]),
         ("catch", []),
     ],
 )
@@ -60,6 +61,7 @@ def test_the_same_environment_under_another_name_keeps_the_name_that_was_asked_f
         ("wordle", ["reasoning_gym:sudoku"]),
         ("world:Counter", ["wordle"]),
         ("maze:easy", ["maze:hard"]),
+        ("world:Counter", ["world:Two"]),
     ],
 )
 def test_another_environment_of_this_machine_is_refused(spec: str, served: list[str]) -> None:

@@ -51,13 +51,13 @@ def json_text(name: str, value: Any, images: Images) -> str:
     if (image := _image(name, value)) is not None:
         images.append((name, image))
         return ""
-    readable = _readable(name, value, images)
-    return readable if isinstance(readable, str) else _json(readable)
+    return value if isinstance(value, str) else _json(_readable(name, value, images))
 
 
 def label(name: str, text: str) -> str:
     """A field under its name."""
-    return f"{name}:\n{text.strip(chr(10))}" if "\n" in text else f"{name}: {text}"
+    text = text.strip("\n")
+    return f"{name}:\n{text}" if "\n" in text else f"{name}: {text}"
 
 
 def is_chat(value: Any) -> bool:

@@ -120,7 +120,9 @@ class _Reader:
 
     def _show(self, name: str) -> None:
         value = self._observation[name]
-        text = field_text(name, value, self._observation, self._view.images)
+        text: str = value
+        if name != self._main:
+            text = field_text(name, value, self._observation, self._view.images)
         if isinstance(value, str) and text and self._is_repeated(text.strip()):
             self._view.hidden[name] = REPEATED
             return

@@ -48,17 +48,17 @@ def name_to_record(
     """
     if not served:
         return spec
-    same = next((name for name in served if _key(name) == _key(spec)), None)
+    same = next((name for name in served if _keys(name) & _keys(spec)), None)
     if same is None:
         known = {_key(name) for name in registered()}
-        if other := next((name for name in served if _key(name) in known), None):
+        if other := next((name for name in served if _keys(name) & known), None):
             raise _refusal(base_url, other, spec)
         warn(
             f"{base_url} serves {served[0]!r}, not {spec!r}: "
             f"the episodes are recorded as {served[0]!r}."
         )
         return served[0]
-    asked, offered = _variant(spec), _variant(same)
+    asked, offered = spec.partition(":")[2], same.partition(":")[2]
     if asked and offered and asked != offered and not has_variants:
         raise _refusal(base_url, same, spec)
     return same if offered and not asked else spec
@@ -71,23 +71,16 @@ def _refusal(base_url: str, name: str, spec: str) -> BadSetting:
     )
 
 
-def _key(name: str) -> str:
-    """The words of a name, without its variant: `ReasoningGymEnvironment` is `reasoninggym`.
+def _keys(name: str) -> set[str]:
+    """What a name may be known by: `name` of `name:variant`, `Class` of `package.module:Class`."""
+    base, _, rest = name.partition(":")
+    return {_key(base), _key(rest)} if rest[:1].isupper() else {_key(base)}
 
-    Of a class, `package.module:Maze`, the class; the same one may be in another package elsewhere.
-    """
-    base, _, rest = name.rpartition("/")[2].partition(":")
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", rest if _is_class(rest) else base)
+
+def _key(name: str) -> str:
+    """The words of a name: `somebody/reasoning-gym`, `ReasoningGymEnvironment` -> reasoninggym."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.rpartition("/")[2])
     words = re.findall("[a-z0-9]+", spaced.lower())
     while len(words) > 1 and words[-1] in _SUFFIXES:
         words.pop()
     return "".join(words)
-
-
-def _variant(name: str) -> str:
-    rest = name.partition(":")[2]
-    return "" if _is_class(rest) else rest
-
-
-def _is_class(rest: str) -> bool:
-    return rest[:1].isupper() and rest.isidentifier()
