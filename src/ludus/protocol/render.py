@@ -67,6 +67,9 @@ def render(observation: Mapping[str, Any], *, shown_before: str = "") -> Content
 
     `shown_before` is the part of the transcript that earlier observations have shown.
     """
+    filled = [name for name in observation if observation[name] not in _EMPTY]
+    if filled == ["text"] and isinstance(text := observation["text"], str):
+        return text  # Most observations of most environments: a step should cost little.
     return view(observation, shown_before=shown_before).content
 
 
