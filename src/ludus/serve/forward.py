@@ -6,7 +6,6 @@ the number of its worker.
 
 from __future__ import annotations
 
-import asyncio
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,9 +17,9 @@ from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, UnixConnector
 from fastapi import Request
 from fastapi.responses import Response
 from websockets.asyncio.client import ClientConnection, unix_connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from ludus.serve.lines import Message, Receive, Send
+from ludus.serve.lines import Message, Receive, Send, in_background
 from ludus.serve.sockets import SocketEndpoint
 
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "server"}
@@ -110,8 +109,10 @@ async def _pipe(door: Path, scope: Message, receive: Receive, send: Send) -> Non
             additional_headers=headers,
             compression=None,
             max_size=None,
+            # Replies wait in the other worker, which stops answering, and not here.
+            max_queue=1,
         )
-    except OSError:
+    except (OSError, InvalidHandshake):
         # That worker has died, and its sessions with it.
         await send({"type": "websocket.accept", "headers": []})
         await send({"type": "websocket.close", "code": 1012})
@@ -123,7 +124,7 @@ async def _pipe(door: Path, scope: Message, receive: Receive, send: Send) -> Non
         if name.lower().startswith("ludus-")
     ]
     await send({"type": "websocket.accept", "headers": told})
-    inward = asyncio.ensure_future(_inward(receive, inner))
+    inward = in_background(_inward(receive, inner))
     try:
         await _outward(inner, send)
     finally:

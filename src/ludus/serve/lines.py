@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
@@ -33,6 +33,13 @@ class Gone(Exception):
 
     def __init__(self, clean: bool = False) -> None:
         self.clean = clean
+
+
+def in_background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task whose failure may go unnoticed: it is not logged when nobody asks for the result."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
 
 
 class Line:
@@ -80,7 +87,7 @@ class Line:
             if len(self._backlog) >= _BACKLOG:
                 await asyncio.wait((work,))
                 break
-            self._early = self._early or asyncio.ensure_future(self._next())
+            self._early = self._early or in_background(self._next())
             await asyncio.wait((work, self._early), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 early, self._early = self._early, None

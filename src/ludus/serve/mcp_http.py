@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -85,8 +86,9 @@ class McpSocket:
             refused = RpcRefused(
                 RpcCode.SERVER_ERROR, str(error), data=getattr(error, "details", None)
             )
-            await line.send(to_json(failure(refused)))
-            await line.close()
+            with suppress(Gone):
+                await line.send(to_json(failure(refused)))
+                await line.close()
             return
         try:
             while True:

@@ -32,7 +32,7 @@ from ludus.serve.forward import Forwarder
 from ludus.serve.metrics import WIDTH, Metrics
 from ludus.serve.settings import ServeSettings
 from ludus.serve.slots import Slots
-from ludus.serve.upgrade import UpgradingProtocol
+from ludus.serve.upgrade import PatientWebSocket, UpgradingProtocol
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _BACKLOG = 4096
@@ -106,7 +106,7 @@ def make_server(
     config = uvicorn.Config(
         app,
         http=partial(UpgradingProtocol, door=app.state.door),  # type: ignore[arg-type]
-        ws="websockets-sansio",
+        ws=partial(PatientWebSocket, send_timeout=settings.send_timeout),  # type: ignore[arg-type]
         ws_max_size=settings.max_frame,
         ws_ping_interval=settings.ping_interval,
         ws_ping_timeout=settings.ping_interval,

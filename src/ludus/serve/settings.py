@@ -28,5 +28,7 @@ class ServeSettings:
     """Bytes that one message may have."""
     ping_interval: float = 20.0
     """Seconds between pings; a socket that does not answer in as many is half-open: it is freed."""
+    send_timeout: float = 60.0
+    """Seconds in which a client must take at least some of a reply; else it is disconnected."""
     shutdown_timeout: float = 30.0
     """Seconds that running steps get to finish when the server is told to stop."""

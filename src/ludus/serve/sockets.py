@@ -19,6 +19,7 @@ class SocketEndpoint:
         self._sessions = sessions
         self._rpc = rpc
         self.max_frame = sessions.settings.max_frame
+        self.send_timeout = sessions.settings.send_timeout
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """As an ASGI application."""

@@ -28,11 +28,14 @@ from picows import (
 
 # picows offers no public way to take over a connection that is open already.
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from ludus.serve.lines import Gone, Line
 from ludus.serve.settings import ServeSettings
 from ludus.serve.sockets import SocketEndpoint
+from ludus.serve.write_timeout import WriteTimeout
 
 _TEXT = WSMsgType.TEXT
 _MOST_WAITING = 64
@@ -55,6 +58,30 @@ class UpgradingProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, door: Door, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._door = door
+        self._write_timeout = WriteTimeout(door.settings.send_timeout)
+        self._running: RequestResponseCycle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timeout.start(self.transport)
+
+    def resume_writing(self) -> None:
+        self._write_timeout.stop()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._write_timeout.stop()
+        self.pipeline.clear()
+        if self._running is not None:
+            # uvicorn tells only the last of several pipelined requests, which then is not the one
+            # that is being answered.
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def handle_websocket_upgrade(self) -> None:
         door, headers = self._door, list(self.scope["headers"])
@@ -71,6 +98,26 @@ class UpgradingProtocol(HttpToolsProtocol):
         self.transport.set_protocol(protocol)
 
 
+class PatientWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket protocol for all other upgrades, with a time-out for writing."""
+
+    def __init__(self, *args: Any, send_timeout: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._write_timeout = WriteTimeout(send_timeout)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timeout.start(self.transport)
+
+    def resume_writing(self) -> None:
+        self._write_timeout.stop()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._write_timeout.stop()
+        super().connection_lost(exc)
+
+
 class FastLine(WSListener, Line):
     """A line whose frames are parsed in C."""
 
@@ -85,7 +132,10 @@ class FastLine(WSListener, Line):
         """Messages that were left to whoever receives, until `answered` is called for each."""
         self._parts: list[bytes] = []
         self._clean = False
-        self._deaf = False
+        self._queue_full = False
+        self._write_paused = False
+        self._writable = asyncio.Event()
+        self._write_timeout = WriteTimeout(endpoint.send_timeout)
         self._max_size = endpoint.max_frame
         self._transport: WSTransport
         self._task: asyncio.Task[None]
@@ -113,20 +163,42 @@ class FastLine(WSListener, Line):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._connections.discard(self)
+        self._write_timeout.stop()
+        self._write_paused = False
+        self._writable.set()
         self.direct = None
         self._arrived.put_nowait(Gone(clean=self._clean))
 
     def pause_writing(self) -> None:
-        """The client does not read: then we do not listen."""
-        self._listen(False)
+        """Replies are not taken: no further request is read or answered until they are."""
+        self._write_paused = True
+        self._writable.clear()
+        self._pause_or_resume_reading()
+        self._write_timeout.start(self._transport.underlying_transport)
 
     def resume_writing(self) -> None:
-        self._listen(True)
+        self._write_timeout.stop()
+        self._write_paused = False
+        self._writable.set()
+        self._pause_or_resume_reading()
 
-    def _listen(self, willing: bool) -> None:
+    def send_user_specific_ping(self, transport: WSTransport) -> None:
+        """Ping, unless we are the ones who do not read: the pong would not reach us."""
+        if self._write_paused or self._queue_full:
+            notify = transport.notify_user_specific_pong_received
+            # picows begins to wait for the pong after this call has returned.
+            asyncio.get_running_loop().call_soon(notify)
+        else:
+            transport.send_ping()
+
+    def _pause_or_resume_reading(self) -> None:
         wire = self._transport.underlying_transport
-        if not wire.is_closing():
-            (wire.resume_reading if willing else wire.pause_reading)()
+        if wire.is_closing():
+            return
+        if self._write_paused or self._queue_full:
+            wire.pause_reading()
+        else:
+            wire.resume_reading()
 
     def shutdown(self) -> None:
         """uvicorn is stopping."""
@@ -134,6 +206,8 @@ class FastLine(WSListener, Line):
         self._transport.disconnect()
 
     async def send(self, text: bytes) -> None:
+        if self._write_paused:
+            await self._writable.wait()
         if self._transport.is_disconnected:
             raise Gone
         self._transport.send(WSMsgType.TEXT, text)
@@ -143,15 +217,17 @@ class FastLine(WSListener, Line):
         if not self._transport.is_disconnected:
             self._transport.send_close(WSCloseCode(code))
             self._transport.disconnect()
+            # The close frame too waits until the client has taken what was sent before.
+            self._write_timeout.start(self._transport.underlying_transport)
 
     def answered(self) -> None:
         self._unanswered -= 1
 
     async def _next(self) -> bytes:
         arrived = await self._arrived.get()
-        if self._deaf and self._arrived.empty():
-            self._deaf = False
-            self._listen(True)
+        if self._queue_full and self._arrived.empty():
+            self._queue_full = False
+            self._pause_or_resume_reading()
         if isinstance(arrived, Gone):
             # Whoever asks again is told again.
             self._arrived.put_nowait(arrived)
@@ -160,18 +236,19 @@ class FastLine(WSListener, Line):
 
     def _take(self, payload: bytes) -> None:
         direct = self.direct
-        # Not past a message that is still being answered, though it is in the queue no longer.
-        if direct is not None and not self._unanswered:
+        # Not past a message that is still being answered, though it is in the queue no longer, and
+        # not for a client that does not take its replies.
+        if direct is not None and not self._unanswered and not self._write_paused:
             reply = direct(payload)
             if reply is not None:
                 self._transport.send(_TEXT, reply)
                 return
         self._unanswered += 1
         self._arrived.put_nowait(payload)
-        if self._arrived.qsize() >= _MOST_WAITING and not self._deaf:
+        if self._arrived.qsize() >= _MOST_WAITING and not self._queue_full:
             # It sends faster than it is answered: the rest waits on its side.
-            self._deaf = True
-            self._listen(False)
+            self._queue_full = True
+            self._pause_or_resume_reading()
 
     def _collect(self, frame: WSFrame) -> None:
         """A message that comes in several frames."""

@@ -1,0 +1,48 @@
+"""Closing connections whose client does not take what was sent to it.
+
+All three protocols of the server (HTTP, uvicorn's WebSockets, the fast WebSockets) stop answering a
+client while the write buffer of its connection is above the high-water mark. This module ends the
+wait when nothing leaves the buffer any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class WriteTimeout:
+    """Abort a connection if not one byte leaves its write buffer for `seconds`.
+
+    A slow client that takes at least something in that time is left alone.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._transport: asyncio.WriteTransport
+        self._buffered = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, transport: asyncio.WriteTransport) -> None:
+        """Begin to watch; called when the transport pauses writing, or is closed."""
+        self._transport = transport
+        if self._timer is None:
+            self._watch()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _watch(self) -> None:
+        self._buffered = self._transport.get_write_buffer_size()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        buffered = self._transport.get_write_buffer_size()
+        if buffered >= self._buffered > 0:
+            # Not `close`, which waits until the buffer is empty.
+            self._transport.abort()
+        elif buffered:
+            self._watch()
