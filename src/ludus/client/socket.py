@@ -269,4 +269,9 @@ def authorized(headers: Mapping[str, str] | None, token: str | None) -> dict[str
 def refused(base_url: str, status: int) -> ConnectFailed:
     if status in (401, 403):
         return ConnectFailed(f"{base_url} wants a token, or another one (HTTP {status}).")
+    if status == 421:
+        return ConnectFailed(
+            f"{base_url} does not answer to that host name (HTTP 421): use 127.0.0.1 or localhost, "
+            "or start the server with --allow-host."
+        )
     return ConnectFailed(f"{base_url} does not answer as an environment server (HTTP {status}).")

@@ -6,24 +6,25 @@ closes it. A step begins an episode of its own first. Sessions live on `/ws` and
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.environment.contract import Contract
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import readable_errors, result_payload
 from ludus.protocol.types import EnvironmentMetadata
+from ludus.serve.access import Access, AccessMiddleware, client_address
 from ludus.serve.forward import Forwarder
 from ludus.serve.mcp import McpEndpoint
+from ludus.serve.mcp_http import SESSION as MCP_SESSION_HEADER
 from ludus.serve.mcp_http import McpHttp, McpSocket
 from ludus.serve.metrics import Metrics
 from ludus.serve.sessions import ServedSession, Sessions
@@ -54,6 +55,7 @@ class StepRequest(BaseModel):
 
     action: dict[str, Any]
     timeout_s: float | None = Field(default=None, gt=0)
+    """Shortens the server's own step_timeout; it cannot be made longer."""
     request_id: str | None = Field(default=None, max_length=255)
 
 
@@ -77,7 +79,7 @@ def create_app(
 ) -> FastAPI:
     """The application that serves one environment. `app.state.sessions` holds its sessions."""
     settings = settings or ServeSettings()
-    slots = slots or Slots(settings.max_sessions)
+    slots = slots or Slots(settings.max_sessions, per_client=settings.max_sessions_per_client)
     sessions = Sessions(contract, settings, slots, worker=worker, metrics=metrics)
     forwarder = forwarder or Forwarder(worker, [])
     rpc = McpEndpoint(sessions)
@@ -92,11 +94,9 @@ def create_app(
         title=contract.spec, description=contract.description, version="1.0.0", lifespan=lifespan
     )
     sockets = SocketEndpoint(sessions, rpc.in_session)
-    guard = Guard(settings.token)
+    access = Access(settings)
     app.state.sessions = sessions
-    app.state.door = Door(
-        sockets, settings, lambda scope: guard.admits(scope) and forwarder.is_here(scope)
-    )
+    app.state.door = Door(sockets, settings, access.refusal, forwarder.is_here)
     app.router.routes += [
         WebSocketRoute("/ws", forwarder.sockets(sockets)),
         WebSocketRoute("/mcp", McpSocket(sessions, rpc)),
@@ -105,7 +105,16 @@ def create_app(
     _add_episode_routes(app, sessions)
     McpHttp(sessions, rpc, forwarder).add_to(app)
     add_task_routes(app, sessions)
-    app.add_middleware(GuardedApp, guard=guard, max_body=settings.max_frame)
+    app.add_middleware(AccessMiddleware, access=access, max_body=settings.max_frame)
+    if settings.allow_origins:
+        # Outermost: a preflight request carries no token.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[MCP_SESSION_HEADER],
+        )
     return app
 
 
@@ -134,9 +143,9 @@ def _add_information(app: FastAPI, contract: Contract, sessions: Sessions) -> No
 
 def _add_episode_routes(app: FastAPI, sessions: Sessions) -> None:
     @asynccontextmanager
-    async def one() -> AsyncIterator[ServedSession]:
+    async def one(request: Request) -> AsyncIterator[ServedSession]:
         try:
-            session = await sessions.create()
+            session = await sessions.create(client=client_address(request.scope))
         except SessionError as error:
             raise _http_error(error) from None
         try:
@@ -149,22 +158,23 @@ def _add_episode_routes(app: FastAPI, sessions: Sessions) -> None:
     @app.post("/reset", openapi_extra=_body_of(ResetRequest), response_model=ResultReply)
     async def reset(request: Request) -> Any:
         body = await read_body(request, ResetRequest)
-        async with one() as session:
+        async with one(request) as session:
             task = body.model_dump(exclude_unset=True)
             return _json(result_payload(await session.reset(task)))
 
     @app.post("/step", openapi_extra=_body_of(StepRequest), response_model=ResultReply)
     async def step(request: Request) -> Any:
         body = await read_body(request, StepRequest)
-        async with one() as session:
+        async with one(request) as session:
             if body.timeout_s is not None:
-                session.host.step_timeout = body.timeout_s
+                limit = session.host.step_timeout
+                session.host.step_timeout = min(body.timeout_s, limit or body.timeout_s)
             await session.reset({})
             return _json(result_payload(await session.step(body.action)))
 
     @app.get("/state", response_model=dict[str, Any])
-    async def state() -> Any:
-        async with one() as session:
+    async def state(request: Request) -> Any:
+        async with one(request) as session:
             return _json(await session.host.state())
 
 
@@ -191,66 +201,9 @@ def _http_error(error: SessionError) -> HTTPException:
         return HTTPException(422, error.details.get("errors") or [{"msg": str(error)}])
     if isinstance(error, CapacityReached):
         wait = str(int(error.details["retry_after_s"]))
-        return HTTPException(503, {"message": str(error)}, headers={"Retry-After": wait})
+        status = 429 if "max_sessions_per_client" in error.details else 503
+        return HTTPException(status, {"message": str(error)}, headers={"Retry-After": wait})
     if isinstance(error, SessionLost):
         return HTTPException(503, {"message": str(error)})
     code = error.code if isinstance(error, WireError) else ""
     return HTTPException(_STATUS.get(code, 500), {"message": str(error), "code": code})
-
-
-class Guard:
-    """Knows the token. `/health` is open to all."""
-
-    def __init__(self, token: str | None) -> None:
-        self._expected = f"Bearer {token}".encode() if token else None
-
-    def admits(self, scope: Mapping[str, Any]) -> bool:
-        if self._expected is None or scope["path"] == "/health":
-            return True
-        given: bytes = dict(scope["headers"]).get(b"authorization", b"")
-        return secrets.compare_digest(given, self._expected)
-
-
-class GuardedApp:
-    """Lets through who knows the token, and what is not too large."""
-
-    def __init__(self, app: ASGIApp, *, guard: Guard, max_body: int) -> None:
-        self._app, self._guard, self._max_body = app, guard, max_body
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-        elif not self._guard.admits(scope):
-            await _turn_away(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._app(scope, receive, send)
-        else:
-            await self._app(scope, self._bounded(receive), send)
-
-    def _bounded(self, receive: Receive) -> Receive:
-        seen = 0
-
-        async def bounded() -> Any:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._max_body:
-                raise HTTPException(413, f"The body is larger than {self._max_body} bytes.")
-            return message
-
-        return bounded
-
-
-async def _turn_away(scope: Scope, receive: Receive, send: Send) -> None:
-    words = {"detail": "This server wants a token: send 'Authorization: Bearer TOKEN'."}
-    reply = JSONResponse(words, 401, headers={"WWW-Authenticate": "Bearer"})
-    if scope["type"] == "http":
-        await reply(scope, receive, send)
-        return
-    await receive()
-    prefix = "websocket.http.response"
-    if prefix not in scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    await send({"type": f"{prefix}.start", "status": 401, "headers": reply.raw_headers})
-    await send({"type": f"{prefix}.body", "body": reply.body})

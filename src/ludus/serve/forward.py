@@ -19,6 +19,7 @@ from fastapi.responses import Response
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from ludus.serve.access import CLIENT_HEADER, client_address
 from ludus.serve.lines import Message, Receive, Send, in_background
 from ludus.serve.sockets import SocketEndpoint
 
@@ -49,6 +50,7 @@ class Forwarder:
         if client is None:
             client = self._clients[door] = _client(door)
         headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
+        headers[CLIENT_HEADER] = client_address(request.scope)
         url = f"http://worker{request.url.path}"
         # As a file: of bytes above one megabyte aiohttp says that they block.
         async with client.request(

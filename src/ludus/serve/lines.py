@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from ludus.protocol.frames import RESUME_HEADER
+from ludus.serve.access import client_address
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -54,6 +55,7 @@ class Line:
         self.replies = int(replies) if replies.isdecimal() else None
         """How many replies a returning client has; None for one that does not return."""
         self.resumable = RESUME_HEADER.encode() in dict(scope["headers"])
+        self.client = client_address(scope)
         self.direct: Direct | None = None
         """Answers a message at once, or with None leaves it to whoever receives."""
         self._backlog: deque[bytes] = deque()

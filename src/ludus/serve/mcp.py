@@ -8,6 +8,7 @@ JSON-RPC errors.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ludus import __version__
@@ -21,7 +22,16 @@ from ludus.serve.sessions import ServedSession, Sessions
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 _BAD_PARAMS = ("tool_not_found", "invalid_args")
 
-Method = Callable[[RpcRequest, ServedSession | None], Awaitable[Any]]
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request: a client, and the session that it has, if it has one."""
+
+    client: str
+    session: ServedSession | None = None
+
+
+Method = Callable[[RpcRequest, Caller], Awaitable[Any]]
 
 
 class McpEndpoint:
@@ -39,7 +49,7 @@ class McpEndpoint:
         }
 
     async def answer(
-        self, body: str | bytes | Mapping[str, Any], session: ServedSession | None = None
+        self, body: str | bytes | Mapping[str, Any], caller: Caller
     ) -> dict[str, Any] | None:
         """The response to one request; None for a notification."""
         id = None
@@ -52,7 +62,7 @@ class McpEndpoint:
                 raise RpcRefused(
                     RpcCode.METHOD_NOT_FOUND, f"Method not found: {request.method[:80]}"
                 )
-            return success(await self._methods[request.method](request, session), id)
+            return success(await self._methods[request.method](request, caller), id)
         except RpcRefused as refused:
             return failure(refused, id)
         except SessionError as error:
@@ -62,10 +72,10 @@ class McpEndpoint:
         self, session: ServedSession, body: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """The `mcp` frames of a socket."""
-        return await self.answer(body, session)
+        return await self.answer(body, Caller(session.client, session))
 
-    async def _initialize(self, request: RpcRequest, session: ServedSession | None) -> Any:
-        asked = request.params.get("protocolVersion")
+    async def _initialize(self, request: RpcRequest, caller: Caller) -> Any:
+        asked, session = request.params.get("protocolVersion"), caller.session
         if session is None:
             raise RpcRefused(RpcCode.INVALID_REQUEST, "initialize needs a connection of its own.")
         session.speaks_mcp = True
@@ -79,39 +89,41 @@ class McpEndpoint:
             "instructions": f"{contract.description}\n\n{words}",
         }
 
-    async def _ping(self, request: RpcRequest, session: ServedSession | None) -> Any:
+    async def _ping(self, request: RpcRequest, caller: Caller) -> Any:
         return {}
 
-    async def _list_tools(self, request: RpcRequest, session: ServedSession | None) -> Any:
-        borrowed = self._borrowed(request, session)
+    async def _list_tools(self, request: RpcRequest, caller: Caller) -> Any:
+        borrowed = self._borrowed(request, caller)
         declared = self._sessions.contract.tools
         if declared is None:
             async with borrowed as one:
                 declared = await one.host.tools()
         return {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in declared]}
 
-    async def _call_tool(self, request: RpcRequest, session: ServedSession | None) -> Any:
+    async def _call_tool(self, request: RpcRequest, caller: Caller) -> Any:
         name, arguments = request.params.get("name"), request.params.get("arguments") or {}
         if not isinstance(name, str) or not name:
             raise RpcRefused(RpcCode.INVALID_PARAMS, "Missing 'name' in params.")
         if not isinstance(arguments, Mapping):
             raise RpcRefused(RpcCode.INVALID_PARAMS, "'arguments' must be an object.")
-        async with self._borrowed(request, session) as one:
+        async with self._borrowed(request, caller) as one:
             if one.host.episode_id is None and one.host.contract.native:
                 await one.reset({})
             action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
             seen = result_payload(await one.step(action))
             return _tool_result(seen, as_results=one.speaks_mcp)
 
-    async def _create(self, request: RpcRequest, session: ServedSession | None) -> Any:
-        made = session or await self._sessions.create(kept=True)
+    async def _create(self, request: RpcRequest, caller: Caller) -> Any:
+        made = caller.session
+        if made is None:
+            made = await self._sessions.create(kept=True, client=caller.client)
         return {"session_id": made.id}
 
-    async def _close(self, request: RpcRequest, session: ServedSession | None) -> Any:
+    async def _close(self, request: RpcRequest, caller: Caller) -> Any:
         id = _session_id(request)
         if not id:
             raise RpcRefused(RpcCode.INVALID_PARAMS, "'session_id' is required.")
-        if session is not None and id == session.id:
+        if caller.session is not None and id == caller.session.id:
             raise RpcRefused(
                 RpcCode.INVALID_REQUEST, "This session is the socket's own: close the socket."
             )
@@ -123,24 +135,26 @@ class McpEndpoint:
         await self._sessions.destroy(target)
         return {"session_id": id, "closed": True}
 
-    def _borrowed(self, request: RpcRequest, session: ServedSession | None) -> _Borrowed:
+    def _borrowed(self, request: RpcRequest, caller: Caller) -> _Borrowed:
+        session = caller.session
         if session is None and (id := _session_id(request)):
             session = self._sessions.get(id)
-        return _Borrowed(self._sessions, session)
+        return _Borrowed(self._sessions, Caller(caller.client, session))
 
 
 class _Borrowed:
     """The caller's session, or one that lives for this call only."""
 
-    def __init__(self, sessions: Sessions, session: ServedSession | None) -> None:
-        self._sessions, self._given = sessions, session
+    def __init__(self, sessions: Sessions, caller: Caller) -> None:
+        self._sessions, self._caller = sessions, caller
 
     async def __aenter__(self) -> ServedSession:
-        self._used = self._given or await self._sessions.create()
+        given, client = self._caller.session, self._caller.client
+        self._used = given or await self._sessions.create(client=client)
         return self._used
 
     async def __aexit__(self, *_: object) -> None:
-        if self._given is None:
+        if self._caller.session is None:
             await self._sessions.destroy(self._used)
 
 

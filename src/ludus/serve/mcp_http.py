@@ -11,9 +11,10 @@ from pydantic_core import from_json, to_json
 
 from ludus.errors import SessionError, SessionLost
 from ludus.protocol.jsonrpc import RpcCode, RpcRefused, failure
+from ludus.serve.access import client_address
 from ludus.serve.forward import Forwarder
 from ludus.serve.lines import AsgiLine, Gone, Message, Receive, Send
-from ludus.serve.mcp import McpEndpoint
+from ludus.serve.mcp import Caller, McpEndpoint
 from ludus.serve.sessions import ServedSession, Sessions
 
 SESSION = "mcp-session-id"
@@ -42,7 +43,7 @@ class McpHttp:
             lost = isinstance(error, SessionLost)
             refused = RpcRefused(RpcCode.SERVER_ERROR, str(error))
             return JSONResponse(failure(refused, message.get("id")), 404 if lost else 200)
-        answer = await self._rpc.answer(body, session)
+        answer = await self._rpc.answer(body, Caller(client_address(request.scope), session))
         if answer is None:
             return Response(status_code=202)
         headers = {SESSION: session.id} if session is not None else None
@@ -66,7 +67,7 @@ class McpHttp:
 
     async def _session(self, request: Request, message: dict[str, Any]) -> ServedSession | None:
         if message.get("method") == "initialize":
-            return await self._sessions.create(kept=True)
+            return await self._sessions.create(kept=True, client=client_address(request.scope))
         id = request.headers.get(SESSION)
         return self._sessions.get(id) if id else None
 
@@ -81,7 +82,7 @@ class McpSocket:
         line = AsgiLine(scope, receive, send)
         await line.accept({})
         try:
-            session = await self._sessions.create()
+            session = await self._sessions.create(client=line.client)
         except SessionError as error:
             refused = RpcRefused(
                 RpcCode.SERVER_ERROR, str(error), data=getattr(error, "details", None)
@@ -92,7 +93,7 @@ class McpSocket:
             return
         try:
             while True:
-                answer = await self._rpc.answer(await line.receive(), session)
+                answer = await self._rpc.answer(await line.receive(), Caller(line.client, session))
                 if answer is not None:
                     await line.send(to_json(answer, inf_nan_mode="null"))
         except Gone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -27,15 +28,19 @@ from fastapi import FastAPI
 from ludus.environment.contract import Contract
 from ludus.environment.registry import find
 from ludus.errors import LudusError
+from ludus.serve.access import is_loopback, is_origin
 from ludus.serve.app import create_app
 from ludus.serve.forward import Forwarder
 from ludus.serve.metrics import WIDTH, Metrics
 from ludus.serve.settings import ServeSettings
+from ludus.serve.shares import ClientRow, Tables, WorkerTotals, rows_per_worker
 from ludus.serve.slots import Slots
 from ludus.serve.upgrade import PatientWebSocket, UpgradingProtocol
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _BACKLOG = 4096
+_RECEIVE_BUFFER = 256 * 1024
+"""Bytes that the kernel takes from a client ahead of us: requests are small. It is also the most
+that is read and parsed at once, before a client that floods us can be paused."""
 
 
 class ServeRefused(LudusError):
@@ -44,11 +49,19 @@ class ServeRefused(LudusError):
 
 def check_settings(contract: Contract, settings: ServeSettings) -> None:
     """Refuse what would be unsafe or cannot work, with what to do instead."""
-    if settings.host not in LOOPBACK and not settings.token:
+    if not 0 <= settings.port <= 65535:
+        raise ServeRefused(f"There is no port {settings.port}: give --port 0 to 65535.")
+    if not is_loopback(settings.host) and not settings.token:
         raise ServeRefused(
-            f"Binding to {settings.host} without a token would let anybody in. Give --token "
-            "(or set LUDUS_TOKEN), or bind to 127.0.0.1."
+            f"Binding to {settings.host} without a token would let anybody in. Set LUDUS_TOKEN or "
+            "give --token-file (or --token), or bind to 127.0.0.1."
         )
+    for origin in settings.allow_origins:
+        if not is_origin(origin):
+            raise ServeRefused(
+                f"{origin!r} is no origin of a web page: give --allow-origin as https://HOST, "
+                "with :PORT if it has one and without a path, or as *."
+            )
     together = settings.max_sessions if settings.workers == 1 else settings.workers
     if not contract.concurrent and together > 1:
         raise ServeRefused(
@@ -111,6 +124,9 @@ def make_server(
         ws_ping_interval=settings.ping_interval,
         ws_ping_timeout=settings.ping_interval,
         ws_per_message_deflate=False,
+        # Whoever comes through a proxy on this machine counts as the proxy: anybody may claim
+        # another address in X-Forwarded-For.
+        proxy_headers=False,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -126,6 +142,9 @@ def serve(spec: str, settings: ServeSettings, *, ready: Callable[[str], None]) -
     check_settings(contract, settings)
     _allow_many_files()
     shared = settings.workers > 1
+    if shared:
+        # Workers share their port with every process that asks for it: is another server there?
+        _bind(settings.host, settings.port, shared=False).close()
     bound = _bind(settings.host, settings.port, shared=shared)
     port = bound.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -146,14 +165,19 @@ def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
     if shared:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         bound.bind((host, port))
+    except (socket.gaierror, UnicodeError):
+        bound.close()
+        raise ServeRefused(f"There is no host {host!r}: give another --host.") from None
     except OSError as error:
         bound.close()
+        other = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
         raise ServeRefused(
-            f"Port {port} of {host} cannot be used: {error.strerror}. Give another --port."
+            f"Port {port} of {host} cannot be used: {error.strerror}. Give another {other}."
         ) from None
     return bound
 
@@ -169,9 +193,8 @@ def _allow_many_files() -> None:
 class _Shared:
     """What the workers have in common, in shared memory."""
 
-    counts: Any
-    """Sessions, one number a worker."""
-    lock: Any
+    tables: Tables
+    """Sessions, by worker and client."""
     numbers: Any
     """Metrics, one row a worker."""
     up: Any
@@ -183,11 +206,15 @@ class _Supervisor:
     def __init__(self, spec: str, settings: ServeSettings, port: int) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ludus-")
-        self._lock = self._context.Lock()
-        self._counts = self._context.Array("i", settings.workers, lock=False)
+        rows = settings.workers * rows_per_worker(settings.max_sessions)
+        self._tables = Tables(
+            self._context.RawArray(WorkerTotals, settings.workers),
+            self._context.RawArray(ClientRow, rows),
+            self._context.Lock(),
+        )
         self._numbers = self._context.Array("d", settings.workers * WIDTH, lock=False)
         self._up = self._context.Semaphore(0)
-        shared = _Shared(self._counts, self._lock, self._numbers, self._up)
+        shared = _Shared(self._tables, self._numbers, self._up)
         self._arguments = (spec, settings, port, self._folder.name, shared)
         self._workers = settings.workers
         self._patience = settings.shutdown_timeout + 10
@@ -205,7 +232,7 @@ class _Supervisor:
                 for index, process in enumerate(workers):
                     if not process.is_alive() and not self._stopping:
                         print(f"Worker {index} died; starting it again.", file=sys.stderr)
-                        self._counts[index] = 0
+                        self._tables.forget(index)
                         Metrics(self._numbers, index).sessions_are(0)
                         workers[index] = self._start(index)
         finally:
@@ -254,7 +281,12 @@ def _work(
     app = create_app(
         find(spec),
         settings,
-        slots=Slots(settings.max_sessions, counts=shared.counts, worker=index, lock=shared.lock),
+        slots=Slots(
+            settings.max_sessions,
+            per_client=settings.max_sessions_per_client,
+            tables=shared.tables,
+            worker=index,
+        ),
         metrics=Metrics(shared.numbers, index),
         worker=index,
         forwarder=Forwarder(index, doors),

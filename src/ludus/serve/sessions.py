@@ -41,9 +41,13 @@ class ServedSession:
     its line dropped says how many replies it has, and gets the one that it missed.
     """
 
-    def __init__(self, id: str, host: Host, metrics: Metrics, *, kept: bool) -> None:
+    def __init__(
+        self, id: str, host: Host, metrics: Metrics, *, kept: bool, client: str = ""
+    ) -> None:
         self.id = id
         self.host = host
+        self.client = client
+        """The address whose share of the sessions it counts for."""
         self.kept = kept
         """Made by a call rather than by a socket: lives on when a socket leaves."""
         self.speaks_mcp = False
@@ -164,19 +168,21 @@ class Sessions:
             raise SessionLost(f"Unknown session_id: {id[:80]}")
         return session
 
-    async def create(self, *, id: str | None = None, kept: bool = False) -> ServedSession:
-        """Build an environment, once there is a slot for it."""
+    async def create(
+        self, *, id: str | None = None, kept: bool = False, client: str = ""
+    ) -> ServedSession:
+        """Build an environment, once there is a slot for it in the share of this client."""
         if self.draining:
             raise SessionLost("The server is shutting down.")
         self._watch()
-        await self.slots.acquire(self.settings.queue_timeout)
+        await self.slots.acquire(self.settings.queue_timeout, client)
         host = Host(self.contract, step_timeout=self.settings.step_timeout)
         try:
             await host.start()
         except BaseException:
-            self.slots.release()
+            self.slots.release(client)
             raise
-        session = ServedSession(id or self.new_id(), host, self.metrics, kept=kept)
+        session = ServedSession(id or self.new_id(), host, self.metrics, kept=kept, client=client)
         self._open[session.id] = session
         self.metrics.opened()
         self.metrics.sessions_are(len(self._open))
@@ -187,7 +193,7 @@ class Sessions:
         if self._open.pop(session.id, None) is None:
             return
         session.ended = True
-        self.slots.release()
+        self.slots.release(session.client)
         self.metrics.sessions_are(len(self._open))
         if session.running is not None:
             session.running.cancel()

@@ -14,8 +14,15 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     max_sessions: int = 1024
+    max_sessions_per_client: int | None = None
+    """Sessions that one client may hold. None: as many as are free while no other client waits."""
     workers: int = 1
     token: str | None = None
+    allow_hosts: tuple[str, ...] = ()
+    """Host names that the server answers to. Loopback names and `host` always belong to them; a
+    server that is not bound to loopback answers to any name if none is given here."""
+    allow_origins: tuple[str, ...] = ()
+    """Origins of web pages that may use the server, beside its own: `https://host`, or `*`."""
     step_timeout: float | None = 300.0
     """Seconds that a reset or a step may take before its session is given up."""
     idle_timeout: float | None = 3600.0

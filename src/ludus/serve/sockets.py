@@ -61,7 +61,9 @@ class SocketEndpoint:
         assert line.session_id is not None
         if line.named_session:
             return await self._attach(line, line.session_id)
-        making = asyncio.ensure_future(self._sessions.create(id=line.session_id))
+        making = asyncio.ensure_future(
+            self._sessions.create(id=line.session_id, client=line.client)
+        )
         try:
             session = await line.watch(making)
         except Gone:

@@ -2,7 +2,8 @@
 
 uvicorn reads the HTTP request and hands every upgrade to us. Those to `/ws` leave ASGI here: a
 message of a cheap environment is answered within the callback that it arrived in. All other
-upgrades (`/mcp`, sessions of other workers, callers without the token) go on to the ASGI app.
+upgrades (`/mcp`, sessions of other workers) go on to the ASGI app. Those that are not let in are
+refused here.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from ludus.serve.access import FROM_WORKER, Refusal
 from ludus.serve.lines import Gone, Line
 from ludus.serve.settings import ServeSettings
 from ludus.serve.sockets import SocketEndpoint
@@ -49,7 +51,8 @@ class Door:
 
     endpoint: SocketEndpoint
     settings: ServeSettings
-    admits: Callable[[Mapping[str, Any]], bool]
+    refusal: Callable[[Mapping[str, Any]], Refusal | None]
+    is_here: Callable[[Mapping[str, Any]], bool]
 
 
 class UpgradingProtocol(HttpToolsProtocol):
@@ -60,6 +63,11 @@ class UpgradingProtocol(HttpToolsProtocol):
         self._door = door
         self._write_timeout = WriteTimeout(door.settings.send_timeout)
         self._running: RequestResponseCycle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if transport.get_extra_info("socket").family == socket.AF_UNIX:
+            self.app_state = {**self.app_state, FROM_WORKER: True}
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -86,9 +94,20 @@ class UpgradingProtocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         door, headers = self._door, list(self.scope["headers"])
         path, _, query = self.url.partition(b"?")
-        asked = {"path": path.decode("latin-1"), "query_string": query, "headers": headers}
-        passed_on = self.transport.get_extra_info("socket").family == socket.AF_UNIX
-        if path != b"/ws" or passed_on or not door.admits(asked):
+        asked = {
+            "type": "websocket",
+            "path": path.decode("latin-1"),
+            "query_string": query,
+            "headers": headers,
+            "client": self.client,
+            "state": self.app_state,
+        }
+        if (refusal := door.refusal(asked)) is not None:
+            # Not through ASGI: uvicorn would log an error for every refused upgrade.
+            self.transport.write(refusal.as_bytes())
+            self.transport.close()
+            return
+        if path != b"/ws" or self.app_state.get(FROM_WORKER) or not door.is_here(asked):
             super().handle_websocket_upgrade()
             return
         self.connections.discard(self)

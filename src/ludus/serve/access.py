@@ -1,0 +1,200 @@
+"""Which requests are let in: their Host, their Origin, the token, the content type and the size.
+
+Host and Origin protect a server without a token from web pages. A page of another site can make the
+browser send requests to 127.0.0.1, and says so in `Origin`. With DNS rebinding it can make its own
+name resolve to 127.0.0.1; the browser then takes both for the same origin, but `Host` still has
+that name. Clients that are not browsers send no Origin.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ludus.serve.settings import ServeSettings
+
+FROM_WORKER = "ludus_from_worker"
+"""Set in the state of a connection that another worker made; it has checked the request already."""
+CLIENT_HEADER = "ludus-client"
+"""The address of the client, in a request that another worker passes on."""
+_NULL_ORIGIN = "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not let in."""
+
+    status: HTTPStatus
+    detail: str
+
+    def response(self) -> JSONResponse:
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
+        return JSONResponse({"detail": self.detail}, self.status, headers=headers)
+
+    def as_bytes(self) -> bytes:
+        """The whole HTTP response, for a connection that is closed after it."""
+        response = self.response()
+        lines = [f"HTTP/1.1 {self.status.value} {self.status.phrase}".encode()]
+        lines += [name + b": " + value for name, value in response.raw_headers]
+        return b"\r\n".join([*lines, b"connection: close", b"", bytes(response.body)])
+
+
+class Access:
+    """The rules, as the settings of the server make them."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._token = f"Bearer {settings.token}".encode() if settings.token else None
+        self._any_host = not settings.allow_hosts and not is_loopback(settings.host)
+        self._hosts = {hostname(host) for host in (settings.host, *settings.allow_hosts)}
+        self._origins = {origin.lower() for origin in settings.allow_origins}
+
+    def refusal(self, scope: Mapping[str, Any]) -> Refusal | None:
+        """Why this HTTP request or upgrade is refused; None if it is let in."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        refusal = None if _is_from_worker(scope) else self._foreign(scope, headers)
+        if refusal is not None:
+            return refusal
+        if scope["path"] != "/health" and not self._has_token(headers):
+            return Refusal(
+                HTTPStatus.UNAUTHORIZED,
+                "This server wants a token: send 'Authorization: Bearer TOKEN'.",
+            )
+        return None if scope["type"] == "websocket" else _wrong_content(scope, headers)
+
+    def _has_token(self, headers: Mapping[bytes, bytes]) -> bool:
+        given = headers.get(b"authorization", b"")
+        return self._token is None or secrets.compare_digest(given, self._token)
+
+    def _foreign(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
+        hosts = {value.decode("latin-1") for name, value in scope["headers"] if name == b"host"}
+        for host in hosts:
+            if not self._is_known(hostname(host)):
+                return Refusal(
+                    HTTPStatus.MISDIRECTED_REQUEST,
+                    f"This server does not answer to the host {host[:100]!r}: "
+                    "start it with --allow-host if it should.",
+                )
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if "*" in self._origins or origin in self._origins:
+            return None
+        if origin and not (hosts and {urlsplit(origin).netloc} == {host.lower() for host in hosts}):
+            return Refusal(
+                HTTPStatus.FORBIDDEN,
+                f"Web pages of the origin {origin[:100]!r} may not use this server: "
+                "start it with --allow-origin if they should.",
+            )
+        if not origin and _from_another_site(headers):
+            return Refusal(HTTPStatus.FORBIDDEN, "Other web sites may not use this server.")
+        return None
+
+    def _is_known(self, host: str) -> bool:
+        if self._any_host or host in self._hosts or "*" in self._hosts or is_loopback(host):
+            return True
+        return any(known[:2] == "*." and host.endswith(known[1:]) for known in self._hosts)
+
+
+def hostname(netloc: str) -> str:
+    """The name in a Host header, without the port."""
+    netloc = netloc.strip().lower()
+    if netloc.startswith("["):
+        return netloc[1:].partition("]")[0]
+    return netloc.rstrip(".") if netloc.count(":") > 1 else netloc.partition(":")[0].rstrip(".")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this name or address can only mean this machine."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_origin(text: str) -> bool:
+    """Whether a browser could send this as Origin: scheme, host and port, and nothing more."""
+    if text in ("*", _NULL_ORIGIN):
+        return True
+    parts = urlsplit(text)
+    return bool(parts.scheme and parts.netloc) and text == f"{parts.scheme}://{parts.netloc}"
+
+
+def _is_from_worker(scope: Mapping[str, Any]) -> bool:
+    return FROM_WORKER in (scope.get("state") or {})
+
+
+def client_address(scope: Mapping[str, Any]) -> str:
+    """Who a request counts for: the address that it comes from."""
+    if _is_from_worker(scope):
+        given: bytes = dict(scope["headers"]).get(CLIENT_HEADER.encode(), b"")
+        return given.decode("latin-1")
+    return scope["client"][0] if scope.get("client") else ""
+
+
+def _from_another_site(headers: Mapping[bytes, bytes]) -> bool:
+    """A GET that the browser makes for a page of another site (images, scripts) has no Origin.
+
+    Links to this server are followed all the same.
+    """
+    if headers.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
+        return False
+    return headers.get(b"sec-fetch-dest") != b"document"
+
+
+def _wrong_content(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
+    """Forms and plain text are what a page may post to another site without asking for leave."""
+    kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    if scope["method"] not in ("POST", "PUT", "PATCH") or not kind:
+        return None
+    if kind.endswith(("/json", "+json")):
+        return None
+    return Refusal(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        f"The body is sent as {kind[:100]!r}: send 'Content-Type: application/json'.",
+    )
+
+
+class AccessMiddleware:
+    """Applies the rules to every request, and bounds the size of its body."""
+
+    def __init__(self, app: ASGIApp, *, access: Access, max_body: int) -> None:
+        self._app, self._access, self._max_body = app, access, max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+        elif (refusal := self._access.refusal(scope)) is not None:
+            await _refuse(refusal, scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+        else:
+            await self._app(scope, self._bounded(receive), send)
+
+    def _bounded(self, receive: Receive) -> Receive:
+        seen = 0
+
+        async def bounded() -> Any:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._max_body:
+                raise HTTPException(413, f"The body is larger than {self._max_body} bytes.")
+            return message
+
+        return bounded
+
+
+async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    """Upgrades get here only under another server than `ludus serve`, which refuses them itself."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+    else:
+        await refusal.response()(scope, receive, send)

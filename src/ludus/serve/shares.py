@@ -1,0 +1,206 @@
+"""Sessions by client, over all workers: who holds how many, who waits, and whose turn it is.
+
+A free session goes to the waiting client that holds the fewest; among equals, to the one that was
+served longest ago. So clients that wait take turns, and one that holds almost everything gets
+nothing more while others wait. As long as nobody waits, one client may take all sessions.
+
+The numbers lie in shared memory where there are several workers. Each worker writes only its own
+rows, and all of them under one lock.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from ctypes import Array, Structure, c_double, c_int, c_uint64
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+MAX_WAITING_CLIENTS = 4096
+"""Clients without a session that may wait at one worker; any further one is turned away."""
+
+
+class WorkerTotals(Structure):
+    """The sums over the rows of one worker."""
+
+    held: int
+    waiting: int
+    rows: int
+    _fields_ = (("held", c_int), ("waiting", c_int), ("rows", c_int))
+
+
+class ClientRow(Structure):
+    """One client at one worker."""
+
+    client: int
+    held: int
+    waiting: int
+    waits_until: float
+    served_at: float
+    _fields_ = (
+        ("client", c_uint64),
+        ("held", c_int),
+        ("waiting", c_int),
+        ("waits_until", c_double),
+        ("served_at", c_double),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The numbers of all workers."""
+
+    totals: Array[WorkerTotals]
+    rows: Array[ClientRow]
+    lock: AbstractContextManager[Any]
+
+    @classmethod
+    def in_process(cls, max_sessions: int) -> Tables:
+        rows = ClientRow * rows_per_worker(max_sessions)
+        return cls((WorkerTotals * 1)(), rows(), nullcontext())
+
+    def forget(self, worker: int) -> None:
+        """A worker has died, and its sessions with it."""
+        with self.lock:
+            self.totals[worker] = WorkerTotals()
+
+
+def rows_per_worker(max_sessions: int) -> int:
+    return max_sessions + MAX_WAITING_CLIENTS
+
+
+@dataclass(slots=True)
+class _Claim:
+    """What a client holds and waits for, over all workers."""
+
+    held: int = 0
+    waiting: bool = False
+    served_at: float = 0.0
+
+
+class Shares:
+    """The view of one worker. Clients are given by their addresses."""
+
+    def __init__(
+        self, maximum: int, *, per_client: int | None, tables: Tables, worker: int = 0
+    ) -> None:
+        self.maximum = maximum
+        self.per_client = per_client
+        self._tables = tables
+        self._totals = tables.totals[worker]
+        self._size = rows_per_worker(maximum)
+        self._first = worker * self._size
+        self._index: dict[int, int] = {}
+        """Where the row of a client is, among those of this worker."""
+
+    @property
+    def held(self) -> int:
+        return sum(totals.held for totals in self._tables.totals)
+
+    def held_by(self, client: str) -> int:
+        key = _key(client)
+        return sum(row.held for row in self._all_rows() if row.client == key)
+
+    def take(self, client: str) -> bool:
+        """Take a session for a client that has just asked, unless others wait with more right."""
+        with self._tables.lock:
+            if self.held >= self.maximum:
+                return False
+            if self.per_client is not None and self.held_by(client) >= self.per_client:
+                return False
+            if any(totals.waiting for totals in self._tables.totals):
+                mine = self.held_by(client)
+                if any(claim.held <= mine for claim in self._waiting().values()):
+                    return False
+            return self._give(_key(client))
+
+    def take_next(self, clients: Iterable[str]) -> str | None:
+        """Take a session for the client whose turn it is, if that is one of these."""
+        with self._tables.lock:
+            if self.held >= self.maximum:
+                return None
+            waiting = self._waiting()
+            if not waiting:
+                return None
+            first = min(waiting, key=lambda key: (waiting[key].held, waiting[key].served_at))
+            client = next((client for client in clients if _key(client) == first), None)
+            return client if client is not None and self._give(first) else None
+
+    def release(self, client: str) -> None:
+        with self._tables.lock:
+            row = self._row(_key(client))
+            row.held -= 1
+            self._totals.held -= 1
+            self._drop_if_empty(row)
+
+    def begin_waiting(self, client: str, until: float) -> bool:
+        """Note that a request waits, at most until then; False if too many clients wait."""
+        with self._tables.lock:
+            key = _key(client)
+            if key not in self._index and self._totals.rows >= self._size:
+                return False
+            row = self._row(key)
+            row.waiting += 1
+            row.waits_until = max(row.waits_until, until)
+            self._totals.waiting += 1
+            return True
+
+    def end_waiting(self, client: str) -> None:
+        with self._tables.lock:
+            row = self._row(_key(client))
+            row.waiting -= 1
+            self._totals.waiting -= 1
+            self._drop_if_empty(row)
+
+    def _give(self, key: int) -> bool:
+        if key not in self._index and self._totals.rows >= self._size:
+            return False
+        row = self._row(key)
+        row.held += 1
+        row.served_at = time.monotonic()
+        self._totals.held += 1
+        return True
+
+    def _waiting(self) -> dict[int, _Claim]:
+        """The clients that wait and may have another session."""
+        claims: dict[int, _Claim] = {}
+        now = time.monotonic()
+        for row in self._all_rows():
+            claim = claims.setdefault(row.client, _Claim())
+            claim.held += row.held
+            # A worker that hangs keeps its rows, and must not stop the others for ever.
+            claim.waiting |= row.waiting > 0 and row.waits_until > now
+            claim.served_at = max(claim.served_at, row.served_at)
+        most = math.inf if self.per_client is None else self.per_client
+        return {key: one for key, one in claims.items() if one.waiting and one.held < most}
+
+    def _all_rows(self) -> Iterator[ClientRow]:
+        for worker, totals in enumerate(self._tables.totals):
+            first = worker * self._size
+            yield from self._tables.rows[first : first + totals.rows]
+
+    def _row(self, key: int) -> ClientRow:
+        """The row of a client at this worker; a new one if it has none."""
+        if key not in self._index:
+            self._index[key] = self._totals.rows
+            self._tables.rows[self._first + self._totals.rows] = ClientRow(client=key)
+            self._totals.rows += 1
+        return self._tables.rows[self._first + self._index[key]]
+
+    def _drop_if_empty(self, row: ClientRow) -> None:
+        if row.held or row.waiting:
+            return
+        # The last row takes the place of this one.
+        index = self._index.pop(row.client)
+        self._totals.rows -= 1
+        if index != self._totals.rows:
+            last = self._tables.rows[self._first + self._totals.rows]
+            self._tables.rows[self._first + index] = last
+            self._index[last.client] = index
+
+
+def _key(client: str) -> int:
+    return int.from_bytes(blake2b(client.encode(), digest_size=8).digest())
