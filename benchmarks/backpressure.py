@@ -32,9 +32,7 @@ from websockets.sync.client import connect
 HERE = Path(__file__).parent
 STEP = b'{"type":"step","data":{}}'
 RESET = b'{"type":"reset"}'
-CALL = (
-    b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","arguments":{}}}'
-)
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","arguments":{}}}'
 POST = b'{"action":{}}'
 SAMPLE_INTERVAL_S = 0.05
 STOP_AT_MIB = 6000

@@ -28,7 +28,11 @@ BaseUrl = Annotated[
     str | None, typer.Option(help="Where ENV is served.", show_default="in this process")
 ]
 Token = Annotated[
-    str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
+    str | None,
+    typer.Option(
+        envvar="LUDUS_TOKEN",
+        help="Bearer token of the server. Better set LUDUS_TOKEN: the process list shows --token.",
+    ),
 ]
 GroupSize = Annotated[int, typer.Option(min=1, help="How often each task is played.")]
 DatasetConfig = Annotated[

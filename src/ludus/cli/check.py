@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ludus.cli import arguments as given
+
 if TYPE_CHECKING:
     from ludus.check import Report
 
@@ -18,9 +20,7 @@ def check(
     sessions: Annotated[
         int, typer.Option(min=1, help="How many sessions must be open at once.")
     ] = 2,
-    token: Annotated[
-        str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
-    ] = None,
+    token: given.Token = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
 ) -> None:
     """Find out whether an environment keeps its promises.

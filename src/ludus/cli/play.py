@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ludus.cli import arguments as given
+
 
 def play(
     spec: Annotated[
@@ -16,9 +18,7 @@ def play(
     task: Annotated[
         str, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")
     ] = "{}",
-    token: Annotated[
-        str | None, typer.Option(envvar="LUDUS_TOKEN", help="For a server that wants one.")
-    ] = None,
+    token: given.Token = None,
 ) -> None:
     """Play an episode yourself, with the tools that a model would have.
 

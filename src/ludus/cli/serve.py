@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ludus.errors import MissingExtra
+from ludus.cli.arguments import at_home
+from ludus.errors import BadSetting, MissingExtra
 
 
 def serve(
+    ctx: typer.Context,
     spec: Annotated[
         str, typer.Argument(help="name, name:variant or package.module:Class.", metavar="SPEC")
     ],
@@ -20,9 +23,43 @@ def serve(
         typer.Option(min=1, help="Sessions at once, over all workers.", show_default="1024"),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the port.")] = 1,
+    max_sessions_per_client: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Sessions that one client address may hold.",
+            show_default="all, while no other client waits",
+        ),
+    ] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar="LUDUS_TOKEN", help="Who does not know it is turned away."),
+        typer.Option(
+            envvar="LUDUS_TOKEN",
+            help="Bearer token that clients must send. Better set LUDUS_TOKEN or give "
+            "--token-file: the process list shows --token.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(parser=at_home, metavar="PATH", help="File that holds the bearer token."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Host name that the server answers to, beside loopback names: a name, *.domain "
+            "or *. May be given several times.",
+            show_default="any, unless --host is loopback",
+        ),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Origin of web pages that may use the server, beside its own: https://HOST or *. "
+            "May be given several times.",
+            show_default="none",
+        ),
     ] = None,
     step_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds a reset or step may take; 0: for ever.")
@@ -37,6 +74,12 @@ def serve(
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds a session waits for a client whose line dropped.")
     ] = 120.0,
+    send_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.001, help="Seconds in which a client must take some of its reply, or is cut off."
+        ),
+    ] = 60.0,
     max_frame_mb: Annotated[float, typer.Option(min=0.001, help="Largest message, in MiB.")] = 16.0,
 ) -> None:
     """Serve an environment to any OpenEnv or MCP client.
@@ -57,12 +100,16 @@ def serve(
         host=host,
         port=port,
         max_sessions=max_sessions,
+        max_sessions_per_client=max_sessions_per_client,
         workers=workers,
-        token=token,
+        token=_token(ctx, token, token_file),
+        allow_hosts=tuple(allow_host or ()),
+        allow_origins=tuple(allow_origin or ()),
         step_timeout=step_timeout or None,
         idle_timeout=idle_timeout or None,
         queue_timeout=queue_timeout,
         grace=grace,
+        send_timeout=send_timeout,
         max_frame=int(max_frame_mb * MIB),
     )
 
@@ -79,3 +126,29 @@ def serve(
 
     run(spec, settings, ready=ready)
     console().print("Stopped.")
+
+
+def _token(ctx: typer.Context, token: str | None, file: Path | None) -> str | None:
+    """The token from --token-file, --token or LUDUS_TOKEN, in this order."""
+    from click.core import ParameterSource
+
+    from ludus.cli.console import console
+
+    if ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
+        if file is not None:
+            raise BadSetting("Give either --token or --token-file, and not both.")
+        console(stderr=True).print(
+            "Other users of this machine can read --token in the process list: "
+            "set LUDUS_TOKEN or give --token-file instead.",
+            style="yellow",
+        )
+    if file is None:
+        return token
+    try:
+        content = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise BadSetting(f"--token-file {file} cannot be read: {why}.") from None
+    if not content or not content.isprintable() or " " in content:
+        raise BadSetting(f"--token-file {file} must hold one token, on one line.")
+    return content
