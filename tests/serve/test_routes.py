@@ -67,6 +67,15 @@ async def test_a_requests_own_time_limit_is_kept() -> None:
             assert "longer than 0.1 s" in reply.json()["detail"]["message"]
 
 
+async def test_a_requests_own_time_limit_cannot_exceed_that_of_the_server() -> None:
+    with serving(Slow, step_timeout=0.1) as served:
+        async with client(served.url) as http:
+            body = {"action": {"seconds": 2.0}, "timeout_s": 1e6}
+            reply = await http.post("/step", json=body)
+            assert reply.status_code == 504
+            assert "longer than 0.1 s" in reply.json()["detail"]["message"]
+
+
 async def test_tasks_are_listed_by_split() -> None:
     with serving("catch") as served:
         async with client(served.url) as http:

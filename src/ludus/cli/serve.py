@@ -94,6 +94,9 @@ def serve(
     from ludus.cli.console import console
     from ludus.environment.registry import find
 
+    token_typed = _is_typed(ctx, "token")
+    if token_typed and token_file is not None:
+        raise BadSetting("Give either --token or --token-file, and not both.")
     if max_sessions is None:
         max_sessions = 1024 if find(spec).concurrent else 1
     settings = ServeSettings(
@@ -102,7 +105,7 @@ def serve(
         max_sessions=max_sessions,
         max_sessions_per_client=max_sessions_per_client,
         workers=workers,
-        token=_token(ctx, token, token_file),
+        token=_read_token(token_file) if token_file is not None else token,
         allow_hosts=tuple(allow_host or ()),
         allow_origins=tuple(allow_origin or ()),
         step_timeout=step_timeout or None,
@@ -123,32 +126,30 @@ def serve(
             "Ctrl-C stops it; running steps finish first.",
         ):
             console().print(line, soft_wrap=True)
+        if token_typed:
+            console(stderr=True).print(
+                "Other users of this machine can read --token in the process list: "
+                "set LUDUS_TOKEN or give --token-file instead.",
+                style="yellow",
+            )
 
     run(spec, settings, ready=ready)
     console().print("Stopped.")
 
 
-def _token(ctx: typer.Context, token: str | None, file: Path | None) -> str | None:
-    """The token from --token-file, --token or LUDUS_TOKEN, in this order."""
-    from click.core import ParameterSource
+def _is_typed(ctx: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line, rather than in the environment."""
+    source = ctx.get_parameter_source(option)
+    # By name: some versions of typer bring a click of their own.
+    return source is not None and source.name == "COMMANDLINE"
 
-    from ludus.cli.console import console
 
-    if ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
-        if file is not None:
-            raise BadSetting("Give either --token or --token-file, and not both.")
-        console(stderr=True).print(
-            "Other users of this machine can read --token in the process list: "
-            "set LUDUS_TOKEN or give --token-file instead.",
-            style="yellow",
-        )
-    if file is None:
-        return token
+def _read_token(file: Path) -> str:
     try:
-        content = file.read_text().strip()
+        token = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadSetting(f"--token-file {file} cannot be read: {why}.") from None
-    if not content or not content.isprintable() or " " in content:
+    if not token or not token.isprintable() or " " in token:
         raise BadSetting(f"--token-file {file} must hold one token, on one line.")
-    return content
+    return token

@@ -39,13 +39,14 @@ class ClientRow(Structure):
     held: int
     waiting: int
     waits_until: float
-    served_at: float
+    last_turn: float
+    """When it was served last, or else when it came."""
     _fields_ = (
         ("client", c_uint64),
         ("held", c_int),
         ("waiting", c_int),
         ("waits_until", c_double),
-        ("served_at", c_double),
+        ("last_turn", c_double),
     )
 
 
@@ -78,7 +79,7 @@ class _Claim:
 
     held: int = 0
     waiting: bool = False
-    served_at: float = 0.0
+    last_turn: float = 0.0
 
 
 class Shares:
@@ -125,7 +126,7 @@ class Shares:
             waiting = self._waiting()
             if not waiting:
                 return None
-            first = min(waiting, key=lambda key: (waiting[key].held, waiting[key].served_at))
+            first = min(waiting, key=lambda key: (waiting[key].held, waiting[key].last_turn))
             client = next((client for client in clients if _key(client) == first), None)
             return client if client is not None and self._give(first) else None
 
@@ -160,7 +161,7 @@ class Shares:
             return False
         row = self._row(key)
         row.held += 1
-        row.served_at = time.monotonic()
+        row.last_turn = time.monotonic()
         self._totals.held += 1
         return True
 
@@ -173,7 +174,7 @@ class Shares:
             claim.held += row.held
             # A worker that hangs keeps its rows, and must not stop the others for ever.
             claim.waiting |= row.waiting > 0 and row.waits_until > now
-            claim.served_at = max(claim.served_at, row.served_at)
+            claim.last_turn = max(claim.last_turn, row.last_turn)
         most = math.inf if self.per_client is None else self.per_client
         return {key: one for key, one in claims.items() if one.waiting and one.held < most}
 
@@ -186,7 +187,9 @@ class Shares:
         """The row of a client at this worker; a new one if it has none."""
         if key not in self._index:
             self._index[key] = self._totals.rows
-            self._tables.rows[self._first + self._totals.rows] = ClientRow(client=key)
+            self._tables.rows[self._first + self._totals.rows] = ClientRow(
+                client=key, last_turn=time.monotonic()
+            )
             self._totals.rows += 1
         return self._tables.rows[self._first + self._index[key]]
 

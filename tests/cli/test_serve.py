@@ -1,0 +1,85 @@
+"""`ludus serve`: what it says of addresses that cannot be bound, and where the token comes from."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from program import LUDUS, run_ludus, served_by_program
+
+SECRET = "s3cret-token"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--port", "80000"), "80000"),
+        (("--port", "-1"), "-1"),
+        (("--host", "no.such.host.invalid", "--token", "x"), "no.such.host.invalid"),
+        (("--host", "a..b", "--token", "x"), "a..b"),
+        (("--host", "0.0.0.0"), "LUDUS_TOKEN"),
+        (("--allow-origin", "play.example"), "--allow-origin"),
+        (("--token-file", "no-such-file"), "no-such-file"),
+        (("--token-file", "token", "--token", "x"), "--token-file"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line(options: tuple[str, ...], words: str) -> None:
+    done = run_ludus("serve", "echo", *options)
+    assert done.returncode == 1 and done.stdout == ""
+    assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with served_by_program("echo", "--workers", "2") as program:
+        port = program.url.rpartition(":")[2]
+        for workers in ("1", "2"):
+            done = run_ludus("serve", "echo", "--port", port, "--workers", workers)
+            assert done.returncode == 1 and done.stderr.count("\n") == 1
+            assert f"Port {port} of 127.0.0.1 cannot be used" in done.stderr
+
+
+def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    done = run_ludus("serve", "echo", "--token-file", str(tmp_path / "token"))
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+
+
+def run_with_token(*options: str) -> tuple[int, str]:
+    """The status of a request with the token, and all that the server said on stderr."""
+    process = subprocess.Popen(
+        [*LUDUS, "serve", "echo", "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    address = re.search(r"http://[\d.]+:\d+", process.stdout.readline())
+    assert address is not None
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    with httpx.Client(base_url=address.group(), trust_env=False) as http:
+        assert http.get("/schema").status_code == 401
+        status = http.get("/schema", headers=headers).status_code
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    return status, errors
+
+
+def test_a_token_on_the_command_line_is_warned_about_and_others_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{SECRET}\n")
+    status, errors = run_with_token("--token", SECRET)
+    assert status == 200 and "LUDUS_TOKEN" in errors and errors.count("\n") == 1
+    assert SECRET not in errors
+    assert run_with_token("--token-file", str(file)) == (200, "")
+
+
+def test_the_help_of_every_command_prefers_the_environment_variable() -> None:
+    for command in ("serve", "collect", "eval", "check", "play"):
+        words = run_ludus(command, "--help").stdout
+        assert "LUDUS_TOKEN" in words and "process list" in " ".join(words.split())

@@ -1,0 +1,199 @@
+"""Several clients on a server that is full: who gets the next session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from threading import Lock
+
+import httpx
+import pytest
+from program import served_by_program
+from pydantic_core import from_json
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as websocket
+from world import Counter, serving, until
+
+from ludus.errors import CapacityReached
+from ludus.serve.shares import ClientRow, Shares, Tables, WorkerTotals, rows_per_worker
+from ludus.serve.slots import Slots
+
+
+async def fill(slots: Slots, *clients: str) -> None:
+    for client in clients:
+        await slots.acquire(0.0, client)
+
+
+async def queue(slots: Slots, clients: Iterable[str], order: list[str]) -> list[asyncio.Task[None]]:
+    """Let these clients ask, one after the other; each notes when it was served."""
+
+    async def ask(client: str) -> None:
+        await slots.acquire(60.0, client)
+        order.append(client)
+
+    tasks = []
+    for client in clients:
+        tasks.append(asyncio.ensure_future(ask(client)))
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def test_clients_that_wait_take_turns() -> None:
+    slots = Slots(1)
+    await fill(slots, "holder")
+    order: list[str] = []
+    tasks = await queue(slots, ["a", "a", "a", "b", "b", "c"], order)
+    assert slots.waiting == 6
+    slots.release("holder")
+    for _ in range(6):
+        count = len(order) + 1
+        await until(lambda count=count: len(order) == count)
+        slots.release(order[-1])
+    await asyncio.gather(*tasks)
+    assert order == ["a", "b", "c", "a", "b", "a"]
+    assert slots.taken == slots.waiting == 0
+
+
+async def test_a_client_that_holds_many_gets_no_more_while_others_wait() -> None:
+    slots = Slots(6)
+    await fill(slots, *["hog"] * 6)
+    order: list[str] = []
+    tasks = await queue(slots, ["hog", "hog", "late", "late", "late", "late"], order)
+    for _ in range(6):
+        slots.release("hog")
+    await asyncio.gather(*tasks)
+    assert order[:3] == ["late"] * 3, "three each is an equal share"
+    assert sorted(order) == ["hog"] * 2 + ["late"] * 4
+
+
+async def test_one_client_may_take_everything_while_nobody_else_waits() -> None:
+    slots = Slots(1000)
+    await fill(slots, *["collector"] * 1000)
+    assert slots.taken == 1000
+    with pytest.raises(CapacityReached) as caught:
+        await slots.acquire(0.01, "collector")
+    assert "max_sessions_per_client" not in caught.value.details
+
+
+async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
+    slots = Slots(1)
+    await fill(slots, "holder")
+    order: list[str] = []
+    leaving, staying = await queue(slots, ["a", "b"], order)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    with pytest.raises(CapacityReached):
+        await slots.acquire(0.01, "c")
+    assert slots.waiting == 1
+    slots.release("holder")
+    await staying
+    assert order == ["b"] and slots.taken == 1
+
+
+async def test_who_leaves_just_as_its_turn_comes_gives_the_slot_back() -> None:
+    slots = Slots(1)
+    await fill(slots, "holder")
+    order: list[str] = []
+    leaving, staying = await queue(slots, ["a", "b"], order)
+    slots.release("holder")
+    leaving.cancel()
+    await staying
+    assert order == ["b"] and slots.taken == 1
+
+
+def two_workers(maximum: int, per_client: int | None = None) -> tuple[Tables, Shares, Shares]:
+    rows = (ClientRow * (2 * rows_per_worker(maximum)))()
+    tables = Tables((WorkerTotals * 2)(), rows, Lock())
+    first, second = (
+        Shares(maximum, per_client=per_client, tables=tables, worker=worker) for worker in (0, 1)
+    )
+    return tables, first, second
+
+
+def test_a_newcomer_does_not_pass_a_client_that_waits_at_another_worker() -> None:
+    _, first, second = two_workers(2)
+    assert first.take("a") and second.take("b") and not second.take("c")
+    assert second.begin_waiting("c", until=float("inf"))
+    first.release("a")
+    assert not first.take("d") and first.take_next(["d"]) is None
+    assert second.take_next(["c"]) == "c"
+    second.end_waiting("c")
+    second.release("b")
+    assert first.take("d") and (first.held, first.held_by("c")) == (2, 1)
+
+
+def test_a_worker_that_hangs_or_dies_does_not_stop_the_others() -> None:
+    tables, first, second = two_workers(2)
+    assert first.take("a") and second.take("b")
+    assert second.begin_waiting("c", until=0.0), "its time is over, and it has not left the queue"
+    first.release("a")
+    assert first.take("a")
+    tables.forget(1)
+    assert first.held == 1 and first.take("d")
+
+
+def test_the_cap_of_a_client_holds_over_all_workers_and_stops_nobody_else() -> None:
+    _, first, second = two_workers(5, per_client=2)
+    assert first.take("a") and second.take("a")
+    assert not first.take("a") and not second.take("a")
+    assert first.begin_waiting("a", until=float("inf"))
+    assert second.take("b"), "nobody waits who may have more"
+    assert first.take_next(["a"]) is None
+    second.release("a")
+    assert first.take_next(["a"]) == "a"
+
+
+async def dial(url: str, address: str) -> ClientConnection:
+    """A connection from one of the addresses of loopback."""
+    return await websocket(url, local_addr=(address, 0))
+
+
+async def ready(line: ClientConnection) -> bool:
+    """Whether this connection got a session."""
+    try:
+        await line.send('{"type":"reset"}')
+        return bool(from_json(await line.recv())["type"] == "observation")
+    finally:
+        await line.close()
+
+
+async def test_a_second_address_is_served_though_the_first_one_asked_earlier() -> None:
+    with serving(Counter, max_sessions=4, queue_timeout=60.0) as served:
+        slots = served.sessions.slots
+        held = [await dial(served.ws, "127.0.0.1") for _ in range(4)]
+        await until(lambda: slots.taken == 4)
+        greedy = [await dial(served.ws, "127.0.0.1") for _ in range(20)]
+        await until(lambda: slots.waiting == 20)
+        modest = await dial(served.ws, "127.0.0.2")
+        await until(lambda: slots.waiting == 21)
+        await held.pop().close()
+        assert await asyncio.wait_for(ready(modest), 60)
+        for line in [*held, *greedy]:
+            line.transport.abort()
+
+
+async def test_one_client_may_not_hold_more_than_the_cap() -> None:
+    limits = {"max_sessions": 10, "max_sessions_per_client": 2, "queue_timeout": 0.05}
+    with serving(Counter, **limits) as served:
+        held = [await dial(served.ws, "127.0.0.1") for _ in range(2)]
+        await until(lambda: served.sessions.slots.taken == 2)
+        refused = from_json(await (await dial(served.ws, "127.0.0.1")).recv())["data"]
+        assert (refused["code"], refused["max_sessions_per_client"]) == ("CAPACITY_REACHED", 2)
+        async with httpx.AsyncClient(trust_env=False) as http:
+            reply = await http.post(f"{served.url}/reset")
+            assert reply.status_code == 429 and int(reply.headers["retry-after"]) >= 1
+        assert await ready(await dial(served.ws, "127.0.0.2"))
+        for line in held:
+            await line.close()
+
+
+async def test_the_cap_holds_over_all_workers() -> None:
+    options = ("--workers", "2", "--max-sessions-per-client", "3", "--queue-timeout", "0.05")
+    with served_by_program("echo", *options) as program:
+        create = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
+        single = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(trust_env=False, limits=single) as http:
+            replies = [(await http.post(f"{program.url}/mcp", json=create)).json() for _ in "12345"]
+        assert ["result" in reply for reply in replies] == [True] * 3 + [False] * 2
+        assert replies[3]["error"]["data"]["max_sessions_per_client"] == 3
+        assert await ready(await dial(program.ws, "127.0.0.2"))
