@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: demo test test-slow lint format clean \
-	bench-wire bench-collect bench-journal bench-curate bench-sft bench-warm-start \
+	bench-wire bench-backpressure bench-collect bench-journal bench-curate bench-sft bench-warm-start \
 	bench-decode bench-grpo
 
 # From an environment to a better model, on two cores and without a key: some eight minutes.
@@ -39,6 +39,10 @@ format: $(VENV)/.dev
 # Steps per second beside OpenEnv's own server, in one run.
 bench-wire: $(VENV)/.dev
 	$(BIN)/python benchmarks/wire.py
+
+# Memory of a server whose clients ask for large observations and never read the replies.
+bench-backpressure: $(VENV)/.dev
+	$(BIN)/python benchmarks/backpressure.py
 
 # Episodes per second beside `openenv collect`, in one run.
 bench-collect: $(VENV)/.dev

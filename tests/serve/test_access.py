@@ -44,16 +44,14 @@ def statuses(url: str, headers: dict[str, str]) -> set[int]:
 
 async def upgrade_status(served: Served, path: str, headers: dict[str, str]) -> int:
     """What an upgrade gets: 101, or the status of the refusal."""
-    url = served.ws.removesuffix("/ws") + path
-    host = headers.pop("Host", None)
-    if host is not None:
-        # The address in the URL makes the Host header; the connection goes to the server.
-        port = int(served.url.rpartition(":")[2])
-        url, options = f"ws://{host}{path}", {"host": "127.0.0.1", "port": port}
-    else:
-        options = {}
+    port = int(served.url.rpartition(":")[2])
+    # The address in the URL makes the Host header; the connection goes to the server.
+    url = f"ws://{headers.get('Host', f'127.0.0.1:{port}')}{path}"
+    others = {name: value for name, value in headers.items() if name != "Host"}
     try:
-        async with websocket(url, additional_headers=headers, proxy=None, **options):
+        async with websocket(
+            url, additional_headers=others, proxy=None, host="127.0.0.1", port=port
+        ):
             return 101
     except InvalidStatus as refused:
         return refused.response.status_code
@@ -76,7 +74,7 @@ async def test_requests_of_other_sites_are_refused_on_every_route(
 ) -> None:
     assert statuses(served.url, headers) == {status}
     for path in ("/ws", "/mcp"):
-        assert await upgrade_status(served, path, dict(headers)) == status
+        assert await upgrade_status(served, path, headers) == status
     assert len(served.sessions) == 0
 
 
@@ -84,7 +82,7 @@ async def test_requests_of_other_sites_are_refused_on_every_route(
 async def test_loopback_names_are_answered_on_any_port(served: Served, host: str) -> None:
     headers = {"Host": host} if host else {}
     assert statuses(served.url, headers) == {200}
-    assert await upgrade_status(served, "/ws", dict(headers)) == 101
+    assert await upgrade_status(served, "/ws", headers) == 101
 
 
 async def test_a_page_of_the_server_itself_may_use_it(served: Served) -> None:
@@ -130,7 +128,7 @@ async def test_origins_that_are_allowed_may_post_and_upgrade() -> None:
     with serving(Counter, allow_origins=(page,), token="secret") as served:
         headers = {"Origin": page, "Authorization": "Bearer secret"}
         assert statuses(served.url, headers) == {200}
-        assert await upgrade_status(served, "/ws", dict(headers)) == 101
+        assert await upgrade_status(served, "/ws", headers) == 101
         assert await upgrade_status(served, "/ws", {"Origin": page}) == 401
         other = headers | {"Origin": "https://play.example.evil"}
         assert statuses(served.url, other) == {FORBIDDEN}
@@ -154,7 +152,7 @@ def refused(settings: ServeSettings, **headers: str) -> int | None:
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "websocket", "path": "/ws", "headers": pairs}
     refusal = Access(settings).refusal(scope)
-    return refusal and refusal.status
+    return None if refusal is None else refusal.status
 
 
 def test_a_server_bound_elsewhere_answers_to_any_host_unless_hosts_are_given() -> None:

@@ -173,8 +173,7 @@ async def test_a_second_address_is_served_though_the_first_one_asked_earlier() -
 
 
 async def test_one_client_may_not_hold_more_than_the_cap() -> None:
-    limits = {"max_sessions": 10, "max_sessions_per_client": 2, "queue_timeout": 0.05}
-    with serving(Counter, **limits) as served:
+    with serving(Counter, max_sessions_per_client=2, queue_timeout=0.05) as served:
         held = [await dial(served.ws, "127.0.0.1") for _ in range(2)]
         await until(lambda: served.sessions.slots.taken == 2)
         refused = from_json(await (await dial(served.ws, "127.0.0.1")).recv())["data"]

@@ -150,6 +150,7 @@ class FastLine(WSListener, Line):
         self._unanswered = 0
         """Messages that were left to whoever receives, until `answered` is called for each."""
         self._parts: list[bytes] = []
+        self._parts_size = 0
         self._clean = False
         self._queue_full = False
         self._write_paused = False
@@ -271,12 +272,14 @@ class FastLine(WSListener, Line):
 
     def _collect(self, frame: WSFrame) -> None:
         """A message that comes in several frames."""
-        self._parts.append(frame.get_payload_as_bytes())
-        if sum(map(len, self._parts)) > self._max_size:
+        part = frame.get_payload_as_bytes()
+        self._parts.append(part)
+        self._parts_size += len(part)
+        if self._parts_size > self._max_size:
             self._transport.send_close(WSCloseCode.MESSAGE_TOO_BIG)
             self._transport.disconnect()
         elif frame.fin:
-            parts, self._parts = self._parts, []
+            parts, self._parts, self._parts_size = self._parts, [], 0
             self._take(b"".join(parts))
 
 
