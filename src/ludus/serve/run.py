@@ -35,7 +35,7 @@ from ludus.serve.metrics import WIDTH, Metrics
 from ludus.serve.settings import ServeSettings
 from ludus.serve.shares import ClientRow, Tables, WorkerTotals, rows_per_worker
 from ludus.serve.slots import Slots
-from ludus.serve.upgrade import PatientWebSocket, UpgradingProtocol
+from ludus.serve.upgrade import AsgiWebSocketProtocol, UpgradingProtocol
 
 _BACKLOG = 4096
 _RECEIVE_BUFFER = 256 * 1024
@@ -119,7 +119,7 @@ def make_server(
     config = uvicorn.Config(
         app,
         http=partial(UpgradingProtocol, door=app.state.door),  # type: ignore[arg-type]
-        ws=partial(PatientWebSocket, send_timeout=settings.send_timeout),  # type: ignore[arg-type]
+        ws=partial(AsgiWebSocketProtocol, send_timeout=settings.send_timeout),  # type: ignore[arg-type]
         ws_max_size=settings.max_frame,
         ws_ping_interval=settings.ping_interval,
         ws_ping_timeout=settings.ping_interval,

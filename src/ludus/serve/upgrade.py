@@ -117,7 +117,7 @@ class UpgradingProtocol(HttpToolsProtocol):
         self.transport.set_protocol(protocol)
 
 
-class PatientWebSocket(WebSocketsSansIOProtocol):
+class AsgiWebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol for all other upgrades, with a time-out for writing."""
 
     def __init__(self, *args: Any, send_timeout: float, **kwargs: Any) -> None:
