@@ -1,0 +1,159 @@
+"""Every command of README and docs, typed in order and in one folder, at small sizes; none fails.
+
+What stands outside is stood in for: a paid API and the Hub by servers on loopback, models by tiny
+ones under the same names, and files that a reader is said to have by small ones.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from chat_stub import chat_stub
+from policy.models import saved
+from program import LUDUS, run_ludus, served_by_program
+from publish.fake_hub import TOKEN, fake_hub
+from students import of_family
+from world import serving
+
+from ludus.policy import smollm2
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))]
+SKIPPED = {
+    "git clone": "the tests run in a clone",
+    "pip install": "the tests run in an environment that make has set up",
+    "pip download": "fetches a model",
+    "make": "runs the tests themselves, or what takes minutes",
+    "python benchmarks/": "takes minutes, or a GPU",
+    "python -m llama_cpp.server": "needs another engine",
+    "accelerate launch": "tests/train/test_processes.py trains in several processes",
+}
+"""What is not typed, by how it begins, and why."""
+REWARDS = "def brief(episode):\n    return -0.1 * episode.turns\n"
+LINE = re.compile(rf"(ludus|duckdb|{'|'.join(map(re.escape, SKIPPED))})\b")
+
+
+def commands_of(page: str) -> list[str]:
+    """The commands in the indented blocks of a page, without comments and line breaks."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    block = "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
+    lines = (re.sub(r"\s+#\s.*", "", line) for line in block.replace("\\\n", " ").splitlines())
+    return [" ".join(line.split()) for line in lines if LINE.match(line)]
+
+
+def smaller(words: list[str]) -> list[str]:
+    """The same command with little to do; of an option that is given twice the last counts."""
+    more: list[str] = []
+    if words[:2] == ["train", "grpo"]:
+        more = shlex.split("--steps 1 --groups 2 --group-size 2 --max-episode-tokens 16")
+        more += ["--max-turns", "2"]
+        if "--eval-every" in words:
+            more += ["--eval-every", "1", "--eval-episodes", "2"]
+    elif words[0] == "train":
+        more = ["--steps", "2", "--batch-size", "2"]
+    elif words[0] in ("collect", "eval") and "--tasks" not in words:
+        more = ["-n", "20" if words[0] == "collect" else "4"]
+    if words[0] == "eval" or "hf" in words:
+        more += ["--max-tokens", "8", "--max-turns", "2"]
+    return [*words, *more]
+
+
+@dataclass
+class Reader:
+    """Somebody who types what the pages say."""
+
+    folder: Path
+    env: dict[str, str]
+    outside: dict[str, str]
+    """Addresses on the pages, and what stands in for them."""
+    stack: ExitStack
+    typed: list[str] = field(default_factory=list)
+
+    def type(self, command: str) -> None:
+        if any(command.startswith(start) for start in SKIPPED):
+            return
+        for address, instead in self.outside.items():
+            command = command.replace(address, instead)
+        words = [
+            found
+            for word in shlex.split(os.path.expandvars(command))
+            for found in (sorted(glob.glob(word, root_dir=self.folder)) or [word])
+        ]
+        self.typed.append(command)
+        if words[0] == "duckdb":
+            self._query(words[2])
+        elif words[1] == "serve":
+            self._serve(words[2:])
+        else:
+            self._run(words[1:])
+
+    def _run(self, words: list[str]) -> None:
+        if "gpt-5-mini" in words or any("openai:" in word for word in words):
+            words = [*words, "--llm-endpoint", self.outside["the API"]]
+        done = run_ludus(
+            *smaller(words), cwd=self.folder, env=self.env, typed="crane\nquit\n", timeout=300
+        )
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+
+    def _serve(self, words: list[str]) -> None:
+        """On a port that is free, under which the next commands find it."""
+        port = words[words.index("--port") + 1]
+        rest = [*words[1 : words.index("--port")], *words[words.index("--port") + 2 :]]
+        served = self.stack.enter_context(served_by_program(words[0], *rest, cwd=self.folder))
+        self.outside[f"http://localhost:{port}"] = served.url
+
+    def _query(self, sql: str) -> None:
+        import duckdb
+
+        with duckdb.connect() as base:
+            assert base.execute(sql.replace("'runs/", f"'{self.folder}/runs/")).fetchall()
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    home, folder = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("reader")
+    tiny = of_family("qwen3")
+    saved(home / smollm2.edition(), tiny)
+    for name in ("Qwen3-0.6B", "Qwen3-1.7B"):
+        saved(folder / "Qwen" / name, tiny)
+    (folder / "rewards.py").write_text(REWARDS)
+    with ExitStack() as stack:
+        hub = stack.enter_context(fake_hub())
+        api = stack.enter_context(chat_stub())
+        remote = stack.enter_context(serving("reasoning_gym"))
+        yield Reader(
+            folder,
+            env={
+                "LUDUS_CACHE": str(home),
+                "OPENAI_API_KEY": "sk-nobody",
+                "HF_ENDPOINT": hub.url,
+                "HF_TOKEN": TOKEN,
+                "HF_HOME": str(home / "hf"),
+                "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(folder))),
+            },
+            outside={
+                "https://user-reasoning-gym.hf.space": remote.url,
+                "http://127.0.0.1:8090": api.url,
+                "the API": api.url,
+                "$SYSTEM_PROMPT": "You add numbers.",
+            },
+            stack=stack,
+        )
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_the_page_works(reader: Reader, page: str) -> None:
+    for command in commands_of(page):
+        reader.type(command)
