@@ -66,7 +66,7 @@ def read(folder: Path) -> list[Episode]:
     """What was recorded; every line has to be whole."""
     journal = folder / "episodes.jsonl"
     assert journal.read_bytes().endswith(b"\n")
-    return sorted(episodes(journal), key=lambda episode: episode.episode_id)
+    return sorted(episodes(journal, strict=True), key=lambda episode: episode.episode_id)
 
 
 def places(folder: Path) -> list[int]:

@@ -198,7 +198,7 @@ def test_a_last_line_that_lacks_only_its_newline_counts(tmp_path: Path) -> None:
 def test_a_later_version_of_the_format_is_named(strict: bool, tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0), b'{"version":2,"id":7}\n')
     for read in (read_back, lambda path: list(episodes(path, strict=strict))):
-        with pytest.raises(RunError, match=r"e:2 is of version 2 .* reads version 1. Upgrade"):
+        with pytest.raises(RunError, match=r"e:2 is of version 2 .* reads version 1. Install a newer"):
             read(path)
 
 
@@ -210,12 +210,15 @@ def test_counting_as_it_is_played_gives_what_is_read_back(tmp_path: Path) -> Non
     assert live == read_back(written(tmp_path / "e", *played), run=RUN)
 
 
-def test_a_damaged_line_is_named_by_its_number(tmp_path: Path) -> None:
+def test_a_damaged_line_is_named_by_its_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     line = attempt(1).as_line().replace(b'"done":false', b'"done":"perhaps"')
     path = written(tmp_path / "e", attempt(0), line, attempt(2))
     with pytest.raises(RunError, match=r"e:2 is no episode: done: Input should be a valid boolean"):
-        list(episodes(path))
-    assert list(episodes(path, strict=False)) == [attempt(0), attempt(2)]
+        list(episodes(path, strict=True))
+    assert list(episodes(path)) == [attempt(0), attempt(2)]
+    assert f"{path}: skipped 1 damaged line (2)" in caplog.text
     with pytest.raises(RunError, match=r"e:2 is no episode: done"):
         find_episode(path, "1")
 

@@ -14,6 +14,7 @@ from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode import StopReason
+from ludus.data.lines import episodes
 from ludus.errors import (
     BadSetting,
     ModelBusy,
@@ -121,8 +122,24 @@ async def test_damage_in_the_middle_of_a_journal_is_told_and_played_again(tmp_pa
     outcome = await run(tmp_path / "run", n=4, reporter=reporter)
     assert (outcome.fresh, outcome.summary["episodes"]) == (1, 4)
     damage, twice = reporter.warnings
-    assert "1 lines that are no episodes (line 2)" in damage
+    assert "1 damaged line (2)" in damage
     assert "1 episodes twice" in twice
+
+
+async def test_a_damaged_line_of_a_finished_run_is_found_by_the_checksum(tmp_path: Path) -> None:
+    """Neither the length of the file nor the head of the line tells that an episode is lost."""
+    await run(tmp_path / "run", n=4, tuning=Tuning(concurrency=1))
+    journal = tmp_path / "run/episodes.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b'"messages":[', b'"messages":{')
+    journal.write_bytes(b"".join(lines))
+    reporter = Ending(lambda collector: None)
+    outcome = await run(tmp_path / "run", n=4, reporter=reporter)
+    assert (outcome.fresh, outcome.summary["episodes"]) == (1, 4)
+    assert ["1 damaged line (3)" in words for words in reporter.warnings] == [True]
+    again = await run(tmp_path / "run", n=4)
+    assert (again.fresh, again.summary["episodes"], again.summary["scored"]) == (0, 4, 4)
+    assert len(list(episodes(journal))) == 4
 
 
 async def test_the_watchdog_is_heard(tmp_path: Path) -> None:

@@ -5,14 +5,15 @@ Nothing here writes. Files are streamed: no more than a block and one line is he
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import from_json
+from pydantic_core import SchemaValidator, core_schema, from_json
 
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.errors import RunError
@@ -20,6 +21,10 @@ from ludus.errors import RunError
 VERSION = 1
 _BLOCK = 4 << 20
 _NOWHERE = -1
+_LISTED = 10
+_log = logging.getLogger("ludus.data")
+# Parses a line in full and builds nothing of it: a tenth of the time that `from_json` takes.
+_ANY_OBJECT = SchemaValidator(core_schema.typed_dict_schema({}, extra_behavior="ignore"))
 _REASONS = {reason.encode(): reason.value for reason in StopReason}
 _COUNT = rb"(0|[1-9][0-9]{0,17}+)"
 # Three digits of exponent could overflow a float; such a number is left to the JSON parser.
@@ -88,21 +93,34 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and isfinite(number) else None
 
 
-def episodes(path: str | Path, *, strict: bool = True) -> Iterator[Episode]:
+def episodes(path: str | Path, *, strict: bool = False) -> Iterator[Episode]:
     """Every episode of a run folder or a file of episodes, retries and all.
 
     A last line that is cut off is passed over: its writer was killed, or is writing it just now.
-    Any other line that is no episode is an error, or passed over too where `strict` is False.
+    Any other line that is no episode is skipped, and the log says which ones were; where `strict`
+    is True, the first of them raises `RunError`.
     """
     path = Path(path).expanduser()
     path = path / "episodes.jsonl" if path.is_dir() else path
+    skipped: list[int] = []
     for number, line in numbered(path):
         try:
             yield Episode.from_line(line)
         except ValidationError as error:
             head_of(line, path, number)  # Raises where it is of a later version.
-            if strict and line.endswith(b"\n"):
+            if not line.endswith(b"\n"):
+                continue
+            if strict:
                 raise _damaged(path, number, error) from error
+            skipped.append(number)
+    if skipped:
+        _log.warning("%s: skipped %s.", path, listed_lines(len(skipped), skipped[:_LISTED]))
+
+
+def listed_lines(count: int, first: Sequence[int]) -> str:
+    """`3 damaged lines (4, 9, 17)`, of which the first few are named."""
+    named = ", ".join(map(str, first)) + (", …" if count > len(first) else "")
+    return f"{count:,} damaged line{'s' if count != 1 else ''} ({named})"
 
 
 def find_episode(path: Path, wanted: str) -> Episode:
@@ -147,6 +165,15 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
 def begins_as_written(line: bytes) -> bool:
     """Whether an episode begins as this version writes them; then the rest is taken on trust."""
     return _OURS.match(line) is not None
+
+
+def is_json_object(line: bytes) -> bool:
+    """Whether all of a line is JSON, and UTF-8."""
+    try:
+        _ANY_OBJECT.validate_json(line)
+    except ValueError:
+        return False
+    return True
 
 
 def head_of(line: bytes, path: Path, number: int) -> Head | None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
 
+from ludus.data.checksum import Checksum, verify
 from ludus.data.episode import StopReason
-from ludus.data.lines import Head, head_of, numbered
+from ludus.data.lines import Head, head_of, is_json_object, numbered
 
 _REMEMBERED = 10
 _PAGE = 64 << 10
@@ -79,6 +80,8 @@ class Recorded:
     unreadable: int = 0
     unreadable_lines: list[int] = field(default_factory=list)
     """The numbers of the first ten lines that are no episode."""
+    checksum: Checksum | None = field(default_factory=Checksum, compare=False)
+    """Of the file; None where some of its lines are damaged, so that they are found every time."""
     _marks: bytearray = field(default_factory=bytearray, repr=False)
 
     def played(self, index: int) -> bool:
@@ -136,21 +139,26 @@ class Recorded:
         return name.startswith(self.run)
 
 
-def read_back(path: Path, *, run: str | None = None) -> Recorded:
+def read_back(
+    path: Path, *, run: str | None = None, checksum: Checksum | None = None
+) -> Recorded:
     """What is recorded in an `episodes.jsonl`, from the heads of its lines.
 
-    A line that is no episode is counted and left alone. Behind a head that is as this version
-    writes it, the rest of the line is not parsed: `episodes` finds what is damaged there.
+    A line that is no episode is counted and left alone. `checksum` is that of the file at an
+    earlier time: the lines that it covers are known to be whole, and the rest of them is not
+    parsed. All others are, because damage in the middle of a line leaves its head as it was.
     """
+    intact, now = verify(path, checksum)
     recorded = Recorded(run=run)
-    recorded.add(_heads(path, recorded.add_unreadable))
+    recorded.add(_heads(path, intact, recorded.add_unreadable))
+    recorded.checksum = None if recorded.unreadable else now
     return recorded
 
 
-def _heads(path: Path, unreadable: Callable[[int], None]) -> Iterator[Head]:
+def _heads(path: Path, intact: int, unreadable: Callable[[int], None]) -> Iterator[Head]:
     for number, line in numbered(path):
         head = head_of(line, path, number)
-        if head is not None:
+        if head is not None and (number <= intact or is_json_object(line)):
             yield head
         elif line.endswith(b"\n"):
             unreadable(number)

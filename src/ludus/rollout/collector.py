@@ -22,6 +22,7 @@ from ludus.rollout.job import Job
 from ludus.rollout.places import Place
 from ludus.rollout.plan import Plan
 from ludus.rollout.reporter import Reporter
+from ludus.rollout.review import length_of
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.tally import Tally
 from ludus.rollout.tuning import Tuning
@@ -194,13 +195,14 @@ class Collector:
         self._breaker.failed(episode, self.activities)
 
     def _write(self, episode: Episode) -> None:
+        line = episode.as_line()
         try:
-            self._journal.append(episode.as_line())
+            self._journal.append(line)
         except RunError as error:
             self._failed = error
             self.abort("the journal cannot be written")
             return
-        self.tally.add(episode)
+        self.tally.add(episode, line)
 
     async def _settle(self) -> None:
         """Write what is still held back, and give everything back."""
@@ -213,12 +215,12 @@ class Collector:
         self.write_summary()
 
     def summary(self) -> JsonObject:
-        """For `summary.json`; `bytes` tells whether the journal has grown since."""
+        """For `summary.json`, with the length and the checksum of the journal."""
         return {
             **self.tally.summary(),
             "seconds": round(self.tally.seconds, 3),
             "stopped": self.stopped,
-            "bytes": self.folder.episodes.stat().st_size,
+            **length_of(self.tally.recorded, self.folder.episodes.stat().st_size),
         }
 
     def write_summary(self) -> None:

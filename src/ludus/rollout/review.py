@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ludus.data.checksum import Checksum, verify
 from ludus.data.recorded import Recorded, read_back
 from ludus.data.run import RunFolder
 from ludus.errors import RunError
 from ludus.rollout.tally import Tally
 
 
-def review(folder: RunFolder) -> dict[str, Any]:
+def review(folder: RunFolder, *, verified: bool = False) -> dict[str, Any]:
     """The facts of `summary.json`, as they are now.
 
     A run that was killed, or that is being played at this moment, has more episodes than its
-    summary knows of: then the journal is read.
+    summary knows of: then the journal is read. With `verified` it is also read where it is as long
+    as the summary says, and not the same any more.
     """
     path = folder.episodes
     size = path.stat().st_size if path.exists() else 0
@@ -22,12 +25,33 @@ def review(folder: RunFolder) -> dict[str, Any]:
         known = folder.read_summary() or {}
     except RunError:
         known = {}  # It is made anew.
-    if known.get("bytes") == size:
+    checksum = checksum_in(known)
+    if known.get("bytes") == size and not (verified and size and not _unchanged(folder, checksum)):
         return known
-    recorded = read_back(path, run=folder.about.digest) if size else Recorded()
+    recorded = (
+        read_back(path, run=folder.about.digest, checksum=checksum) if size else Recorded()
+    )
     if folder.about.kind == "collect":
         planned = max(known.get("planned", 0), recorded.totals.episodes)
-        return {**Tally.of(recorded, planned).summary(), "bytes": size}
+        return {**Tally.of(recorded, planned).summary(), **length_of(recorded, size)}
     # What came from elsewhere was never planned here, so nothing of it is left to be played.
     facts = {"planned": recorded.totals.episodes, "left": 0, "complete": True}
-    return {**Tally.of(recorded, 0).summary(), **facts, "bytes": size}
+    return {**Tally.of(recorded, 0).summary(), **facts, **length_of(recorded, size)}
+
+
+def checksum_in(summary: Mapping[str, Any]) -> Checksum | None:
+    """The journal's checksum when the summary was written; None where it has none."""
+    size, crc32 = summary.get("bytes"), summary.get("crc32")
+    return Checksum(size, crc32) if isinstance(size, int) and isinstance(crc32, int) else None
+
+
+def length_of(recorded: Recorded, size: int) -> dict[str, int]:
+    """What a summary says of its journal, to tell whether it has grown or changed since."""
+    checksum = recorded.checksum
+    if checksum is None:
+        return {"bytes": size}
+    return {"bytes": checksum.size, "crc32": checksum.crc32}
+
+
+def _unchanged(folder: RunFolder, checksum: Checksum | None) -> bool:
+    return checksum is not None and verify(folder.episodes, checksum).checksum == checksum

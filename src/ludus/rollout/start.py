@@ -13,12 +13,14 @@ from typing import Any
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
 from ludus.client.event_loop import synchronous
+from ludus.data.checksum import Checksum
 from ludus.data.journal import Journal
+from ludus.data.lines import listed_lines
 from ludus.data.recorded import Recorded, read_back
 from ludus.data.run import RunFolder, beside
 from ludus.data.settings import digest
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, CapacityReached, ExecutionFailed, InvalidAction
+from ludus.errors import BadSetting, CapacityReached, ExecutionFailed, InvalidAction, RunError
 from ludus.rollout.activity import Activity
 from ludus.rollout.budget import Budget
 from ludus.rollout.collector import Collector
@@ -26,7 +28,7 @@ from ludus.rollout.job import Job
 from ludus.rollout.places import Place, find_places
 from ludus.rollout.plan import Plan
 from ludus.rollout.reporter import Reporter
-from ludus.rollout.review import review
+from ludus.rollout.review import checksum_in, review
 from ludus.rollout.tally import Tally
 from ludus.rollout.tuning import Tuning
 
@@ -94,7 +96,9 @@ async def collect(
     with Journal.open(folder.episodes) as journal:
         if journal.repaired:
             reporter.warn(journal.repaired)
-        recorded = read_back(folder.episodes, run=folder.about.digest)
+        recorded = read_back(
+            folder.episodes, run=folder.about.digest, checksum=_known_checksum(folder)
+        )
         for words in _oddities(folder.episodes, recorded):
             reporter.warn(words)
         collector = Collector(
@@ -126,21 +130,25 @@ def _finished(job: Job, agent: Agent, path: Path, *, retry_broken: bool) -> Outc
     """The run as it is, if it has all that is asked for: then no server and no model is needed."""
     if not (path / "run.json").exists():
         return None
-    facts = review(RunFolder.resume_or_create(path, job.settings(agent)))
+    facts = review(RunFolder.resume_or_create(path, job.settings(agent)), verified=True)
     complete = facts["complete"] and facts["planned"] >= job.episodes
     if not complete or (retry_broken and facts["broken"]):
         return None
     return Outcome(folder=path, summary=facts, fresh=0, stopped=None)
 
 
+def _known_checksum(folder: RunFolder) -> Checksum | None:
+    try:
+        return checksum_in(folder.read_summary() or {})
+    except RunError:
+        return None  # A summary that cannot be read vouches for nothing.
+
+
 def _oddities(journal: Path, recorded: Recorded) -> Iterator[str]:
     """What is in a journal that this run has not written."""
     if recorded.unreadable:
-        lines = ", ".join(str(number) for number in recorded.unreadable_lines)
-        yield (
-            f"{journal} has {recorded.unreadable} lines that are no episodes (line {lines}); they "
-            "are left alone, and what they were is played again."
-        )
+        damaged = listed_lines(recorded.unreadable, recorded.unreadable_lines)
+        yield f"{journal} has {damaged}. They stay there; their episodes are played again."
     if recorded.foreign:
         yield f"{journal} has {recorded.foreign} episodes of other runs; they are left alone."
     if recorded.duplicates:

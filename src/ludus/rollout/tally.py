@@ -53,9 +53,11 @@ class Tally:
             ),
         )
 
-    def add(self, episode: Episode) -> None:
-        """An episode was recorded."""
+    def add(self, episode: Episode, line: bytes = b"") -> None:
+        """An episode was recorded, as this line of the journal."""
         self.recorded.add([Head.of(episode)])
+        if self.recorded.checksum is not None:
+            self.recorded.checksum = self.recorded.checksum.extend(line)
         self.fresh += 1
         self.left -= 1
         now = time.monotonic()

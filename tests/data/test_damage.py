@@ -1,0 +1,91 @@
+"""Damage in the middle of a journal: found when it is read back, and quickly passed where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data.attempts import RUN, attempt, written
+from ludus.data import recorded as reading
+from ludus.data.checksum import Checksum, verify
+from ludus.data.messages import Message
+from ludus.data.recorded import read_back
+
+ASKED = Message(role="user", content="Where is the ball?")
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "not UTF-8": lambda line: line.replace(b"ball", b"b\xff\xfel"),
+    "not JSON": lambda line: line.replace(b'"content"', b'"content', 1),
+    "two lines run together": lambda line: line.replace(b'"messages":[', line[:-1]),
+    "zeros": lambda line: line.replace(b"ball", bytes(4)),
+}
+
+
+def line(index: int) -> bytes:
+    return attempt(index, reward=1.0, messages=(ASKED,)).as_line()
+
+
+def journal(path: Path, *lines: bytes) -> Checksum:
+    written(path, *lines)
+    return verify(path, None).checksum
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_line_that_is_damaged_behind_its_head_is_named_and_played_again(
+    kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "e"
+    before = journal(path, line(0), line(1), line(2))
+    journal(path, line(0), DAMAGE[kind](line(1)), line(2))
+    for checksum in (None, before):
+        recorded = read_back(path, run=RUN, checksum=checksum)
+        assert (recorded.unreadable, recorded.unreadable_lines) == (1, [2])
+        assert list(recorded.open_until(3)) == [1]
+        assert recorded.totals.episodes == 2
+
+
+def test_lines_that_a_checksum_covers_are_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "e"
+    known = journal(path, line(0), line(1))
+    journal(path, line(0), line(1), line(2))
+    parsed: list[bytes] = []
+    monkeypatch.setattr(reading, "is_json_object", lambda line: parsed.append(line) or True)
+    read_back(path, checksum=known)
+    assert parsed == [line(2)]
+    read_back(path, checksum=Checksum(known.size, known.crc32 ^ 1))
+    assert parsed[1:] == [line(0), line(1), line(2)]
+
+
+def test_a_journal_with_damage_gets_no_checksum(tmp_path: Path) -> None:
+    """Else the next reader would take the damaged line for the episode that it was."""
+    path = tmp_path / "e"
+    whole = journal(path, line(0), line(1))
+    assert read_back(path).checksum == whole
+    journal(path, line(0), DAMAGE["not JSON"](line(1)), line(1))
+    assert read_back(path).checksum is None
+
+
+def test_a_checksum_grows_with_what_is_appended(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    first, both = journal(path, line(0)), journal(path, line(0), line(1))
+    assert first.extend(line(1)) == both
+
+
+def test_a_file_that_has_become_shorter_verifies_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    known = journal(path, line(0), line(1))
+    shorter = journal(path, line(0))
+    assert verify(path, known) == (0, shorter)
+
+
+def test_blocks_do_not_have_to_end_with_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ludus.data.checksum._BLOCK", 100)
+    path = tmp_path / "e"
+    known = journal(path, *(line(index) for index in range(5)))
+    whole = journal(path, *(line(index) for index in range(9)))
+    assert verify(path, known) == (5, whole)
