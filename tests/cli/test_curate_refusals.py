@@ -34,7 +34,6 @@ ATTEMPTS = (attempt("a", turns=2), attempt("b", reward=0.0), attempt("c", task="
         (("--held-out", "run"), "Nothing is left of 3 episodes: held-out 3."),
         (("--render", "qwen"), "There is no text form 'qwen'"),
         (("--to", "dpo", "--best-of-group"), "a pair needs two"),
-        (("--to", "dpo", "--no-dedupe"), "--no-dedupe is not for pairs"),
         (("--to", "dpo", "--last-turn"), "--last-turn is for SFT"),
         (("--to", "dpo", "--min-margin", "-1"), "--min-margin -1.0 cannot be"),
         (("--to", "openenv", "--format", "parquet"), "--format parquet is not for --to openenv"),

@@ -174,7 +174,6 @@ def test_what_has_no_reward_cannot_be_paired(tmp_path: Path) -> None:
     "wrong",
     [
         {"selection": Selection(best_of_group=True)},
-        {"dedupe": False},
         {"form": Form(last_turn=True)},
     ],
 )
@@ -224,3 +223,62 @@ def test_two_attempts_that_say_the_same_are_no_pair(
     report = curated(tmp_path, *some, *tries(0.0, 1.0, task="u"), to="dpo", form=form)
     assert report.rows == {"train": 1}
     assert report.left_out == {"equal sides": 2}
+
+
+def in_a_game(name: str, reward: float, *, task: str) -> Episode:
+    """An attempt at a task that its messages do not tell from any other."""
+    return attempt(name, reward, task=task, messages=(user("Play."), model(name.partition("-")[0])))
+
+
+def moves(tasks: int, *played: tuple[str, float]) -> list[Episode]:
+    """The same moves at each of so many tasks."""
+    return [
+        in_a_game(f"{move}-{task}", reward, task=f"t{task}")
+        for task in range(tasks)
+        for move, reward in played
+    ]
+
+
+def test_attempts_are_paired_before_copies_at_other_tasks_are_left_out(tmp_path: Path) -> None:
+    some = [
+        in_a_game("left-1", 1.0, task="a"),
+        in_a_game("right-1", 0.0, task="a"),
+        in_a_game("left-2", 0.0, task="b"),
+        in_a_game("stay-2", 1.0, task="b"),
+        in_a_game("right-3", 1.0, task="c"),
+        in_a_game("stay-3", 0.0, task="c"),
+    ]
+    assert paired(tmp_path, *some) == [
+        ("left-1", "right-1"),
+        ("stay-2", "left-2"),
+        ("right-3", "stay-3"),
+    ]
+
+
+def test_of_equal_pairs_the_first_stays_and_the_others_are_counted(tmp_path: Path) -> None:
+    report = curated(tmp_path, *moves(5, ("left", 1.0), ("right", 0.0)), to="dpo")
+    assert (report.rows, report.left_out) == ({"train": 1}, {"duplicate pair": 8})
+
+
+def test_equal_pairs_stay_where_copies_may(tmp_path: Path) -> None:
+    report = curated(tmp_path, *moves(5, ("left", 1.0), ("right", 0.0)), to="dpo", dedupe=False)
+    assert (report.rows, report.left_out) == ({"train": 5}, {})
+
+
+@pytest.mark.parametrize("dedupe", [True, False])
+def test_a_pair_never_says_the_same_twice(tmp_path: Path, dedupe: bool) -> None:
+    some = moves(1, ("left", 1.0), ("right", 0.5))
+    copy = in_a_game("left-again", 0.0, task="t0")
+    assert paired(tmp_path, *some, copy, dedupe=dedupe) == [("left-0", "right-0")]
+
+
+def test_attempts_that_all_say_the_same_are_told_as_the_reason(tmp_path: Path) -> None:
+    some = [in_a_game(f"left-{at}", at % 2, task=f"t{at // 2}") for at in range(10)]
+    with pytest.raises(RunError, match="duplicate 5, alone 5.*word for word.*--temperature"):
+        paired(tmp_path, *some)
+
+
+def test_pairs_of_which_all_but_one_are_copies_name_the_way_to_split_them(tmp_path: Path) -> None:
+    some = moves(5, ("left", 1.0), ("right", 0.0))
+    with pytest.raises(BadSetting, match="4 more .* exact copies .*--no-dedupe"):
+        curated(tmp_path, *some, to="dpo", test=0.5)

@@ -206,3 +206,12 @@ def test_a_line_that_only_looks_like_an_episode_does_not_stop_the_split(tmp_path
     file.write_bytes(file.read_bytes().rstrip(b"}\n") + b",}\n")
     how = Curation(test=0.5, near_prompts=0.9, near_completions=0.9)
     assert curate([run], tmp_path / "out", how).left_out == {"unreadable": 1}
+
+
+def test_exact_copies_that_leave_nothing_to_split_are_told_as_the_reason(tmp_path: Path) -> None:
+    same = (user("Play."), model("left"))
+    some = [attempt(f"e{at}", task=f"t{at}", messages=same) for at in range(8)]
+    with pytest.raises(BadSetting, match="1 task is left.* 7 more .* exact copies .*--no-dedupe"):
+        curated(tmp_path, *some, test=0.25)
+    report = curated(tmp_path, *some, test=0.25, dedupe=False)
+    assert sum(report.rows.values()) == 8 and min(report.rows.values()) > 0

@@ -65,7 +65,7 @@ def curate(
         bool, typer.Option("--unscored", help="Keep episodes that have no reward.")
     ] = False,
     dedupe: Annotated[
-        bool, typer.Option("--dedupe/--no-dedupe", help="Leave out exact copies.")
+        bool, typer.Option("--dedupe/--no-dedupe", help="Leave out exact copies, of episodes or of pairs.")
     ] = True,
     near_prompts: Annotated[
         float | None,

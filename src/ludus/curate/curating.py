@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ _HINTS = {
     "equal rewards": "A pair needs two attempts with different rewards.",
 }
 """What to do where most episodes were left out for this reason."""
+_SAME_WORDS = (
+    "Attempts at the same task say the same, word for word, and a pair needs two that differ: "
+    "collect with a higher --temperature or a larger --group-size."
+)
 _EVERY = 100
 _BLOCK = 1 << 20
 
@@ -135,8 +140,10 @@ def _choose(catalog: Catalog, curation: Curation, watch: Watch) -> int:
     if curation.trains:
         select.leave_out_untrainable(catalog)
     select.select(catalog, selection)
-    if curation.dedupe:
-        select.leave_out_copies(catalog)
+    # Attempts at different tasks may say the same and still make pairs that differ, so copies of
+    # pairs are looked for when there are some.
+    if curation.dedupe or curation.to == "dpo":
+        select.leave_out_copies(catalog, within_tasks=curation.to == "dpo")
     if curation.near_prompts is not None:
         watch("comparing prompts", 0, None)
         dedupe.leave_out_near_prompts(catalog, curation.near_prompts)
@@ -152,6 +159,8 @@ def _choose(catalog: Catalog, curation: Curation, watch: Watch) -> int:
         split.leave_out_held_out(catalog, curation.held_out, curation.likeness)
     if curation.to == "dpo":
         pairs.pair_up(catalog, pairing=curation.pairing, min_margin=curation.min_margin)
+        if curation.dedupe:
+            pairs.leave_out_equal_pairs(catalog)
     if curation.to == "nemo-gym-input" and not selection.best_of_group:
         select.best_of_group(catalog)
     if curation.test is None or not catalog.kept:
@@ -168,6 +177,8 @@ def _refuse_nothing(catalog: Catalog) -> None:
     left_out = catalog.left_out
     told = ", ".join(f"{reason} {count:,}" for reason, count in left_out.items())
     hint = _HINTS.get(max(left_out, key=lambda reason: left_out[reason]), "Ask for less.")
+    if left_out.get(select.DUPLICATE, 0) >= left_out.get("alone", inf):
+        hint = _SAME_WORDS
     raise RunError(f"Nothing is left of {catalog.total:,} episodes: {told}. {hint}")
 
 

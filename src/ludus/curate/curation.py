@@ -24,7 +24,7 @@ class Curation:
     selection: Selection = field(default_factory=Selection)
     form: Form = field(default_factory=Form)
     dedupe: bool = True
-    """Leave out episodes that say the same as another one, word for word."""
+    """Leave out episodes that say the same as another one, word for word; of pairs, such pairs."""
     near_prompts: float | None = None
     near_completions: float | None = None
     across_tasks: bool = False
@@ -63,8 +63,6 @@ class Curation:
             return
         if self.selection.best_of_group:
             raise BadSetting("--best-of-group leaves one attempt at a task, and a pair needs two.")
-        if not self.dedupe:
-            raise BadSetting("--no-dedupe is not for pairs: both sides could be the same words.")
         if self.form.last_turn:
             raise BadSetting("--last-turn is for SFT: two attempts part ways at their first turn.")
 

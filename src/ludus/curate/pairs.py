@@ -12,7 +12,7 @@ from math import inf
 from typing import Literal
 
 from ludus.curate.catalog import Catalog
-from ludus.curate.select import BETTER
+from ludus.curate.select import BETTER, DUPLICATE_PAIR
 from ludus.errors import BadSetting
 
 Pairing = Literal["best", "all"]
@@ -57,6 +57,23 @@ def pair_up(catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = 
                 EXCEPT SELECT chosen FROM pairs EXCEPT SELECT rejected FROM pairs)""",
             detail=detail,
         )
+
+
+def leave_out_equal_pairs(catalog: Catalog) -> None:
+    """Of pairs that say the same, word for word, at whichever tasks, the first stays."""
+    catalog.sql(
+        """CREATE OR REPLACE TABLE pairs AS
+        SELECT chosen, rejected FROM pairs
+            JOIN episodes a ON chosen = a.rowid JOIN episodes b ON rejected = b.rowid
+        QUALIFY row_number() OVER (
+            PARTITION BY a.prompt, a.tools, a.completion, b.completion ORDER BY chosen, rejected
+        ) = 1"""
+    )
+    catalog.leave_out(
+        DUPLICATE_PAIR,
+        "rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs)",
+        detail="both sides say the same as those of another pair",
+    )
 
 
 def pairs(catalog: Catalog) -> Iterator[tuple[int, int, str | None]]:

@@ -15,6 +15,7 @@ from ludus.errors import BadSetting
 
 MALFORMED = "malformed call"
 DUPLICATE = "duplicate"
+DUPLICATE_PAIR = "duplicate pair"
 BETTER = "reward DESC NULLS LAST, turns, rowid"
 """Of two episodes with the same reward, the shorter; then the one that was read first."""
 
@@ -126,11 +127,23 @@ def leave_out_below(catalog: Catalog, reason: str, below: str, *, detail: str) -
     )
 
 
-def leave_out_copies(catalog: Catalog) -> None:
-    """Of episodes that say the same, word for word, the best stays."""
+def leave_out_copies(catalog: Catalog, *, within_tasks: bool = False) -> None:
+    """Of episodes that say the same, word for word, the best stays: of all, or of each task's."""
+    task = "task, " if within_tasks else ""
     leave_out_below(
         catalog,
         DUPLICATE,
-        f"row_number() OVER (PARTITION BY prompt, completion, tools ORDER BY {BETTER}) > 1",
-        detail="the same messages and tools",
+        f"row_number() OVER (PARTITION BY {task}prompt, completion, tools ORDER BY {BETTER}) > 1",
+        detail="the same messages and tools" + (", at the same task" if within_tasks else ""),
     )
+
+
+def tasks_of_copies(catalog: Catalog) -> int:
+    """How many tasks are gone only because all that is left of them are copies of others."""
+    found = catalog.sql(
+        """SELECT count(DISTINCT task) FROM episodes WHERE reason IN (?, ?)
+            AND task NOT IN (SELECT task FROM episodes WHERE reason IS NULL)""",
+        DUPLICATE,
+        DUPLICATE_PAIR,
+    )
+    return int(found[0][0])

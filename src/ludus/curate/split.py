@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from ludus.curate.catalog import Catalog
+from ludus.curate.select import tasks_of_copies
 from ludus.curate.tasks import Repeated, Task, Tasks, question
 from ludus.data.episode import digest_of
 from ludus.data.lines import numbered
@@ -29,6 +30,7 @@ def split(catalog: Catalog, *, test: float, likeness: float = LIKENESS, seed: in
     At least one family is on each side, however small the part that is asked for.
     """
     names, families = _families(Tasks(catalog), likeness)
+    _refuse_one_family(catalog, names, families)
     chosen = _drawn(names, families, test, seed)
     rows = (
         (name, family, TEST if family in chosen else TRAIN)
@@ -90,16 +92,27 @@ def _drawn(names: list[str], families: list[int], test: float, seed: int) -> set
     draws: dict[int, float] = {}
     for name, family in zip(names, families, strict=True):
         draws[family] = min(digest_of(f"{seed}/{name}") / 2**64, draws.get(family, 1.0))
-    if len(draws) < 2:
-        raise BadSetting(
-            f"There is nothing to split: {len(names)} tasks are left, and all are near copies of "
-            "each other. Leave out --test, or raise --likeness."
-            if len(names) > 1
-            else f"{len(names)} task is left, and a split needs two. Leave out --test."
-        )
     ordered = sorted(draws, key=lambda family: draws[family])
     chosen = {family for family in ordered if draws[family] < test} or {ordered[0]}
     return chosen if len(chosen) < len(ordered) else set(ordered[:-1])
+
+
+def _refuse_one_family(catalog: Catalog, names: list[str], families: list[int]) -> None:
+    if len(set(families)) > 1:
+        return
+    near = len(names) > 1
+    left = (
+        f"{len(names)} tasks are left, and all are near copies of each other"
+        if near
+        else f"{len(names)} task is left, and a split needs two"
+    )
+    if copied := tasks_of_copies(catalog):
+        raise BadSetting(
+            f"There is nothing to split: {left}. {copied:,} more were left out because their "
+            "episodes are exact copies of others. Keep those with --no-dedupe, or leave out --test."
+        )
+    more = ", or raise --likeness" if near else ""
+    raise BadSetting(f"There is nothing to split: {left}. Leave out --test{more}.")
 
 
 def _check(catalog: Catalog) -> None:
