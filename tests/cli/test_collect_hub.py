@@ -83,7 +83,7 @@ def test_the_tutorials_command_makes_the_data_set_that_its_code_reads(
     assert f"Data set: {hub.url}/datasets/ada/chain-sum-rollouts" in done.stdout
     assert {body["max_tokens"] for body in stub.bodies} == {1024}
     assert {body["model"] for body in stub.bodies} == {"gpt-5-mini"}
-    assert {"README.md", "episodes.jsonl"} <= hub.files.keys()
+    assert {"README.md", "episodes.jsonl", "results.jsonl"} <= hub.files.keys()
     assert hub.files["episodes.jsonl"] == (tmp_path / "rollouts/episodes.jsonl").read_bytes()
 
     folder = (tmp_path / "rollouts").rglob("*")
@@ -99,11 +99,17 @@ def test_the_tutorials_command_makes_the_data_set_that_its_code_reads(
     rollouts = [to_qwen3_messages(r) for r in raw_rollouts]
     correct = [r for r in rollouts if r["reward"] == 1.0]
     assert len(raw_rollouts) == 12 and 0 < len(correct) < 12
-    system, question, call = correct[0]["messages"]
+    for row in correct:  # As section 7 of the tutorial looks at them.
+        question = row["messages"][0]["content"]
+        response = row["messages"][1]["content"]
+        total = sum(int(term) for term in terms(question))
+        answer = json.dumps({"name": "answer", "arguments": {"answer": str(total)}})
+        assert response == f"<tool_call>\n{answer}\n</tool_call>"
+
+    whole = load_dataset(str(pulled), "episodes", split="train", cache_dir=str(tmp_path / "cache"))
+    system, asked, *_ = whole[0]["messages"]
     assert (system["role"], system["content"]) == ("system", SYSTEM_PROMPT)
-    total = sum(int(term) for term in terms(question["content"]))
-    answer = json.dumps({"name": "answer", "arguments": {"answer": str(total)}})
-    assert call["content"] == f"<tool_call>\n{answer}\n</tool_call>"
+    assert asked == raw_rollouts[0]["messages"][0] and whole[0]["tools"]
 
 
 def terms(question: str) -> list[str]:

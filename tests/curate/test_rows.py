@@ -79,6 +79,10 @@ def test_what_tools_answered_can_be_left_out() -> None:
     assert roles(row) == ["system", "user", "assistant", "assistant"]
 
 
+def test_the_system_prompt_can_be_left_out() -> None:
+    assert roles(sft_row(PLAYED, Form(system=False)))[:2] == ["user", "assistant"]
+
+
 def test_what_was_thought_can_be_left_out() -> None:
     assert "reasoning_content" not in sft_row(PLAYED, Form(reasoning=False))["messages"][2]
     text = sft_row(PLAYED, Form(reasoning=False, render="qwen3"))["messages"][2]["content"]

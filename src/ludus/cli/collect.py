@@ -247,8 +247,10 @@ def _tell(outcome: Outcome, *, as_json: bool) -> None:
 
 
 def _push(outcome: Outcome, repo_id: str, *, private: bool, as_json: bool) -> None:
+    from ludus.curate.exporters.openenv import write_records
     from ludus.publish.hub import push_folder
 
+    write_records(outcome.folder)
     url = push_folder(
         outcome.folder, repo_id, private=private, retry="the same command", command=as_typed()
     )

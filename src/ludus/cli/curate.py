@@ -92,6 +92,9 @@ def curate(
         float, typer.Option(help="From here on two prompts are near copies, in --test, --held-out.")
     ] = 0.8,
     seed: Annotated[int, typer.Option(help="Which tasks are to test on.")] = 0,
+    system: Annotated[
+        bool, typer.Option("--system/--no-system", help="Keep the system prompt in the rows.")
+    ] = True,
     tool_results: Annotated[
         bool, typer.Option("--tool-results/--no-tool-results", help="What tools answered.")
     ] = True,
@@ -157,7 +160,11 @@ def curate(
             unscored=unscored,
         ),
         form=Form(
-            tool_results=tool_results, reasoning=reasoning, last_turn=last_turn, render=render
+            system=system,
+            tool_results=tool_results,
+            reasoning=reasoning,
+            last_turn=last_turn,
+            render=render,
         ),
         dedupe=dedupe,
         near_prompts=near_prompts,

@@ -25,6 +25,8 @@ class MalformedCall(ValueError):
 class Form:
     """What a row holds of an episode."""
 
+    system: bool = True
+    """The system prompt. Without, a conversation begins with the question."""
     tool_results: bool = True
     """What tools answered. Without, a row is a prompt and what the model said."""
     reasoning: bool = True
@@ -108,7 +110,8 @@ def _messages(messages: Sequence[Message], form: Form) -> list[JsonObject]:
     made = [
         _message(message, form)
         for message in messages
-        if form.tool_results or message.role != "tool"
+        if (form.tool_results or message.role != "tool")
+        and (form.system or message.role != "system")
     ]
     return rendered(made, family_of(form.render)) if form.render is not None else made
 

@@ -81,3 +81,18 @@ COLUMNS = (
         "What a local policy sampled, token by token.",
     ),
 )
+
+RECORDS = "results.jsonl"
+"""The same episodes as records of `openenv collect`, whose `messages` begin with the question."""
+RECORD_COLUMNS = (
+    Column("episode_id", TEXT, "The same plan gives the same ids."),
+    Column("messages", JSON_LIST, "The conversation without the system prompt, in OpenAI's form."),
+    Column("reward", FLOAT, "The sum of the rewards; null: unscored."),
+    Column("done", BOOL, "Whether the environment ended it."),
+    Column("tool_trace", JSON_LIST, "Every call with its arguments and its result."),
+    Column("metrics", JSON, "How many turns and tool calls there were."),
+    Column("verify_metrics", JSON, "The named parts of the reward."),
+    Column("artifacts", JSON, "Empty."),
+    Column("task", JSON, "The arguments of reset."),
+    Column("extra", JSON, "`system`: the system prompt; `tools`: the tools that were offered."),
+)

@@ -7,13 +7,13 @@ Pure functions; `card_of` reads the two files. The Hub is `ludus.publish.hub`'s 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.columns import COLUMNS, DATASETS_VERSION
+from ludus.data.columns import COLUMNS, DATASETS_VERSION, RECORD_COLUMNS, RECORDS, Column
 from ludus.data.markdown import code, fenced, front_matter_of, inline, size_category, table
 from ludus.data.tools import JsonObject
 
@@ -28,36 +28,50 @@ def data_card(
     *,
     repo_id: str = "USER/NAME",
     command: str | None = None,
+    records: bool = False,
 ) -> str:
     """The whole README.md.
 
     `settings` are those of run.json (`environment`, `agent`, ...), `summary` is summary.json;
-    `command` is the command line that makes the data set again.
+    `command` is the command line that makes the data set again; `records`: whether there is a
+    `results.jsonl` beside the episodes, which is what `load_dataset` then gives by default.
     """
     parts = (
         f"# {_title(settings)}",
         _opening(settings, summary),
         _facts(settings, summary),
         _endings(summary),
-        _usage(repo_id),
-        _row(),
+        _usage(repo_id, records=records),
+        _row(RECORD_COLUMNS if records else COLUMNS),
+        _row(COLUMNS, f"A row of `{EPISODES}`") if records else "",
         _again(settings, command),
     )
-    return front_matter(settings, summary) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
+    head = front_matter(settings, summary, records=records)
+    return head + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def front_matter(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+def front_matter(
+    settings: Mapping[str, Any], summary: Mapping[str, Any], *, records: bool = False
+) -> str:
     """The YAML block that begins a card. Every value is JSON, which is YAML too."""
+    files: dict[str, tuple[str, Sequence[Column]]] = {"default": (EPISODES, COLUMNS)}
+    if records:
+        files = {"default": (RECORDS, RECORD_COLUMNS), "episodes": (EPISODES, COLUMNS)}
     values: JsonObject = {
         "pretty_name": _title(settings),
         "tags": _TAGS,
         "task_categories": ["text-generation"],
         "size_categories": size_category(summary.get("episodes")),
         "configs": [
-            {"config_name": "default", "data_files": [{"split": "train", "path": EPISODES}]}
+            {"config_name": name, "data_files": [{"split": "train", "path": file}]}
+            for name, (file, _) in files.items()
+        ],
+        "dataset_info": [
+            {"config_name": name, "features": [column.feature() for column in columns]}
+            for name, (_, columns) in files.items()
         ],
     }
-    return front_matter_of(values, [column.feature() for column in COLUMNS])
+    return front_matter_of(values, [])
 
 
 def card_of(folder: Path, repo_id: str, *, command: str | None = None) -> str:
@@ -67,11 +81,13 @@ def card_of(folder: Path, repo_id: str, *, command: str | None = None) -> str:
     """
     settings = _read(folder / "run.json").get("settings") or {}
     summary = _read(folder / "summary.json")
-    own = folder / CARD
+    own, records = folder / CARD, (folder / RECORDS).is_file()
     if not own.is_file():
-        return data_card(settings, summary, repo_id=repo_id, command=command)
+        return data_card(settings, summary, repo_id=repo_id, command=command, records=records)
     text = own.read_text(encoding="utf-8-sig")
-    return text if text.startswith("---") else f"{front_matter(settings, summary)}\n{text}"
+    if text.startswith("---"):
+        return text
+    return f"{front_matter(settings, summary, records=records)}\n{text}"
 
 
 def _read(path: Path) -> JsonObject:
@@ -135,7 +151,7 @@ def _endings(summary: Mapping[str, Any]) -> str:
     return "## How they ended\n\n" + table(("stop_reason", "episodes"), rows)
 
 
-def _usage(repo_id: str) -> str:
+def _usage(repo_id: str, *, records: bool) -> str:
     lines = (
         "from datasets import load_dataset",
         "",
@@ -144,12 +160,18 @@ def _usage(repo_id: str) -> str:
         'print(f"{len(solved)} of {len(episodes)} are solved")',
     )
     block = fenced("\n".join(lines), "python")
-    return f"## Load it\n\n{block}\n\nThis needs datasets {DATASETS_VERSION} or newer."
+    needs = f"This needs datasets {DATASETS_VERSION} or newer."
+    whole = f'`load_dataset({json.dumps(repo_id)}, "episodes", split="train")`'
+    more = (
+        "The rows are records of `openenv collect`: the system prompt is not among their messages. "
+        f"{whole} gives the episodes as Ludus keeps them, with the system prompt and the tools."
+    )
+    return "\n\n".join(["## Load it", block, needs, *([more] if records else [])])
 
 
-def _row() -> str:
-    rows = [(code(column.name), column.what) for column in COLUMNS]
-    return "## A row\n\n" + table(("field", "what"), rows)
+def _row(columns: Sequence[Column], title: str = "A row") -> str:
+    rows = [(code(column.name), column.what) for column in columns]
+    return f"## {title}\n\n" + table(("field", "what"), rows)
 
 
 def _again(settings: Mapping[str, Any], command: str | None) -> str:

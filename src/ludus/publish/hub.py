@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ludus.data.columns import RECORDS
 from ludus.errors import BadSetting, MissingExtra, PublishFailed
 from ludus.publish.card import CARD, EPISODES, card_of
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-FILES = (EPISODES, "run.json", "summary.json")
+FILES = (EPISODES, RECORDS, "run.json", "summary.json")
 TIMEOUT = 60.0
 """Seconds without a sign of life before a request is given up."""
 

@@ -87,6 +87,16 @@ async def test_a_run_of_ours_comes_back_from_openenv_as_it_was(tmp_path: Path) -
     assert read(written(tmp_path, played)) == played
 
 
+def test_messages_begin_with_the_question_and_the_system_prompt_comes_back() -> None:
+    system, asked = Message(role="system", content="s"), Message(role="user", content="Owl?")
+    late = Message(role="system", content="Hurry.")
+    said = (system, system, asked, late, Message(role="assistant", content="A bird."))
+    one = episode_of(environment="e", messages=said, reward=1.0)
+    assert [message["content"] for message in row(one)["messages"]] == ["Owl?", "Hurry.", "A bird."]
+    with TemporaryDirectory() as folder:
+        assert read(written(Path(folder), [one]))[0].messages == said
+
+
 def test_openenv_reads_what_is_written_for_it(tmp_path: Path) -> None:
     file = written(tmp_path, odd())
     records = [EpisodeRecord(**json.loads(line)) for line in file.read_text().splitlines()]

@@ -13,8 +13,8 @@ from ludus.curate.importers import ours
 from ludus.curate.importers.chat import tools_of
 from ludus.curate.importers.nemo_gym import INDEX, is_free
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.messages import prompt_of
-from ludus.data.tools import JsonObject
+from ludus.data.messages import Message, prompt_of
+from ludus.data.tools import JsonObject, arguments_of
 
 # What Gym takes in a request; it refuses any other name.
 _SETTINGS = (
@@ -25,12 +25,17 @@ _REQUEST = ("tool_choice", "parallel_tool_calls", "max_tool_calls", "text", "pro
 
 
 def row(episode: Episode) -> JsonObject:
-    """A line of a rollout file."""
+    """A line of a rollout file.
+
+    `output` is the whole conversation as chat messages, which is what scripts read that turn
+    rollouts into rows for TRL; `response.output` has the replies as Gym's items.
+    """
     task = _task(episode)
     known = ("task",) if task == episode.task else ()
     return {
         "responses_create_params": {**_request(episode), **_settings(episode.agent)},
         "response": _response(episode),
+        "output": [_chat(message) for message in episode.messages],
         **_outcome(episode),
         **task,
         **_agent_ref(episode),
@@ -59,6 +64,17 @@ def _request(episode: Episode) -> JsonObject:
     said = {name: episode.agent[name] for name in _REQUEST if name in episode.agent}
     prompt = prompt_of(episode.messages)
     return {"input": list(items_of(prompt)), "tools": _tools(episode), **said}
+
+
+def _chat(message: Message) -> JsonObject:
+    """A message for a chat template: arguments are objects, as a table of rows needs them too.
+
+    Where a model wrote something else there is none; `response.output` has it.
+    """
+    said: JsonObject = message.model_dump(mode="json")
+    for call in said.get("tool_calls") or ():
+        call["function"]["arguments"] = arguments_of(call["function"]["arguments"]) or {}
+    return said
 
 
 def _settings(agent: JsonObject) -> JsonObject:

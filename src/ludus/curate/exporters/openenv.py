@@ -1,25 +1,37 @@
 """A line of OpenEnv's `results.jsonl`.
 
-OpenEnv's records have no place for tools, and none for attempts without a reward: the tools go
-into `extra`, and an unscored attempt has a reward of null. It is never a zero.
+OpenEnv's records have no place for tools and none for the system prompt, so both go into `extra`:
+`messages` begins with the question, as it does there. Nor have they a place for attempts without a
+reward: an unscored attempt has a reward of null. It is never a zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 from ludus.curate.importers import ours
+from ludus.data.columns import RECORDS
 from ludus.data.episode import Episode
+from ludus.data.lines import episodes
 from ludus.data.tools import JsonObject, arguments_of
+from ludus.errors import RunError
 
 _KNOWN = ("episode_id", "done", "task", "rewards")
 
 
-def row(episode: Episode) -> JsonObject:
+def row(episode: Episode, *, lossless: bool = True) -> JsonObject:
+    """The record of an episode; `lossless`: with all that the importer needs to restore it."""
+    messages = [message.model_dump(mode="json") for message in episode.messages]
+    system = list(takewhile(lambda message: message["role"] == "system", messages))
+    carried = {ours.NAME: ours.carried(episode, known=_KNOWN)} if lossless else {}
     return {
         "episode_id": episode.episode_id,
-        "messages": [message.model_dump(mode="json") for message in episode.messages],
+        "messages": messages[len(system) :],
         "reward": episode.reward,
         "done": episode.done,
         "tool_trace": list(_trace(episode)),
@@ -30,9 +42,27 @@ def row(episode: Episode) -> JsonObject:
         "extra": {
             "tools": list(episode.tools),
             "rewards": list(episode.rewards),
-            ours.NAME: ours.carried(episode, known=_KNOWN),
+            "system": system,
+            **carried,
         },
     }
+
+
+def write_records(run: Path) -> Path:
+    """Write the episodes of a run folder as `results.jsonl` beside them.
+
+    They lack what only Ludus knows of an episode: `episodes.jsonl` has it.
+    """
+    file = run / RECORDS
+    draft = file.with_name(f".{RECORDS}.draft")
+    try:
+        with draft.open("wb") as out:
+            for episode in episodes(run / "episodes.jsonl"):
+                line = row(episode, lossless=False)
+                out.write(to_json(line, inf_nan_mode="null") + b"\n")
+        return draft.replace(file)
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
 
 
 def _task(task: JsonObject) -> Any:

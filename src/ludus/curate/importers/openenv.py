@@ -1,7 +1,7 @@
 """Rollouts of OpenEnv's `collect`: `results.jsonl`, with `metadata.json` beside it.
 
 The system prompt and the tools stand in neither file: OpenEnv adds them to what it sends to the
-model, and keeps them nowhere. What Ludus wrote for OpenEnv has its tools in `extra`.
+model, and keeps them nowhere. What Ludus wrote for OpenEnv has them in `extra`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ def _episodes(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
         episode_id=str(line.get("episode_id") or ""),
         environment=str(metadata.get("env") or "openenv"),
         task=task if isinstance(task, dict) else None if task is None else {"task": task},
-        messages=messages_of(line["messages"]),
+        messages=(
+            *messages_of(extra.get("system") or [], "system"),
+            *messages_of(line["messages"]),
+        ),
         tools=tools_of(line.get("tools", extra.get("tools"))),
         reward=a_number(line.get("reward"), "reward"),
         agent=_agent(metadata),
