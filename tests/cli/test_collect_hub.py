@@ -11,6 +11,7 @@ import pytest
 from chat_stub import chat_stub
 from datasets import load_dataset
 from publish.fake_hub import TOKEN, FakeHub, fake_hub
+from test_readme import blocks
 from world import serving
 
 from cli.collecting import KEY, collect, complaint, read
@@ -66,6 +67,7 @@ def logged_in(hub: FakeHub, home: Path) -> dict[str, str]:
 def test_the_tutorials_command_makes_the_data_set_that_its_code_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     with chat_stub(key=KEY) as stub, fake_hub() as hub, serving("reasoning_gym") as served:
         command = COMMAND.format(
             base_url=served.url,
@@ -105,6 +107,11 @@ def test_the_tutorials_command_makes_the_data_set_that_its_code_reads(
         total = sum(int(term) for term in terms(question))
         answer = json.dumps({"name": "answer", "arguments": {"answer": str(total)}})
         assert response == f"<tool_call>\n{answer}\n</tool_call>"
+
+    guide, *_ = blocks("docs/collecting.md")
+    found: dict[str, Any] = {}
+    exec(guide.replace("user/chain-sum-rollouts", str(pulled)), found)
+    assert found["correct"] == correct and "=" in found["question"]
 
     whole = load_dataset(str(pulled), "episodes", split="train", cache_dir=str(tmp_path / "cache"))
     system, asked, *_ = whole[0]["messages"]

@@ -39,6 +39,14 @@ DatasetConfig = Annotated[
     str | None, typer.Option(help="The task's dataset_config, as JSON: '{\"max_terms\": 3}'.")
 ]
 Task = Annotated[str | None, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")]
+Tasks = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        parser=at_home,
+        help="Play the tasks of a JSONL file: reset arguments, or NeMo Gym's input rows.",
+    ),
+]
 Device = Annotated[
     str | None, typer.Option(help="For hf: cuda, cuda:1, mps, cpu.", show_default="the best")
 ]

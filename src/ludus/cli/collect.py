@@ -55,12 +55,20 @@ def collect(
     dtype: given.Dtype = None,
     system_prompt: given.SystemPrompt = None,
     num_episodes: Annotated[
-        int, typer.Option("--num-episodes", "-n", min=1, help="How many episodes.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--num-episodes",
+            "-n",
+            min=1,
+            help="How many episodes.",
+            show_default="10, or all of --tasks",
+        ),
+    ] = None,
     group_size: given.GroupSize = 1,
     seed: Annotated[int, typer.Option(min=0, help="Which tasks.")] = 0,
     dataset_config: given.DatasetConfig = None,
     task: given.Task = None,
+    tasks: given.Tasks = None,
     max_turns: given.MaxTurns = 20,
     max_tokens: given.MaxTokens = 2048,
     max_episode_tokens: given.MaxEpisodeTokens = None,
@@ -124,7 +132,7 @@ def collect(
     """
     from ludus.cli.progress import display
     from ludus.policy.choose import Choice, choose
-    from ludus.rollout import SYSTEM_PROMPT, Job, Limits
+    from ludus.rollout import SYSTEM_PROMPT, Job, Limits, read_tasks
     from ludus.rollout.budget import Budget
     from ludus.rollout.tuning import HANG_WARNING, Tuning
 
@@ -154,10 +162,11 @@ def collect(
     person = agent.provider == "human"
     job = Job(
         environment=environment,
-        episodes=num_episodes,
+        episodes=num_episodes or (0 if tasks is not None else 10),
         task=task_arguments(task, dataset_config),
         seed=seed,
         group_size=group_size,
+        tasks=read_tasks(tasks) if tasks is not None else (),
         system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
         limits=Limits(
             max_turns=max_turns,

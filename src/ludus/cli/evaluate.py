@@ -42,12 +42,20 @@ def evaluate(
         ),
     ],
     num_episodes: Annotated[
-        int, typer.Option("--num-episodes", "-n", min=1, help="How many episodes each plays.")
-    ] = 50,
+        int | None,
+        typer.Option(
+            "--num-episodes",
+            "-n",
+            min=1,
+            help="How many episodes each plays.",
+            show_default="50, or all of --tasks",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which tasks: another than in collect.")] = 999,
     group_size: given.GroupSize = 1,
     dataset_config: given.DatasetConfig = None,
     task: given.Task = None,
+    tasks: given.Tasks = None,
     not_in: Annotated[
         Path | None,
         typer.Option(
@@ -107,15 +115,16 @@ def evaluate(
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
     """
     from ludus.evaluate.candidates import Options, candidates_of
-    from ludus.rollout import SYSTEM_PROMPT, Job, Limits
+    from ludus.rollout import SYSTEM_PROMPT, Job, Limits, read_tasks
     from ludus.rollout.tuning import Tuning
 
     job = Job(
         environment=environment,
-        episodes=num_episodes,
+        episodes=num_episodes or (0 if tasks is not None else 50),
         task=task_arguments(task, dataset_config),
         seed=seed,
         group_size=group_size,
+        tasks=read_tasks(tasks) if tasks is not None else (),
         system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
         limits=Limits(
             max_turns=max_turns,

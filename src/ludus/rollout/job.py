@@ -6,14 +6,18 @@ it: a server may have moved, and a machine may have grown.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ludus.agents.agent import Agent
+from ludus.data.episode import digest_of
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mix, parse_mix
 from ludus.errors import BadSetting
 from ludus.rollout.loop import SYSTEM_PROMPT, Limits
+from ludus.rollout.task_file import check_seed
 
 _ADDRESSES = ("endpoint",)
 
@@ -24,20 +28,33 @@ class Job:
 
     environment: str | Mix
     """A spec, a mix of them, or a mix as a command line writes it."""
-    episodes: int
+    episodes: int = 0
+    """How many; with `tasks` at most so many, and all of them unless told."""
     task: JsonObject = field(default_factory=dict)
     """Arguments of reset for every episode."""
     seed: int = 0
     group_size: int = 1
     """How often each task is played."""
+    tasks: Sequence[JsonObject] = ()
+    """Arguments of reset for each task, where they do not come from the seed: `read_tasks`."""
     system_prompt: str | None = SYSTEM_PROMPT
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
+        if self.tasks:
+            self._check_tasks()
         if self.episodes < 1 or self.group_size < 1:
             raise BadSetting("A run needs at least one episode, and groups at least one member.")
         if "seed" in self.task:
             raise BadSetting("The seed of each episode comes from --seed; leave it out of --task.")
+
+    def _check_tasks(self) -> None:
+        if len(self.mix.specs) > 1:
+            raise BadSetting(f"--tasks is for one environment, and not for the mix {self.mix}.")
+        for number, task in enumerate(self.tasks):
+            check_seed(task, f"task {number}")
+        there = len(self.tasks) * self.group_size
+        object.__setattr__(self, "episodes", min(self.episodes or there, there))
 
     @cached_property
     def mix(self) -> Mix:
@@ -47,9 +64,11 @@ class Job:
     def settings(self, agent: Agent) -> JsonObject:
         """What must be the same for a run to go on."""
         described = agent.describe().items()
+        tasks = {"tasks": f"{len(self.tasks)} tasks {_digest(self.tasks)}"} if self.tasks else {}
         return {
             "environment": str(self.mix),
             "task": self.task,
+            **tasks,
             "seed": self.seed,
             "group_size": self.group_size,
             "agent": {key: value for key, value in described if key not in _ADDRESSES},
@@ -58,3 +77,8 @@ class Job:
             "max_tokens": self.limits.max_tokens,
             "max_episode_tokens": self.limits.max_episode_tokens,
         }
+
+
+def _digest(tasks: Sequence[JsonObject]) -> str:
+    text = json.dumps(list(tasks), sort_keys=True, ensure_ascii=False, default=str)
+    return f"{digest_of(text):016x}"

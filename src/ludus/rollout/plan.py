@@ -6,7 +6,7 @@ once, change nothing; a run that is made longer only adds to its end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Plan:
-    """All the episodes of a run, without an end."""
+    """All the episodes of a run; without an end, unless the tasks are given."""
 
     run_id: str
     environments: Mix
@@ -51,6 +51,8 @@ class Plan:
     """What episodes call an environment, where that is not its spec: a URL says who it is."""
     variants: Mapping[str, JsonObject] = field(default_factory=dict)
     """Arguments of reset that ask for an environment's variant, by spec."""
+    tasks: Sequence[JsonObject] = ()
+    """Arguments of reset for each task; one without a seed gets that of its number."""
 
     def spec_of(self, index: int) -> str:
         """Where episode `index` is played."""
@@ -59,8 +61,11 @@ class Plan:
     def __getitem__(self, index: int) -> Assignment:
         number, member = divmod(index, self.group_size)
         spec = self.spec_of(index)
-        seed = task_seed(self.seed, number)
-        task = {**self.variants.get(spec, {}), **self.task, "seed": seed}
+        own = self.tasks[number] if self.tasks else {}
+        seed = own.get("seed")
+        if seed is None:
+            seed = task_seed(self.seed, number)
+        task = {**self.variants.get(spec, {}), **self.task, **own, "seed": seed}
         name = self.names.get(spec, spec)
         return Assignment(
             episode_id=episode_id(self.run_id, index),

@@ -170,6 +170,7 @@ def _plan(job: Job, agent: Agent, places: Mapping[str, Place]) -> Plan:
         task=job.task,
         names={spec: place.name for spec, place in places.items()},
         variants={spec: place.variant_task for spec, place in places.items()},
+        tasks=job.tasks,
     )
 
 
