@@ -143,8 +143,10 @@ def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
     [
         (("paid", "99"), "There is no episode '99' in paid/episodes.jsonl. It holds 0 to 3."),
         (("paid", "nobody"), "There is no episode 'nobody'"),
-        (("some",), "some/episodes.jsonl cannot be read: No such file or directory."),
-        (("nowhere",), "nowhere cannot be read: No such file or directory."),
+        (("some",), "Name one, such as `ludus show some/broken`"),
+        (("nowhere",), "There is no run, file or folder 'nowhere'"),
+        (("talks",), "Did you mean 'talk'?"),
+        (("runs/nowhere",), "runs/nowhere cannot be read: No such file or directory."),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(

@@ -48,6 +48,32 @@ def test_a_data_set_is_not_written_over_unasked(tmp_path: Path, run: Path) -> No
     assert everything(out) == before
 
 
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_the_same_again_is_written_over_also_from_more_runs(
+    tmp_path: Path, run: Path, format: Any
+) -> None:
+    out, more = tmp_path / "out", run_of(tmp_path / "more", attempt("new"))
+    wanted = Curation(selection=Selection(min_reward=0.2), format=format)
+    curate([run], out, wanted)
+    before = everything(out)
+    curate([run], out, wanted)
+    assert everything(out) == before
+    assert curate([run, more], out, wanted).episodes == 11
+    with pytest.raises(RunError, match="--overwrite"):
+        curate([run], out, wanted)
+
+
+def test_the_same_again_does_not_replace_rows_that_somebody_changed(
+    tmp_path: Path, run: Path
+) -> None:
+    out = tmp_path / "out"
+    curate([run], out, Curation())
+    (out / "train.jsonl").write_text("mine\n")
+    with pytest.raises(RunError, match="--overwrite"):
+        curate([run], out, Curation())
+    assert (out / "train.jsonl").read_text() == "mine\n"
+
+
 @pytest.mark.parametrize("first", ["jsonl", "parquet", "datasets"])
 @pytest.mark.parametrize("second", ["jsonl", "parquet", "datasets"])
 def test_what_is_written_over_leaves_nothing_of_the_one_before(

@@ -198,7 +198,9 @@ def test_a_last_line_that_lacks_only_its_newline_counts(tmp_path: Path) -> None:
 def test_a_later_version_of_the_format_is_named(strict: bool, tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0), b'{"version":2,"id":7}\n')
     for read in (read_back, lambda path: list(episodes(path, strict=strict))):
-        with pytest.raises(RunError, match=r"e:2 is of version 2 .* reads version 1. Install a newer"):
+        with pytest.raises(
+            RunError, match=r"e:2 is of version 2 .* reads version 1. Install a newer"
+        ):
             read(path)
 
 

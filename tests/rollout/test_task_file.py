@@ -55,9 +55,7 @@ async def test_what_is_written_for_nemo_gym_is_played_again(tmp_path: Path) -> N
     curate([tmp_path / "run"], tmp_path / "rows", Curation(to="nemo-gym-input"))
     tasks = read_tasks(tmp_path / "rows" / "train.jsonl")
     await collect(Job("reasoning_gym:chain_sum", tasks=tasks), out=tmp_path / "again")
-    assert sorted(played(tmp_path / "again"), key=str) == sorted(
-        played(tmp_path / "run"), key=str
-    )
+    assert sorted(played(tmp_path / "again"), key=str) == sorted(played(tmp_path / "run"), key=str)
 
 
 @pytest.mark.parametrize(

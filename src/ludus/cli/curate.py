@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ludus.cli.run_names import run_path
 from ludus.cli.typed import as_typed
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ class Pairs(StrEnum):
 
 def curate(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or episodes.jsonl files.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            parser=run_path,
+            help="Run folders, their names below runs/, `last`, or episodes.jsonl files.",
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--output-dir", "-o", metavar="OUT", help="Where the data set goes.")
@@ -65,7 +71,10 @@ def curate(
         bool, typer.Option("--unscored", help="Keep episodes that have no reward.")
     ] = False,
     dedupe: Annotated[
-        bool, typer.Option("--dedupe/--no-dedupe", help="Leave out exact copies, of episodes or of pairs.")
+        bool,
+        typer.Option(
+            "--dedupe/--no-dedupe", help="Leave out exact copies, of episodes or of pairs."
+        ),
     ] = True,
     near_prompts: Annotated[
         float | None,

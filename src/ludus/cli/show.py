@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,29 +13,147 @@ if TYPE_CHECKING:
 
     from ludus.data.episode import Episode
     from ludus.data.messages import Message
+    from ludus.errors import RunError
 
 _STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="A run folder, or its episodes.jsonl.")],
-    episode: Annotated[
-        str, typer.Argument(help="Its number or its id.", show_default="the first")
-    ] = "0",
+    target: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WHAT [EPISODE]",
+            help="A run by its path, its name or `last`; a data set, an evaluation or a model; "
+            "then the number or the id of an episode or row.",
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="The line as it is stored.")] = False,
 ) -> None:
     """Print one episode: what was shown, thought, said and called, and what it was worth.
 
-    Example: ludus show runs/wordle-1a2b3c4d 17
+    Of a data set it prints a row, of an evaluation its figures, of a trained model what it was
+    trained on.
+
+    Examples:
+
+    ludus show last 17
+
+    ludus show runs/wordle-1a2b3c4d 17
+
+    ludus show data/wordle 3
     """
+    from ludus.cli.run_names import run_path
+
+    names, episode = _split(target)
+    paths = [run_path(name) for name in names]
+    path = paths[0] if len(paths) == 1 else _one_of(paths, episode)
+    _show(path, episode, as_json=as_json)
+
+
+def _split(target: list[str]) -> tuple[list[str], str | None]:
+    """Paths or names, and the episode at their end if there is one."""
+    *names, last = target
+    if names and (last.isdecimal() or not Path(last).exists()):
+        return names, last
+    return target, None
+
+
+def _one_of(paths: list[Path], episode: str | None) -> Path:
+    """The newest of several runs, which a pattern of the shell may name."""
+    from ludus.cli.run_names import newest
+
+    chosen = newest(paths)
+    other = next(path for path in paths if path != chosen)
+    again = " ".join(["ludus show", str(other), *([episode] if episode else [])])
+    typer.echo(f"{len(paths)} were named; this is the newest, {chosen}. Another: {again}", err=True)
+    return chosen
+
+
+def _show(path: Path, episode: str | None, *, as_json: bool) -> None:
     from ludus.cli.console import console
+    from ludus.cli.show_data import print_row, print_training, read_row, row_file
     from ludus.data.lines import find_episode
 
-    found = find_episode(run / "episodes.jsonl" if run.is_dir() else run, episode)
-    if as_json:
-        typer.echo(found.as_line().decode().rstrip())
+    file = path / "episodes.jsonl" if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        if _evaluation(path, episode, as_json=as_json):
+            return
+        rows = row_file(path)
+        if rows is None:
+            if not print_training(console(), path):
+                raise _nothing(path)
+            return
+        file = rows
+    if _holds_episodes(file):
+        found = find_episode(file, episode or "0")
+        if as_json:
+            typer.echo(found.as_line().decode().rstrip())
+        else:
+            transcript(console(), found)
         return
-    transcript(console(), found)
+    row = read_row(file, episode or "0")
+    if as_json:
+        typer.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        print_row(console(), file, episode or "0", row)
+
+
+def _holds_episodes(file: Path) -> bool:
+    """Whether a file is a journal; one without a line that can be read is taken for one."""
+    from pydantic_core import from_json
+
+    from ludus.data.lines import numbered
+
+    for _, line in numbered(file):
+        try:
+            fields = from_json(line)
+        except ValueError:
+            continue
+        return isinstance(fields, dict) and "stop_reason" in fields
+    return True
+
+
+def _evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
+    """Print the evaluation that is in this folder, if there is one."""
+    from ludus.cli.console import console
+    from ludus.cli.show_data import print_evaluation
+    from ludus.errors import RunError
+
+    try:
+        summary = json.loads((path / "summary.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    if not isinstance(summary, dict) or summary.get("kind") != "eval":
+        return False
+    if episode is not None:
+        runs = [str(path / one["label"]) for one in summary["candidates"]]
+        commands = " or ".join(f"`ludus show {run} {episode}`" for run in runs)
+        raise RunError(f"{path} is an evaluation. Name the candidate: {commands}.")
+    if as_json:
+        typer.echo(json.dumps(summary, ensure_ascii=False))
+    else:
+        print_evaluation(console(), path, summary)
+    return True
+
+
+def _nothing(path: Path) -> RunError:
+    """What is there instead, and what to type."""
+    from ludus.data.run import find_runs
+    from ludus.errors import RunError
+
+    if any(path.glob("*.parquet")) or (path / "dataset_dict.json").is_file():
+        return RunError(
+            f"{path} is a data set that is not JSONL. `ludus curate --format jsonl` writes one "
+            "that can be shown."
+        )
+    if runs := find_runs(path):
+        return RunError(
+            f"{path} is a folder of runs. Name one, such as `ludus show {runs[-1].path}`; "
+            f"`ludus runs {path}` lists them."
+        )
+    return RunError(
+        f"Nothing in {path} can be shown: it is no run, data set, evaluation or trained model."
+    )
 
 
 def transcript(out: Console, episode: Episode) -> None:

@@ -62,6 +62,16 @@ def write_card(folder: Path, report: Report, curation: Curation, origin: Origin)
     (folder / CARD).write_text(card(report, curation, origin), encoding="utf-8")
 
 
+def made_alike(folder: Path, curation: Curation, runs: Sequence[str]) -> str | None:
+    """The digest of a data set that the same options made, from these runs or some of them."""
+    try:
+        about = json.loads((folder / ABOUT).read_bytes())
+        same = about["settings"] == json.loads(json.dumps(_settings(curation), default=str))
+        return str(about["digest"]) if same and set(about["runs"]) <= set(runs) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def card(report: Report, curation: Curation, origin: Origin) -> str:
     parts = (
         f"# {_title(curation, origin)}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curate import dedupe, pairs, select, split
-from ludus.curate.card import Origin, write_card
+from ludus.curate.card import Origin, made_alike, write_card
 from ludus.curate.catalog import UNREADABLE, Catalog, catalog_of
 from ludus.curate.curation import Curation, Report
 from ludus.curate.formats import convert
@@ -51,6 +51,8 @@ def curate(
 ) -> Report:
     """Curate the episodes of `runs` into the folder `out`, which is there at the end, or not.
 
+    A data set that is there already is written over where `overwrite` says so, and where the same
+    options made it from the same runs (or some of them) and nobody has changed it since.
     The card says that the rows can be loaded from `location` (`out`, unless they go to the Hub),
     and that `command` made them.
     """
@@ -60,7 +62,9 @@ def curate(
     files = episode_files(runs)
     sides = [split.TRAIN] if curation.test is None else [split.TRAIN, split.TEST]
     tokenizer = load_tokenizer(curation.student) if curation.student is not None else None
-    with written_into(out, overwrite=overwrite) as draft:
+    names = [str(run) for run in runs]
+    again = overwrite or _is_made_again(out, curation, names, sides)
+    with written_into(out, overwrite=again) as draft:
         work = draft / "work"
         work.mkdir()
         watch("reading", 0, None)
@@ -88,10 +92,20 @@ def curate(
         digest = _digest(draft / f"{side}.jsonl" for side in sides)
         watch("converting", 0, None)
         convert(draft, sides, curation.format, curation.kind, work)
-        names = [str(run) for run in runs]
         origin = Origin(names, digest, location or str(out), command)
         write_card(draft, report, curation, origin)
     return report
+
+
+def _is_made_again(
+    out: Path, curation: Curation, runs: Sequence[str], sides: Sequence[str]
+) -> bool:
+    """Whether `out` holds what the same command wrote there before, as it wrote it."""
+    before = made_alike(out, curation, runs)
+    if before is None or curation.format != "jsonl":
+        return before is not None
+    files = [out / f"{side}.jsonl" for side in sides]
+    return all(file.is_file() for file in files) and _digest(files) == before
 
 
 def _rows(file: Path, total: int, watch: Watch) -> Iterator[Row]:

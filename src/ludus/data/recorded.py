@@ -139,9 +139,7 @@ class Recorded:
         return name.startswith(self.run)
 
 
-def read_back(
-    path: Path, *, run: str | None = None, checksum: Checksum | None = None
-) -> Recorded:
+def read_back(path: Path, *, run: str | None = None, checksum: Checksum | None = None) -> Recorded:
     """What is recorded in an `episodes.jsonl`, from the heads of its lines.
 
     A line that is no episode is counted and left alone. `checksum` is that of the file at an

@@ -28,9 +28,7 @@ def review(folder: RunFolder, *, verified: bool = False) -> dict[str, Any]:
     checksum = checksum_in(known)
     if known.get("bytes") == size and not (verified and size and not _unchanged(folder, checksum)):
         return known
-    recorded = (
-        read_back(path, run=folder.about.digest, checksum=checksum) if size else Recorded()
-    )
+    recorded = read_back(path, run=folder.about.digest, checksum=checksum) if size else Recorded()
     if folder.about.kind == "collect":
         planned = max(known.get("planned", 0), recorded.totals.episodes)
         return {**Tally.of(recorded, planned).summary(), **length_of(recorded, size)}

@@ -1,0 +1,50 @@
+"""What a run may be called on the command line: its path, its name, or `last`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LAST = "last"
+_RUNS = Path("runs")
+
+
+def run_path(text: str) -> Path:
+    """The path that is meant. Names are those of folders below runs/ and in this folder."""
+    from ludus.cli.arguments import at_home
+    from ludus.errors import RunError, did_you_mean
+
+    path = at_home(text)
+    if path.exists() or len(path.parts) > 1:
+        return path
+    runs = _runs()
+    if text == LAST and runs:
+        return newest(runs)
+    if text == LAST:
+        raise RunError("No run is in runs/ or in this folder. `ludus collect` makes one.")
+    named = [run for run in runs if run.name == text]
+    if len(named) > 1:
+        listed = " or ".join(map(str, named))
+        raise RunError(f"Several runs are called {text!r}. Name one by its path: {listed}.")
+    if not named:
+        names = {run.name for run in runs}
+        hint = did_you_mean(text, names, "`ludus runs` lists those below runs/.")
+        raise RunError(f"There is no run, file or folder {text!r}. {hint}")
+    return named[0]
+
+
+def newest(runs: list[Path]) -> Path:
+    """The run that was written to last."""
+    return max(runs, key=lambda run: (_written_at(run), run))
+
+
+def _runs() -> list[Path]:
+    from ludus.data.run import folders
+
+    here = sorted(path for path in Path().iterdir() if path.is_dir())
+    found = {path for path in (*folders(_RUNS), *here) if (path / "run.json").is_file()}
+    return sorted(found)
+
+
+def _written_at(run: Path) -> float:
+    files = (run / "episodes.jsonl", run / "run.json", run)
+    return next((file.stat().st_mtime for file in files if file.exists()), 0.0)
