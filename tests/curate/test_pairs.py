@@ -274,11 +274,11 @@ def test_a_pair_never_says_the_same_twice(tmp_path: Path, dedupe: bool) -> None:
 
 def test_attempts_that_all_say_the_same_are_told_as_the_reason(tmp_path: Path) -> None:
     some = [in_a_game(f"left-{at}", at % 2, task=f"t{at // 2}") for at in range(10)]
-    with pytest.raises(RunError, match="duplicate 5, alone 5.*word for word.*--temperature"):
+    with pytest.raises(RunError, match=r"duplicate 5, alone 5.*word for word.*--temperature"):
         paired(tmp_path, *some)
 
 
 def test_pairs_of_which_all_but_one_are_copies_name_the_way_to_split_them(tmp_path: Path) -> None:
     some = moves(5, ("left", 1.0), ("right", 0.0))
-    with pytest.raises(BadSetting, match="4 more .* exact copies .*--no-dedupe"):
+    with pytest.raises(BadSetting, match=r"4 more .* exact copies .*--no-dedupe"):
         curated(tmp_path, *some, to="dpo", test=0.5)

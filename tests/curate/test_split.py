@@ -211,7 +211,7 @@ def test_a_line_that_only_looks_like_an_episode_does_not_stop_the_split(tmp_path
 def test_exact_copies_that_leave_nothing_to_split_are_told_as_the_reason(tmp_path: Path) -> None:
     same = (user("Play."), model("left"))
     some = [attempt(f"e{at}", task=f"t{at}", messages=same) for at in range(8)]
-    with pytest.raises(BadSetting, match="1 task is left.* 7 more .* exact copies .*--no-dedupe"):
+    with pytest.raises(BadSetting, match=r"1 task is left.* 7 more .* exact copies .*--no-dedupe"):
         curated(tmp_path, *some, test=0.25)
     report = curated(tmp_path, *some, test=0.25, dedupe=False)
     assert sum(report.rows.values()) == 8 and min(report.rows.values()) > 0

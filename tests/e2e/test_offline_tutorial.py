@@ -1,4 +1,5 @@
 """The code of NeMo Gym's offline tutorial, as it stands there, on files that Ludus wrote for it."""
+# ruff: noqa: PTH123
 
 from __future__ import annotations
 

@@ -96,13 +96,17 @@ def print_training(out: Console, folder: Path) -> bool:
         return False
     out.print(harmless(f"{folder}  {training.kind} of {training.model}"), style="bold")
     figures = training.figures
+    loss = reward = None
+    if figures is not None:
+        loss = _moved(figures.first_loss, figures.last_loss)
+        reward = _moved(figures.first_reward, figures.last_reward)
     data, played = training.data, training.environment
     facts = {
         "data": f"{data.rows:,} rows of {data.path}" if data is not None else None,
         "environment": played.spec if played is not None else None,
         "steps": f"{figures.steps:,}" if figures is not None else "not finished",
-        "loss": figures and _moved(figures.first_loss, figures.last_loss),
-        "reward": figures and _moved(figures.first_reward, figures.last_reward),
+        "loss": loss,
+        "reward": reward,
         "made by": training.command,
     }
     table = Table.grid(padding=(0, 2))
