@@ -80,7 +80,7 @@ def test_a_value_that_cannot_be_read_is_named_in_the_last_line(
 @pytest.mark.parametrize(
     ("runs", "words"),
     [
-        (("nowhere",), "There is no run nowhere. `ludus runs` lists"),
+        (("nowhere",), "There is no run, file or folder 'nowhere'. `ludus runs` lists"),
         (("folder",), "There are no episodes in folder: it has no episodes.jsonl."),
         (("empty",), "There are no episodes in these runs yet."),
         (("run", "run"), "run is named twice. Name each run once."),
@@ -123,7 +123,9 @@ def test_a_refusal_leaves_the_data_set_that_is_there_as_it_is(tmp_path: Path) ->
     run, data = a_run(tmp_path / "run", *ATTEMPTS), tmp_path / "data"
     fine(curate(run, "-o", data))
     before = {file.name: file.read_bytes() for file in data.iterdir()}
-    assert "Use --overwrite, or another -o." in complaint(curate(run, "-o", data))
+    assert "Use --overwrite, or another -o." in complaint(
+        curate(run, "--min-turns", "0", "-o", data)
+    )
     refused = curate(run, "--min-reward", "7", "--overwrite", "-o", data)
     assert "Nothing is left" in complaint(refused)
     assert {file.name: file.read_bytes() for file in data.iterdir()} == before

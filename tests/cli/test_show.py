@@ -10,7 +10,7 @@ import pytest
 from train.records import about
 from typer.testing import CliRunner
 
-from cli.collecting import collect
+from cli.collecting import collect, complaint
 from cli.curating import a_run, attempt, curate, fine, ludus
 from ludus.cli.main import app
 from ludus.curate import Curation
@@ -44,6 +44,7 @@ def test_a_run_is_shown_by_its_name_and_as_the_last_one(home: Path) -> None:
     assert fine(ludus("show", "last", "2", cwd=home)) == shown
     assert fine(ludus("show", Path(new).name, "2", cwd=home)) == shown
     assert fine(ludus("show", old, "2", cwd=home)) != shown
+    assert f"Did you mean '{Path(new).name}'?" in complaint(ludus("show", "catch", cwd=home))
 
 
 def test_of_several_runs_the_newest_is_shown_and_the_others_are_named(home: Path) -> None:

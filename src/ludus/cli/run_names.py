@@ -26,8 +26,11 @@ def run_path(text: str) -> Path:
         listed = " or ".join(map(str, named))
         raise RunError(f"Several runs are called {text!r}. Name one by its path: {listed}.")
     if not named:
-        names = {run.name for run in runs}
-        hint = did_you_mean(text, names, "`ludus runs` lists those below runs/.")
+        begun = [run for run in runs if run.name.startswith(text)]
+        hint = "`ludus runs` lists those below runs/."
+        hint = did_you_mean(text, (run.name for run in runs), hint)
+        if begun:
+            hint = f"Did you mean {newest(begun).name!r}?"
         raise RunError(f"There is no run, file or folder {text!r}. {hint}")
     return named[0]
 

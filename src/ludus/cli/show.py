@@ -22,7 +22,7 @@ def show(
     target: Annotated[
         list[str],
         typer.Argument(
-            metavar="WHAT [EPISODE]",
+            metavar="WHAT",
             help="A run by its path, its name or `last`; a data set, an evaluation or a model; "
             "then the number or the id of an episode or row.",
         ),
