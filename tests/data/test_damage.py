@@ -9,7 +9,7 @@ import pytest
 
 from data.attempts import RUN, attempt, written
 from ludus.data import recorded as reading
-from ludus.data.checksum import Checksum, verify
+from ludus.data.checksum import Checksum
 from ludus.data.messages import Message
 from ludus.data.recorded import read_back
 
@@ -28,7 +28,12 @@ def line(index: int) -> bytes:
 
 def journal(path: Path, *lines: bytes) -> Checksum:
     written(path, *lines)
-    return verify(path, None).checksum
+    return Checksum.of(path)
+
+
+def noted(seen: list[bytes], line: bytes) -> bool:
+    seen.append(line)
+    return True
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
@@ -52,12 +57,7 @@ def test_lines_that_a_checksum_covers_are_not_parsed(
     known = journal(path, line(0), line(1))
     journal(path, line(0), line(1), line(2))
     parsed: list[bytes] = []
-
-    def noted(line: bytes) -> bool:
-        parsed.append(line)
-        return True
-
-    monkeypatch.setattr(reading, "is_json_object", noted)
+    monkeypatch.setattr(reading, "is_json_object", lambda line: noted(parsed, line))
     read_back(path, checksum=known)
     assert parsed == [line(2)]
     read_back(path, checksum=Checksum(known.size, known.crc32 ^ 1))
@@ -79,18 +79,21 @@ def test_a_checksum_grows_with_what_is_appended(tmp_path: Path) -> None:
     assert first.extend(line(1)) == both
 
 
-def test_a_file_that_has_become_shorter_verifies_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "e"
-    known = journal(path, line(0), line(1))
-    shorter = journal(path, line(0))
-    assert verify(path, known) == (0, shorter)
-
-
-def test_blocks_do_not_have_to_end_with_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cut", [1, 20, len(line(1))])
+def test_a_file_that_has_become_shorter_is_parsed(
+    cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ludus.data.checksum._BLOCK", 100)
     path = tmp_path / "e"
-    known = journal(path, *(line(index) for index in range(5)))
-    whole = journal(path, *(line(index) for index in range(9)))
-    assert verify(path, known) == (5, whole)
+    known = journal(path, line(0), line(1), b"\n")
+    path.write_bytes(path.read_bytes()[:-cut])
+    parsed: list[bytes] = []
+    monkeypatch.setattr(reading, "is_json_object", lambda line: noted(parsed, line))
+    assert read_back(path, checksum=known).checksum == Checksum.of(path)
+    assert parsed and parsed[0] == line(0)
+
+
+def test_blank_lines_are_in_the_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    known = journal(path, line(0), b"\n", b"  \n", line(1))
+    recorded = read_back(path, checksum=known)
+    assert (recorded.checksum, recorded.totals.episodes) == (known, 2)

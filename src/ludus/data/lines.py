@@ -153,11 +153,16 @@ def find_episode(path: Path, wanted: str) -> Episode:
 
 def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file and their numbers, from 1. Empty ones are passed over."""
+    for number, line in enumerate(lines_in(path), 1):
+        if not line.isspace():
+            yield number, line
+
+
+def lines_in(path: Path) -> Iterator[bytes]:
+    """All lines of a file, as they are."""
     try:
         with path.open("rb", buffering=_BLOCK) as file:
-            for number, line in enumerate(file, 1):
-                if not line.isspace():
-                    yield number, line
+            yield from file
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
+from zlib import crc32
 
-from ludus.data.checksum import Checksum, verify
+from ludus.data.checksum import Checksum
 from ludus.data.episode import StopReason
-from ludus.data.lines import Head, head_of, is_json_object, numbered
+from ludus.data.lines import Head, head_of, is_json_object, lines_in
 
 _REMEMBERED = 10
 _PAGE = 64 << 10
@@ -143,20 +144,49 @@ def read_back(path: Path, *, run: str | None = None, checksum: Checksum | None =
     """What is recorded in an `episodes.jsonl`, from the heads of its lines.
 
     A line that is no episode is counted and left alone. `checksum` is that of the file at an
-    earlier time: the lines that it covers are known to be whole, and the rest of them is not
-    parsed. All others are, because damage in the middle of a line leaves its head as it was.
+    earlier time: where it is still right, the lines that it covers are whole, and the rest of them
+    is not parsed. All others are, because damage in a line leaves its head as it was.
     """
-    intact, now = verify(path, checksum)
-    recorded = Recorded(run=run)
-    recorded.add(_heads(path, intact, recorded.add_unreadable))
-    recorded.checksum = None if recorded.unreadable else now
+    if checksum is not None and (recorded := _read(path, run, checksum)) is not None:
+        return recorded
+    recorded = _read(path, run, Checksum())
+    assert recorded is not None
     return recorded
 
 
-def _heads(path: Path, intact: int, unreadable: Callable[[int], None]) -> Iterator[Head]:
-    for number, line in numbered(path):
-        head = head_of(line, path, number)
-        if head is not None and (number <= intact or is_json_object(line)):
-            yield head
-        elif line.endswith(b"\n"):
-            unreadable(number)
+def _read(path: Path, run: str | None, known: Checksum) -> Recorded | None:
+    """The same; None where the file does not begin as it did."""
+    recorded, reader = Recorded(run=run), _Reader(path, known)
+    recorded.add(reader.heads(recorded.add_unreadable))
+    recorded.checksum = None if recorded.unreadable else reader.checksum
+    return recorded if reader.unchanged else None
+
+
+class _Reader:
+    """One pass over a journal: heads and the checksum at once."""
+
+    def __init__(self, path: Path, known: Checksum) -> None:
+        self._path = path
+        self._known = known
+        self.unchanged = known.size == 0
+        self.checksum = Checksum()
+        """Of the whole file, after all heads were read."""
+
+    def heads(self, unreadable: Callable[[int], None]) -> Iterator[Head]:
+        # Locals and plain numbers: a run of a million waits for this loop.
+        path, known, size, crc = self._path, self._known.size, 0, 0
+        for number, line in enumerate(lines_in(path), 1):
+            size += len(line)
+            crc = crc32(line, crc)
+            if size == known:
+                self.unchanged = crc == self._known.crc32
+                if not self.unchanged:
+                    return
+            if line.isspace():
+                continue
+            head = head_of(line, path, number)
+            if head is not None and (size <= known or is_json_object(line)):
+                yield head
+            elif line.endswith(b"\n"):
+                unreadable(number)
+        self.checksum = Checksum(size, crc)

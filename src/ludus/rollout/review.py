@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.data.checksum import Checksum, verify
+from ludus.data.checksum import Checksum
 from ludus.data.recorded import Recorded, read_back
 from ludus.data.run import RunFolder
 from ludus.errors import RunError
@@ -52,4 +52,4 @@ def length_of(recorded: Recorded, size: int) -> dict[str, int]:
 
 
 def _unchanged(folder: RunFolder, checksum: Checksum | None) -> bool:
-    return checksum is not None and verify(folder.episodes, checksum).checksum == checksum
+    return checksum is not None and Checksum.of(folder.episodes) == checksum
