@@ -59,7 +59,15 @@ class MissingExtra(LudusError):
 
 
 class BadEnvironment(LudusError):
-    """A class that does not keep the author's contract."""
+    """A class that does not keep the author's contract; `advice` says what to change."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(problem, advice)
+        self.problem = problem
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.advice}".strip()
 
 
 class ToolError(LudusError):
@@ -138,6 +146,8 @@ class WireError(SessionError):
     """An error that the environment's side reported, with its code and details."""
 
     default_code: ClassVar[str] = "EXECUTION_ERROR"
+    author_line: str | None = None
+    """The exception in the author's code, with file and line. Never sent over the wire."""
 
     def __init__(
         self, message: str, code: str | None = None, details: Mapping[str, Any] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import threading
 from typing import Literal
 
 import pytest
@@ -119,6 +121,28 @@ class Untyped(Mute):
         return str(where)
 
 
+class Unknown(Mute):
+    @tool
+    def go(self, where: Nowhere) -> str:  # type: ignore[name-defined]  # noqa: F821
+        """Go.
+
+        Args:
+            where: There.
+        """
+        return str(where)
+
+
+class Unsendable(Mute):
+    @tool
+    def go(self, where: threading.Event) -> str:
+        """Go.
+
+        Args:
+            where: There.
+        """
+        return str(where)
+
+
 class Greedy(Mute):
     @tool
     def go(self, **where: str) -> str:
@@ -134,19 +158,27 @@ class Reserved(Mute):
 
 
 @pytest.mark.parametrize(
-    ("cls", "complaint"),
+    ("cls", "problem", "advice"),
     [
-        (Mute, "declares no @tool"),
-        (Undocumented, "has no docstring"),
-        (Undescribed, "'where' is not described under 'Args:'"),
-        (Untyped, "'where' has no type hint"),
-        (Greedy, "name every argument"),
-        (Reserved, "the wire uses the name 'close'"),
+        (Mute, "declares no @tool", "Put @tool above"),
+        (Undocumented, "has no docstring", "Write a docstring"),
+        (Undescribed, "'where' is not described", "under `Args:`"),
+        (Untyped, "'where' has no type hint", "`where: str`"),
+        (Unknown, "cannot be resolved: NameError", "Import that type"),
+        (Unsendable, "JSON cannot carry", "Use str, int"),
+        (Greedy, "takes *where", "Name every argument"),
+        (Reserved, "the wire uses itself", "Rename the tool"),
     ],
 )
-def test_an_author_is_told_what_is_missing(cls: type, complaint: str) -> None:
-    with pytest.raises(BadEnvironment, match=complaint):
+def test_an_author_is_told_what_is_missing_and_what_to_do(
+    cls: type, problem: str, advice: str
+) -> None:
+    with pytest.raises(BadEnvironment) as caught:
         contract_of(cls)
+    assert problem in caught.value.problem and advice in caught.value.advice
+    if cls is not Mute:
+        line = inspect.getsourcelines(vars(cls)["close" if cls is Reserved else "go"])[1]
+        assert f"test_tools.py:{line}:" in caught.value.problem
 
 
 def test_one_tool_is_the_action_and_several_are_called_by_name() -> None:

@@ -14,6 +14,7 @@ from ludus.agents.agent import Agent, Player, Reply, Situation
 from ludus.data.messages import Message, calling
 from ludus.data.tools import ToolCall
 from ludus.environment.contract import Contract
+from ludus.environment.faults import blamed, told_with_location
 from ludus.environment.host import Host
 from ludus.environment.registry import find, is_url
 from ludus.errors import BadEnvironment, BadSetting, EnvironmentNotFound
@@ -81,21 +82,26 @@ class Shadow:
 
     async def reset(self, task: Mapping[str, Any]) -> None:
         """Begin the same episode as the real one; the task must hold a seed."""
-        if self._host is None:
-            self._host = Host(self._contract)
-            await self._host.start()
-        await self._host.reset(task)
+        with told_with_location():
+            if self._host is None:
+                self._host = Host(self._contract)
+                await self._host.start()
+            await self._host.reset(task)
 
     async def act(self) -> ToolCall | None:
         """The next call, or None when nothing is left to do."""
         if self._host is None or not self._host.playing:
             return None
-        action = await self._host.ask("oracle")
-        if action is None:
-            return None
-        call = await self._as_call(action)
-        await self._host.call(call.name, call.arguments)
-        return call
+        with told_with_location():
+            try:
+                action = await self._host.ask("oracle")
+            except Exception as error:
+                raise blamed(error, self._contract.cls) from error
+            if action is None:
+                return None
+            call = await self._as_call(action)
+            await self._host.call(call.name, call.arguments)
+            return call
 
     async def close(self) -> None:
         if self._host is not None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 from jsonschema import Draft202012Validator
 from pydantic_core import to_json
 
 from ludus.agents.arbitrary import arbitrary_call
-from ludus.check.player import Player, Transcript, Turns
+from ludus.check.advice import BY_CHECK, FIX_LINE, SERVER_LOG, TOO_SLOW
+from ludus.check.player import EpisodeBroke, Player, Transcript, Turns
 from ludus.check.report import Finding, Report
 from ludus.check.visibility import describe_visibility
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
@@ -23,14 +25,26 @@ from ludus.client.session import Session
 from ludus.client.socket import Socket
 from ludus.environment.contract import Contract
 from ludus.environment.registry import find, is_url
-from ludus.errors import LudusError, SessionError
+from ludus.errors import (
+    BadEnvironment,
+    ExecutionFailed,
+    FactoryFailed,
+    LudusError,
+    SessionError,
+)
 
 TIME_LIMIT = 60.0
 """Seconds for one check: what hangs must not hang the doctor."""
+_LOCATION = re.compile(r"\S+\.py:\d+ in \S+(?=: )")
+"""How an exception in the author's code begins: `my_env.py:17 in guess: …`."""
 
 
 class Failed(Exception):
-    """A promise that is not kept."""
+    """A promise that is not kept; `advice` where it is not the check's usual one."""
+
+    def __init__(self, detail: str, advice: str = "") -> None:
+        super().__init__(detail)
+        self.advice = advice
 
 
 class Skipped(Exception):
@@ -47,31 +61,59 @@ async def examine(
 ) -> Report:
     """Put an environment, or a server, through every check; `watch` is told the next one's name."""
     began = time.monotonic()
-    patient = await _Patient.admit(spec, seeds=seeds, sessions=sessions, token=token)
-    findings = []
-    for name, test in patient.checks():
-        watch(name)
-        findings.append(await _run(name, test))
-        if name == "starts" and findings[-1].verdict == "fail":
-            break
+    findings: list[Finding] = []
+    try:
+        patient = await _Patient.admit(spec, seeds=seeds, sessions=sessions, token=token)
+    except BadEnvironment as error:
+        advice = error.advice or FIX_LINE
+        findings.append(_failure("starts", error.problem, advice))
+    else:
+        for name, test in patient.checks():
+            watch(name)
+            findings.append(_told_once(await _run(name, test, remote=is_url(spec)), findings))
+            if name == "starts" and findings[-1].verdict == "fail":
+                break
     return Report(spec=spec, findings=tuple(findings), seconds=time.monotonic() - began)
 
 
-async def _run(name: str, test: Callable[[], Awaitable[str]]) -> Finding:
-    verdict: Literal["pass", "fail", "skip"] = "fail"
+async def _run(name: str, test: Callable[[], Awaitable[str]], *, remote: bool) -> Finding:
     try:
         async with asyncio.timeout(TIME_LIMIT):
-            detail, verdict = await test(), "pass"
+            return Finding(check=name, verdict="pass", detail=await test())
     except Skipped as reason:
-        detail, verdict = str(reason), "skip"
+        return Finding(check=name, verdict="skip", detail=str(reason))
     except Failed as reason:
-        detail = str(reason)
+        return _failure(name, str(reason), reason.advice)
     except TimeoutError:
-        detail = f"not finished after {TIME_LIMIT:g} s"
+        return _failure(name, f"not finished after {TIME_LIMIT:g} s", TOO_SLOW)
+    except (EpisodeBroke, ExecutionFailed, FactoryFailed) as error:
+        unseen = remote and not _LOCATION.match(str(error))
+        advice = getattr(error, "advice", "") or (SERVER_LOG if unseen else "")
+        return _failure(name, str(error), advice)
     except LudusError as error:
-        named = "" if type(error) is LudusError else f"{type(error).__name__}: "
-        detail = f"{named}{error}"
-    return Finding(check=name, verdict=verdict, detail=detail)
+        return _failure(name, f"{type(error).__name__}: {error}")
+
+
+def _failure(name: str, detail: str, advice: str = "") -> Finding:
+    usual = FIX_LINE if _LOCATION.match(detail) else BY_CHECK[name]
+    return Finding(check=name, verdict="fail", detail=detail, advice=advice or usual)
+
+
+def _told_once(finding: Finding, before: Sequence[Finding]) -> Finding:
+    """An error that stops several checks is a failure of the first one alone."""
+    if finding.verdict != "fail":
+        return finding
+    for earlier in before:
+        if earlier.verdict == "fail" and _same_error(earlier.detail, finding.detail):
+            detail = f"not checked: see {earlier.check!r}"
+            return Finding(check=finding.check, verdict="skip", detail=detail)
+    return finding
+
+
+def _same_error(one: str, other: str) -> bool:
+    """Errors at the same line are the same, though their messages may name different values."""
+    at, there = _LOCATION.match(one), _LOCATION.match(other)
+    return at.group() == there.group() if at and there else one == other
 
 
 class _Patient:
@@ -113,6 +155,7 @@ class _Patient:
         return [
             ("starts", self.starts),
             ("resets", self.resets),
+            ("plays an episode", self.plays),
             ("observations fit the schema", self.fits_schema),
             (
                 "what the model sees",
@@ -139,7 +182,15 @@ class _Patient:
             result = await session.reset(seed=0)
             if result.done:
                 raise Failed("the episode is over as soon as it begins")
+            if not result.content:
+                raise Failed("the first observation is empty: a model would be shown nothing")
             return f"first observation: {len(str(result.content))} characters"
+
+    async def plays(self) -> str:
+        episode = await self._episode(self._seeds[0])
+        player = "the oracle" if Player(self._contract).is_oracle else "random calls"
+        end = "to the end" if episode.done else "without an end"
+        return f"{len(episode.actions)} steps by {player}, {end}"
 
     async def fits_schema(self) -> str:
         episode = await self._episode(self._seeds[0])

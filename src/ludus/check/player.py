@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from ludus.agents.agent import Agent
 from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.oracle import OracleAgent, Shadow
+from ludus.check.advice import MOVE
 from ludus.client.session import Session, StepResult
 from ludus.environment.contract import Contract
 from ludus.errors import BadEnvironment, LudusError
@@ -53,6 +54,14 @@ class Transcript:
 
 def _lasting(observation: Mapping[str, Any]) -> Any:
     return {key: value for key, value in observation.items() if key != "episode_id"}
+
+
+class EpisodeBroke(LudusError):
+    """An episode could not be played; `advice` says what to do, where that is known."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 class Witness(Session):
@@ -110,7 +119,9 @@ class Player:
         episode = await play(witness, self._agent, assignment, limits=Limits(max_turns=MAX_STEPS))
         # A reward that is no number is for a check of its own to complain of.
         if episode.error is not None and episode.error.kind != BadEnvironment.__name__:
-            raise LudusError(f"{episode.error.kind}: {episode.error.message}")
+            raise EpisodeBroke(episode.error.words)
+        if self.is_oracle and not witness.seen.actions and not witness.seen.done:
+            raise EpisodeBroke(f"oracle() made no move on seed {seed}: it returned None.", MOVE)
         return witness.seen
 
 

@@ -15,6 +15,8 @@ class Finding(BaseModel):
     check: str
     verdict: Literal["pass", "fail", "skip"]
     detail: str = ""
+    advice: str = ""
+    """What to do about a failure."""
 
 
 class Report(BaseModel):

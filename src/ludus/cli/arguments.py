@@ -21,7 +21,8 @@ Env = Annotated[
     str,
     typer.Argument(
         metavar="ENV",
-        help="name, name:variant, package.module:Class, URL, or a mix: wordle=0.7,catch=0.3.",
+        help="name, name:variant, file.py:Class, package.module:Class, URL, or a mix: "
+        "wordle=0.7,catch=0.3.",
     ),
 ]
 BaseUrl = Annotated[
@@ -83,6 +84,10 @@ Concurrency = Annotated[int, typer.Option(min=1, help="Calls to the model at onc
 EpisodeTimeout = Annotated[str, typer.Option(help="For one episode: 90s, 10m or 2h.")]
 RetryBroken = Annotated[
     bool, typer.Option("--retry-broken", help="Play recorded broken episodes again.")
+]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="Print the traceback of an exception in the environment's code."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")]
 

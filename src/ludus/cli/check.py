@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,25 +15,33 @@ if TYPE_CHECKING:
 
 def check(
     spec: Annotated[
-        str, typer.Argument(help="name, name:variant, package.module:Class or URL.", metavar="SPEC")
+        str,
+        typer.Argument(
+            help="name, name:variant, file.py:Class, package.module:Class or URL.", metavar="SPEC"
+        ),
     ],
     seeds: Annotated[int, typer.Option(min=2, help="How many seeds to try.")] = 5,
     sessions: Annotated[
         int, typer.Option(min=1, help="How many sessions must be open at once.")
     ] = 2,
     token: given.Token = None,
+    debug: given.Debug = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
 ) -> None:
     """Find out whether an environment keeps its promises.
 
-    Examples: ludus check wordle; ludus check http://localhost:8000
+    Examples: ludus check wordle; ludus check my_env.py:Guess; ludus check http://localhost:8000
     """
     import asyncio
 
     from ludus.check import examine
     from ludus.cli.console import console
+    from ludus.cli.debugging import environment_faults
 
-    with console(stderr=True).status("check") as status:
+    with (
+        environment_faults(debug=debug),
+        console(stderr=True).status("check") as status,
+    ):
 
         def watch(name: str) -> None:
             status.update(f"{name} …")
@@ -49,16 +58,23 @@ def check(
 
 
 def _print(report: Report) -> None:
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     from ludus.cli.console import console
 
     marks = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "skip": "[dim]skip[/]"}
     table = Table("check", "", "what was seen", box=None, header_style="bold")
     for finding in report.findings:
-        table.add_row(finding.check, marks[finding.verdict], escape(finding.detail))
-    console().print(table)
+        advice = f"\n→ {finding.advice}" if finding.advice else ""
+        words = Text(finding.detail + advice)
+        table.add_row(finding.check, marks[finding.verdict], words)
+    # A pipe has no width: each finding is one line there.
+    narrow = console().is_terminal or "COLUMNS" in os.environ
+    out = console() if narrow else Console(width=10_000, highlight=False)
+    out.print(table)
     failed = len(report.failures)
     verdict = f"[bold red]{failed} failed[/]" if failed else "[bold green]all good[/]"
-    console().print(f"{escape(report.spec)}: {verdict} in {report.seconds:.1f} s")
+    console().print(f"{escape(report.spec)}: {verdict} in {report.seconds:.1f} s", emoji=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,6 +115,7 @@ def collect(
         str | None, typer.Option("--push-to-hub", "-H", help="USER/NAME of a data set.")
     ] = None,
     private: Annotated[bool, typer.Option(help="Make that data set a private one.")] = False,
+    debug: given.Debug = False,
     as_json: given.AsJson = False,
 ) -> None:
     """Play episodes, many at once, and keep every one of them.
@@ -130,6 +131,7 @@ def collect(
 
     ludus collect wordle --provider hf --model smollm2 -n 100
     """
+    from ludus.cli.debugging import environment_faults
     from ludus.cli.progress import display
     from ludus.policy.choose import Choice, choose
     from ludus.rollout import SYSTEM_PROMPT, Job, Limits, read_tasks
@@ -175,7 +177,10 @@ def collect(
             episode_timeout=None if person else seconds_of(episode_timeout, "--episode-timeout"),
         ),
     )
-    with display(as_json=as_json, quiet=person) as shown:
+    with (
+        environment_faults(debug=debug) as faults,
+        display(as_json=as_json, quiet=person) as shown,
+    ):
         outcome = _run(
             job,
             agent,
@@ -197,7 +202,7 @@ def collect(
                 max_time=seconds_of(max_time, "--max-time") if max_time is not None else None,
             ),
         )
-    _tell(outcome, as_json=as_json)
+    _tell(outcome, faults, as_json=as_json)
     if push_to_hub is not None:
         _push(outcome, push_to_hub, private=private, as_json=as_json)
 
@@ -240,17 +245,18 @@ def _run(
         raise
 
 
-def _tell(outcome: Outcome, *, as_json: bool) -> None:
+def _tell(outcome: Outcome, faults: Sequence[str], *, as_json: bool) -> None:
     from ludus.cli.running import EXIT_CODES
 
     if as_json:
         facts = {"folder": str(outcome.folder), "stopped": outcome.stopped, **outcome.summary}
+        facts["environment_faults"] = list(faults)
         typer.echo(json.dumps({"event": "summary", **facts}, allow_nan=False))
     else:
         from ludus.cli.console import console
         from ludus.cli.summary import told
 
-        console().print(told(outcome), soft_wrap=True)
+        console().print(told(outcome, faults), soft_wrap=True)
     if outcome.stopped in EXIT_CODES:
         raise typer.Exit(EXIT_CODES[outcome.stopped])
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ludus.cli.console import harmless
 from ludus.cli.figures import count, dollars, plural
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 _BAR = 24
 
 
-def told(outcome: Outcome) -> RenderableType:
-    """The last words of `ludus collect`."""
+def told(outcome: Outcome, faults: Sequence[str] = ()) -> RenderableType:
+    """The last words of `ludus collect`; `faults` are exceptions in the environment's code."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -44,6 +45,8 @@ def told(outcome: Outcome) -> RenderableType:
     if facts["broken"]:
         words = f"Broken and not scored: {plural(facts['broken'], 'episode')}."
         lines.append(Text(f"{words} --retry-broken plays what broke again.", style="yellow"))
+    for fault in faults:
+        lines.append(Text.assemble("The environment raised  ", (harmless(fault), "red")))
     return Group(*lines)
 
 

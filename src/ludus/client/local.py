@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from ludus.client.session import Session, StepResult, result_from
 from ludus.environment.contract import Contract
+from ludus.environment.faults import told_with_location
 from ludus.environment.host import Host
 from ludus.errors import SessionLost, StepTimeout
 from ludus.protocol.derive import calls_by_name
@@ -24,8 +25,9 @@ class LocalSession(Session):
         self._open = False
 
     async def open(self) -> None:
-        await self._host.start()
-        self.tools = await self._host.tools()
+        with told_with_location():
+            await self._host.start()
+            self.tools = await self._host.tools()
         self.calls_by_name = calls_by_name(self._host.contract.action_schema, self.tools)
         self._open = True
 
@@ -38,7 +40,8 @@ class LocalSession(Session):
     async def state(self) -> dict[str, Any]:
         if not self._open:
             raise _closed()
-        return await self._host.state()
+        with told_with_location():
+            return await self._host.state()
 
     async def close(self) -> None:
         if self._host.environment is not None:
@@ -50,7 +53,8 @@ class LocalSession(Session):
             seen.close()
             raise _closed()
         try:
-            return result_from(result_payload(await seen))
+            with told_with_location():
+                return result_from(result_payload(await seen))
         except StepTimeout:
             self._open = False
             raise

@@ -50,6 +50,12 @@ class Fault(BaseModel):
     where: Literal["model", "environment"]
     message: str
 
+    @property
+    def words(self) -> str:
+        """Kind and message; the message alone where it names the author's exception itself."""
+        named = self.kind in ("ExecutionFailed", "FactoryFailed")
+        return self.message if named else f"{self.kind}: {self.message}"
+
 
 class Usage(BaseModel):
     """What the model's provider counted."""

@@ -15,9 +15,10 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ludus.data.tools import JsonObject, ToolSpec, coerce
+from ludus.environment.location import location_of, one_line
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import explain, tools_of
-from ludus.errors import InvalidAction
+from ludus.errors import BadEnvironment, InvalidAction
 from ludus.protocol.derive import takes_tool_calls, tool_from_action
 from ludus.protocol.frames import readable_errors
 from ludus.protocol.types import CallToolAction, EnvironmentMetadata
@@ -138,7 +139,15 @@ class Contract:
 
     @cached_property
     def _task_model(self) -> type[BaseModel]:
-        hints = get_type_hints(self.cls.reset)  # type: ignore[attr-defined]
+        method = self.cls.reset  # type: ignore[attr-defined]
+        try:
+            hints = get_type_hints(method)
+        except Exception as error:
+            raise BadEnvironment(
+                f"{location_of(method)}: reset has a type hint that cannot be resolved: "
+                f"{one_line(error)}.",
+                "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
+            ) from None
         fields: dict[str, Any] = {
             name: (
                 hints.get(name, Any),

@@ -1,4 +1,7 @@
-"""What comes out of an author's code: whose doing it is, and what the wire says of it.
+"""What comes out of an author's code: whose doing it is, and what is said of it.
+
+Strangers on the wire get the exception alone. The author, in this process, gets file and line too;
+the logger `ludus.environment` has the traceback.
 
 Code that a model wrote calls `sys.exit()` as readily as anything else. That is the fault of one
 call, and nobody's wish to end the process.
@@ -7,13 +10,22 @@ call, and nobody's wish to end the process.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
+import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
+from ludus.environment.location import describe, first_frame, locate
 from ludus.errors import ExecutionFailed, WireError
 
+WireErrorT = TypeVar("WireErrorT", bound=WireError)
+
 _HEARD = (signal.SIGINT, signal.SIGTERM)
+_log = logging.getLogger("ludus.environment")
 
 
 def is_fault(error: BaseException) -> bool:
@@ -28,11 +40,85 @@ def is_fault(error: BaseException) -> bool:
     return not isinstance(error, KeyboardInterrupt) and not _is_from_handler(error)
 
 
-def blamed(error: BaseException) -> WireError:
-    """What the code raised, as the wire's error; what was not its doing goes on its way."""
+def blamed(error: BaseException, cls: type) -> WireError:
+    """What the code of `cls` raised, as the wire's error; what it did not raise goes on its way."""
     if isinstance(error, WireError) or not is_fault(error):
         raise error
-    return ExecutionFailed(words_of(error))
+    return with_location(ExecutionFailed(words_of(error)), error, cls.__module__)
+
+
+def with_location(wire_error: WireErrorT, error: BaseException, module: str) -> WireErrorT:
+    """Add file and line of the author's code to an error of the wire, and log the traceback."""
+    wire_error.author_line = log_fault(error, module)
+    return wire_error
+
+
+def log_fault(error: BaseException, module: str) -> str:
+    """Log what an author's code raised; returns it as one line with file and line number."""
+    line = describe(error, module)
+    if _log.isEnabledFor(logging.INFO):
+        place = locate(error, module) or line
+        trace = first_frame(error, module) or error.__traceback__
+        exc_info = (type(error), error, trace)
+        _log.info("%s", line, exc_info=exc_info, extra={"author_location": place})
+    return line
+
+
+@contextmanager
+def told_with_location() -> Iterator[None]:
+    """Errors of the wire leave the block with file and line: who called is in this process."""
+    try:
+        yield
+    except WireError as error:
+        if error.author_line is None:
+            raise
+        told = type(error)(error.author_line, error.code, error.details)
+        raise told from error.__cause__
+
+
+class FaultHandler(logging.Handler):
+    """Passes each fault of an author's code on once, however often it happens.
+
+    Faults at the same line are the same. With `tracebacks` the whole traceback is passed on.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, tracebacks: bool = False) -> None:
+        super().__init__(logging.INFO)
+        self._say = say
+        self._tracebacks = tracebacks
+        self._known: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        place = getattr(record, "author_location", record.getMessage())
+        if place in self._known:
+            return
+        self._known.add(place)
+        if self._tracebacks and record.exc_info:
+            self._say("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        else:
+            self._say(record.getMessage())
+
+
+@contextmanager
+def faults_told_to(handler: FaultHandler) -> Iterator[None]:
+    """While it lasts, the handler hears of every exception in an author's code."""
+    level = _log.level
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        _log.setLevel(level)
+
+
+def log_faults() -> None:
+    """From now on write faults of authors' code to stderr, each once: what a server does.
+
+    Clients get the exception without file and line.
+    """
+    _log.addHandler(FaultHandler(lambda line: print(line, file=sys.stderr, flush=True)))
+    _log.setLevel(logging.INFO)
 
 
 def words_of(error: BaseException) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 
 from ludus.data.tools import ToolSpec
 from ludus.environment.contract import Contract
-from ludus.environment.faults import blamed, is_fault, words_of
+from ludus.environment.faults import blamed, is_fault, with_location, words_of
+from ludus.environment.location import location_of
 from ludus.environment.threads import Worker, Workers
 from ludus.environment.tool_environment import as_observation
 from ludus.errors import (
@@ -83,10 +84,11 @@ class Host:
                 self._own.stop()
             if not is_fault(error):
                 raise
-            raise FactoryFailed(
+            failed = FactoryFailed(
                 f"{self.contract.spec} could not be built: {words_of(error)}",
                 details={"factory_name": self.contract.cls.__name__},
-            ) from error
+            )
+            raise with_location(failed, error, self.contract.cls.__module__) from error
 
     @property
     def environment(self) -> Any:
@@ -169,7 +171,7 @@ class Host:
             except Exception:
                 raise
             except BaseException as error:
-                raise blamed(error) from error
+                raise blamed(error, self.contract.cls) from error
 
     async def close(self) -> None:
         """Give the environment back, without waiting for a step that hangs.
@@ -216,9 +218,19 @@ class Host:
         given = task.get("episode_id")
         self.episode_id = str(given) if given is not None else f"{_ids.getrandbits(128):032x}"
         self.steps = 0
+        if value is None:
+            raise self._nothing_shown()
         observation = as_observation(value)
         self._playing = not observation.done
         return self._checked(observation)
+
+    def _nothing_shown(self) -> ExecutionFailed:
+        failed = ExecutionFailed(
+            "reset returned None, and must return what the model is shown first: "
+            "text or an Observation."
+        )
+        failed.author_line = f"{location_of(self._reset)}: {failed}"
+        return failed
 
     def _seen(self, observation: Observation) -> Observation:
         self._checked(observation)
@@ -266,7 +278,7 @@ class Host:
                 message = f"No task {task['index']!r} in split {task['split']!r}: {words_of(error)}"
                 raise InvalidAction(message) from None
             except BaseException as error:
-                raise blamed(error) from error
+                raise blamed(error, self.contract.cls) from error
             return {**chosen, **rest}
         return task
 
@@ -291,7 +303,7 @@ class Host:
         try:
             return await self._timed(call, what)
         except BaseException as error:
-            raise blamed(error) from error
+            raise blamed(error, self.contract.cls) from error
 
     def _attempt(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call it, and turn whatever it raises into the wire's errors."""
@@ -299,7 +311,7 @@ class Host:
         try:
             return method(*arguments, **named)
         except BaseException as error:
-            raise blamed(error) from error
+            raise blamed(error, self.contract.cls) from error
 
     def _require_open(self) -> None:
         if self._environment is None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, create_model
 
 from ludus.environment.base import Environment
 from ludus.environment.contract import Contract
+from ludus.environment.faults import log_fault
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tools_of
 from ludus.errors import BadEnvironment
@@ -39,10 +40,13 @@ def contract_of(
     factory = partial(environment, variant=variant) if variant else environment
     cls: type = environment if inspect.isclass(environment) else type(_try_out(factory))
     if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
-        raise BadEnvironment(f"{cls.__name__} is not an environment: it has no reset and step.")
+        raise BadEnvironment(
+            f"{cls.__name__} is not an environment: it has no reset and step.",
+            "Derive it from ludus.ToolEnvironment or ludus.Environment.",
+        )
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-        raise BadEnvironment(f"{cls.__name__} does not implement {missing}.")
+        raise BadEnvironment(f"{cls.__name__} does not implement {missing}.", "Define it.")
     terms = _read_native(cls) if issubclass(cls, Environment) else _read_foreign(cls)
     return Contract(
         cls=cls,
@@ -54,7 +58,11 @@ def contract_of(
 
 
 def _try_out(factory: Callable[[], Any]) -> Any:
-    environment = factory()
+    try:
+        environment = factory()
+    except Exception as error:
+        module = getattr(factory, "__module__", "")
+        raise BadEnvironment(log_fault(error, module)) from error
     close = getattr(environment, "close", None)
     if callable(close):
         close()
@@ -85,7 +93,10 @@ def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
 def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     tools = tools_of(cls)
     if not tools:
-        raise BadEnvironment(f"{cls.__name__} declares no @tool: a model could do nothing in it.")
+        raise BadEnvironment(
+            f"{cls.__name__} declares no @tool, so a model could do nothing in it.",
+            "Put @tool above the methods that a model may call.",
+        )
     default = next((tool for tool in tools.values() if tool.default), None)
     shown = [_shown_by(getattr(cls, name)) for name in tools]
     typed = next((one for one in shown if one), None)

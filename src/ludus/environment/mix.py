@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ludus.environment.registry import find, is_url
+from ludus.environment.source_file import recorded_name
 from ludus.errors import BadSetting
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -43,9 +44,10 @@ class Mix:
                 find(spec)
 
     def __str__(self) -> str:
+        """As run folders record it: an environment in a file by its module and class."""
         if len(self.shares) == 1:
-            return self.shares[0][0]
-        return ",".join(f"{spec}={share:g}" for spec, share in self.shares)
+            return recorded_name(self.shares[0][0])
+        return ",".join(f"{recorded_name(spec)}={share:g}" for spec, share in self.shares)
 
 
 def mix(weights: Mapping[str, float]) -> Mix:
@@ -55,6 +57,10 @@ def mix(weights: Mapping[str, float]) -> Mix:
     for spec, weight in weights.items():
         if not (math.isfinite(weight) and weight > 0):
             raise BadSetting(f"The weight of {spec!r} must be a number above 0, not {weight:g}.")
+    names = [recorded_name(spec) for spec in weights]
+    for spec, name in zip(weights, names, strict=True):
+        if names.count(name) > 1:
+            raise BadSetting(f"{spec!r} and another environment are both called {name!r}.")
     total = sum(weights.values())
     return Mix(tuple((spec, weight / total) for spec, weight in weights.items()))
 
@@ -74,7 +80,7 @@ def parse_mix(text: str) -> Mix:
 
 def _weighed(part: str) -> tuple[str, float]:
     spec, equals, weight = part.rpartition("=")
-    if not equals or "?" in spec:
+    if not equals or "?" in spec or ":" in weight:
         return part, 1.0
     try:
         return spec, float(weight)

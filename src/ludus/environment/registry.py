@@ -3,6 +3,7 @@
     name                  reasoning_gym
     name:variant          reasoning_gym:chain_sum
     package.module:Class  my_package.maze:Maze      (importable, or below the current folder)
+    path/to/file.py:Class envs/maze.py:Maze         (from the current folder, or absolute)
 
 A URL is a spec too, but not one that this module can build: see `ludus.client`.
 """
@@ -12,15 +13,20 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from ludus.environment.contract import Contract
+from ludus.environment.faults import log_fault
 from ludus.environment.inspection import contract_of
+from ludus.environment.source_file import SourceFile
 from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_you_mean
 
 GROUP = "ludus.environments"
+_files: dict[str, SourceFile] = {}
+"""Files that were loaded, by the name that episodes have for them: found from any folder."""
 
 
 def is_url(spec: str) -> bool:
@@ -33,15 +39,34 @@ def registered() -> Mapping[str, EntryPoint]:
 
 
 def find(spec: str) -> Contract:
-    """The contract behind a name, a variant or an import path."""
+    """The contract behind a name, a variant, an import path or a file."""
+    if (source := SourceFile.parse(spec)) is not None:
+        return _from_file(source)
+    if spec in _files:
+        return _from_file(_files[spec])
     name, _, rest = spec.partition(":")
     offered = registered()
     if name in offered:
         return _variant(name, _loaded(offered[name]), rest or None)
     if rest:
         return contract_of(_imported(spec, name, rest))
-    hint = did_you_mean(name, offered, "See `ludus envs`, or give module:Class or a URL.")
+    hint = did_you_mean(name, offered, "See `ludus envs`, or give file.py:Class or a URL.")
     raise EnvironmentNotFound(f"No environment named {name!r} is installed. {hint}")
+
+
+def _from_file(source: SourceFile) -> Contract:
+    try:
+        cls = source.load()
+    except LudusError:
+        raise
+    except Exception as error:
+        raise _unloadable(str(source.path), source.import_name(), error) from error
+    _files[source.name] = replace(source, path=source.path.absolute())
+    return contract_of(cls, name=source.name)
+
+
+def _unloadable(what: str, module: str, error: Exception) -> BadEnvironment:
+    return BadEnvironment(f"{what} cannot be loaded: {log_fault(error, module)}")
 
 
 def _loaded(point: EntryPoint) -> Any:
@@ -50,9 +75,8 @@ def _loaded(point: EntryPoint) -> Any:
     except LudusError:
         raise
     except Exception as error:
-        raise BadEnvironment(
-            f"{point.name!r} ({point.value}) cannot be loaded: {error!r}"
-        ) from error
+        what = f"{point.name!r} ({point.value})"
+        raise _unloadable(what, point.module, error) from error
 
 
 def _variant(name: str, cls: Any, variant: str | None) -> Contract:
@@ -76,13 +100,13 @@ def _imported(spec: str, module: str, attribute: str) -> Any:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and not module.startswith(error.name):
-            raise BadEnvironment(f"{module} cannot be imported: {error}") from error
+            raise _unloadable(module, module, error) from error
         hint = did_you_mean(module, registered(), "See `ludus envs`.")
         raise EnvironmentNotFound(
             f"{spec!r} is neither a registered environment nor an importable class. {hint}"
         ) from None
     except Exception as error:
-        raise BadEnvironment(f"{module} cannot be imported: {error!r}") from error
+        raise _unloadable(module, module, error) from error
     try:
         return getattr(found, attribute)
     except AttributeError:

@@ -10,9 +10,17 @@ from typing import Any, TypeVar, get_type_hints, overload
 
 from docstring_parser import DocstringStyle
 from docstring_parser import parse as parse_docstring
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    ValidationError,
+    create_model,
+)
 
 from ludus.data.tools import ToolSpec, coerce
+from ludus.environment.location import location_of, one_line
 from ludus.errors import BadEnvironment, did_you_mean
 from ludus.protocol.derive import untitled
 from ludus.protocol.types import ToolFault
@@ -102,21 +110,22 @@ def tools_of(cls: type) -> dict[str, Tool]:
 
 
 def _declare(cls: type, name: str, default: bool) -> Tool:
-    owner = f"{cls.__name__}.{name}"
-    if name in RESERVED:
-        raise BadEnvironment(f"{owner} cannot be a tool: the wire uses the name {name!r} itself.")
     method = getattr(cls, name)
+    owner = f"{location_of(method)}: tool {cls.__name__}.{name}"
+    if name in RESERVED:
+        raise BadEnvironment(f"{owner} has a name that the wire uses itself.", "Rename the tool.")
     documentation = parse_docstring(inspect.getdoc(method) or "", DocstringStyle.GOOGLE)
     if not documentation.short_description:
         raise BadEnvironment(
-            f"Tool {owner} has no docstring: the model would not know its purpose."
+            f"{owner} has no docstring, so a model would not know its purpose.",
+            "Write a docstring that says in its first line what the tool does.",
         )
     described = {param.arg_name: param.description or "" for param in documentation.params}
     fields = {
         parameter: _field(owner, parameter, detail, hint, described)
         for parameter, detail, hint in _parameters(method, owner)
     }
-    arguments: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    arguments = _arguments_model(name, owner, fields)
     purpose = "\n\n".join(
         part for part in (documentation.short_description, documentation.long_description) if part
     )
@@ -126,14 +135,33 @@ def _declare(cls: type, name: str, default: bool) -> Tool:
     return Tool(spec=spec, arguments=arguments, default=default)
 
 
+def _arguments_model(name: str, owner: str, fields: dict[str, Any]) -> type[BaseModel]:
+    try:
+        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticUserError as error:
+        raise BadEnvironment(
+            f"{owner} has an argument of a type that JSON cannot carry: {one_line(error)}.",
+            "Use str, int, float, bool, list, dict or a pydantic model.",
+        ) from None
+
+
 def _parameters(method: Any, owner: str) -> list[tuple[str, inspect.Parameter, Any]]:
-    hints = get_type_hints(method, include_extras=True)
+    try:
+        hints = get_type_hints(method, include_extras=True)
+    except Exception as error:
+        raise BadEnvironment(
+            f"{owner} has a type hint that cannot be resolved: {one_line(error)}.",
+            "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
+        ) from None
     found = []
     for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise BadEnvironment(f"Tool {owner} takes *{name}: name every argument instead.")
+            raise BadEnvironment(f"{owner} takes *{name}.", "Name every argument instead.")
         if name not in hints:
-            raise BadEnvironment(f"Tool {owner}: parameter {name!r} has no type hint.")
+            raise BadEnvironment(
+                f"{owner}: parameter {name!r} has no type hint.",
+                f"Write one, such as `{name}: str`.",
+            )
         found.append((name, parameter, hints[name]))
     return found
 
@@ -143,7 +171,8 @@ def _field(
 ) -> Any:
     if not described.get(name):
         raise BadEnvironment(
-            f"Tool {owner}: parameter {name!r} is not described under 'Args:' in the docstring."
+            f"{owner}: parameter {name!r} is not described in the docstring.",
+            f"Add a line `{name}: …` under `Args:`.",
         )
     default = ... if parameter.default is parameter.empty else parameter.default
     return (hint, Field(default=default, description=described[name]))

@@ -87,4 +87,4 @@ class Breaker:
 
 def _words(episode: Episode) -> str:
     assert episode.error is not None
-    return f"{episode.error.kind}: {episode.error.message}"
+    return episode.error.words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from ludus.client.endpoint import Endpoint, connect
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mix
 from ludus.environment.registry import find, is_url
+from ludus.environment.source_file import SourceFile, recorded_name
 from ludus.errors import BadSetting, LudusError
 from ludus.rollout.server_name import name_to_record, names_at
 
@@ -62,15 +64,23 @@ async def _place(
         return Place(names[0] if names else spec, connect(spec, token=token))
     if base_url is None:
         endpoint = connect(spec)
-        return Place(spec, endpoint, _variant_task(spec))
+        return Place(recorded_name(spec), endpoint, _variant_task(spec))
     variant_task = _variant_task(spec)
     name = name_to_record(
-        spec, base_url, await names_at(base_url, token), has_variants=bool(variant_task), warn=warn
+        recorded_name(spec),
+        base_url,
+        await names_at(base_url, token),
+        has_variants=bool(variant_task),
+        warn=warn,
     )
     return Place(name, connect(base_url, token=token), variant_task)
 
 
 def _variant_task(spec: str) -> JsonObject:
+    if SourceFile.parse(spec) is not None:
+        with suppress(LudusError):
+            find(spec)  # From now on it is found by its recorded name too, which the oracle uses.
+        return {}
     name, _, variant = spec.partition(":")
     if not variant:
         return {}

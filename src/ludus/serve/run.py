@@ -26,6 +26,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ludus.environment.contract import Contract
+from ludus.environment.faults import log_faults
 from ludus.environment.registry import find
 from ludus.errors import LudusError
 from ludus.serve.access import is_loopback, is_origin
@@ -141,6 +142,7 @@ def serve(spec: str, settings: ServeSettings, *, ready: Callable[[str], None]) -
     contract = find(spec)
     check_settings(contract, settings)
     _allow_many_files()
+    log_faults()
     shared = settings.workers > 1
     if shared:
         # Workers share their port with every process that asks for it: is another server there?
@@ -277,6 +279,7 @@ def _work(
     """One worker process: the shared port, and a door of its own for what others pass on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _allow_many_files()
+    log_faults()
     doors = [Path(folder) / f"worker-{number}.sock" for number in range(settings.workers)]
     app = create_app(
         find(spec),

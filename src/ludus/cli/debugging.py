@@ -1,0 +1,25 @@
+"""Exceptions in an author's code, as commands show them: once each, with --debug the traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ludus.cli.console import console, harmless
+from ludus.environment.faults import FaultHandler, faults_told_to
+
+
+@contextmanager
+def environment_faults(*, debug: bool) -> Iterator[list[str]]:
+    """The distinct faults that happen in the block; with `debug` tracebacks go to stderr."""
+    lines: list[str] = []
+    with faults_told_to(FaultHandler(lines.append)):
+        if not debug:
+            yield lines
+            return
+        with faults_told_to(FaultHandler(_print_traceback, tracebacks=True)):
+            yield lines
+
+
+def _print_traceback(text: str) -> None:
+    console(stderr=True).print(harmless(text), markup=False, style="dim")

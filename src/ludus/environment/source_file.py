@@ -1,0 +1,136 @@
+"""Environments in files: `path/to/my_env.py:Guess`.
+
+The file is imported as Python itself would: by its dotted name where it is part of a package, else
+under its own name, with its folder on the import path so that it finds its neighbours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ludus.errors import EnvironmentNotFound, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file and the name of a class in it; the name is "" where none was given."""
+
+    path: Path
+    attribute: str
+
+    @classmethod
+    def parse(cls, spec: str) -> SourceFile | None:
+        """The file that a spec names, or None where it is a spec of another kind."""
+        if spec.endswith(".py") and "://" not in spec:
+            return cls(Path(spec).expanduser(), "")
+        path, colon, attribute = spec.rpartition(":")
+        if colon and path.endswith(".py") and "://" not in spec:
+            return cls(Path(path).expanduser(), attribute)
+        return None
+
+    @property
+    def module(self) -> str:
+        """The dotted name, from the outermost folder that is a package."""
+        path = self.path.absolute()
+        parts = [path.stem.replace(".", "_")]
+        for folder in path.parents:
+            if not (folder / "__init__.py").exists():
+                break
+            parts.insert(0, folder.name)
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def name(self) -> str:
+        """What episodes call it: the same for every way of writing the path."""
+        return f"{self.module}:{self.attribute}"
+
+    def load(self) -> Any:
+        """The class. Exceptions of the module itself are left as they are."""
+        if not self.path.is_file():
+            raise EnvironmentNotFound(f"There is no file {self.path}. {self._neighbour()}".strip())
+        module = self._imported()
+        if not self.attribute:
+            raise EnvironmentNotFound(self._unnamed(module))
+        try:
+            return getattr(module, self.attribute)
+        except AttributeError:
+            hint = did_you_mean(self.attribute, vars(module), self._classes(module))
+            raise EnvironmentNotFound(f"{self.path} has no {self.attribute!r}. {hint}") from None
+
+    def import_name(self) -> str:
+        """The module's name in this process: `module`, unless another module is called that.
+
+        A file may be called `random.py`, and two folders may each have an `env.py`.
+        """
+        path = self.path.absolute()
+        root = path.parents[self.module.count(".") + (path.stem == "__init__")]
+        if str(root) not in sys.path:
+            sys.path.insert(0, str(root))
+        if _is_free(self.module, path):
+            return self.module
+        return f"{self.module}_{hashlib.blake2b(bytes(path), digest_size=4).hexdigest()}"
+
+    def _imported(self) -> ModuleType:
+        name = self.import_name()
+        if name in sys.modules:
+            return sys.modules[name]
+        return importlib.import_module(name) if "." in name else _executed(name, self.path)
+
+    def _neighbour(self) -> str:
+        folder = self.path.parent
+        names = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
+        return did_you_mean(self.path.name, names)
+
+    def _unnamed(self, module: ModuleType) -> str:
+        return f"{self.path} is a file: name the class in it. {self._classes(module)}".strip()
+
+    def _classes(self, module: ModuleType) -> str:
+        specs = [
+            f"{self.path}:{name}"
+            for name, value in vars(module).items()
+            if isinstance(value, type)
+            and value.__module__ == module.__name__
+            and hasattr(value, "reset")
+            and hasattr(value, "step")
+        ]
+        return f"It has {', '.join(specs)}." if specs else ""
+
+
+def recorded_name(spec: str) -> str:
+    """What episodes and run folders call an environment: no path of this machine."""
+    source = SourceFile.parse(spec)
+    return source.name if source is not None and source.attribute else spec
+
+
+def _is_free(name: str, path: Path) -> bool:
+    """Whether no other file than this one is imported by that name."""
+    if (loaded := sys.modules.get(name)) is not None:
+        origin = getattr(loaded, "__file__", None)
+        return origin is not None and Path(origin).resolve() == path.resolve()
+    importlib.invalidate_caches()
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        # A package above it does not load: the import itself will say why.
+        return True
+    return found is None or Path(found.origin or "").resolve() == path.resolve()
+
+
+def _executed(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
