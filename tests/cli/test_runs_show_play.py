@@ -162,7 +162,7 @@ def play(typed: str) -> subprocess.CompletedProcess[str]:
 def test_a_person_who_types_nonsense_is_told_and_may_go_on() -> None:
     done = play("two\n-3\n2\n3\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "argument 'number': input should be a valid integer" in done.stdout
+    assert "number must be a whole number, not 'two'." in done.stdout
     assert "Only numbers above zero can be added." in done.stdout
     assert "Total 5." in done.stdout and "Reward 1" in done.stdout.splitlines()[-1]
 

@@ -283,7 +283,7 @@ async def test_chance_plays_the_same_calls_in_the_same_episode_and_others_in_oth
 
 
 async def test_a_person_is_asked_for_a_tool_and_its_arguments() -> None:
-    typed = iter(["nothing", "double", "21", "leave", ""])
+    typed = iter(["nothing", "double", "21", "leave"])
     asked: list[str] = []
 
     async def ask(prompt: str) -> str:
@@ -291,11 +291,7 @@ async def test_a_person_is_asked_for_a_tool_and_its_arguments() -> None:
         return next(typed)
 
     episode = await played(HumanAgent(ask), TWO, seed=1)
-    assert asked == ["tool (double, leave): "] * 2 + [
-        "number: ",
-        "tool (double, leave): ",
-        "word: ",
-    ]
+    assert asked == ["> ", "> ", "number (a whole number): ", "> "]
     assert [m.text for m in episode.messages if m.role == "tool"] == ['{"doubled": 42}', "bye"]
     assert episode.reward == 1.0
 

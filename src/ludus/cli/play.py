@@ -12,19 +12,25 @@ from ludus.cli import arguments as given
 
 def play(
     spec: Annotated[
-        str, typer.Argument(help="name, name:variant, package.module:Class or URL.", metavar="SPEC")
+        str,
+        typer.Argument(
+            help="name, name:variant, file.py:Class, package.module:Class or URL.", metavar="SPEC"
+        ),
     ],
     seed: Annotated[int | None, typer.Option(min=0, help="Which episode.")] = None,
     task: Annotated[
         str, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")
     ] = "{}",
     token: given.Token = None,
+    debug: given.Debug = False,
 ) -> None:
     """Play an episode yourself, with the tools that a model would have.
 
-    Example: ludus play wordle --seed 7
+    `help` explains the tools, `quit` leaves. Example: ludus play wordle --seed 7
     """
     import asyncio
+
+    from ludus.cli.debugging import environment_faults
 
     try:
         arguments = json.loads(task)
@@ -34,7 +40,8 @@ def play(
         raise typer.BadParameter('--task wants a JSON object, such as {"length": 6}.')
     if seed is not None:
         arguments["seed"] = seed
-    asyncio.run(_play(spec, arguments, token))
+    with environment_faults(debug=debug):
+        asyncio.run(_play(spec, arguments, token))
 
 
 async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
@@ -52,16 +59,19 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
         wrong = message.role == "tool" and message.text.startswith("Error:")
         out.print(harmless(message.text), markup=False, style="red" if wrong else "")
 
+    def say(words: str) -> None:
+        out.print(harmless(words), markup=False, style="cyan", soft_wrap=True)
+
     async with connect(spec, token=token).session() as session:
         episode = await play_episode(
             session,
-            HumanAgent(show=show),
+            HumanAgent(show=show, say=say),
             Assignment.of(spec, **task),
             limits=Limits(max_turns=1_000_000),
             system_prompt=None,
         )
     if episode.error is not None and episode.error.kind == ProviderRefuses.__name__:
-        out.print("\nYou left before the end.")
+        out.print("You left before the end.")
     elif episode.error is not None:
         raise LudusError(episode.error.message)
     else:

@@ -1,0 +1,148 @@
+"""Tool calls as a person types them: `move north 3`, `move direction=north`, or one JSON object.
+
+Pure functions. A line that does not make a call is explained and costs nothing: no environment
+sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ludus.data.tools import JsonObject, ToolSpec, coerce
+from ludus.errors import did_you_mean
+
+_KINDS = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "yes or no",
+    "array": "a JSON list",
+    "object": "a JSON object",
+}
+_YES_AND_NO = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+
+
+class NoCall(Exception):
+    """What was typed is no call; the message says why, and what to type."""
+
+
+def parameters(tool: ToolSpec) -> dict[str, JsonObject]:
+    """The schema of each argument, with references resolved."""
+    schema = tool.input_schema
+    return {name: _resolved(part, schema) for name, part in schema.get("properties", {}).items()}
+
+
+def required(tool: ToolSpec) -> Sequence[str]:
+    names: Sequence[str] = tool.input_schema.get("required", ())
+    return names
+
+
+def find_tool(name: str, tools: Mapping[str, ToolSpec]) -> ToolSpec:
+    if name in tools:
+        return tools[name]
+    hint = did_you_mean(name, [*tools, "help", "quit"], f"There are: {', '.join(tools)}.")
+    raise NoCall(f"No tool is called {name!r}. {hint}")
+
+
+def parse_arguments(tool: ToolSpec, line: str) -> JsonObject:
+    """What stands behind the name of a tool. Required arguments may still be missing."""
+    line = line.strip()
+    names = list(parameters(tool))
+    if not line:
+        return {}
+    if line.startswith("{"):
+        return _from_json(tool, line)
+    if not names:
+        raise NoCall(f"{tool.name} takes no arguments. Type {tool.name} alone.")
+    if len(names) == 1 and not line.startswith(f"{names[0]}="):
+        return {names[0]: parse_value(tool, names[0], _unquoted(line))}
+    typed: dict[str, str] = {}
+    for word in _words(line):
+        name, equals, value = word.partition("=")
+        if equals and name in names:
+            typed[name] = value
+            continue
+        free = next((name for name in names if name not in typed), None)
+        if free is None:
+            raise NoCall(f"That is too much for {usage(tool)}. Quotes keep words together.")
+        typed[free] = word
+    return {name: parse_value(tool, name, text) for name, text in typed.items()}
+
+
+def parse_value(tool: ToolSpec, name: str, text: str) -> Any:
+    """The value of one argument, in the type that its schema asks for."""
+    from jsonschema import Draft202012Validator
+
+    schema = parameters(tool)[name]
+    value: Any = coerce({name: text}, {"properties": {name: schema}})[name]
+    if "boolean" in _kinds(schema) and isinstance(value, str):
+        value = _YES_AND_NO.get(value.lower(), value)
+    whole = {**schema, "$defs": tool.input_schema.get("$defs", {})}
+    for error in Draft202012Validator(whole).iter_errors(value):
+        if error.validator not in ("type", "anyOf", "enum"):
+            raise NoCall(f"{name}: {error.message}.")
+        hint = did_you_mean(text, [str(choice) for choice in schema.get("enum", ())])
+        raise NoCall(f"{name} must be {kind_of(schema)}, not {text!r}. {hint}".strip())
+    return value
+
+
+def kind_of(schema: Mapping[str, Any]) -> str:
+    """What to type, in words: `a whole number`, or `north, south or east`."""
+    if "enum" in schema:
+        *firsts, last = [str(choice) for choice in schema["enum"]]
+        return f"{', '.join(firsts)} or {last}" if firsts else last
+    kinds = [_KINDS.get(kind, kind) for kind in _kinds(schema) if kind != "null"]
+    return " or ".join(dict.fromkeys(kinds)) or "a value"
+
+
+def usage(tool: ToolSpec) -> str:
+    """`move DIRECTION [STEPS]`."""
+    needed = required(tool)
+    words = [name.upper() if name in needed else f"[{name.upper()}]" for name in parameters(tool)]
+    return " ".join([tool.name, *words])
+
+
+def _from_json(tool: ToolSpec, line: str) -> JsonObject:
+    try:
+        given = json.loads(line)
+    except ValueError as error:
+        raise NoCall(f"That is no JSON object: {error}.") from None
+    known = parameters(tool)
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known, f"It takes {', '.join(known) or 'none'}.")
+            raise NoCall(f"{tool.name} has no argument {name!r}. {hint}")
+    return {
+        name: parse_value(tool, name, value if isinstance(value, str) else json.dumps(value))
+        for name, value in given.items()
+    }
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()  # An apostrophe, and no quote.
+
+
+def _unquoted(text: str) -> str:
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if quoted else text
+
+
+def _resolved(schema: JsonObject, root: Mapping[str, Any]) -> JsonObject:
+    if not isinstance(schema, dict) or "$ref" not in schema:
+        return schema if isinstance(schema, dict) else {}
+    name = str(schema["$ref"]).rpartition("/")[2]
+    rest = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**root.get("$defs", {}).get(name, {}), **rest}
+
+
+def _kinds(schema: Mapping[str, Any]) -> list[str]:
+    kind = schema.get("type")
+    if kind is not None:
+        return list(kind) if isinstance(kind, list) else [kind]
+    return [kind for option in schema.get("anyOf", ()) for kind in _kinds(option)]

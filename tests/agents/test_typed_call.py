@@ -1,0 +1,122 @@
+"""Tool calls as a person types them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Literal
+
+import pytest
+
+from ludus import ToolEnvironment, tool
+from ludus.agents.typed_call import (
+    NoCall,
+    find_tool,
+    kind_of,
+    parameters,
+    parse_arguments,
+    usage,
+)
+from ludus.environment.tools import tools_of
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class House(ToolEnvironment):
+    """Tools with every kind of argument."""
+
+    def reset(self) -> str:
+        return ""
+
+    @tool
+    def look(self) -> str:
+        """Look around."""
+        return ""
+
+    @tool
+    def move(self, direction: Literal["north", "south"], steps: int = 1) -> str:
+        """Walk.
+
+        Args:
+            direction: Which way.
+            steps: How far.
+        """
+        return ""
+
+    @tool
+    def say(self, words: str) -> str:
+        """Speak.
+
+        Args:
+            words: What.
+        """
+        return ""
+
+    @tool
+    def paint(self, colour: Colour, places: list[int], bright: bool | None = None) -> str:
+        """Paint.
+
+        Args:
+            colour: Which.
+            places: Where.
+            bright: How.
+        """
+        return ""
+
+
+TOOLS = {name: one.spec for name, one in tools_of(House).items()}
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        ("look", {}),
+        ("move north", {"direction": "north"}),
+        ("move north 3", {"direction": "north", "steps": 3}),
+        ("move steps=2 south", {"direction": "south", "steps": 2}),
+        ('move {"direction": "north", "steps": 4}', {"direction": "north", "steps": 4}),
+        ("say it's all one text = fine", {"words": "it's all one text = fine"}),
+        ('say "quoted words"', {"words": "quoted words"}),
+        ("say words=hello", {"words": "hello"}),
+        ("paint blue [1,2] yes", {"colour": "blue", "places": [1, 2], "bright": True}),
+        ('paint {"colour": "red", "places": []}', {"colour": "red", "places": []}),
+    ],
+)
+def test_a_line_is_a_call(line: str, arguments: dict[str, Any]) -> None:
+    name, _, rest = line.partition(" ")
+    assert parse_arguments(find_tool(name, TOOLS), rest) == arguments
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("lok", "Did you mean 'look'?"),
+        ("qiut", "Did you mean 'quit'?"),
+        ("look here", "takes no arguments"),
+        ("move nroth", "direction must be north or south, not 'nroth'. Did you mean 'north'?"),
+        ("move north two", "steps must be a whole number, not 'two'."),
+        ("move north 1 2", "too much for move DIRECTION [STEPS]"),
+        ("paint green [1]", "colour must be red or blue"),
+        ("paint red 1 maybe", "places must be a JSON list, not '1'."),
+        ('say {"word": "x"}', "has no argument 'word'. Did you mean 'words'?"),
+        ('say {"words"', "no JSON object"),
+    ],
+)
+def test_a_line_that_is_no_call_is_explained(line: str, reason: str) -> None:
+    name, _, rest = line.partition(" ")
+    with pytest.raises(NoCall) as caught:
+        parse_arguments(find_tool(name, TOOLS), rest)
+    assert reason in str(caught.value)
+
+
+def test_a_tool_is_shown_with_what_it_needs_and_what_it_may_have() -> None:
+    assert [usage(tool) for tool in TOOLS.values()] == [
+        "look",
+        "move DIRECTION [STEPS]",
+        "say WORDS",
+        "paint COLOUR PLACES [BRIGHT]",
+    ]
+    kinds = [kind_of(schema) for schema in parameters(TOOLS["paint"]).values()]
+    assert kinds == ["red or blue", "a JSON list", "yes or no"]
