@@ -14,6 +14,9 @@ from ludus.envs.reasoning_gym import (
 )
 from ludus.protocol.types import Observation
 
+ENDLESS = "*".join(f"(sin({k}*x) + cos({k}*x))**{k}" for k in range(1, 7))
+"""An integral of ordinary size whose derivative sympy does not simplify within seconds."""
+
 
 def hosted(spec: str, *requests: tuple[str, Mapping[str, Any]]) -> list[Observation]:
     """What a host of `spec` replies to resets and steps."""

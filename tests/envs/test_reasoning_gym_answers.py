@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envs.questions import oracle_score, question, score
-from ludus.envs.reasoning_gym import (
-    library,
-)
-from ludus.envs.reasoning_gym.answers import UNREADABLE, scorable
+from envs.questions import ENDLESS, oracle_score, question, score
+from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction, library
+from ludus.envs.reasoning_gym.answers import UNREADABLE, AnswerRefused, scorable
 from ludus.envs.reasoning_gym.programs import repeatable
 
 
@@ -45,7 +43,6 @@ def test_a_scorer_is_given_an_answer_that_is_a_list_or_a_formula(source: str, an
     [
         ("countdown", "__import__('os').system('true')"),
         ("countdown", "(open)('trace')"),
-        ("countdown", "open('trace')!"),
         ("countdown", "[0] * 10**10"),
         ("countdown", "'a' * 10**10"),
         ("intermediate_integration", "Integral(x**2, x)"),
@@ -54,11 +51,52 @@ def test_a_scorer_is_given_an_answer_that_is_a_list_or_a_formula(source: str, an
         ("spiral_matrix", "[0] * 10**10 != 1"),
         ("spiral_matrix", "f'{exit()}'"),
         ("string_insertion", "(lambda: 1)()"),
-        ("puzzle24", "(" * 10_000),
     ],
 )
 def test_a_scorer_is_not_given_an_answer_that_could_do_something(source: str, answer: str) -> None:
-    assert scorable(answer, source) == UNREADABLE
+    with pytest.raises(AnswerRefused, match="program"):
+        scorable(answer, source)
+
+
+@pytest.mark.parametrize("answer", ["open('trace')!", "(" * 9_000, "I think that it is 24."])
+def test_a_formula_that_is_none_is_read_by_no_scorer(answer: str) -> None:
+    assert scorable(answer, "puzzle24") == UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("countdown", "2**(10**10)"),
+        ("puzzle24", "((9**99)**99)**99"),
+        ("puzzle24", "1 << 10**12"),
+        ("simple_integration", "2**(10**10 + X - X)"),
+        ("polynomial_multiplication", "(x + y)**100000"),
+        ("countdown", "exp(exp(exp(9)))"),
+        ("countdown", "1" + "+1" * 4_000),
+        ("countdown", "1" + "+1" * 40_000),
+        ("coin_flip", "1e999999999"),
+        ("rubiks_cube", "F1000000000"),
+        ("rush_hour", "A+99999999999"),
+        ("chain_sum", "9" * 100_001),
+    ],
+)
+def test_an_answer_whose_size_can_be_seen_is_refused(source: str, answer: str) -> None:
+    with pytest.raises(AnswerRefused):
+        scorable(answer, source)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "exp(-X**2/2)*sqrt(2*pi)/2 + C",
+        "-exp(3*X)*sin(2*X)/13 + 3*exp(3*X)*cos(2*X)/13 + C",
+        "X**12/12 - 1000000*X**9 + log(Abs(X + 1))**3",
+        "2**X/log(2) + C",
+        "(3*X + 1)**(3/2)*2/9 + asin(X/5)",
+    ],
+)
+def test_the_formulas_of_integrals_are_not_too_large(answer: str) -> None:
+    assert scorable(answer, "intermediate_integration") == answer
 
 
 def test_an_answer_that_the_scorer_chokes_on_is_worth_nothing() -> None:
@@ -68,10 +106,14 @@ def test_an_answer_that_the_scorer_chokes_on_is_worth_nothing() -> None:
 def test_an_answer_that_takes_for_ever_is_worth_nothing_and_the_next_one_is_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(library, "SCORE_LIMIT", 0.5)
-    assert score("puzzle24", "9**9**9**9", seed=1) == 0.0
+    monkeypatch.setattr(library, "SCORE_LIMIT", 0.2)
+    environment = ReasoningGym("simple_integration")
+    environment.reset(seed=1)
+    seen = environment.step(ReasoningGymAction(answer=ENDLESS))
+    assert (seen.score, seen.reward, seen.done) == (0.0, 0.0, True)
+    assert seen.note is not None and "0.2 s" in seen.note
     monkeypatch.setattr(library, "SCORE_LIMIT", 10.0)
-    assert oracle_score("puzzle24", seed=1) == 1.0
+    assert oracle_score("simple_integration", seed=1) == 1.0
 
 
 def test_a_question_that_takes_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ async def test_replies_reach_the_one_who_asked_whatever_their_order() -> None:
         dataset = sums(seed)
         question = await dataset.question_later(0)
         assert question.answer is not None
-        return await dataset.score_later(question, question.answer)
+        return (await dataset.score_later(question, question.answer)).value
 
     assert await asyncio.gather(*(both(seed) for seed in range(100))) == [1.0] * 100
 
@@ -124,7 +124,7 @@ def test_loops_and_threads_hand_the_children_on() -> None:
 
 def limited(deed: str) -> int:
     """How a process ends that may work for 0.2 s."""
-    start = "import time; from ludus.envs.reasoning_gym.generate import _allow; _allow(0.2); "
+    start = "import time; from ludus.envs.reasoning_gym.limits import limit_time; limit_time(0.2); "
     return subprocess.run([sys.executable, "-c", start + deed]).returncode
 
 

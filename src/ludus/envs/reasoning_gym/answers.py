@@ -1,11 +1,17 @@
-"""Which answers a scorer may be given: nine of the library's scorers hand them to `eval`.
+"""Which answers a scorer may be given.
 
-An answer comes from a model, or from anybody who can reach the server. Nothing in it may run.
+An answer comes from a model, or from anybody who can reach the server. Nine of the library's
+scorers hand it to `eval`, itself or through sympy, and others repeat what it says as often as it
+says: nothing in it may run, and nothing in it may be larger than an answer can be.
+
+Pure functions. What cannot be seen here is stopped by the limits of the process, in `limits.py`.
 """
 
 from __future__ import annotations
 
 import ast
+import math
+import re
 
 LITERALS = frozenset(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"))
 """Data sets whose scorer evaluates the answer as a Python list."""
@@ -19,8 +25,18 @@ FORMULAS = frozenset(
     )
 )
 """Data sets whose scorer evaluates it through sympy."""
+MOVES = frozenset(("rubiks_cube", "rush_hour"))
+"""Data sets whose scorer repeats a move as often as the answer says."""
 UNREADABLE = ")"
-"""What is scored in place of an answer that must not be evaluated: no scorer can read it."""
+"""What is scored in place of a formula that is none: no scorer can read it."""
+
+MAX_LENGTH = 100_000
+MAX_FORMULA_LENGTH = 10_000
+"""Characters."""
+MAX_BITS = 10_000
+"""Of a number in a formula: three thousand digits."""
+MAX_REPEATS = 10_000
+"""How often one move may be repeated."""
 
 _ANYWHERE = (ast.Expression, ast.Name, ast.UnaryOp, ast.expr_context, ast.operator, ast.unaryop)
 _ELEMENTARY = (
@@ -28,25 +44,54 @@ _ELEMENTARY = (
     "sinh sqrt tan tanh"
 )
 _FUNCTIONS = frozenset(_ELEMENTARY.split())
+_GROWING = frozenset(("cosh", "coth", "exp", "sinh"))
+_MANTISSA = re.compile(r"[+-]?[\d_,.]+")
+_LONG_EXPONENT = re.compile(r"[+-]?[\d_]{5,}")
+_COUNT = re.compile(r"\d+")
+
+
+class AnswerRefused(Exception):
+    """An answer that no scorer is given; the message is for the model."""
 
 
 def scorable(answer: str, source: str) -> str:
-    """The answer, if the scorer of data set `source` may have it."""
-    if source in LITERALS | FORMULAS and not _harmless(answer, formula=source in FORMULAS):
-        return UNREADABLE
-    return answer
-
-
-def _harmless(answer: str, *, formula: bool) -> bool:
+    """What the scorer of data set `source` is given for this answer, or `AnswerRefused`."""
+    if len(answer) > MAX_LENGTH:
+        raise AnswerRefused(f"it has {len(answer):,} characters, and {MAX_LENGTH:,} are allowed")
+    if _is_huge_number(answer):
+        raise AnswerRefused("it is a number with more digits than any answer has")
+    if source in MOVES and any(int(n[:6]) > MAX_REPEATS for n in _COUNT.findall(answer)):
+        raise AnswerRefused(f"it repeats a move more than {MAX_REPEATS:,} times")
+    if source not in LITERALS | FORMULAS:
+        return answer
+    formula = source in FORMULAS
+    if formula and len(answer) > MAX_FORMULA_LENGTH:
+        raise AnswerRefused(f"a formula may have {MAX_FORMULA_LENGTH:,} characters")
     try:
         # What `eval` itself would see, down to the blanks that it strips.
         tree = ast.parse(answer.lstrip(" \t"), mode="eval")
     except SyntaxError:
         # `eval` will refuse it as well; sympy, however, reads more than Python does.
-        return not formula
+        return UNREADABLE if formula else answer
     except (MemoryError, RecursionError, ValueError):
-        return False
-    return all(_passive(node, formula=formula) for node in ast.walk(tree))
+        raise AnswerRefused("it is nested too deeply") from None
+    _check_parts(tree, formula=formula)
+    if formula:
+        _check_size(tree)
+    return answer
+
+
+def _is_huge_number(answer: str) -> bool:
+    """Whether it is a number such as 1e999999999, which `Fraction` would write out."""
+    mantissa, _, exponent = answer.strip().lower().rpartition("e")
+    return bool(_LONG_EXPONENT.fullmatch(exponent) and _MANTISSA.fullmatch(mantissa))
+
+
+def _check_parts(tree: ast.AST, *, formula: bool) -> None:
+    allowed = "numbers, names, operators and elementary functions" if formula else "a list"
+    for node in ast.walk(tree):
+        if not _passive(node, formula=formula):
+            raise AnswerRefused(f"it is a program; only {allowed} can be evaluated")
 
 
 def _passive(node: ast.AST, *, formula: bool) -> bool:
@@ -60,3 +105,63 @@ def _passive(node: ast.AST, *, formula: bool) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float)
     return isinstance(node, ast.BinOp)
+
+
+def _check_size(tree: ast.Expression) -> None:
+    try:
+        _bits(tree.body)
+    except RecursionError:
+        raise AnswerRefused("it is nested too deeply") from None
+
+
+def _bits(node: ast.AST) -> float:
+    """At least as many bits as any number has on the way to the formula's result.
+
+    Names count as numbers of one digit, because a power of a sum may be written out in terms.
+    """
+    match node:
+        case ast.Constant(value=int(value)):
+            bits = float(value.bit_length())
+        case ast.Constant(value=float(value)):
+            bits = 64.0 if math.isinf(value) else abs(math.frexp(value)[1]) + 53.0
+        case ast.UnaryOp(operand=operand):
+            bits = _bits(operand)
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            bits = (_bits(left) + 1) * max(1.0, _magnitude(right)) + _bits(right)
+        case ast.BinOp(left=left, op=ast.LShift(), right=right):
+            bits = _bits(left) + _magnitude(right)
+        case ast.BinOp(left=left, right=right):
+            bits = _bits(left) + _bits(right) + 1
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            bits = 64 + sum(_bits(each) for each in arguments)
+            if name in _GROWING and not any(map(_has_name, arguments)):
+                bits += 2 * sum(_magnitude(each) for each in arguments)
+        case _:
+            bits = 4.0
+    if bits > MAX_BITS:
+        raise AnswerRefused(f"its numbers grow beyond {MAX_BITS:,} bits")
+    return bits
+
+
+def _magnitude(node: ast.AST) -> float:
+    """At least the absolute value of the formula, where every name is worth 1."""
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return float(abs(value)) if abs(value) <= MAX_BITS else math.inf
+        case ast.UnaryOp(operand=operand):
+            return _magnitude(operand) + 1
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+            return _magnitude(left) + _magnitude(right)
+        case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv(), right=ast.Constant(value=value)):
+            return _magnitude(left) / min(1.0, abs(value)) if value else math.inf
+        case ast.BinOp():
+            return 2.0 ** min(_bits(node), 1000.0)
+        case ast.Call():
+            return 2.0 ** min(_bits(node), 1000.0) if not _has_name(node) else 1.0
+        case _:
+            return 1.0
+
+
+def _has_name(node: ast.AST) -> bool:
+    functions = {id(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
+    return any(isinstance(e, ast.Name) and id(e) not in functions for e in ast.walk(node))

@@ -1,8 +1,9 @@
 """The child processes that hold the reasoning_gym library: this module is their parent.
 
 The library needs a process of its own. Questions depend on PYTHONHASHSEED and on the global random
-numbers; generators print; scorers hand the answer to `eval`, and an answer such as 9**9**9 would
-stop a server for good. In a child the hash seed is 0 and an overlong answer costs the child alone.
+numbers; generators print; scorers hand the answer to `eval`, and one that is large enough would
+stop a server for good. In a child the hash seed is 0, each request has limits (`limits.py`), and
+what goes over them costs the child alone.
 What the children do is in `generate.py`.
 
 They are asked by a thread that waits (`ask`), or by an event loop (`crew.py`).
@@ -50,6 +51,15 @@ class ChildLost(RuntimeError):
 
 class TookTooLong(ChildLost):
     """The child ended because it went over the time limit of the request."""
+
+
+class Crashed(ChildLost):
+    """The child ended in native code: the request is tried on another, and may crash that too."""
+
+
+_CRASHES = frozenset((signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)) | {
+    getattr(signal, "SIGBUS", signal.SIGSEGV)
+}
 
 
 class Child:
@@ -101,10 +111,12 @@ class Child:
     def lost(self) -> ChildLost:
         """Why there will be no reply."""
         status = self._process.wait()
-        late = hasattr(signal, "SIGPROF") and status == -signal.SIGPROF
-        return (TookTooLong if late else ChildLost)(
-            f"The process of the reasoning_gym library ended with status {status}."
-        )
+        kind = ChildLost
+        if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
+            kind = TookTooLong
+        elif -status in _CRASHES:
+            kind = Crashed
+        return kind(f"The process of the reasoning_gym library ended with status {status}.")
 
     def end(self) -> None:
         self.ended = True

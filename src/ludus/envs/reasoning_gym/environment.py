@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ludus.environment.base import Environment
-from ludus.envs.reasoning_gym.library import DataSet, Question, names
+from ludus.envs.reasoning_gym.library import DataSet, Question, Score, names
 from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
 from ludus.envs.reasoning_gym.solutions import solution
 from ludus.protocol.types import State
@@ -30,7 +30,8 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         After a reset `question` and `dataset_metadata`; after the step `score` and
         `correct_answer`.
     Reward:
-        The score: 1.0 for a right answer, less for one that is partly right or wrong.
+        The score: 1.0 for a right answer, less for one that is partly right or wrong. An answer
+        that is a program, or too large to evaluate, is worth 0.0 and `note` says why.
     Episode end:
         With the first answer.
     Task arguments:
@@ -130,7 +131,11 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         return ReasoningGymAction(answer=solution(self._question.answer, self._question.metadata))
 
 
-def _scored(asked: Question, score: float) -> ReasoningGymObservation:
+def _scored(asked: Question, score: Score) -> ReasoningGymObservation:
     return ReasoningGymObservation(
-        score=score, correct_answer=asked.answer, reward=score, done=True
+        score=score.value,
+        correct_answer=asked.answer,
+        note=score.note,
+        reward=score.value,
+        done=True,
     )

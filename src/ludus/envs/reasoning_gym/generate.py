@@ -16,9 +16,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from ludus.envs.reasoning_gym.answers import scorable
+from ludus.envs.reasoning_gym.answers import AnswerRefused, scorable
 from ludus.envs.reasoning_gym.datasets import Refused, dataset_of, entry_of
+from ludus.envs.reasoning_gym.limits import (
+    ANSWER_MEMORY,
+    MIB,
+    QUESTION_MEMORY,
+    forbid_core_dumps,
+    limit_memory,
+    limit_time,
+)
 from ludus.envs.reasoning_gym.repairs import prepare
+
+OVERSIZED = f"needs more than {ANSWER_MEMORY // MIB} MiB to evaluate"
 
 
 def names() -> list[str]:
@@ -41,17 +51,30 @@ def question(name: str, config: dict[str, Any], seed: int, size: int, index: int
 
 
 def score(
-    name: str, config: dict[str, Any], seed: int, size: int, entry: str, answer: str
-) -> float:
-    """What the answer is worth: nothing, if the scorer cannot digest it."""
+    name: str,
+    config: dict[str, Any],
+    seed: int,
+    size: int,
+    entry: str,
+    answer: str,
+    answer_limit: float,
+) -> dict[str, Any]:
+    """What the answer is worth, and why it is worth nothing if it was not evaluated to its end."""
     asked = pickle.loads(base64.b64decode(entry))
     dataset = dataset_of(name, config, seed=seed, size=size)
-    answer = scorable(answer, asked["metadata"].get("source_dataset", name))
+    # From here on it is the answer that costs, and no longer the data set.
+    limit_time(answer_limit)
+    limit_memory(ANSWER_MEMORY)
     try:
-        worth = float(dataset.score_answer(answer, asked))
+        given = scorable(answer, asked["metadata"].get("source_dataset", name))
+        worth = float(dataset.score_answer(given, asked))
+    except AnswerRefused as reason:
+        return {"score": 0.0, "note": f"The answer was not evaluated: {reason}."}
+    except MemoryError:
+        return {"score": 0.0, "note": f"The answer {OVERSIZED}."}
     except Exception:
-        return 0.0
-    return worth if math.isfinite(worth) else 0.0
+        return {"score": 0.0, "note": None}
+    return {"score": worth if math.isfinite(worth) else 0.0, "note": None}
 
 
 def plain(value: Any) -> Any:
@@ -71,9 +94,6 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-WAITING = 10
-"""How much longer than it may work a request may take in all."""
-
 _DEEDS: Mapping[str, Callable[..., Any]] = {"names": names, "question": question, "score": score}
 
 
@@ -81,31 +101,22 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Reply to requests until the parent closes the pipe, be it by ending."""
     for line in requests:
         request = json.loads(line)
-        _allow(request["limit"])
+        limit_time(request["limit"])
+        limit_memory(QUESTION_MEMORY)
         try:
             reply = {"value": _DEEDS[request["do"]](**request["with"])}
         except Refused as refusal:
             reply = {"refused": str(refusal), "fields": refusal.fields}
-        _allow(0)
+        limit_time(0)
+        limit_memory(math.inf)
         replies.write(json.dumps(reply).encode() + b"\n")
         replies.flush()
-
-
-def _allow(seconds: float) -> None:
-    """Let the kernel end this process after so many seconds of work; 0 calls it off.
-
-    Python may be stuck in one huge power, where no handler and no other thread would run. Only
-    work counts, because a machine that is suspended or busy says nothing about an answer; what
-    waits without working is ended too, but much later and by another signal.
-    """
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        signal.setitimer(signal.ITIMER_REAL, WAITING * seconds)
 
 
 def main() -> None:
     # An interrupt from the keyboard is the parent's to deal with.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forbid_core_dumps()
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # What the library prints goes nowhere, and what it reads is empty.
     nowhere = os.open(os.devnull, os.O_RDWR)

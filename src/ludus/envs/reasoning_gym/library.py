@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ludus.envs.reasoning_gym.children import Reply, TookTooLong, ask, request_to
+from ludus.envs.reasoning_gym.children import Crashed, Reply, TookTooLong, ask, request_to
 from ludus.envs.reasoning_gym.crew import ask_later
 from ludus.errors import did_you_mean
 
 QUESTION_LIMIT = 120.0
-SCORE_LIMIT = 10.0
-"""Seconds that a question may take to make, and an answer to score."""
+SCORE_LIMIT = 2.0
+"""Seconds of work for a question, and for an answer. Right answers take milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,15 @@ class Question:
     metadata: dict[str, Any]
     entry: str
     """The library's own record of it, which only the children can open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What an answer is worth."""
+
+    value: float
+    note: str | None = None
+    """Why it was not evaluated to its end, if so: that is the answer's doing, and worth nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +65,27 @@ class DataSet:
         with self._patiently():
             return self._read(await ask_later(self._wanted(index)))
 
-    def score(self, question: Question, answer: str) -> float:
-        """What the answer is worth; nothing, if the library cannot tell within the time limit."""
+    def score(self, question: Question, answer: str) -> Score:
+        """What the answer is worth: nothing, if its evaluation goes over the limits."""
         try:
-            return float(ask(self._given(question, answer))["value"])
-        except TookTooLong:
-            return 0.0
+            return _read_score(ask(self._given(question, answer)))
+        except (TookTooLong, Crashed) as error:
+            return _over_the_limits(error)
 
-    async def score_later(self, question: Question, answer: str) -> float:
+    async def score_later(self, question: Question, answer: str) -> Score:
         try:
-            return float((await ask_later(self._given(question, answer)))["value"])
-        except TookTooLong:
-            return 0.0
+            return _read_score(await ask_later(self._given(question, answer)))
+        except (TookTooLong, Crashed) as error:
+            return _over_the_limits(error)
 
     def _wanted(self, index: int) -> bytes:
         return request_to("question", limit=QUESTION_LIMIT, **self._identity(), index=index)
 
     def _given(self, question: Question, answer: str) -> bytes:
-        sent = {**self._identity(), "entry": question.entry, "answer": answer}
-        return request_to("score", limit=SCORE_LIMIT, **sent)
+        # Models can write half a character, which no pipe can carry.
+        whole = answer.encode("utf-8", "replace").decode()
+        sent = {**self._identity(), "entry": question.entry, "answer": whole}
+        return request_to("score", limit=QUESTION_LIMIT, answer_limit=SCORE_LIMIT, **sent)
 
     def _read(self, reply: Reply) -> Question:
         if "refused" in reply:
@@ -102,6 +113,18 @@ class DataSet:
                 hint = did_you_mean(field, fields, known)
                 return f"The config of {self.name} has no field {field!r}. {hint}"
         return f"{self.name} does not take this dataset_config: {why.rstrip('.')}. {known}"
+
+
+def _read_score(reply: Reply) -> Score:
+    if "refused" in reply:
+        raise ValueError(reply["refused"])
+    return Score(float(reply["value"]["score"]), reply["value"]["note"])
+
+
+def _over_the_limits(error: TookTooLong | Crashed) -> Score:
+    if isinstance(error, TookTooLong):
+        return Score(0.0, f"The answer takes more than {SCORE_LIMIT:g} s to evaluate.")
+    return Score(0.0, "Evaluating the answer crashes the library.")
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ludus.protocol.types import Action, Observation
 
@@ -26,3 +26,12 @@ class ReasoningGymObservation(Observation):
     """The data set's own answer; None where there are many and it names none."""
     dataset_metadata: dict[str, Any] | None = None
     """How the question was made. It may hold the answer, so no model is shown it."""
+    note: str | None = None
+    """Why an answer was not evaluated; left out on the wire where there is nothing to say."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_note(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if self.note is None:
+            fields.pop("note", None)
+        return fields

@@ -1,0 +1,59 @@
+"""What one request may cost a worker process: seconds of work and bytes of memory.
+
+Both are kept by the kernel, because Python may be stuck in one huge power, where no handler and no
+other thread would run. They count from the start of the request: a worker serves many.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # pragma: no cover - Windows has neither limits nor timers.
+    resource = None  # type: ignore[assignment]
+
+MIB = 1 << 20
+QUESTION_MEMORY = 2048 * MIB
+ANSWER_MEMORY = 256 * MIB
+"""Bytes beyond what the process has when the work begins."""
+WAITING = 10
+"""How much longer than it may work a request may take in all."""
+
+_USAGE = Path("/proc/self/statm")
+_PAGE = resource.getpagesize() if resource is not None else 4096
+
+
+def limit_time(seconds: float) -> None:
+    """Let the kernel end this process after so many seconds of work; 0 calls it off.
+
+    Only work counts, because a machine that is suspended or busy says nothing about an answer; what
+    waits without working is ended too, but much later and by another signal.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_REAL, WAITING * seconds)
+
+
+def limit_memory(extra: float) -> None:
+    """Let allocations fail beyond so many bytes more than there are now; `math.inf` lifts it.
+
+    What fails is a MemoryError. Only Linux tells how much there is, and keeps to the limit.
+    """
+    if resource is None or not _USAGE.exists():
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = hard
+    if not math.isinf(extra):
+        used = int(_USAGE.read_text().split()[5]) * _PAGE
+        soft = used + int(extra) if hard == resource.RLIM_INFINITY else min(hard, used + int(extra))
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def forbid_core_dumps() -> None:
+    """A worker that is ended by its limits leaves no file behind."""
+    if resource is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

@@ -1,0 +1,227 @@
+"""Answers that try to run code, to exhaust the machine, or to confuse a parser: several hundred."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+EVALUATED = (
+    "binary_matrix",
+    "countdown",
+    "intermediate_integration",
+    "n_queens",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+    "spiral_matrix",
+    "string_insertion",
+)
+"""Data sets whose scorer evaluates the answer."""
+
+
+def injections(canary: Path) -> list[str]:
+    """Programs that would make a file, in every form that an evaluator might fall for."""
+    path = repr(str(canary))
+    return [form.replace("CODE", code) for code in _programs(path) for form in _FORMS]
+
+
+def _programs(path: str) -> list[str]:
+    touch = f"__import__('os').system('touch ' + {path})"
+    opened = f"open({path}, 'w')"
+    written = f"__import__('pathlib').Path({path}).touch()"
+    subclasses = "().__class__.__base__.__subclasses__()"
+    return [
+        touch,
+        opened,
+        written,
+        f"eval({opened!r})",
+        f"exec({opened!r})",
+        f"compile({opened!r}, 'x', 'eval')",
+        f"getattr(__builtins__, 'open')({path}, 'w')",
+        f"__builtins__['open']({path}, 'w')",
+        f"globals()['__builtins__']['open']({path}, 'w')",
+        f"(lambda: {opened})()",
+        f"[{opened} for _ in [0]]",
+        f"{{{opened} for _ in [0]}}",
+        f"next({opened} for _ in [0])",
+        f"(x := {opened})",
+        f"{opened} if 1 else 0",
+        f"1 and {opened}",
+        f"f'{{{opened}}}'",
+        f"'{{0.__class__}}'.format({opened})",
+        f"[c for c in {subclasses} if c.__name__ == 'Popen'][0](['touch', {path}])",
+        f"{subclasses}[-1].__init__.__globals__['sys'].modules['os'].system('touch ' + {path})",
+        f"type('X', (), {{'__init__': lambda s: {opened}}})()",
+        f"sorted([1, 2], key=lambda x: {opened})",
+        f"print({opened})",
+        f"breakpoint() or {opened}",
+        f"sympify({opened!r})",
+        f"Symbol({opened!r})",
+        f"lambdify(x, {opened!r})(1)",
+        f"parse_expr({touch!r})",
+        f"S({opened!r})",
+        f"Lambda(x, {opened})(1)",
+        f"sqrt({opened})",
+        f"Integral({opened}, x)",
+        f"log.__globals__['__builtins__']['open']({path}, 'w')",
+        f"sin.__class__.__mro__[-1].__subclasses__() and {opened}",
+        f"import os; os.system('touch ' + {path})",
+        f"exit({opened})",
+    ]
+
+
+_FORMS = (
+    "CODE",
+    "[CODE]",
+    "[[CODE]]",
+    " \t CODE",
+    "1 + CODE",
+    "(CODE)",
+    "3*x**2 + CODE",
+    "CODE\n",
+    "```python\nCODE\n```",
+)
+
+
+def size_bombs() -> list[str]:
+    """Answers whose size can be seen: each is refused, or harmless, within milliseconds."""
+    return [
+        "2**(10**10)",
+        "10**10**10",
+        "9**9**9**9",
+        "-9**9**9**9",
+        "(9**9)**(9**9)",
+        "(((2**999)**999)**999)**999",
+        "2**2**2**2**2**2",
+        "1 << 10**12",
+        "(1 << 9999) << 9999",
+        "0.5**(10**12)",
+        "2**-(10**12)",
+        "2**(10**10 + x - x)",
+        "x**(10**10)",
+        "(x + 1)**(10**8)",
+        "((x + y + z)**999)**999",
+        "exp(10**10)",
+        "exp(exp(exp(exp(10))))",
+        "cosh(10**9)",
+        "1/(1/10**9)**(10**9)",
+        "100000000!",
+        "factorial(10**9)",
+        "binomial(10**9, 10**8)",
+        "primorial(10**8)",
+        "fibonacci(10**9)",
+        "bernoulli(10**6)",
+        "nextprime(10**1000)",
+        "Sum(x, (x, 1, 10**12))",
+        "range(10**12)",
+        "list(range(10**12))",
+        "'a' * 10**12",
+        "[0] * 10**12",
+        "(0,) * 10**12",
+        "b'a' * 10**12",
+        "f'{1:>1000000000}'",
+        "'%1000000000d' % 1",
+        "1e999999999",
+        "-1.5E+999999999",
+        "1e-999999999",
+        "1_0e999_999_999",
+        "9" * 5_000,
+        "9" * 99_999,
+        "9" * 200_000,
+        "0x" + "f" * 50_000,
+        "1/" + "9" * 4_000,
+        "1" + "+1" * 4_000,
+        "1" + "+1" * 40_000,
+        "(" * 150 + "1" + ")" * 150,
+        "(" * 50_000,
+        "[" * 50_000 + "]" * 50_000,
+        '{"a":' * 20_000 + "1" + "}" * 20_000,
+        "-" * 5_000 + "1",
+        "~" * 50_000 + "1",
+        "not " * 5_000 + "1",
+        "lambda: " * 2_000 + "1",
+        "a" * 1_000_000,
+        "\n" * 90_000,
+        " " * 90_000 + "1",
+        "F1000000000",
+        "F999999 " * 100,
+        "A+99999999999",
+        "A+1 " * 20_000,
+        "¬" * 5_000 + "A",
+        "(A ∧ " * 2_000 + "A" + ")" * 2_000,
+        "1," * 40_000,
+        "[1," * 10_000,
+        "move(box_red, square[1e9, 1e9])" * 1_000,
+        "\\frac{" * 5_000,
+        "a.b" * 20_000,
+    ]
+
+
+def odd_texts() -> list[str]:
+    """Texts that parsers stumble over."""
+    return [
+        "",
+        " ",
+        "\x00",
+        "1\x002",
+        "\ud800",
+        "\udfff1",
+        "\u202e)1+2(",
+        "\u200b1\u200b",
+        "\ufeff1",
+        "\uff11\uff0b\uff12",
+        "²³",
+        "٣ + ٤",
+        "½",
+        "∞",
+        "π",
+        "NaN",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "None",
+        "True",
+        "...",
+        "[...]",
+        "[]",
+        "{}",
+        "()",
+        "[[]]",
+        "[None]",
+        "null",
+        '"',
+        "'",
+        "\\",
+        "\\N{BULLET}",
+        "\\x",
+        "%s%n",
+        "{0}",
+        "{x!r:>{y}}",
+        "${HOME}",
+        "`id`",
+        "$(touch x)",
+        "; touch x",
+        "| touch x",
+        "--",
+        "# comment",
+        "1 # comment",
+        "1\n2",
+        "1;2",
+        "a\u0301",
+        "\U0001f600" * 1_000,
+        "e\u0301" * 5_000,
+        "ﬀ",
+        "İ",
+        "ß",
+        "<script>1</script>",
+        "' OR 1=1 --",
+        "../../etc/passwd",
+        "file:///etc/passwd",
+        "!!python/object/apply:os.system ['true']",
+        "cos\nsystem\n(S'true'\ntR.",
+        "gASVIAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjAR0cnVllIWUUpQu",
+    ]
+
+
+def every(canary: Path) -> list[str]:
+    return [*injections(canary), *size_bombs(), *odd_texts()]
