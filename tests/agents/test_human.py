@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from world import Counter, Two
 
@@ -14,7 +15,7 @@ from ludus.envs.echo import Echo
 from ludus.rollout import Assignment, play
 
 
-async def typing(cls: type, lines: Iterable[str], **task: int) -> tuple[Episode, str]:
+async def typing(cls: type, lines: Iterable[str], **task: Any) -> tuple[Episode, str]:
     """The episode of a person who types these lines, and all that the person was told."""
     typed = iter(lines)
     told: list[str] = []

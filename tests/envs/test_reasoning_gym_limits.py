@@ -101,7 +101,7 @@ def peak_mib(pid: int) -> int:
 
 def limited(deed: str) -> str:
     start = (
-        "import math; from ludus.envs.reasoning_gym.limits import limit_memory, ANSWER_MEMORY\n"
+        "from ludus.envs.reasoning_gym.limits import limit_memory, ANSWER_MEMORY\n"
         "limit_memory(ANSWER_MEMORY)\n"
     )
     command = [sys.executable, "-c", start + deed]

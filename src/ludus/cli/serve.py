@@ -14,7 +14,10 @@ from ludus.errors import BadSetting, MissingExtra
 def serve(
     ctx: typer.Context,
     spec: Annotated[
-        str, typer.Argument(help="name, name:variant or package.module:Class.", metavar="SPEC")
+        str,
+        typer.Argument(
+            help="name, name:variant, file.py:Class or package.module:Class.", metavar="SPEC"
+        ),
     ],
     host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to bind; 0 takes a free one.")] = 8000,

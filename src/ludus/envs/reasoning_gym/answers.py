@@ -148,18 +148,22 @@ def _magnitude(node: ast.AST) -> float:
     match node:
         case ast.Constant(value=int() | float() as value):
             return float(abs(value)) if abs(value) <= MAX_BITS else math.inf
+        case ast.Name():
+            return 1.0
         case ast.UnaryOp(operand=operand):
             return _magnitude(operand) + 1
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
             return _magnitude(left) + _magnitude(right)
-        case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv(), right=ast.Constant(value=value)):
-            return _magnitude(left) / min(1.0, abs(value)) if value else math.inf
-        case ast.BinOp():
-            return 2.0 ** min(_bits(node), 1000.0)
-        case ast.Call():
-            return 2.0 ** min(_bits(node), 1000.0) if not _has_name(node) else 1.0
-        case _:
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _magnitude(left) * _magnitude(right)
+        case ast.BinOp(left=left, op=ast.Div(), right=ast.Constant(value=int(value))) if value:
+            return _magnitude(left)
+        case ast.BinOp(left=ast.Name(), op=ast.Pow()):
             return 1.0
+        case ast.Call() if _has_name(node):
+            return 1.0
+        case _:
+            return float(2.0 ** min(_bits(node), 1000.0))
 
 
 def _has_name(node: ast.AST) -> bool:

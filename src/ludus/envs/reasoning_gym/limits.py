@@ -6,9 +6,9 @@ other thread would run. They count from the start of the request: a worker serve
 
 from __future__ import annotations
 
-import math
+import os
 import signal
-from pathlib import Path
+from functools import cache
 
 try:
     import resource
@@ -22,7 +22,6 @@ ANSWER_MEMORY = 256 * MIB
 WAITING = 10
 """How much longer than it may work a request may take in all."""
 
-_USAGE = Path("/proc/self/statm")
 _PAGE = resource.getpagesize() if resource is not None else 4096
 
 
@@ -37,19 +36,33 @@ def limit_time(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, WAITING * seconds)
 
 
-def limit_memory(extra: float) -> None:
-    """Let allocations fail beyond so many bytes more than there are now; `math.inf` lifts it.
+def limit_memory(extra: int) -> None:
+    """Let allocations fail beyond so many bytes more than there are now: with a MemoryError.
 
-    What fails is a MemoryError. Only Linux tells how much there is, and keeps to the limit.
+    Only Linux tells how much there is, and keeps to the limit.
     """
-    if resource is None or not _USAGE.exists():
+    used = _memory_in_use()
+    if used is None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = hard
-    if not math.isinf(extra):
-        used = int(_USAGE.read_text().split()[5]) * _PAGE
-        soft = used + int(extra) if hard == resource.RLIM_INFINITY else min(hard, used + int(extra))
+    soft = used + extra
+    if hard != resource.RLIM_INFINITY:
+        soft = min(soft, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _memory_in_use() -> int | None:
+    """Bytes that the process may write to, as RLIMIT_DATA counts them."""
+    file = _usage_file()
+    return None if file is None else int(os.pread(file, 256, 0).split()[5]) * _PAGE
+
+
+@cache
+def _usage_file() -> int | None:
+    try:
+        return os.open("/proc/self/statm", os.O_RDONLY)
+    except OSError:
+        return None
 
 
 def forbid_core_dumps() -> None:
