@@ -138,7 +138,7 @@ def test_a_person_plays_an_episode() -> None:
     moves = "\n".join(["sideways", *["right"] * 9]) + "\n"
     done = run_ludus("play", "catch", "--seed", "3", typed=moves)
     assert done.returncode == 0
-    assert "input should be 'left', 'stay' or 'right'" in done.stdout
+    assert "direction must be left, stay or right, not 'sideways'." in done.stdout
     assert "You missed the ball." in done.stdout and "Reward 0" in done.stdout
 
 
