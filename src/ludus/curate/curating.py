@@ -56,13 +56,13 @@ def curate(
     The card says that the rows can be loaded from `location` (`out`, unless they go to the Hub),
     and that `command` made them.
     """
-    runs = [runs] if isinstance(runs, str | Path) else runs
-    runs, out = [Path(run).expanduser() for run in runs], Path(out).expanduser()
+    sources = [runs] if isinstance(runs, str | Path) else runs
+    folders, out = [Path(run).expanduser() for run in sources], Path(out).expanduser()
     curation = curation or Curation()
-    files = episode_files(runs)
+    files = episode_files(folders)
     sides = [split.TRAIN] if curation.test is None else [split.TRAIN, split.TEST]
     tokenizer = load_tokenizer(curation.student) if curation.student is not None else None
-    names = [str(run) for run in runs]
+    names = [str(run) for run in folders]
     again = overwrite or _is_made_again(out, curation, names, sides)
     with written_into(out, overwrite=again) as draft:
         work = draft / "work"

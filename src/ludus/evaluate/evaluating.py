@@ -65,23 +65,21 @@ async def evaluate(
     already is not played again, and a candidate that is done is not even loaded. Tasks that ask
     what the data set `not_in` asks are left out of all figures.
     """
-    candidates = [
-        one if isinstance(one, Candidate) else candidates_of([one])[0] for one in candidates
-    ]
-    _check_labels(candidates)
+    players = [one if isinstance(one, Candidate) else candidates_of([one])[0] for one in candidates]
+    _check_labels(players)
     if base_url is None:
         job.mix.check_installed()
     _check_bar(solved_at)
     known = read_known(Path(not_in)) if not_in is not None else None
-    settings = {one.label: job.settings(one.make()) for one in candidates}
+    settings = {one.label: job.settings(one.make()) for one in players}
     wanted = default_folder(str(job.mix), settings) if out is None else Path(out)
     folder = _folder(wanted, resume=resume)
-    for candidate in candidates:
+    for candidate in players:
         run, own = folder / candidate.label, settings[candidate.label]
         if not _is_done(run, own, job.episodes, retry_broken=retry_broken):
             await _check(candidate)
     played, stopped = [], None
-    for candidate in candidates:
+    for candidate in players:
         outcome = await _play(
             candidate,
             job,
@@ -101,7 +99,7 @@ async def evaluate(
     metrics = metrics_at(solved_at, sorted(environments))
     evaluation = Evaluation(
         folder=folder,
-        settings=_shared(job, settings[candidates[0].label]),
+        settings=_shared(job, settings[players[0].label]),
         metrics=metrics,
         scores=scores_of(played, metrics, job.episodes, known),
         solved_at=solved_at,
