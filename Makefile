@@ -13,7 +13,7 @@ demo: $(VENV)/.ludus
 	$(BIN)/ludus collect reasoning_gym:chain_sum -n 200 -o runs/demo
 	$(BIN)/ludus curate runs/demo --test 0.1 --student smollm2 --overwrite \
 		-o data/chain_sum
-	$(BIN)/ludus train sft data/chain_sum --model smollm2 --batch-size 4 --set max_steps=24 \
+	$(BIN)/ludus train sft data/chain_sum --model smollm2 --batch-size 4 --steps 24 \
 		--report-to none -o models/chain_sum
 	$(BIN)/ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=models/chain_sum -n 50 \
 		--max-tokens 64 -o evals/chain_sum

@@ -129,12 +129,13 @@ def _ludus(name: str, given: argparse.Namespace, rows: Any) -> Result:
     from ludus.train.settings import Settings
 
     out = Path(tempfile.mkdtemp()) / "out"
-    how = {"max_steps": given.steps, "warmup_steps": WARM_UP, "logging_steps": 10}
+    how = {"warmup_steps": WARM_UP, "logging_steps": 10}
     longest = max(map(len, rows["input_ids"]))
     sft(
         given.data, given.model, out,
         Settings(
-            batch_size=64, learning_rate=RATE, max_length=longest, report_to="none",
+            steps=given.steps, batch_size=64, learning_rate=RATE, max_length=longest,
+            report_to="none",
             overrides={**how, "logging_first_step": False},
         ),
     )  # fmt: skip

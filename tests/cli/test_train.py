@@ -41,7 +41,7 @@ def logged_in(hub: FakeHub, home: Path) -> dict[str, str]:
 
 def test_a_model_is_trained_described_and_uploaded(tmp_path: Path) -> None:
     model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 8, 2), tmp_path / "out"
-    command = ("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "1", "--json")
+    command = ("sft", data, "-m", model, "-o", out, *QUICK, "--steps", "2", "--json")
     with fake_hub() as hub:
         env = logged_in(hub, tmp_path)
         done = train(*command, "-H", "ada/player", "--private", env=env)

@@ -7,8 +7,10 @@ import pytest
 
 from ludus.errors import BadSetting
 from ludus.train.configs import made
-from ludus.train.overrides import REFUSED, checked
+from ludus.train.grpo.config import grpo_config
+from ludus.train.overrides import NEUTRAL, REFUSED, checked, without_repeated
 from ludus.train.settings import Method
+from train.grpo.trials import tried
 from train.lessons import quick
 
 
@@ -16,12 +18,16 @@ def config(method: Method = "sft", /, **overrides: str) -> Any:
     return made(method, quick(overrides=overrides), Path("out"))
 
 
+def grpo(overrides: dict[str, str], **settings: Any) -> Any:
+    return grpo_config(tried(overrides=overrides, **settings), Path("out"))
+
+
 def test_a_value_is_read_by_the_type_of_its_field() -> None:
     found = config(
-        weight_decay="0.1", max_steps="7", lr_scheduler_type="linear", optim="sgd",
+        weight_decay="0.1", logging_steps="7", lr_scheduler_type="linear", optim="sgd",
         dataloader_drop_last="yes", lr_scheduler_kwargs='{"x": 1}', loss_type="dft",
     )  # fmt: skip
-    assert (found.weight_decay, found.max_steps) == (0.1, 7)
+    assert (found.weight_decay, found.logging_steps) == (0.1, 7)
     assert found.lr_scheduler_type == "linear" and found.optim == "sgd"
     assert found.dataloader_drop_last is True
     assert found.lr_scheduler_kwargs == {"x": 1} and found.loss_type == "dft"
@@ -45,11 +51,98 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["output_dir", "report_to", "assistant_only_loss", "save_steps", "hub_token"]
+    ("key", "value", "option"),
+    [
+        ("output_dir", "x", "--output-dir"),
+        ("report_to", "wandb", "--report-to"),
+        ("assistant_only_loss", "false", "the assistant's tokens alone"),
+        ("num_train_epochs", "7", "--epochs"),
+        ("max_steps", "7", "--steps"),
+        ("per_device_train_batch_size", "7", "--batch-size"),
+        ("gradient_accumulation_steps", "7", "--accumulate"),
+        ("learning_rate", "2e-5", "--learning-rate"),
+        ("max_length", "none", "--max-length"),
+        ("save_steps", "100", "--checkpoint-every"),
+        ("save_strategy", "steps", "--checkpoint-every"),
+        ("gradient_checkpointing", "true", "--gradient-checkpointing"),
+        ("torch_compile", "false", "--compile"),
+        ("push_to_hub", "true", "--push-to-hub"),
+        ("hub_token", "x", "--push-to-hub"),
+    ],
 )
-def test_what_a_promise_rests_on_cannot_be_set(key: str) -> None:
-    with pytest.raises(BadSetting, match=f"--set {key} is not for you to set"):
-        config(**{key: "x"})
+def test_what_ludus_decides_is_refused_with_the_option_to_use(
+    key: str, value: str, option: str
+) -> None:
+    with pytest.raises(BadSetting, match=f"--set {key} is managed by Ludus: .*{option}"):
+        config(**{key: value})
+
+
+SFT_TUTORIALS = {
+    "output_dir": "out", "max_length": "2048", "num_train_epochs": "3",
+    "per_device_train_batch_size": "4", "gradient_accumulation_steps": "2",
+    "learning_rate": "2e-5", "warmup_steps": "10", "lr_scheduler_type": "cosine",
+    "logging_steps": "5", "save_strategy": "no", "assistant_only_loss": "True",
+}  # fmt: skip
+
+
+def test_a_field_that_repeats_what_is_in_force_is_accepted() -> None:
+    settings = quick(
+        max_length=2048, epochs=3.0, batch_size=4, accumulate=2, learning_rate=2e-5,
+        overrides=SFT_TUTORIALS,
+    )  # fmt: skip
+    found = made("sft", settings, Path("out"))
+    assert (found.warmup_steps, found.lr_scheduler_type) == (10, "cosine")
+    kept = without_repeated(settings.overrides)
+    assert kept.keys() == {"warmup_steps", "lr_scheduler_type", "logging_steps"}
+
+
+def test_a_tutorials_fields_for_grpo_are_accepted_where_they_are_in_force() -> None:
+    overrides = {
+        "max_steps": "150", "learning_rate": "1e-6", "warmup_steps": "10", "optim": "adamw_torch",
+        "max_grad_norm": "1.0", "num_generations": "2", "max_completion_length": "256",
+        "log_completions": "true", "num_completions_to_print": "2", "report_to": "trackio",
+        "trackio_space_id": "x", "logging_steps": "10", "gradient_checkpointing": "true",
+        "save_strategy": "no",
+    }  # fmt: skip
+    ours = {"steps": 150, "group_size": 2, "max_tokens": 256, "gradient_checkpointing": True}
+    found = grpo(overrides, **ours, learning_rate=1e-6, report_to="trackio")
+    assert (found.logging_steps, found.log_completions) == (10, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "option"),
+    [
+        ("num_train_epochs", "1", "--steps"),
+        ("gradient_accumulation_steps", "3", "--batch-size"),
+        ("num_generations", "7", "--group-size"),
+        ("max_completion_length", "7", "--max-tokens"),
+        ("report_to", "trackio", "--report-to"),
+        ("save_steps", "100", "--checkpoint-every"),
+        ("chat_template_kwargs", '{"enable_thinking": false}', "--rollouts trl"),
+        ("push_to_hub", "true", "--push-to-hub"),
+        ("max_seq_length", "2048", "--max-tokens"),
+    ],
+)
+def test_what_a_tutorial_sets_otherwise_for_grpo_is_refused_with_our_option(
+    key: str, value: str, option: str
+) -> None:
+    with pytest.raises(BadSetting, match=f"--set {key}.*{option}"):
+        grpo({key: value})
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_a_field_under_its_former_name_is_answered_with_the_option(method: Method) -> None:
+    with pytest.raises(BadSetting, match=r"'max_length'\? .*: use --max-length\."):
+        config(method, max_seq_length="2048")
+    with pytest.raises(BadSetting, match="'warmup_steps'"):
+        config(method, warmup_ratio="0.1")
+
+
+def test_every_neutral_field_is_one_that_trl_has() -> None:
+    import trl
+
+    assert trl.GRPOConfig.__dataclass_fields__.keys() >= NEUTRAL
+    assert not NEUTRAL & REFUSED.keys()
 
 
 def test_what_trl_refuses_is_one_line() -> None:

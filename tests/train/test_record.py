@@ -81,10 +81,13 @@ def test_a_run_goes_on_with_the_same_settings_only(tmp_path: Path) -> None:
     elsewhere = {**about()["settings"], "device": "cuda"}
     moved = {**about()["data"], "path": "copies/wordle"}
     refuse_another(tmp_path, about(settings=elsewhere, data=moved))
+    logged = {**about()["settings"], "overrides": {"logging_steps": "5"}}
+    refuse_another(tmp_path, about(settings=logged))
     for changed, words in (
         (about(model="other"), 'model: "smollm2" there, "other" here'),
         (about(data={**about()["data"], "digest": "cd" * 32}), r"data\.digest: .*abab.*cdcd"),
         (about(settings={**about()["settings"], "epochs": 4}), "epochs: 3 there, 4 here"),
+        (about(settings={**logged, "overrides": {"optim": "sgd"}}), "optim: .*sgd"),
     ):
         with pytest.raises(RunError, match=words) as caught:
             refuse_another(tmp_path, changed)

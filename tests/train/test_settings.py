@@ -33,6 +33,8 @@ def test_more_tasks_in_a_step_allow_a_small_model_a_higher_rate() -> None:
     ("asked", "said"),
     [
         ({"epochs": 0}, "--epochs 0"),
+        ({"steps": 0}, "--steps 0"),
+        ({"steps": 2, "epochs": 2.0}, "--epochs and --steps"),
         ({"epochs": float("nan")}, "--epochs nan"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"learning_rate": -1.0}, "--learning-rate -1.0"),

@@ -67,12 +67,23 @@ def test_a_run_that_is_done_is_left_alone_and_another_is_refused(tmp_path: Path,
     assert sft(data, base, out, settings, watch=seen).steps == first.steps
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
     assert "trained already" in seen.words[-1] and seen.began is None
+    same = {"logging_steps": "5", "assistant_only_loss": "true", "save_strategy": "no"}
+    assert sft(data, base, out, quick(overrides=same)).steps == first.steps
+    assert (out / "model.safetensors").stat().st_mtime_ns == stamp
 
     with pytest.raises(RunError, match=r"other settings \(epochs: 1 there, 2 here\)"):
         sft(data, base, out, quick(epochs=2))
     (out / "notes.txt").write_text("mine")
     assert sft(data, base, out, quick(epochs=2), overwrite=True).steps == 2 * first.steps
     assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_number_of_steps_goes_in_place_of_epochs(tmp_path: Path, base: str) -> None:
+    data, out, settings = sft_data(tmp_path / "d"), tmp_path / "out", quick(epochs=None, steps=5)
+    assert sft(data, base, out, settings).steps == 5
+    told = json.loads((out / "training.json").read_text())
+    assert (told["settings"]["steps"], told["settings"]["epochs"]) == (5, None)
+    assert sft(data, base, out, settings).steps == 5, "it is done"
 
 
 def test_a_folder_of_somebody_else_is_never_touched(tmp_path: Path, base: str) -> None:

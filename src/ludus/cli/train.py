@@ -33,6 +33,7 @@ def sft(
     model: options.Model,
     out: options.Out,
     epochs: options.Epochs = None,
+    steps: options.Steps = None,
     batch_size: options.BatchSize = None,
     accumulate: options.Accumulate = 1,
     learning_rate: options.LearningRate = None,
@@ -72,6 +73,7 @@ def sft(
     """
     settings = settings_of(
         epochs=epochs,
+        steps=steps,
         batch_size=batch_size,
         accumulate=accumulate,
         learning_rate=learning_rate,
@@ -106,6 +108,7 @@ def dpo(
     model: options.Model,
     out: options.Out,
     epochs: options.Epochs = None,
+    steps: options.Steps = None,
     batch_size: options.BatchSize = None,
     accumulate: options.Accumulate = 1,
     learning_rate: options.LearningRate = None,
@@ -145,6 +148,7 @@ def dpo(
     """
     settings = settings_of(
         epochs=epochs,
+        steps=steps,
         batch_size=batch_size,
         accumulate=accumulate,
         learning_rate=learning_rate,

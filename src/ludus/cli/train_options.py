@@ -40,6 +40,10 @@ Epochs = Annotated[
     float | None,
     typer.Option(help="How often every row is seen.", show_default="3 for sft, 1 for dpo"),
 ]
+Steps = Annotated[
+    int | None,
+    typer.Option(help="Number of training steps.", show_default="as --epochs says"),
+]
 BatchSize = Annotated[
     int | None, typer.Option(help="Rows at once in each process.", show_default="8")
 ]

@@ -14,7 +14,7 @@ from typing import Any
 from ludus.errors import BadSetting
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.train.checkpoints import FOLDER
-from ludus.train.overrides import checked
+from ludus.train.overrides import FIXED, checked
 from ludus.train.settings import BATCH, Method, Settings, Shared
 
 KEPT = 2
@@ -39,7 +39,21 @@ def made(method: Method, settings: Settings, out: Path) -> Any:
     fields = shared(settings, out) | _rows(settings)
     fields |= _sft(settings) if method == "sft" else _dpo(settings)
     kind = config_class(method)
-    return config_of(kind, fields, checked(kind, settings.overrides))
+    own = {
+        "eval_packing": settings.packing,
+        "max_length": settings.max_length,
+        "max_steps": settings.steps or -1,
+        "torch_compile": settings.compile,
+    }
+    in_force = values_in_force(settings, {**own, **fields}, out)
+    return config_of(kind, fields, checked(kind, settings.overrides, in_force=in_force))
+
+
+def values_in_force(settings: Shared, fields: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Values by TRL's names that hold in this run, as far as they are known before it begins."""
+    decided = {**FIXED, **fields, "learning_rate": settings.learning_rate, "output_dir": str(out)}
+    known = {name: value for name, value in decided.items() if value is not None}
+    return known | {"report_to": settings.report_to}
 
 
 def config_of(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
@@ -122,8 +136,11 @@ def shared(settings: Shared, out: Path) -> dict[str, Any]:
 
 def _rows(settings: Settings) -> dict[str, Any]:
     batch = settings.batch_size or BATCH
+    length: dict[str, Any] = {"num_train_epochs": settings.epochs}
+    if settings.steps is not None:
+        length = {"max_steps": settings.steps}
     return {
-        "num_train_epochs": settings.epochs,
+        **length,
         "per_device_train_batch_size": batch,
         "per_device_eval_batch_size": batch,
         "gradient_accumulation_steps": settings.accumulate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ludus.train.configs import made
 from ludus.train.curve import draw
 from ludus.train.facts import config_json, devices
 from ludus.train.folder import TOKENS, refuse_inside
+from ludus.train.overrides import without_repeated
 from ludus.train.rows import DataSet
 from ludus.train.settings import Method, Settings, Shared
 from ludus.train.training import Spoken, Training
@@ -106,6 +107,7 @@ def job_of(
 ) -> RowsJob:  # fmt: skip
     made_with = ingredients(model, out, settings, watch)
     config = made(method, settings, out)
+    settings = replace(settings, overrides=without_repeated(settings.overrides))
     return RowsJob(
         method=method, out=out, settings=settings, config=config, world=World.here(),
         watch=watch, command=command, data=data, **made_with,

@@ -1,7 +1,8 @@
 """Fields of TRL's configs, set from text: `--set key=value`.
 
 Any field can be set but those on which a promise of Ludus rests, or which an option of its own
-decides; these say so. What the fields do is TRL's business.
+decides. Such a field is accepted with the value that is in force anyway, and refused with any other
+in a line that names the option. What the fields do is TRL's business.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ludus.errors import BadSetting, closest, did_you_mean
 
 _TOKENS = "rows are made into tokens by Ludus, under the template that the model is asked with"
 _LOSS = "the loss is on the assistant's tokens alone, always"
-_CHECKPOINTS = "checkpoints are made by time: use --checkpoint-every"
+_CHECKPOINTS = "checkpoints are made by time; use --checkpoint-every 10m"
 _HUB = "use --push-to-hub"
 _LOADED = "the model is loaded by Ludus"
 _QUIET = "progress is shown by Ludus"
@@ -29,6 +30,7 @@ REFUSED: Mapping[str, str] = {
     "packing": "use --packing",
     "eval_packing": "use --packing, which goes for both",
     "num_train_epochs": "use --epochs",
+    "max_steps": "use --steps",
     "per_device_train_batch_size": "use --batch-size",
     "gradient_accumulation_steps": "use --accumulate",
     "learning_rate": "use --learning-rate",
@@ -59,30 +61,77 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("disable_tqdm", "log_level", "log_level_replica"), _QUIET),
     **dict.fromkeys(("model_init_kwargs", "trust_remote_code"), _LOADED),
 }  # fmt: skip
+NEUTRAL = frozenset({
+    "logging_steps", "logging_strategy", "logging_first_step", "log_on_each_node",
+    "log_completions", "num_completions_to_print", "log_completions_hub_repo", "log_multimodal",
+    "log_unique_prompts", "run_name", "project", "trackio_space_id", "trackio_bucket_id",
+    "trackio_static_space_id", "include_num_input_tokens_seen", "skip_memory_metrics", "debug",
+    "dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory",
+    "dataloader_prefetch_factor", "dataloader_multiprocessing_context", "torch_empty_cache_steps",
+    "ddp_backend", "ddp_bucket_cap_mb", "ddp_timeout", "eval_accumulation_steps",
+})  # fmt: skip
+"""Fields that decide what is logged, or how fast it goes, and never what is learned."""
+FIXED: Mapping[str, Any] = {
+    "assistant_only_loss": True,
+    "completion_only_loss": True,
+    "load_best_model_at_end": False,
+    "packing_strategy": "bfd",
+    "push_to_hub": False,
+    "remove_unused_columns": True,
+    "save_only_model": False,
+    "truncation_mode": "keep_start",
+    "trust_remote_code": False,
+}
+"""What Ludus does in every run, in the words of fields that it does not pass on."""
+_FORMER = {
+    "max_seq_length": ("max_length", "max_completion_length"),
+    "max_length": ("max_completion_length",),
+    "evaluation_strategy": ("eval_strategy",),
+    "warmup_ratio": ("warmup_steps",),
+    "no_cuda": ("use_cpu",),
+}
+"""What fields were called before, or are called in the configs of other methods."""
 _YES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _NONE = ("none", "null")
 
 
 def checked(
-    config: type, overrides: Mapping[str, Any], refused: Mapping[str, str] = REFUSED
+    config: type,
+    overrides: Mapping[str, Any],
+    refused: Mapping[str, str] = REFUSED,
+    in_force: Mapping[str, Any] = FIXED,
 ) -> dict[str, Any]:
-    """The values for a config's fields, each read by the type of its field."""
+    """The values for a config's fields, each read by the type of its field.
+
+    What Ludus decides is left out where it is the same as `in_force`, and else refused.
+    """
     known = {field.name for field in fields(config) if field.init}
     hints = typing.get_type_hints(config)
-    return {key: _value(key, value, known, hints, refused) for key, value in overrides.items()}
+    found = {}
+    for key, value in overrides.items():
+        if key not in known:
+            raise _unknown(key, known, refused)
+        read = _read(key, value, hints[key]) if isinstance(value, str) else value
+        if (why := _why_not(key, refused)) is None:
+            found[key] = read
+        elif key not in in_force or in_force[key] != read:
+            raise BadSetting(f"--set {key} is managed by Ludus: {why}.")
+    return found
 
 
-def _value(
-    key: str, value: Any, known: set[str], hints: Mapping[str, Any], refused: Mapping[str, str]
-) -> Any:
-    if key not in known:
-        hint = did_you_mean(key, known, "See TRL's documentation of the config.")
-        why = _why_not(closest(key, known) or "", refused)
-        instead = f" It is not for you to set: {why}." if why else ""
-        raise BadSetting(f"--set {key}: the trainer has no such field. {hint}{instead}")
-    if (why := _why_not(key, refused)) is not None:
-        raise BadSetting(f"--set {key} is not for you to set: {why}.")
-    return _read(key, value, hints[key]) if isinstance(value, str) else value
+def without_repeated(
+    overrides: Mapping[str, Any], refused: Mapping[str, str] = REFUSED
+) -> dict[str, Any]:
+    """Of overrides that are `checked`, those that say more than what is in force anyway."""
+    return {key: value for key, value in overrides.items() if _why_not(key, refused) is None}
+
+
+def _unknown(key: str, known: set[str], refused: Mapping[str, str]) -> BadSetting:
+    meant = next((name for name in _FORMER.get(key, ()) if name in known), None)
+    hint = did_you_mean(meant or key, known, "See TRL's documentation of the config.")
+    why = _why_not(meant or closest(key, known) or "", refused)
+    instead = f" It is managed by Ludus: {why}." if why else ""
+    return BadSetting(f"--set {key}: the trainer has no such field. {hint}{instead}")
 
 
 def _why_not(key: str, refused: Mapping[str, str]) -> str | None:

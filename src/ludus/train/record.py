@@ -27,6 +27,7 @@ from ludus.errors import RunError
 from ludus.policy import smollm2
 from ludus.train.checkpoints import newest
 from ludus.train.facts import plain
+from ludus.train.overrides import NEUTRAL
 from ludus.train.training import Figures, Training
 
 RECORD = "training.json"
@@ -132,9 +133,16 @@ def _asked(about: Mapping[str, Any]) -> JsonObject:
     """What decides the weights. The data's path does not: its digest does."""
     rows, played = about.get("data"), about.get("environment")
     data = {"digest": rows["digest"]} if rows else None
-    settings = {key: value for key, value in about["settings"].items() if key not in FREE}
     kept = {key: about.get(key) for key in ("kind", "model", "weights", "dialect")}
+    settings = decisive(about["settings"])
     return {**kept, "data": data, "environment": played and played["spec"], **settings}
+
+
+def decisive(settings: Mapping[str, Any]) -> JsonObject:
+    """Of `Settings.as_json()`, what decides the weights."""
+    overrides = settings.get("overrides") or {}
+    kept = {key: value for key, value in overrides.items() if key not in NEUTRAL}
+    return {key: value for key, value in settings.items() if key not in FREE} | {"overrides": kept}
 
 
 def append(out: Path, line: Mapping[str, Any]) -> None:

@@ -110,6 +110,8 @@ class Settings(Shared):
 
     epochs: float | None = None
     """How often every row is seen; None: by the method, see `EPOCHS`."""
+    steps: int | None = None
+    """Number of training steps, instead of `epochs`."""
     accumulate: int = 1
     """Batches whose gradients are summed before the weights move."""
     max_length: int | None = None
@@ -123,6 +125,9 @@ class Settings(Shared):
     def __post_init__(self) -> None:
         Shared.__post_init__(self)
         above("--epochs", self.epochs)
+        at_least("--steps", self.steps, 1)
+        if self.epochs is not None and self.steps is not None:
+            raise BadSetting("--epochs and --steps both say how long to train. Give one of them.")
         at_least("--accumulate", self.accumulate, 1)
         at_least("--max-length", self.max_length, 2)
         above("--beta", self.beta)
@@ -136,6 +141,8 @@ def settled(settings: Settings, method: Method) -> Settings:
         raise BadSetting("--compile is for SFT: pairs are compared as TRL does it.")
     if method == "sft" and settings.beta is not None:
         raise BadSetting("--beta is for DPO, which weighs two sides. Leave it away for SFT.")
+    if settings.steps is not None:
+        return settings
     return replace(settings, epochs=settings.epochs or EPOCHS[method])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ludus.errors import BadSetting
 from ludus.policy.device import choose_device
-from ludus.train.configs import config_of, shared
+from ludus.train.configs import config_of, shared, values_in_force
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.overrides import REFUSED as OF_ALL
 from ludus.train.overrides import checked
@@ -60,9 +60,10 @@ def grpo_config(settings: GrpoSettings, out: Path) -> Any:
     """The config, but for the rate, which the weights decide."""
     import trl
 
-    given = {**shared(settings, out), **_steps(settings), **_played(settings)}
-    overrides = checked(trl.GRPOConfig, settings.overrides, _refused(settings, trl.GRPOConfig))
-    config = config_of(trl.GRPOConfig, given, overrides)
+    values = {**shared(settings, out), **_steps(settings), **_played(settings)}
+    in_force = values_in_force(settings, values, out)
+    overrides = checked(trl.GRPOConfig, settings.overrides, refused_fields(settings), in_force)
+    config = config_of(trl.GRPOConfig, values, overrides)
     _refuse_parted(settings, config)
     if config.num_iterations < 1:
         raise BadSetting(
@@ -72,15 +73,17 @@ def grpo_config(settings: GrpoSettings, out: Path) -> Any:
     return config
 
 
-def _refused(settings: GrpoSettings, config: type) -> dict[str, str]:
+def refused_fields(settings: GrpoSettings) -> dict[str, str]:
     """Besides what no run lets one set: what would do nothing in this one."""
+    import trl
+
     idle: dict[str, str] = {}
     if settings.rollouts == "fast":
         heeded = SAMPLED if settings.vllm else ()
         why = "Ludus generates by itself; with --rollouts trl it is heeded"
         idle |= dict.fromkeys((name for name in GENERATED if name not in heeded), why)
     if settings.vllm is None:
-        served = (field.name for field in fields(config) if field.name.startswith("vllm_"))
+        served = (field.name for field in fields(trl.GRPOConfig) if field.name.startswith("vllm_"))
         idle |= dict.fromkeys(served, "it is for --vllm")
     return {**idle, **REFUSED}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from ludus.errors import BadSetting
 from ludus.policy.dialect import dialect_of
 from ludus.policy.eyes.families import eyes_of
 from ludus.policy.eyes.sight import Eyes
-from ludus.train.grpo.config import grpo_config
+from ludus.train.grpo.config import grpo_config, refused_fields
 from ludus.train.grpo.rewards import Rewards, rewards_of
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.job import Job, ingredients
-from ludus.train.record import FREE
+from ludus.train.overrides import without_repeated
+from ludus.train.record import decisive
 from ludus.train.training import Played, Training
 from ludus.train.watch import Watch
 from ludus.train.world import World
@@ -51,7 +52,7 @@ class GrpoJob(Job):
     @property
     def run_id(self) -> str:
         """The same for the same run, so that its episodes have the same names when it goes on."""
-        settings = {key: value for key, value in self.settings.as_json().items() if key not in FREE}
+        settings = decisive(self.settings.as_json())
         return digest({**settings, "model": self.source.name, "environment": self.subject})
 
     def finish(self) -> None:
@@ -78,6 +79,8 @@ def job_of(
     config = grpo_config(settings, out)
     # For TRL's own loop, which renders prompts itself.
     config.chat_template_kwargs = dict(dialect.chat_template_kwargs) or None
+    overrides = without_repeated(settings.overrides, refused_fields(settings))
+    settings = replace(settings, overrides=overrides)
     if eyes is not None:
         _refuse_blind_spots(config)
     if settings.rollouts == "fast" or settings.eval_every:
