@@ -73,9 +73,11 @@ def lint(
 
 def _student(name: str) -> Student:
     from ludus.curate.lint.student import Student
+    from ludus.policy.eyes.families import load_eyes
     from ludus.policy.tokenizer import load_tokenizer
 
-    return Student(name, load_tokenizer(name))
+    tokenizer = load_tokenizer(name)
+    return Student(name, tokenizer, lambda: load_eyes(name, tokenizer))
 
 
 @contextmanager

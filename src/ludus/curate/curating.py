@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ludus.curate.target import written_into
 from ludus.curate.writing import Watch, write_rows
 from ludus.curate.writing import explain as explain_all
 from ludus.errors import BadSetting, RunError
+from ludus.policy.eyes.families import load_eyes
 from ludus.policy.tokenizer import load_tokenizer
 
 _SHOWN = 20
@@ -88,7 +90,9 @@ def curate(
             report = _report(catalog, rows, families)
         if tokenizer is not None and curation.student is not None:
             found = _rows(draft / "train.jsonl", rows[split.TRAIN], watch)
-            report = replace(report, lengths=measure(found, tokenizer, curation.student))
+            eyes = partial(load_eyes, curation.student, tokenizer)
+            lengths = measure(found, tokenizer, curation.student, eyes=eyes)
+            report = replace(report, lengths=lengths)
         digest = _digest(draft / f"{side}.jsonl" for side in sides)
         watch("converting", 0, None)
         convert(draft, sides, curation.format, curation.kind, work)

@@ -6,15 +6,19 @@ Rows are streamed: what is kept is how often each length came up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.rows import Row
 from ludus.data.spread import allowance, quantile
-from ludus.errors import TemplateRefused, TemplateUnmarked
+from ludus.data.tools import JsonObject
+from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.dialect import any_dialect
+from ludus.policy.eyes.row_images import BadPart, as_text, has_images, image_urls
+from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import written
 
 if TYPE_CHECKING:
@@ -63,33 +67,58 @@ class Lengths:
         return f"tokens of {self.student}: {spread}; --max-length {self.max_length}{left_out}"
 
 
-def measure(rows: Iterable[Row], tokenizer: PreTrainedTokenizerBase, student: str) -> Lengths:
+def measure(
+    rows: Iterable[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    student: str,
+    *,
+    eyes: Callable[[], Eyes | None] = lambda: None,
+) -> Lengths:
     """The lengths of all rows; of a pair, that of its longer side.
 
     Only text is rendered row by row. Tokens are made of many texts at once, which is several
-    times faster.
+    times faster. `eyes` is asked once, where rows have images.
     """
+    eyes = cache(eyes)
     try:
         template: str | None = any_dialect(tokenizer).template
     except TemplateUnmarked:
         template = None
     counts, refused, rows = Counter[int](), 0, iter(rows)
     while batch := list(islice(rows, _BATCH)):
-        texts = [list(_texts(row, tokenizer, template)) for row in batch]
-        flat = [text for sides in texts for text in sides]
+        texts = [list(_texts(row, tokenizer, template, eyes)) for row in batch]
+        flat = [text for sides in texts for text, _ in sides]
         sizes = iter(_sizes(flat, tokenizer))
         for sides in texts:
             refused += not sides
-            counts.update([max(islice(sizes, len(sides)))] if sides else [])
+            lengths = [next(sizes) + more for _, more in sides]
+            counts.update([max(lengths)] if sides else [])
     return Lengths.of(counts, student, refused=refused)
 
 
-def _texts(row: Row, tokenizer: PreTrainedTokenizerBase, template: str | None) -> Iterator[str]:
-    """The sides of a row as text; none where the template refuses one of them."""
+def _texts(
+    row: Row,
+    tokenizer: PreTrainedTokenizerBase,
+    template: str | None,
+    eyes: Callable[[], Eyes | None],
+) -> Iterator[tuple[str, int]]:
+    """The sides of a row as text, and how many tokens their images add to it; none where the
+    template or the student's eyes refuse one of them."""
     try:
-        yield from [written(tokenizer, side.messages, row.tools, template) for side in row.sides]
-    except TemplateRefused:
+        sides = [_seen(side.messages, eyes) for side in row.sides]
+        yield from [(written(tokenizer, talk, row.tools, template), more) for talk, more in sides]
+    except (TemplateRefused, RequestRefused, BadPart):
         return
+
+
+def _seen(
+    messages: Sequence[JsonObject], eyes: Callable[[], Eyes | None]
+) -> tuple[Sequence[JsonObject], int]:
+    """Messages as text, with a token for each image, and how many tokens the images add to that."""
+    if not has_images(messages) or (student := eyes()) is None:
+        return messages, 0
+    more = sum(student.size(url) - 1 for url in image_urls(messages))
+    return as_text(messages, student), more
 
 
 def _sizes(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -7,6 +7,7 @@ Pure functions. Rows are those that `ludus curate` writes, or others of TRL's fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -14,6 +15,9 @@ from pydantic_core import from_json
 
 from ludus.data.tools import JsonObject, arguments_of
 from ludus.errors import BadSetting
+from ludus.policy.eyes.families import KNOWN
+from ludus.policy.eyes.row_images import BadPart, as_text, has_images, has_parts, image_urls
+from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import Conversation
 from ludus.train.settings import Method
 
@@ -43,6 +47,30 @@ def conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]
     else:
         prompt, sides = _messages(fields, "prompt"), [_messages(fields, "completion")]
     return [Conversation([*prompt, *side], tools, len(prompt)) for side in sides]
+
+
+@dataclass(frozen=True, slots=True)
+class TextAndImages:
+    """A conversation as a model is shown it."""
+
+    talk: Conversation
+    images: Sequence[str] = ()
+    """The data URLs of its images; a mark stands for each in the text."""
+
+
+def separate_images(talk: Conversation, eyes: Eyes | None) -> TextAndImages:
+    """For a model with these eyes; images are refused for one that has none."""
+    if not has_parts(talk.messages):
+        return TextAndImages(talk)
+    if eyes is None:
+        if has_images(talk.messages):
+            raise BadRow(f"shows images, and this model reads only text; use one of {KNOWN}")
+        return TextAndImages(talk)
+    try:
+        images = image_urls(talk.messages)
+        return TextAndImages(replace(talk, messages=as_text(talk.messages, eyes)), images)
+    except BadPart as error:
+        raise BadRow(str(error)) from error
 
 
 def calls(messages: Sequence[Any]) -> Iterator[JsonObject]:

@@ -13,8 +13,9 @@ from itertools import islice
 from typing import Any
 
 from ludus.errors import BadSetting, TemplateRefused
+from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import Conversation, Rendered, render_many, written
-from ludus.train.examples import BadRow, calls, conversations
+from ludus.train.examples import BadRow, calls, conversations, separate_images
 from ludus.train.rows import Split
 from ludus.train.settings import Method
 
@@ -22,11 +23,13 @@ SAMPLE = 64
 _THOUGHTS = "reasoning_content"
 
 
-def check_rows(split: Split, tokenizer: Any, template: str, method: Method) -> None:
+def check_rows(
+    split: Split, tokenizer: Any, template: str, method: Method, eyes: Eyes | None = None
+) -> None:
     """Raise over the first of some rows of which the template loses something."""
     for number, row in islice((row for some in split.batches(SAMPLE) for row in some), SAMPLE):
         try:
-            talks = conversations(row, method)
+            talks = [separate_images(talk, eyes).talk for talk in conversations(row, method)]
         except BadRow as error:
             raise BadSetting(f"{split.place(number)} {error}.") from error
         for talk, made in zip(talks, render_many(tokenizer, talks, template), strict=True):

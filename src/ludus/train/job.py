@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.tools import JsonObject
+from ludus.errors import BadSetting
 from ludus.policy.dialect import Dialect, any_dialect
+from ludus.policy.eyes.families import eyes_of
+from ludus.policy.eyes.sight import Eyes
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.source import Kind, Source, find
 from ludus.policy.tokenizer import tokenizer_of
@@ -83,6 +86,8 @@ class RowsJob(Job):
 
     settings: Settings
     data: DataSet
+    eyes: Eyes | None = None
+    """How images are shown to the model, where it sees."""
 
     @property
     def tokens(self) -> Path:
@@ -97,6 +102,10 @@ class RowsJob(Job):
         assert there.data is not None
         return {"data": there.data.model_copy(update={"digest": self.data.digest})}
 
+    def finish(self) -> None:
+        if self.eyes is not None:
+            self.eyes.save(self.out)
+
     def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
         draw(lines, file, title=title)
 
@@ -108,9 +117,12 @@ def job_of(
     made_with = ingredients(model, out, settings, watch)
     config = made(method, settings, out)
     settings = replace(settings, overrides=without_repeated(settings.overrides))
+    eyes = eyes_of(made_with["source"], made_with["tokenizer"], made_with["dialect"])
+    if eyes is not None and settings.packing:
+        raise BadSetting("--packing is not for a model that sees images. Leave it away.")
     return RowsJob(
         method=method, out=out, settings=settings, config=config, world=World.here(),
-        watch=watch, command=command, data=data, **made_with,
+        watch=watch, command=command, data=data, eyes=eyes, **made_with,
     )  # fmt: skip
 
 

@@ -91,11 +91,11 @@ def _run(job: RowsJob, there: Training | None, *, overwrite: bool) -> Outcome:
 def _supplied(job: RowsJob) -> Any:
     """The model; the first process lays out for all what it is fed."""
     draft = _drafted(job) if job.world.main else None
-    model = load_model(job.source.name, device="cpu", dtype="float32")
+    model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
     if draft is not None:
         fed = supply.supply(
             draft, job.data, job.method, job.settings, job.source.name,
-            context=_context(model), to=job.tokens,
+            context=_context(model), to=job.tokens, image=job.eyes.token if job.eyes else None,
         )  # fmt: skip
         if fed.cut:
             job.watch.say(
@@ -107,7 +107,7 @@ def _supplied(job: RowsJob) -> Any:
 
 def _drafted(job: RowsJob) -> supply.Draft:
     job.watch.say(f"Making tokens of the rows of {job.data.name}")
-    maker = Maker(job.tokenizer, job.dialect.template, job.method)
+    maker = Maker(job.tokenizer, job.dialect.template, job.method, job.eyes)
     return supply.draft(job.data, maker, job.tokens, job.watch.say)
 
 
@@ -135,11 +135,13 @@ def _trainer(
     )  # fmt: skip
     trainer = trainer_of(
         job.method, model=model, config=config, tokenizer=job.tokenizer, train=rows, test=test,
-        settings=settings, pace=pace, reference=_reference(job),
+        settings=settings, pace=pace, reference=_reference(job), eyes=job.eyes,
     )  # fmt: skip
     trainer.marked = Marked.of(supply.marked_rows(job.tokens), job.method)
-    if job.method == "sft":
+    if job.method == "sft" and job.eyes is None:
         hasten(trainer, settings, job.world, job.watch.say)
+    elif settings.compile:
+        job.watch.say("--compile does nothing here: it is for models that read only text.")
     return trainer, pace
 
 
@@ -153,7 +155,7 @@ def _reference(job: RowsJob) -> Any:
     sharded = job.config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
     if job.config.precompute_ref_log_probs and not sharded:
         return None
-    return load_model(job.source.name, device="cpu", dtype="float32")
+    return load_model(job.source.name, device="cpu", dtype="float32", sees=True)
 
 
 def _steps(config: Any, rows: int, world: World) -> int:

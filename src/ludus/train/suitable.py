@@ -17,7 +17,7 @@ from ludus.data.spread import allowance
 from ludus.errors import BadSetting
 from ludus.train.rows import Split
 from ludus.train.settings import Method
-from ludus.train.tokens import COLUMNS, NO_LOSS, ROW, Tokens
+from ludus.train.tokens import COLUMNS, IMAGES, NO_LOSS, ROW, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +127,57 @@ def _of(some: Sequence[Any], found: Findings) -> str:
     return f"{len(some):,} of {found.rows:,} rows"
 
 
-def fitted(dataset: Any, shape: Shape, method: Method, max_length: int, to: Path) -> Any:
-    """The rows that can be learned from, each cut to `max_length`, in a file of their own."""
+def fitted(
+    dataset: Any, shape: Shape, method: Method, max_length: int, to: Path, image: int | None = None
+) -> Any:
+    """The rows that can be learned from, each cut to `max_length`, in a file of their own.
+
+    `image` is the token that stands for a part of an image, in rows for a model that sees.
+    """
     import pyarrow as pa
-    import pyarrow.compute as pc
     from datasets import Dataset
 
     keep = (shape.begins >= 0) & (shape.begins < max_length)
     names = [name for pair in COLUMNS[method] for name in pair]
+    names += IMAGES[method] if image is not None else ()
     table, at = dataset.data.table.select(names), 0
-    lists = pa.list_(pa.int32())
     with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
         for batch in table.to_batches(max_chunksize=1000):
             kept = batch.filter(pa.array(keep[at : at + len(batch)]))
             at += len(batch)
-            columns = [pc.list_slice(column, 0, max_length).cast(lists) for column in kept.columns]
+            if image is None:
+                columns = [_cut(column, max_length) for column in kept.columns]
+            else:
+                columns = _cut_between_images(kept, method, max_length, image)
             file.write_batch(pa.record_batch(columns, schema=table.schema))
     return Dataset.from_file(str(to))
+
+
+def _cut(column: Any, max_length: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.list_slice(column, 0, max_length).cast(pa.list_(pa.int32()))
+
+
+def _cut_between_images(batch: Any, method: Method, max_length: int, image: int) -> list[Any]:
+    """The columns of rows that end at `max_length`, or before an image that would be cut there."""
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {name: [] for name in batch.schema.names}
+    for row in batch.to_pylist():
+        for (ids, labels), urls in zip(COLUMNS[method], IMAGES[method], strict=True):
+            end, images = end_of_row(row[ids], max_length, image)
+            columns[ids].append(row[ids][:end])
+            columns[labels].append(row[labels][:end])
+            columns[urls].append(row[urls][:images])
+    return [pa.array(columns[field.name], field.type) for field in batch.schema]
+
+
+def end_of_row(ids: Sequence[int], max_length: int, image: int) -> tuple[int, int]:
+    """Where a row ends that holds only whole images, and how many of them it holds."""
+    end = min(len(ids), max_length)
+    while 0 < end < len(ids) and ids[end - 1] == ids[end] == image:
+        end -= 1
+    begins = (at for at in range(end) if ids[at] == image and (at == 0 or ids[at - 1] != image))
+    return end, sum(1 for _ in begins)

@@ -48,7 +48,7 @@ def draft(data: DataSet, maker: Maker, to: Path, say: Say) -> Draft:
     """Make tokens of all rows. What is wrong with one of them is said here."""
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
-    check_rows(data.train, maker.tokenizer, maker.template, maker.method)
+    check_rows(data.train, maker.tokenizer, maker.template, maker.method, maker.eyes)
     train = tokenize(data.train, maker, to / "rows.arrow", say=say)
     if not train.read:
         raise BadSetting(f"{data.name} holds no rows to train on.")
@@ -60,9 +60,12 @@ def draft(data: DataSet, maker: Maker, to: Path, say: Say) -> Draft:
 
 def supply(
     made: Draft, data: DataSet, method: Method, settings: Settings, model: str,
-    *, context: int | None, to: Path,
+    *, context: int | None, to: Path, image: int | None = None,
 ) -> Supply:  # fmt: skip
-    """Cut and pack; raise where rows would be trained on of which nothing can be learned."""
+    """Cut and pack; raise where rows would be trained on of which nothing can be learned.
+
+    `image` is the token that stands for a part of an image; None: the model reads only text.
+    """
     dataset = made.train.load()
     shape = shape_of(dataset, method)
     asked = settings.max_length or _measured(data, model, context)
@@ -70,12 +73,12 @@ def supply(
     found = find(made.train, shape, max_length)
     if not settings.drop:
         refuse(found, data.train, context=context)
-    kept = fitted(dataset, shape, method, max_length, to / _TRAIN)
+    kept = fitted(dataset, shape, method, max_length, to / _TRAIN, image)
     if not len(kept):
         raise BadSetting(f"{data.name} holds no row that can be learned from.")
     if settings.packing:
         _pack(kept, max_length, settings.seed).save_to_disk(to / _PACKED)
-    test = _test(made.test, method, max_length, to)
+    test = _test(made.test, method, max_length, to, image)
     done = Supply(len(kept), found.count, found.shortened, test, max_length)
     (to / _ABOUT).write_text(json.dumps(asdict(done)), encoding="utf-8")
     return done
@@ -114,12 +117,14 @@ def _pack(rows: Any, max_length: int, seed: int) -> Any:
     return pack_dataset(rows.shuffle(seed=seed), max_length, "bfd")
 
 
-def _test(tokens: Tokens | None, method: Method, max_length: int, to: Path) -> int:
+def _test(
+    tokens: Tokens | None, method: Method, max_length: int, to: Path, image: int | None
+) -> int:
     """Test rows that cannot be learned from cannot be measured on either."""
     if tokens is None or not tokens.read:
         return 0
     dataset = tokens.load()
-    kept = fitted(dataset, shape_of(dataset, method), method, max_length, to / _TEST)
+    kept = fitted(dataset, shape_of(dataset, method), method, max_length, to / _TEST, image)
     if not len(kept):
         (to / _TEST).unlink()
     return len(kept)

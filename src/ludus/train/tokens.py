@@ -18,9 +18,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting, TemplateRefused
+from ludus.errors import BadSetting, RequestRefused, TemplateRefused
+from ludus.policy.eyes.row_images import check_marks, expand
+from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import Rendered, render_many
-from ludus.train.examples import BadRow, conversations
+from ludus.train.examples import BadRow, TextAndImages, conversations, separate_images
 from ludus.train.rows import Numbered, Split
 from ludus.train.settings import Method
 
@@ -29,6 +31,11 @@ COLUMNS: dict[Method, tuple[tuple[str, str], ...]] = {
     "dpo": (("chosen_ids", "chosen_labels"), ("rejected_ids", "rejected_labels")),
 }
 """Tokens and labels of each side of a row."""
+IMAGES: dict[Method, tuple[str, ...]] = {
+    "sft": ("row_images",),
+    "dpo": ("chosen_images", "rejected_images"),
+}
+"""Data URLs of the images of each side, in rows for models that see."""
 ROW = "row"
 """The column that says where a row stands."""
 NO_LOSS = -100
@@ -37,6 +44,8 @@ _MANY = 8
 """Batches from which on other processes pay for being started."""
 
 Say = Callable[[str], None]
+Side = tuple[Rendered, Sequence[str]]
+"""One conversation of a row as tokens, and the data URLs of its images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +55,51 @@ class Maker:
     tokenizer: Any
     template: str
     method: Method
+    eyes: Eyes | None = None
+    """How images are shown to the model; None: it reads only text."""
 
     def __call__(self, batch: Sequence[Numbered]) -> Batch:
-        talks = [self._read(number, row) for number, row in batch]
-        flat = [side for sides in talks for side in sides]
+        rows = [self._read(number, row) for number, row in batch]
+        flat = [side.talk for sides in rows for side in sides]
         made = iter(render_many(self.tokenizer, flat, self.template))
-        rows, refused = [], []
-        for (number, _), sides in zip(batch, talks, strict=True):
+        kept, refused = [], []
+        for (number, _), sides in zip(batch, rows, strict=True):
             rendered = list(islice(made, len(sides)))
-            said = next((side for side in rendered if isinstance(side, TemplateRefused)), None)
-            if said is None:
-                whole = [side for side in rendered if isinstance(side, Rendered)]
-                rows.append((number, [_needed(side) for side in whole]))
-            else:
-                refused.append((number, str(said)))
-        return Batch(len(batch), _table(rows, self.method), refused)
+            try:
+                kept.append((number, list(map(self._tokens, rendered, sides))))
+            except (TemplateRefused, RequestRefused) as error:
+                refused.append((number, str(error).removesuffix(".")))
+        return Batch(len(batch), self.table(kept), refused)
 
-    def _read(self, number: int, row: bytes | dict[str, Any]) -> Any:
+    def table(self, rows: Sequence[tuple[int, Sequence[Side]]]) -> Any:
+        """Rows as a `pyarrow.Table`."""
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {ROW: pa.array([number for number, _ in rows], pa.int64())}
+        lists, urls = pa.list_(pa.int32()), pa.list_(pa.large_string())
+        for at, (ids, labels) in enumerate(COLUMNS[self.method]):
+            columns[ids] = pa.array([sides[at][0].ids for _, sides in rows], lists)
+            columns[labels] = pa.array([_labels(sides[at][0]) for _, sides in rows], lists)
+        for at, images in enumerate(IMAGES[self.method] if self.eyes is not None else ()):
+            columns[images] = pa.array([sides[at][1] for _, sides in rows], urls)
+        return pa.table(columns)
+
+    def _read(self, number: int, row: bytes | dict[str, Any]) -> list[TextAndImages]:
         try:
-            return conversations(row, self.method)
+            return [separate_images(talk, self.eyes) for talk in conversations(row, self.method)]
         except BadRow as error:
             raise Misplaced(number, str(error)) from error
+
+    def _tokens(self, made: Rendered | TemplateRefused, side: TextAndImages) -> Side:
+        """What is trained on of a side, and which of its images are in that."""
+        if isinstance(made, TemplateRefused):
+            raise made
+        needed = _needed(made)
+        if self.eyes is None:
+            return needed, ()
+        check_marks(made, self.eyes, side.images)
+        urls = side.images[: needed.ids.count(self.eyes.token)]
+        return expand(needed, self.eyes, urls), urls
 
 
 class Misplaced(Exception):
@@ -110,7 +143,7 @@ def tokenize(
     import pyarrow as pa
 
     read, told, refused = 0, 0, []
-    schema = _table([], maker.method).schema
+    schema = maker.table([]).schema
     try:
         with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, schema) as file:
             for made in _made(_first(split.batches(_BATCH), at_most), maker):
@@ -177,18 +210,6 @@ def _begin(maker: Maker) -> None:
 def _work(batch: list[Numbered]) -> Batch:
     assert _maker is not None
     return _maker(batch)
-
-
-def _table(rows: Sequence[tuple[int, Sequence[Any]]], method: Method) -> Any:
-    import pyarrow as pa
-
-    numbers = pa.array([number for number, _ in rows], pa.int64())
-    columns: dict[str, Any] = {ROW: numbers}
-    lists = pa.list_(pa.int32())
-    for side, (ids, labels) in enumerate(COLUMNS[method]):
-        columns[ids] = pa.array([sides[side].ids for _, sides in rows], lists)
-        columns[labels] = pa.array([_labels(sides[side]) for _, sides in rows], lists)
-    return pa.table(columns)
 
 
 def _needed(side: Rendered) -> Rendered:

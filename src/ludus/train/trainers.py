@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from ludus.errors import BadSetting, RunError
+from ludus.policy.eyes.families import sees
+from ludus.policy.eyes.sight import Eyes
+from ludus.policy.eyes.tensors import image_inputs
+from ludus.policy.quiet import quiet
 from ludus.train.checkpoints import Standing, mark_whole
 from ludus.train.marks import Marked, check_batch
 from ludus.train.pace import Pace
 from ludus.train.settings import Lora, Method, Settings
-from ludus.train.tokens import COLUMNS, NO_LOSS
+from ludus.train.tokens import COLUMNS, IMAGES, NO_LOSS
 
 REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
 """What the base says of each side, where it was computed beforehand."""
@@ -49,6 +53,19 @@ class Checked:
         self.proven = True
         return made
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Models that see are saved under other names than their weights have in memory, and the
+        trainer passes over names that it does not know."""
+        us = cast(Any, self)
+        model = us.model if model is None else model
+        sharded = us.is_fsdp_enabled or us.is_deepspeed_enabled
+        if sharded or hasattr(model, "peft_config") or not sees(model.config):
+            cast(Any, super())._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        with quiet():
+            stored = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
+        model.load_state_dict(stored.state_dict())
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         us = cast(Any, self)
         loss = us.accelerator.gather(us._tr_loss.reshape(1)).mean().item()
@@ -77,6 +94,14 @@ class Checked:
     def _send_telemetry(self) -> None: ...
 
 
+class OfRows(Checked):
+    """Laid over the trainer of rows, which would leave the column of their images out."""
+
+    def _set_signature_columns_if_needed(self) -> None:
+        columns = [name for pair in COLUMNS["sft"] for name in pair]
+        cast(Any, self)._signature_columns = [*columns, "seq_lengths", *IMAGES["sft"]]
+
+
 class Paired(Checked):
     """Laid over the trainer of pairs, which would mark all tokens after the prompt."""
 
@@ -85,14 +110,33 @@ class Paired(Checked):
 
     def _set_signature_columns_if_needed(self) -> None:
         columns = [name for pair in COLUMNS["dpo"] for name in pair]
-        cast(Any, self)._signature_columns = [*columns, *REFERENCES]
+        cast(Any, self)._signature_columns = [*columns, *IMAGES["dpo"], *REFERENCES]
+
+
+class ImageCollator:
+    """Rows for a model that sees as a batch, with the images that are in them."""
+
+    def __init__(self, pad: int, eyes: Eyes) -> None:
+        self.pad, self.eyes = pad, eyes
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        ids = [row["input_ids"] for row in rows]
+        width = max(map(len, ids))
+        batch = {
+            "input_ids": _padded(ids, self.pad, width),
+            "attention_mask": _padded([[1] * len(each) for each in ids], 0, width),
+            "labels": _padded([row["labels"] for row in rows], NO_LOSS, width),
+        }
+        (column,) = IMAGES["sft"]
+        urls = [url for row in rows for url in row[column]]
+        return batch | image_inputs(self.eyes, urls, batch["input_ids"])
 
 
 class PairCollator:
     """Pairs as a batch: the better sides first, then the worse; loss where it was marked."""
 
-    def __init__(self, pad: int) -> None:
-        self.pad = pad
+    def __init__(self, pad: int, eyes: Eyes | None = None) -> None:
+        self.pad, self.eyes = pad, eyes
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         import torch
@@ -105,6 +149,9 @@ class PairCollator:
             "attention_mask": _padded([[1] * len(each) for each in ids], 0, width),
             "completion_mask": (_padded(labels, NO_LOSS, width) != NO_LOSS).long(),
         }
+        if self.eyes is not None:
+            urls = [url for column in IMAGES["dpo"] for row in rows for url in row[column]]
+            batch |= image_inputs(self.eyes, urls, batch["input_ids"])
         known = [name for name in REFERENCES if name in rows[0]]
         return batch | {name: torch.tensor([row[name] for row in rows]) for name in known}
 
@@ -126,6 +173,7 @@ def trainer_of(
     settings: Settings,
     pace: Pace,
     reference: Any = None,
+    eyes: Eyes | None = None,
 ) -> Any:
     """A trainer that is ready to go."""
     import trl
@@ -137,10 +185,16 @@ def trainer_of(
         "callbacks": [over(TrainerCallback, pace, _STEPS)],
         "peft_config": adapter_of(settings.lora) if settings.lora else None,
     }  # fmt: skip
+    if eyes is not None and config.ddp_find_unused_parameters is None:
+        # A batch without images does not use the weights that images go through.
+        config.ddp_find_unused_parameters = True
     if method == "sft":
-        kind = type("LudusSFTTrainer", (Checked, trl.SFTTrainer), {})
+        if eyes is not None:
+            given["data_collator"] = ImageCollator(tokenizer.pad_token_id, eyes)
+        kind = type("LudusSFTTrainer", (OfRows, trl.SFTTrainer), {})
     else:
-        given |= {"data_collator": PairCollator(tokenizer.pad_token_id), "ref_model": reference}
+        collator = PairCollator(tokenizer.pad_token_id, eyes)
+        given |= {"data_collator": collator, "ref_model": reference}
         kind = type("LudusDPOTrainer", (Paired, trl.DPOTrainer), {})
     try:
         trainer: Any = kind(**given)

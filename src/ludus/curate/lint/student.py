@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,17 @@ from ludus.curate.lint.finding import Finding, Level
 from ludus.curate.lint.opening import swallowed
 from ludus.curate.lint.parts import images_left_out, written_as_list
 from ludus.curate.lint.rows import Place, Row, Side
-from ludus.errors import TemplateRefused, TemplateUnmarked
+from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.dialect import Dialect, any_dialect
+from ludus.policy.eyes.row_images import (
+    BadPart,
+    as_text,
+    check_marks,
+    expand,
+    has_images,
+    image_urls,
+)
+from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import Rendered, render, render_pair, written
 
 if TYPE_CHECKING:
@@ -29,6 +38,12 @@ class Student:
 
     name: str
     tokenizer: PreTrainedTokenizerBase
+    load_eyes: Callable[[], Eyes | None] = lambda: None
+    """How it is shown images; asked once, where rows have some."""
+
+    @cached_property
+    def eyes(self) -> Eyes | None:
+        return self.load_eyes()
 
     @cached_property
     def dialect(self) -> Dialect | str:
@@ -64,11 +79,12 @@ class Student:
 
     def rendered(self, row: Row) -> list[Rendered]:
         """Each side of a row with the tokens that are trained on."""
+        sides = [replace(side, messages=self._as_text(side.messages)) for side in row.sides]
         if not row.is_pair:
-            (side,) = row.sides
+            (side,) = sides
             made = render(self.tokenizer, side.messages, row.tools, self.template, prompt=side.own)
-            return [made]
-        chosen, rejected = row.sides
+            return [self._expanded(made, row.sides[0])]
+        chosen, rejected = sides
         pair = render_pair(
             self.tokenizer,
             chosen.messages[: chosen.own],
@@ -77,13 +93,28 @@ class Student:
             row.tools,
             self.template,
         )
-        return [pair.chosen, pair.rejected]
+        return list(map(self._expanded, (pair.chosen, pair.rejected), row.sides))
 
     def written(self, messages: Any, tools: Any) -> str:
-        return written(self.tokenizer, messages, tools, self.template)
+        return written(self.tokenizer, self._as_text(messages), tools, self.template)
 
     def ids(self, messages: Any, tools: Any, asks: bool) -> tuple[int, ...]:
-        return render(self.tokenizer, messages, tools, self.template, asks=asks).ids
+        talk = self._as_text(messages)
+        return render(self.tokenizer, talk, tools, self.template, asks=asks).ids
+
+    def _expanded(self, made: Rendered, side: Side) -> Rendered:
+        """With as many tokens for each image as it has."""
+        if not has_images(side.messages) or self.eyes is None:
+            return made
+        urls = image_urls(side.messages)
+        check_marks(made, self.eyes, urls)
+        return expand(made, self.eyes, urls)
+
+    def _as_text(self, messages: Any) -> Any:
+        """With a mark for each image, if there are any and the student sees."""
+        if not has_images(messages) or self.eyes is None:
+            return messages
+        return as_text(messages, self.eyes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +136,7 @@ def look(row: Row, place: Place, student: Student, *, max_length: int | None) ->
         return Seen([], [])
     try:
         sides = student.rendered(row)
-    except TemplateRefused as error:
+    except (TemplateRefused, RequestRefused, BadPart) as error:
         return Seen([], [Finding(place, "template-refuses", "error", str(error))])
     found = list(_of_row(row, place, student))
     for rendered in sides:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ludus.errors import BadSetting
+from ludus.errors import BadSetting, TemplateUnmarked
 from ludus.policy.complaint import why
 from ludus.policy.eyes.sight import Eyes
 from ludus.policy.quiet import quiet, require
-from ludus.policy.source import Kind, Source, base_of
+from ludus.policy.source import Kind, Source, base_of, find
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,6 +49,16 @@ def eyes_of(source: Source, tokenizer: PreTrainedTokenizerBase, dialect: Dialect
     eyes = _made(source, tokenizer, config)
     _prove(source, eyes, tokenizer, dialect)
     return eyes
+
+
+def load_eyes(name: str, tokenizer: PreTrainedTokenizerBase) -> Eyes | None:
+    """The eyes of the model of that name, whose tokenizer this is; None where it has none."""
+    from ludus.policy.dialect import any_dialect
+
+    try:
+        return eyes_of(find(name), tokenizer, any_dialect(tokenizer))
+    except TemplateUnmarked:
+        return None
 
 
 def _where(source: Source) -> dict[str, Any]:

@@ -8,7 +8,7 @@ long as its picture has tokens. What was sampled is never touched. Which models 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from math import prod
@@ -45,13 +45,26 @@ class Eyes:
 
     def look(self, messages: Sequence[Message]) -> tuple[Picture, ...]:
         """All pictures in them, in their order. It may be called by any thread."""
-        return tuple(map(self._looked, shown(messages)))
+        return self.look_at(shown(messages))
+
+    def look_at(self, urls: Iterable[str]) -> tuple[Picture, ...]:
+        """The pictures in these data URLs, in their order."""
+        return tuple(map(self._looked, urls))
+
+    def size(self, url: str) -> int:
+        """How many tokens a picture has, without computing its patches."""
+        image = opened(url)
+        try:
+            patches = self.processor.get_number_of_image_patches(image.height, image.width, {})
+        except Exception as error:
+            raise _unseen(image, error) from None
+        return int(patches // self.processor.merge_size**2)
 
     def words(self, message: Message) -> Message:
         """The message as text, with a mark in the place of each picture."""
         if isinstance(message.content, str):
             return message
-        return message.model_copy(update={"content": self._written(message.content)})
+        return message.model_copy(update={"content": self.write(message.content)})
 
     def expanded(self, ids: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """Ids in which each mark has as many placeholders as its picture has tokens."""
@@ -70,8 +83,8 @@ class Eyes:
         """Beside a model's weights, which could not be used without it."""
         self.processor.save_pretrained(str(folder))
 
-    def _written(self, parts: Sequence[Part]) -> str:
-        """Words follow each other line by line, and a picture stands right between them."""
+    def write(self, parts: Sequence[Part]) -> str:
+        """Parts as text: words follow each other line by line, with a mark for each picture."""
         runs = groupby(parts, key=lambda part: isinstance(part, Text))
         return "".join(
             "\n".join(part.text for part in run if isinstance(part, Text))
@@ -85,10 +98,22 @@ class Eyes:
         try:
             made = self.processor(images=[image], return_tensors="pt")
         except Exception as error:
-            raise RequestRefused(
-                f"The environment shows a picture of {image.width}x{image.height} that this model "
-                f"cannot look at: {error}"
-            ) from None
+            raise _unseen(image, error) from None
         time, height, width = made["image_grid_thw"][0].tolist()
         tokens = prod((time, height, width)) // self.processor.merge_size**2
         return Picture(made["pixel_values"], (time, height, width), tokens)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For processes that are started afresh: the pictures that it remembers stay here."""
+        return {name: value for name, value in vars(self).items() if name != "_looked"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._looked = lru_cache(REMEMBERED)(self._look)
+
+
+def _unseen(image: Any, error: Exception) -> RequestRefused:
+    return RequestRefused(
+        f"The environment shows a picture of {image.width}x{image.height} that this model cannot "
+        f"look at: {error}"
+    )

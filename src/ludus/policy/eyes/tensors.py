@@ -1,6 +1,6 @@
-"""What a trainer needs beside the ids of episodes in which pictures were seen.
+"""What a trainer needs beside the ids of rows and episodes in which pictures were seen.
 
-It is what the forward pass of TRL's GRPOTrainer takes. The pictures are those of the episodes'
+It is what the forward pass of TRL's trainers takes. An episode's pictures are those of its
 messages, looked at with the eyes that the policy played with, so that it learns from what it saw.
 """
 
@@ -31,6 +31,16 @@ def tensors(eyes: Eyes, episodes: Sequence[Episode], ids: Any) -> dict[str, Any]
         "num_images": [len(row) for row in rows],
         "mm_token_type_ids": (ids == eyes.token).long(),
     }
+
+
+def image_inputs(eyes: Eyes, urls: Sequence[str], ids: Any) -> dict[str, Any]:
+    """What a forward pass takes beside the ids of rows that show these images, in their order.
+
+    Nothing where there are none.
+    """
+    if not urls:
+        return {}
+    return {**stacked(eyes.look_at(urls)), "mm_token_type_ids": (ids == eyes.token).long()}
 
 
 def seen(eyes: Eyes, episode: Episode) -> tuple[Picture, ...]:

@@ -1,0 +1,25 @@
+"""Rows with images: what `ludus curate` makes of episodes in an environment that shows pictures."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Literal
+
+from policy.eyes.gallery import GALLERY
+from rollout.collecting import QUICK, job
+
+from ludus.agents.arbitrary import RandomAgent
+from ludus.agents.oracle import OracleAgent
+from ludus.curate import Curation, curate
+from ludus.rollout import collect
+
+
+def image_rows(folder: Path, to: Literal["sft", "dpo"], student: str | None = None) -> Path:
+    """Solved episodes; as pairs, each beside one that was played at random."""
+    agents = {"solved": OracleAgent(), "guessed": RandomAgent()}
+    runs = [folder / name for name in agents if to == "dpo" or name == "solved"]
+    for run in runs:
+        asyncio.run(collect(job(GALLERY, 6), agents[run.name], run, tuning=QUICK))
+    curate(runs, folder / to, Curation(to=to, student=student))
+    return folder / to
