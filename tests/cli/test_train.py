@@ -114,7 +114,8 @@ def test_what_others_print_is_no_result(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_pairs_train_an_adapter_and_what_comes_next_is_said(tmp_path: Path) -> None:
-    model, data, out = a_model(tmp_path / "model"), pairs(tmp_path / "data"), tmp_path / "out"
+    model, out = a_model(tmp_path / "model"), tmp_path / "out"
+    data = pairs(tmp_path / "data", environment="wordle")
     command = ("dpo", data, "-m", model, "-o", out, *QUICK, "--epochs", "1")
     done = here(*command, "--lora", "--lora-rank", "4", "--lora-targets", "q_proj,v_proj")
     assert done.exit_code == 0, done.output
@@ -122,7 +123,7 @@ def test_pairs_train_an_adapter_and_what_comes_next_is_said(tmp_path: Path) -> N
     assert [line[0] for line in lines] == ["steps", "loss", "time", "model", "Next:"]
     assert lines[0] == ["steps", "2"] and lines[1][1].startswith("0.693")
     assert done.stdout.splitlines()[-1] == (
-        f"Next: ludus eval ENV -c hf:{model} -c hf:{out} -n 100"
+        f"Next: ludus eval wordle -c hf:{model} -c hf:{out} -n 100"
     )
     adapter = json.loads((out / "adapter" / "adapter_config.json").read_text())
     assert (adapter["r"], {*adapter["target_modules"]}) == (4, {"q_proj", "v_proj"})

@@ -73,11 +73,12 @@ def rows(folder: Path, count: int = 12, test: int = 0) -> Path:
     return _written(folder, [(ENDED, PLAYED)[number % 2] for number in range(count)], test)
 
 
-def pairs(folder: Path, count: int = 8) -> Path:
+def pairs(folder: Path, count: int = 8, **more: Any) -> Path:
     """Two endings to one question, as `ludus curate --to dpo` writes them."""
     prompt, good = ENDED["messages"][:-1], ENDED["messages"][-1:]
     bad = [{"role": "assistant", "content": "I do not know."}]
     pair = {"prompt": prompt, "chosen": good, "rejected": bad, "tools": ENDED["tools"]}
+    pair |= more
     return _written(folder, [pair] * count, 0)
 
 

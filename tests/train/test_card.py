@@ -11,16 +11,37 @@ from policy.models import adapted, saved
 
 from ludus.train.card import card_of
 from ludus.train.record import begin, finish
-from ludus.train.training import Training
+from ludus.train.training import Example, Training
 from train.records import FIGURES, about
 
 ADAPTER = {"rank": 8, "alpha": None, "dropout": 0.0, "targets": ["q_proj"], "merge": False}
 
 
+EXAMPLE = Example(
+    messages=(
+        {"role": "system", "content": 'Call a "tool".\nNothing else.'},
+        {"role": "user", "content": "State the sum: 264 - 440 ="},
+    ),
+    tools=(
+        {
+            "type": "function",
+            "function": {
+                "name": "submit_sum",
+                "description": "Submit the sum, and nothing else than the sum, to whoever asked.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"sum": {"type": "integer", "readOnly": False}},
+                },
+            },
+        },
+    ),
+)
+
+
 def trained(folder: Path, **changes: Any) -> Training:
     folder.mkdir(exist_ok=True)
     begin(folder, about(**changes))
-    return finish(folder, FIGURES)
+    return finish(folder, FIGURES, EXAMPLE)
 
 
 def test_the_hub_learns_what_it_is_and_what_it_was_made_from(tmp_path: Path) -> None:
@@ -82,9 +103,31 @@ def shown(text: str) -> str:
 
 
 def test_the_code_that_it_shows_runs(tmp_path: Path, capsys: Any) -> None:
-    model = saved(tmp_path / "model")
-    exec(shown(card_of(trained(tmp_path / "run"), name=str(model))), {})
+    model, names = saved(tmp_path / "model"), dict[str, Any]()
+    exec(shown(card_of(trained(tmp_path / "run"), name=str(model))), names)
     assert capsys.readouterr().out.strip()
+    assert tuple(names["messages"]) == EXAMPLE.messages and tuple(names["tools"]) == EXAMPLE.tools
+
+
+def test_commands_name_the_environment_and_task_of_the_rows(tmp_path: Path) -> None:
+    task = {"dataset_config": {"max_terms": 3}}
+    data = {**about()["data"], "environments": {"wordle": 240, "catch": 80}, "task": task}
+    text = card_of(trained(tmp_path / "rows", data=data), name="ada/x")
+    words = 'wordle=0.75,catch=0.25 --task \'{"dataset_config": {"max_terms": 3}}\''
+    assert f"ludus eval {words} --candidate smollm2 --candidate ada/x -n 100" in text
+    assert "ENV" not in text and "`wordle` (240 rows), `catch` (80 rows)" in text
+
+
+def test_commands_name_the_environment_and_task_of_a_trial(tmp_path: Path) -> None:
+    played = {"spec": "wordle", "names": ["wordle"]}
+    settings = {**about()["settings"], "task": {"length": 6}, "system_prompt": None}
+    tried = trained(tmp_path, kind="grpo", data=None, environment=played, settings=settings)
+    words = "ludus collect wordle --task '{\"length\": 6}' --system-prompt '' --provider hf"
+    assert words in card_of(tried, name="ada/x")
+
+
+def test_rows_that_name_no_environment_leave_it_to_the_reader(tmp_path: Path) -> None:
+    assert "ludus eval ENV --candidate" in card_of(trained(tmp_path), name="ada/x")
 
 
 def test_an_adapter_over_smollm2_is_loaded_by_ludus(tmp_path: Path, capsys: Any) -> None:

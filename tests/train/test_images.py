@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from policy.eyes.gallery import picture
+from policy.eyes.gallery import GALLERY, picture
 from policy.eyes.seers import processor_of, saved
 from policy.models import saved as saved_without_eyes
 
@@ -134,7 +134,8 @@ def test_a_model_that_sees_learns_from_images_and_goes_on_where_it_was_stopped(
     assert all(not torch.equal(before[name], after[name]) for name in before if "weight" in name)
     assert load(str(out), device="cpu").eyes is not None
     card = (out / "README.md").read_text()
-    assert "AutoModelForImageTextToText" in card and "pipeline_tag: image-text-to-text" in card
+    assert 'pipeline_tag: "image-text-to-text"' in card and "AutoModelForCausalLM" not in card
+    assert f"ludus eval {GALLERY} " in card
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=4)], ids=["whole", "adapter"])

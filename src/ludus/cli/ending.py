@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 class Ending:
-    """`model` is what was trained, and `environment` the words after `ludus eval`."""
+    """`model` is what was trained, and `environment` the words after `ludus eval`; None: what the
+    rows were made in."""
 
-    def __init__(self, model: str, environment: tuple[str, ...] = ("ENV",)) -> None:
+    def __init__(self, model: str, environment: tuple[str, ...] | None = None) -> None:
         self.model = model
         self.environment = environment
 
@@ -54,7 +55,13 @@ class Ending:
         # The base has to be asked as the trained model is.
         asked = ("--chat-template-kwargs", json.dumps(kwargs)) if kwargs else ()
         tried = ("-c", f"hf:{self.model}", "-c", f"hf:{outcome.folder}", "-n", "100", *asked)
-        return [f"Next: ludus eval {shlex.join((*self.environment, *tried))}"]
+        return [f"Next: ludus eval {shlex.join((*self._environment(record), *tried))}"]
+
+    def _environment(self, record: Training | None) -> tuple[str, ...]:
+        from ludus.train.next_steps import UNKNOWN, environment_arguments
+
+        found = environment_arguments(record) if record is not None else (UNKNOWN,)
+        return self.environment or found
 
 
 def record_of(outcome: Outcome) -> Training | None:

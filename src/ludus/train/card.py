@@ -8,16 +8,21 @@ is `ludus.publish`'s.
 from __future__ import annotations
 
 import json
+import shlex
+from typing import Any
 
 from ludus.data.markdown import code, fenced, front_matter_of, inline
 from ludus.data.tools import JsonObject
 from ludus.policy import smollm2
 from ludus.train import tables
-from ludus.train.training import Training
+from ludus.train.next_steps import environment_arguments
+from ludus.train.training import Example, Training
 
 CARD = "README.md"
 PICTURE = "loss.png"
 PICTURES = {"grpo": "reward.png"}
+_WIDTH = 80
+"""Columns of a line of code, before the key that it may stand behind."""
 _METHODS = {
     "sft": "supervised fine-tuning",
     "dpo": "direct preference optimization",
@@ -66,7 +71,7 @@ def _front_matter(training: Training) -> str:
         "base_model_relation": training.base and ("adapter" if adapter else "finetune"),
         "license": training.license,
         "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-generation",
+        "pipeline_tag": "image-text-to-text" if training.sees else "text-generation",
         "tags": ["ludus", "trl", training.kind, "tool-use"],
     }
     return front_matter_of(values, [])
@@ -96,34 +101,56 @@ def _trained_on(training: Training) -> str:
 
 
 def _use(training: Training, name: str) -> str:
-    lines = (
-        *_loading(training, json.dumps(name)),
-        "",
-        "def answer(answer: str) -> str:",
-        '    """Submit the final answer.',
-        "",
-        "    Args:",
-        "        answer: One integer.",
-        '    """',
-        "",
-        'messages = [{"role": "user", "content": "What is 3 + 4?"}]',
-        "prompt = tokenizer.apply_chat_template(",
-        '    messages, tools=[answer], add_generation_prompt=True, return_tensors="pt"',
-        ")",
-        "reply = model.generate(**prompt, max_new_tokens=128)[0, prompt.input_ids.shape[1] :]",
-        "print(tokenizer.decode(reply))",
-    )
-    played = f"ludus collect ENV --provider hf --model {name} -n 100"
-    compared = f"ludus eval ENV --candidate {training.model} --candidate {name} -n 100"
+    code_lines = "\n".join((*_loading(training, json.dumps(name)), *_asking(training.example)))
+    environment = environment_arguments(training)
+    played = ("collect", *environment, "--provider", "hf", "--model", name, "-n", "100")
+    candidates = ("--candidate", training.model, "--candidate", name, "-n", "100")
+    compared = ("eval", *environment, *candidates)
     known = "" if not _over_smollm2(training) else (
         f"Its base is {code(smollm2.NAME)}, which Ludus fetches and loads; no other library knows "
         "it by that name.\n\n"
     )  # fmt: skip
+    commands = "\n".join(f"ludus {shlex.join(words)}" for words in (played, compared))
     return (
-        f"## Use it\n\n{known}{fenced(chr(10).join(lines), 'python')}\n\n"
+        f"## Use it\n\n{known}{fenced(code_lines, 'python')}\n\n"
         "Let it play an environment, and compare it with the model that it was made from:\n\n"
-        + fenced(f"{played}\n{compared}", "bash")
+        + fenced(commands, "bash")
     )
+
+
+def _asking(example: Example | None) -> tuple[str, ...]:
+    """The lines in which it is given a task that it was trained on."""
+    if example is None:
+        return ()
+    tools = (f"tools = {_literal(example.tools)}",) if example.tools else ()
+    offered = "tools=tools, " if example.tools else ""
+    return (
+        "",
+        *tools,
+        f"messages = {_literal(example.messages)}",
+        "prompt = tokenizer.apply_chat_template(",
+        f'    messages, {offered}add_generation_prompt=True, return_tensors="pt"',
+        ")",
+        "reply = model.generate(**prompt, max_new_tokens=128)[0, prompt.input_ids.shape[1] :]",
+        "print(tokenizer.decode(reply))",
+    )
+
+
+def _literal(value: Any, indent: int = 0) -> str:
+    """JSON as Python writes it, broken into lines where it is long."""
+    if isinstance(value, dict):
+        items = [f"{json.dumps(key)}: {_literal(item, indent + 4)}" for key, item in value.items()]
+        before, after = "{", "}"
+    elif isinstance(value, list | tuple):
+        items = [_literal(item, indent + 4) for item in value]
+        before, after = "[", "]"
+    else:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    flat = f"{before}{', '.join(items)}{after}"
+    if "\n" not in flat and indent + len(flat) <= _WIDTH:
+        return flat
+    lines = "".join(f"{' ' * (indent + 4)}{item},\n" for item in items)
+    return f"{before}\n{lines}{' ' * indent}{after}"
 
 
 def _loading(training: Training, name: str) -> tuple[str, ...]:
@@ -135,6 +162,8 @@ def _loading(training: Training, name: str) -> tuple[str, ...]:
             f"policy = load({name})",
             "model, tokenizer = policy.model, policy.tokenizer",
         )
+    if training.sees:
+        return _loading_with_eyes(name)
     models, imports = "AutoModelForCausalLM", ["from transformers import AutoTokenizer"]
     if adapter_only(training):
         models = "AutoPeftModelForCausalLM"
@@ -147,6 +176,17 @@ def _loading(training: Training, name: str) -> tuple[str, ...]:
         f"name = {name}",
         f"model = {models}.from_pretrained(name)",
         "tokenizer = AutoTokenizer.from_pretrained(name)",
+    )
+
+
+def _loading_with_eyes(name: str) -> tuple[str, ...]:
+    """As Ludus loads it, an adapter over its base too."""
+    return (
+        "from ludus.policy.load import load",
+        "",
+        f"policy = load({name})",
+        "model, tokenizer = policy.model, policy.tokenizer",
+        "image_processor = policy.eyes.processor",
     )
 
 

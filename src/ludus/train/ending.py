@@ -43,10 +43,12 @@ def _finish(job: Job, figures: Figures) -> None:
     done = record.read(job.out)
     if done is None:
         raise RunError(f"{job.out / record.RECORD} was removed while the run was under way.")
-    card = card_of(done.model_copy(update={"figures": figures}), name=str(job.out))
+    example = job.example()
+    known = {"figures": figures, "example": example}
+    card = card_of(done.model_copy(update=known), name=str(job.out))
     (job.out / CARD).write_text(card, encoding="utf-8")
     # With its figures a run is whole: what only a run under way needs goes after that.
-    record.finish(job.out, figures)
+    record.finish(job.out, figures, example)
     folder.tidy(job.out)
 
 

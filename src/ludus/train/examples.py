@@ -35,7 +35,7 @@ class BadRow(ValueError):
 
 def conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
     """One for SFT; for DPO the better and the worse."""
-    fields = _object(row)
+    fields = row_object(row)
     if _method_of(fields) != method:
         raise _other_rows(fields, method)
     tools = _tools(fields.get("tools"))
@@ -80,7 +80,8 @@ def calls(messages: Sequence[Any]) -> Iterator[JsonObject]:
             yield call.get("function") or call
 
 
-def _object(row: bytes | JsonObject) -> JsonObject:
+def row_object(row: bytes | JsonObject) -> JsonObject:
+    """A row with its columns, whether it was parsed before or not."""
     if not isinstance(row, bytes):
         return row
     try:

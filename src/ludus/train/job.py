@@ -22,8 +22,9 @@ from ludus.train.facts import config_json, devices
 from ludus.train.folder import TOKENS, refuse_inside
 from ludus.train.overrides import without_repeated
 from ludus.train.rows import DataSet
+from ludus.train.sample_task import task_of_rows
 from ludus.train.settings import Method, Settings, Shared
-from ludus.train.training import Spoken, Training
+from ludus.train.training import Example, Spoken, Training
 from ludus.train.watch import Watch
 from ludus.train.world import World
 
@@ -42,6 +43,8 @@ class Job(ABC):
     world: World
     watch: Watch
     command: str | None
+    eyes: Eyes | None
+    """How images are shown to the model, where it sees."""
 
     @property
     @abstractmethod
@@ -56,8 +59,14 @@ class Job(ABC):
     def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
         """The picture of how it went."""
 
-    def finish(self) -> None:  # noqa: B027 - most have nothing to add
+    @abstractmethod
+    def example(self) -> Example | None:
+        """One of the tasks, for the card."""
+
+    def finish(self) -> None:
         """Write what else the model's folder needs."""
+        if self.eyes is not None:
+            self.eyes.save(self.out)
 
     def about(self, trained_on: Mapping[str, Any]) -> dict[str, Any]:
         """As `training.json` has it."""
@@ -68,6 +77,7 @@ class Job(ABC):
             "weights": fingerprint(self.source.name),
             "base": self.source.name if self.source.kind is Kind.HUB else None,
             **trained_on,
+            "sees": self.eyes is not None,
             "dialect": Spoken(
                 name=self.dialect.name,
                 origin=self.dialect.origin,
@@ -86,8 +96,6 @@ class RowsJob(Job):
 
     settings: Settings
     data: DataSet
-    eyes: Eyes | None = None
-    """How images are shown to the model, where it sees."""
 
     @property
     def tokens(self) -> Path:
@@ -102,9 +110,8 @@ class RowsJob(Job):
         assert there.data is not None
         return {"data": there.data.model_copy(update={"digest": self.data.digest})}
 
-    def finish(self) -> None:
-        if self.eyes is not None:
-            self.eyes.save(self.out)
+    def example(self) -> Example | None:
+        return task_of_rows(self.data.train, self.method)
 
     def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
         draw(lines, file, title=title)

@@ -28,7 +28,7 @@ from ludus.policy import smollm2
 from ludus.train.checkpoints import newest
 from ludus.train.facts import plain
 from ludus.train.overrides import NEUTRAL
-from ludus.train.training import Figures, Training
+from ludus.train.training import Example, Figures, Training
 
 RECORD = "training.json"
 LOG = "log.jsonl"
@@ -70,13 +70,13 @@ def _origin(model: str) -> JsonObject:
     return {"base": model} if _ON_HUB.fullmatch(model) else {}
 
 
-def finish(out: Path, figures: Figures) -> Training:
-    """Add the figures; now the run is whole."""
+def finish(out: Path, figures: Figures, example: Example | None = None) -> Training:
+    """Add the figures, and a task for the card; now the run is whole."""
     there = read(out)
     if there is None:
         raise RunError(f"{out} holds no training: there is no {RECORD} in it.")
     finite = Figures.model_validate(plain(figures.model_dump()))
-    done = there.model_copy(update={"figures": finite})
+    done = there.model_copy(update={"figures": finite, "example": example})
     _write(out, done)
     return done
 

@@ -90,6 +90,13 @@ class DataSet:
         lengths = ((self.about or {}).get("report") or {}).get("lengths") or {}
         return lengths.get("max_length") if lengths.get("student") == model else None
 
+    @property
+    def task(self) -> JsonObject:
+        """The arguments of reset in the runs that it was curated from, where all have the same."""
+        runs = (self.about or {}).get("runs") or ()
+        tasks = [_task_of(Path(run)) for run in runs if isinstance(run, str)]
+        return tasks[0] if tasks and all(task == tasks[0] for task in tasks) else {}
+
 
 def open_data(data: str | Path) -> DataSet:
     """Find the rows. None is read yet."""
@@ -133,6 +140,15 @@ def _about(folder: Path) -> Mapping[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _task_of(run: Path) -> JsonObject:
+    """What every episode of a run was begun with; nothing where the run is gone."""
+    try:
+        found = from_json((run / "run.json").read_bytes())["settings"]["task"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _file(path: Path) -> Split:

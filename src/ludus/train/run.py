@@ -172,6 +172,7 @@ def _begin(job: RowsJob, fed: Supply, standing: checkpoints.Standing | None) -> 
     data = Data(
         path=job.data.name, rows=fed.rows, digest=job.data.digest,
         test_rows=fed.test_rows or None, left_out=fed.left_out, cut=fed.cut,
+        environments=fed.environments, task=job.data.task,
     )  # fmt: skip
     # The record first: a log without one would be a stranger's.
     record.begin(job.out, job.about({"data": data}), resumed_from=step if standing else None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Supply:
     """Of the rows, those that lost their end."""
     test_rows: int
     max_length: int
+    environments: dict[str, int] = field(default_factory=dict)
+    """How many rows came from which environment, where rows say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,8 @@ def supply(
     if settings.packing:
         _pack(kept, max_length, settings.seed).save_to_disk(to / _PACKED)
     test = _test(made.test, method, max_length, to, image)
-    done = Supply(len(kept), found.count, found.shortened, test, max_length)
+    environments = dict(made.train.environments)
+    done = Supply(len(kept), found.count, found.shortened, test, max_length, environments)
     (to / _ABOUT).write_text(json.dumps(asdict(done)), encoding="utf-8")
     return done
 

@@ -69,6 +69,9 @@ def provenance(training: Training) -> str:
 def _rows(data: Data) -> dict[str, str]:
     return {
         "Data": f"{code(data.path)}, {data.rows:,} rows, SHA-256 {code(data.digest[:16])}",
+        "Environments": ", ".join(
+            f"{code(name)} ({rows:,} rows)" for name, rows in data.environments.items()
+        ),
         "Left out": f"{data.left_out:,} rows" if data.left_out else "",
         "Cut at the end": f"{data.cut:,} rows" if data.cut else "",
         "Test split": f"{data.test_rows:,} rows" if data.test_rows else "",

@@ -11,9 +11,10 @@ import multiprocessing
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ludus.errors import BadSetting, RequestRefused, TemplateRefused
 from ludus.policy.eyes.row_images import check_marks, expand
 from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import Rendered, render_many
-from ludus.train.examples import BadRow, TextAndImages, conversations, separate_images
+from ludus.train.examples import BadRow, TextAndImages, conversations, row_object, separate_images
 from ludus.train.rows import Numbered, Split
 from ludus.train.settings import Method
 
@@ -59,7 +60,8 @@ class Maker:
     """How images are shown to the model; None: it reads only text."""
 
     def __call__(self, batch: Sequence[Numbered]) -> Batch:
-        rows = [self._read(number, row) for number, row in batch]
+        environments = Counter[str]()
+        rows = [self._read(number, row, environments) for number, row in batch]
         flat = [side.talk for sides in rows for side in sides]
         made = iter(render_many(self.tokenizer, flat, self.template))
         kept, refused = [], []
@@ -69,7 +71,7 @@ class Maker:
                 kept.append((number, list(map(self._tokens, rendered, sides))))
             except (TemplateRefused, RequestRefused) as error:
                 refused.append((number, str(error).removesuffix(".")))
-        return Batch(len(batch), self.table(kept), refused)
+        return Batch(len(batch), self.table(kept), refused, environments)
 
     def table(self, rows: Sequence[tuple[int, Sequence[Side]]]) -> Any:
         """Rows as a `pyarrow.Table`."""
@@ -84,9 +86,15 @@ class Maker:
             columns[images] = pa.array([sides[at][1] for _, sides in rows], urls)
         return pa.table(columns)
 
-    def _read(self, number: int, row: bytes | dict[str, Any]) -> list[TextAndImages]:
+    def _read(
+        self, number: int, row: bytes | dict[str, Any], environments: Counter[str]
+    ) -> list[TextAndImages]:
         try:
-            return [separate_images(talk, self.eyes) for talk in conversations(row, self.method)]
+            fields = row_object(row)
+            talks = conversations(fields, self.method)
+            if isinstance(name := fields.get("environment"), str):
+                environments[name] += 1
+            return [separate_images(talk, self.eyes) for talk in talks]
         except BadRow as error:
             raise Misplaced(number, str(error)) from error
 
@@ -119,6 +127,8 @@ class Batch:
     """A `pyarrow.Table` with the columns of the method, and `ROW`."""
     refused: list[tuple[int, str]]
     """Rows that the template does not take, and why."""
+    environments: Counter[str]
+    """How many rows came from which environment, where rows say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +138,7 @@ class Tokens:
     file: Path
     read: int
     refused: list[tuple[int, str]]
+    environments: Counter[str] = field(default_factory=Counter)
 
     def load(self) -> Any:
         """As a `datasets.Dataset` that stays on the disk."""
@@ -142,7 +153,7 @@ def tokenize(
     """Write the tokens of all rows to a file, or of so many from the first on."""
     import pyarrow as pa
 
-    read, told, refused = 0, 0, []
+    read, told, refused, environments = 0, 0, [], Counter[str]()
     schema = maker.table([]).schema
     try:
         with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, schema) as file:
@@ -150,12 +161,13 @@ def tokenize(
                 file.write_table(made.table)
                 read += made.read
                 refused += made.refused
+                environments += made.environments
                 if read - told >= 20_000:
                     told = read
                     say(f"{read:,} rows made into tokens")
     except Misplaced as error:
         raise BadSetting(f"{split.place(error.number)} {error.why}.") from error
-    return Tokens(to, read, refused)
+    return Tokens(to, read, refused, environments)
 
 
 def _first(batches: Iterator[list[Numbered]], at_most: int | None) -> Iterator[list[Numbered]]:

@@ -27,6 +27,17 @@ class Data(_Part):
     """Rows that were not trained on, because nothing would have been learned from them."""
     cut: int = 0
     """Rows that were trained on without their end, because they are longer than `max_length`."""
+    environments: dict[str, int] = {}
+    """How many rows came from which environment, where rows say so."""
+    task: JsonObject = {}
+    """Arguments of reset in the runs that the rows were curated from, where all have the same."""
+
+
+class Example(_Part):
+    """One of the tasks that were trained on, as the model was asked."""
+
+    messages: tuple[JsonObject, ...]
+    tools: tuple[JsonObject, ...] = ()
 
 
 class Played(_Part):
@@ -86,6 +97,10 @@ class Training(_Part):
     """The rows of SFT and DPO."""
     environment: Played | None = None
     """The tasks of GRPO."""
+    example: Example | None = None
+    """Of the tasks; known at the end."""
+    sees: bool = False
+    """Whether the model takes images."""
     dialect: Spoken
     settings: JsonObject
     """`Settings.as_json()`, with `overrides` as given by --set."""

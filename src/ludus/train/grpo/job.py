@@ -14,14 +14,15 @@ from ludus.environment.mix import Mix
 from ludus.errors import BadSetting
 from ludus.policy.dialect import dialect_of
 from ludus.policy.eyes.families import eyes_of
-from ludus.policy.eyes.sight import Eyes
+from ludus.train.folder import EPISODES
 from ludus.train.grpo.config import grpo_config, refused_fields
 from ludus.train.grpo.rewards import Rewards, rewards_of
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.job import Job, ingredients
 from ludus.train.overrides import without_repeated
 from ludus.train.record import decisive
-from ludus.train.training import Played, Training
+from ludus.train.sample_task import task_of_episodes
+from ludus.train.training import Example, Played, Training
 from ludus.train.watch import Watch
 from ludus.train.world import World
 
@@ -33,8 +34,6 @@ class GrpoJob(Job):
     settings: GrpoSettings
     environments: Mix
     rewards: Rewards
-    eyes: Eyes | None
-    """How pictures are shown to the model, where it can see."""
     base_url: str | None
     token: str | None
 
@@ -55,9 +54,8 @@ class GrpoJob(Job):
         settings = decisive(self.settings.as_json())
         return digest({**settings, "model": self.source.name, "environment": self.subject})
 
-    def finish(self) -> None:
-        if self.eyes is not None:
-            self.eyes.save(self.out)
+    def example(self) -> Example | None:
+        return task_of_episodes(self.out / EPISODES)
 
     def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
         from ludus.train.grpo.curve import draw

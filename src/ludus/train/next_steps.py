@@ -1,0 +1,28 @@
+"""What to do with a trained model: the environment that it can play, in the words of a command."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ludus.environment.mix import mix
+from ludus.rollout import SYSTEM_PROMPT
+from ludus.train.training import Training
+
+UNKNOWN = "ENV"
+"""Stands for an environment that the rows do not name."""
+
+
+def environment_arguments(training: Training) -> tuple[str, ...]:
+    """The environment that it was trained on, with its task, as `ludus eval` takes them."""
+    if training.environment is not None:
+        prompt = training.settings.get("system_prompt", SYSTEM_PROMPT)
+        said = () if prompt == SYSTEM_PROMPT else ("--system-prompt", prompt or "")
+        return (training.environment.spec, *_task(training.settings.get("task")), *said)
+    if training.data is None or not training.data.environments:
+        return (UNKNOWN,)
+    return (str(mix(training.data.environments)), *_task(training.data.task))
+
+
+def _task(task: Any) -> tuple[str, ...]:
+    return ("--task", json.dumps(task, ensure_ascii=False)) if task else ()
