@@ -153,11 +153,12 @@ def test_pairs_with_images_are_compared_with_the_base(
 
 def test_rows_with_and_without_images_share_a_batch(tmp_path: Path, rows: Path, base: str) -> None:
     with_images = [json.loads(line) for line in (rows / "train.jsonl").read_text().splitlines()]
-    mixed = write(tmp_path / "d" / "train.jsonl", [sft_row(1), *with_images, sft_row(2)])
+    write(tmp_path / "d" / "train.jsonl", [sft_row(1), *with_images, sft_row(2)])
+    write(tmp_path / "d" / "test.jsonl", [with_images[0], sft_row(3)])
     out = tmp_path / "out"
-    # A batch of each kind, and one of both, whatever their order.
-    assert sft(mixed, base, out, quick(batch_size=3)).steps == 2
-    assert all(line["grad_norm"] > 0 for line in curve(out))
+    assert sft(tmp_path / "d", base, out, quick(batch_size=3)).steps == 2
+    *steps, test = curve(out)
+    assert all(line["grad_norm"] > 0 for line in steps) and test["eval_loss"] > 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,18 +27,22 @@ LONGEST = 20_000
 def task_of_rows(split: Split, method: Method) -> Example | None:
     """The shortest of the first tasks; None where all are long or show images."""
     rows = islice((row for batch in split.batches(SAMPLE) for _, row in batch), SAMPLE)
-    return _shortest(filter(None, (_asked(row, method) for row in rows)))
+    # A card without a task is better than a model without a card.
+    with suppress(OSError):
+        return _shortest(filter(None, (_asked(row, method) for row in rows)))
+    return None
 
 
 def task_of_episodes(file: Path) -> Example | None:
     """The shortest of the tasks that were played first."""
     if not file.is_file():
         return None
-    played = islice(episodes(file), SAMPLE)
-    return _shortest(
-        _example([message.model_dump() for message in prompt_of(each.messages)], each.tools)
-        for each in played
-    )
+    with suppress(OSError, LudusError):
+        return _shortest(
+            _example([message.model_dump() for message in prompt_of(each.messages)], each.tools)
+            for each in islice(episodes(file), SAMPLE)
+        )
+    return None
 
 
 def _asked(row: bytes | JsonObject, method: Method) -> Example | None:

@@ -142,7 +142,8 @@ def fitted(
     names += IMAGES[method] if image is not None else ()
     table, at = dataset.data.table.select(names), 0
     with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
-        for batch in table.to_batches(max_chunksize=1000):
+        # Images take much more memory than tokens.
+        for batch in table.to_batches(max_chunksize=1000 if image is None else 50):
             kept = batch.filter(pa.array(keep[at : at + len(batch)]))
             at += len(batch)
             if image is None:

@@ -98,8 +98,9 @@ class OfRows(Checked):
     """Laid over the trainer of rows, which would leave the column of their images out."""
 
     def _set_signature_columns_if_needed(self) -> None:
-        columns = [name for pair in COLUMNS["sft"] for name in pair]
-        cast(Any, self)._signature_columns = [*columns, "seq_lengths", *IMAGES["sft"]]
+        cast(Any, super())._set_signature_columns_if_needed()
+        us = cast(Any, self)
+        us._signature_columns = [*dict.fromkeys([*us._signature_columns, *IMAGES["sft"]])]
 
 
 class Paired(Checked):

@@ -29,3 +29,5 @@ def test_a_tiny_model_learns_what_is_worth_something(model: Path, tmp_path: Path
     assert record["figures"]["last_reward"] > record["figures"]["first_reward"]
     for name in ("model.safetensors", "tokenizer.json", "README.md", "reward.png"):
         assert (tmp_path / "out" / name).is_file()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Pick a letter (" in card and '"name": "pick"' in card and f"ludus eval {PICK} " in card
