@@ -174,7 +174,7 @@ def test_vllm_answers_within_each_budget_and_up_to_each_stop() -> None:
     ("more", "words"),
     [
         ({"batch_size": 3}, "does not divide the 8 episodes"),
-        ({"overrides": {"num_generations": "4"}}, "use --group-size|--groups"),
+        ({"overrides": {"num_generations": "5"}}, "use --group-size|--groups"),
         ({"overrides": {"max_step": "4"}}, "Did you mean"),
         ({"vllm": "colocate"}, "vllm|vLLM"),
         ({"rewards": ("nowhere:f",)}, "cannot be imported"),
