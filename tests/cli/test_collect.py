@@ -24,7 +24,7 @@ def test_the_summary_names_the_counts_the_reward_and_the_folder(tmp_path: Path) 
     told = [line.split() for line in done.stdout.splitlines()]
     (folder,) = (tmp_path / "runs").iterdir()
     assert ["episodes", "4"] in told
-    assert ["mean", "reward", "1.000", "±", "0.000"] in told
+    assert ["mean", "reward", "1.000", "(n", "=", "4)"] in told
     assert ["run", f"runs/{folder.name}"] in told
     assert "\x1b" not in done.stdout
     again = collect("catch", "-n", "4", cwd=tmp_path)

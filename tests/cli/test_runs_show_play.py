@@ -42,7 +42,9 @@ def test_runs_are_listed_with_counts_rewards_and_cost(root: Path) -> None:
     done = run_ludus("runs", ".", cwd=root)
     assert (done.returncode, done.stderr) == (0, "")
     header, *rows = (line.split() for line in done.stdout.splitlines())
-    assert " ".join(header) == "run environment agent episodes reward broken tokens cost"
+    assert (
+        " ".join(header) == "run environment agent episodes reward ± std. error broken tokens cost"
+    )
     found = read(root / "paid")
     tokens = sum(episode.usage.total_tokens for episode in found)
     mean = sum(episode.reward or 0.0 for episode in found) / 4

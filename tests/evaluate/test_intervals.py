@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ludus.data.bootstrap import t_quantile
 from ludus.evaluate.intervals import bootstrap, paired, wilson
 
 COUNTS = st.integers(0, 60)
+
+
+def differ(values: list[float]) -> bool:
+    return min(values) < max(values)
 
 
 def near(low: float, high: float, by: float = 5e-4) -> Any:
@@ -71,7 +77,7 @@ def test_more_tasks_make_an_interval_narrower() -> None:
     assert many.low > few.low and many.high < few.high
 
 
-@given(st.lists(st.floats(-10, 10), min_size=2, max_size=20), st.integers(0, 3))
+@given(st.lists(st.floats(-10, 10), min_size=5, max_size=20).filter(differ), st.integers(0, 3))
 def test_a_mean_lies_in_its_bootstrap_which_is_the_same_every_time(
     values: list[float], seed: int
 ) -> None:
@@ -92,5 +98,22 @@ def test_a_bootstrap_of_very_many_values_draws_none_of_them() -> None:
     assert bootstrap(many) == pytest.approx(bootstrap(few), abs=0.006)
 
 
-def test_one_value_alone_has_no_interval() -> None:
-    assert bootstrap([0.5]) is None
+@pytest.mark.parametrize(
+    "values", [[0.5], [0.0, 1.0, 0.0, 1.0], [1.0] * 4, [1.0] * 200], ids=["one", "four", "", "same"]
+)
+def test_few_values_and_values_that_are_all_equal_have_no_interval(values: list[float]) -> None:
+    assert bootstrap(values) is None
+
+
+def test_quantiles_of_students_t_are_those_of_the_tables() -> None:
+    found = [t_quantile(freedom) for freedom in (4, 9, 29, 1000)]
+    assert found == pytest.approx([2.776, 2.262, 2.045, 1.962], abs=0.01)
+
+
+def test_a_bootstrap_of_few_values_covers_the_truth_as_often_as_it_says() -> None:
+    """A plain percentile bootstrap of five values holds the mean 83 times of 100."""
+    chance = random.Random(0)
+    for n, least in ((5, 0.87), (10, 0.91), (30, 0.92)):
+        found = [bootstrap([chance.gauss(0, 1) for _ in range(n)]) for _ in range(200)]
+        held = sum(each is not None and each.low <= 0 <= each.high for each in found)
+        assert held / 200 >= least, n

@@ -31,7 +31,8 @@ async def test_a_model_plays_without_chance_and_its_tokens_are_counted(tmp_path:
     model = saved(tmp_path / "model", of_family("qwen3"))
     found = await against_chance(model, tmp_path / "eval")
     chance, base = found.scores
-    assert base.estimates["format_compliance"].value == 0.0, "it never learned to call"
+    assert base.estimates["cut_off"].value == 1.0, "it never learned to end a reply"
+    assert "format_compliance" not in base.estimates, "no reply was complete"
     assert 1.0 <= base.estimates["reply_tokens"].value <= 8.0
     assert "reply_tokens" not in chance.estimates and "reply_tokens" not in base.deltas
     about = json.loads((tmp_path / "eval" / "base" / "run.json").read_text())

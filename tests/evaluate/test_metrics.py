@@ -9,7 +9,7 @@ from ludus.evaluate.attempts import Attempt
 from ludus.evaluate.intervals import Interval, bootstrap, paired, wilson
 from ludus.evaluate.metrics import Estimate, difference, estimate, metrics_at
 
-FORMAT, ACCURACY, REWARD, TOKENS = metrics_at(1.0)
+FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = metrics_at(1.0)
 
 
 def drawn(means: list[float]) -> Interval:
@@ -29,7 +29,7 @@ def test_accuracy_is_the_share_of_solved_tasks_with_wilsons_interval() -> None:
 
 
 def test_a_lower_bar_solves_more() -> None:
-    _, lenient, _, _ = metrics_at(0.5)
+    lenient = metrics_at(0.5)[2]
     found = estimate(lenient, rewarded(1.0, 0.5, 0.49))
     assert found is not None and found.value == pytest.approx(2 / 3)
 
@@ -66,15 +66,30 @@ def test_a_difference_is_of_the_tasks_that_both_have() -> None:
 
 def test_a_difference_of_means_is_paired() -> None:
     base = [attempt(place, float(place)) for place in range(20)]
-    other = [attempt(place, place + 0.5) for place in range(20)]
-    assert difference(REWARD, base, other) == Estimate(0.5, 0.5, 0.5, 20)
+    other = [attempt(place, place + 0.25 + place % 2 / 2) for place in range(20)]
+    assert difference(REWARD, base, other) == Estimate(0.5, *drawn([0.25, 0.75] * 10), 20)
+
+
+def test_rewards_that_are_all_equal_are_no_certainty() -> None:
+    found = estimate(REWARD, rewarded(1.0, 1.0, 1.0, 1.0))
+    assert found == Estimate(1.0, None, None, 4)
+    gain = difference(REWARD, rewarded(0.0, 0.0, 0.0, 0.0), rewarded(1.0, 1.0, 1.0, 1.0))
+    assert gain == Estimate(1.0, None, None, 4)
+
+
+def test_an_episode_that_was_cut_off_before_a_whole_reply_tells_nothing_of_the_format() -> None:
+    cut = [attempt(place, 0.0, compliant=None, cut_off=True) for place in range(3)]
+    attempts = [*cut, attempt(3), attempt(4, compliant=False)]
+    known, share = estimate(FORMAT, attempts), estimate(CUT_OFF, attempts)
+    assert known is not None and (known.value, known.n) == (0.5, 2)
+    assert share is not None and (share.value, share.n) == (0.6, 5)
 
 
 def test_pairs_at_one_task_share_the_weight_of_one() -> None:
     base = [attempt(0, 0.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
     other = [attempt(0, 1.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
     found = difference(ACCURACY, base, other)
-    assert found == Estimate(0.25, *drawn([0.5, 0.0]), 3)
+    assert found == Estimate(0.25, *paired(1, 0.5, 0, 0.5), 3)
 
 
 def grouped(*tasks: tuple[float, ...]) -> list[Attempt]:

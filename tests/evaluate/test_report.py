@@ -15,7 +15,7 @@ from ludus.evaluate.evaluation import Evaluation, Played, scores_of
 from ludus.evaluate.metrics import metrics_at
 from ludus.evaluate.picture import picture
 from ludus.evaluate.report import report
-from ludus.evaluate.table import below_each_other, notes_of, sheets_of, side_by_side
+from ludus.evaluate.table import below_each_other, method_of, notes_of, sheets_of, side_by_side
 
 
 def solving(share: int, of: int = 50) -> list[Attempt]:
@@ -80,6 +80,30 @@ def test_what_is_not_counted_is_told() -> None:
         "sft: 1 episode still to be played.",
     ]
     assert notes_of(replace(found, stopped="interrupted"))[-1].startswith("Not everything")
+
+
+def test_cut_off_has_a_row_and_a_note_only_where_there_are_any() -> None:
+    whole = evaluation(base=solving(5))
+    assert "Cut off" not in [row[0] for row in side_by_side(whole).rows]
+    cut = [attempt(place, 0.0, compliant=None, cut_off=True) for place in range(50)]
+    found = evaluation(base=solving(5), small=cut)
+    found = replace(found, settings={**found.settings, "max_tokens": 16})
+    rows = {row[0]: row[1:3] for row in side_by_side(found).rows}
+    assert rows["Format compliance"][1] == "-" and rows["n"][1] == "50"
+    assert rows["Cut off"][1].startswith("100.0% (")
+    (note,) = notes_of(found)
+    assert note.startswith("small: 50 episodes cut off at --max-tokens 16;")
+
+
+def test_a_figure_without_an_interval_says_so() -> None:
+    found = evaluation(4, base=solving(4, of=4))
+    rows = {row[0]: row[1] for row in side_by_side(found).rows}
+    assert (
+        rows["Mean reward"] == "1.000 (no interval)"
+        and rows["Accuracy"] == "100.0% (51.0 to 100.0)"
+    )
+    assert "fewer than 5 tasks" in method_of(found)
+    assert "fewer than" not in method_of(evaluation(base=solving(5)))
 
 
 def test_that_tasks_cannot_be_told_apart_is_told() -> None:

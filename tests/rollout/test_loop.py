@@ -7,6 +7,7 @@ import base64
 import math
 from typing import Any
 
+import pytest
 from world import Counter, LineWorld, Move, View, facts, serving
 
 from ludus import Image, Text, ToolCall, ToolEnvironment, connect, tool
@@ -108,6 +109,25 @@ async def test_a_call_that_is_not_json_is_answered_and_counted_and_the_episode_g
     assert right == "Total 5."
     assert (episode.malformed_calls, episode.reward) == (2, 1.0)
     assert episode.messages[2].tool_calls[0].function.arguments == '{"number": 5'  # type: ignore[index]
+
+
+@pytest.mark.parametrize("half", ['{"number": 5', "{}"], ids=["no JSON", "no argument"])
+async def test_a_call_that_the_token_limit_cut_in_two_is_not_malformed(half: str) -> None:
+    cut = raw_call("add", half, finish=Finish.LENGTH)
+    episode = await played(ScriptedAgent(cut), goal=5)
+    assert (episode.stop_reason, episode.cut_off) == (StopReason.MAX_TOKENS, True)
+    assert (episode.tool_calls, episode.malformed_calls, episode.format_compliant) == (0, 0, None)
+    later = await played(ScriptedAgent(add(2), cut), goal=5)
+    assert (later.tool_calls, later.format_compliant, later.cut_off) == (1, True, True)
+    wrong = await played(ScriptedAgent(raw_call("add", half), cut), goal=5)
+    assert (wrong.malformed_calls, wrong.format_compliant, wrong.cut_off) == (1, False, True)
+
+
+async def test_a_whole_call_in_a_reply_that_was_cut_off_after_it_is_run() -> None:
+    cut = raw_call("add", '{"number": 5}', finish=Finish.LENGTH)
+    episode = await played(ScriptedAgent(cut), goal=5)
+    assert (episode.stop_reason, episode.reward) == (StopReason.DONE, 1.0)
+    assert (episode.tool_calls, episode.format_compliant) == (1, True)
 
 
 async def test_an_unknown_tool_and_arguments_that_do_not_fit_are_malformed() -> None:

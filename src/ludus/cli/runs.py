@@ -132,7 +132,7 @@ def _row(fact: dict[str, Any]) -> dict[str, str]:
         "environment": str(fact["environment"]),
         "agent": str(agent.get("model") or agent.get("provider", "")),
         "episodes": f"{fact['episodes']:,}" + (f"/{fact['planned']:,}" if fact["left"] else ""),
-        "reward": reward(fact),
+        "reward ± std. error": reward(fact),
         "broken": f"{fact['broken']:,}" if fact["broken"] else "",
         "tokens": count(tokens) if tokens else "",
         "cost": dollars(usage["cost"]),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.cli.console import harmless
 from ludus.cli.figures import count, dollars, plural
+from ludus.data.bootstrap import FEWEST
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +28,7 @@ def told(outcome: Outcome, faults: Sequence[str] = ()) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for name, value in (
         ("episodes", _episodes(facts, outcome.fresh)),
-        ("mean reward", reward(facts)),
+        ("mean reward", _labelled(reward(facts), facts)),
         ("tokens", tokens(facts)),
     ):
         if value:
@@ -55,12 +56,21 @@ def ordered(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def reward(facts: Mapping[str, Any]) -> str:
-    """The mean with its standard error."""
+    """The mean ± its standard error, which is left out where too few rewards, or none that differ,
+    would make it look certain."""
     mean, deviation, scored = facts["mean_reward"], facts["reward_deviation"], facts["scored"]
     if mean is None:
         return "unscored" if facts["episodes"] else ""
-    error = f" ± {deviation / math.sqrt(scored):.3f}" if deviation is not None else ""
-    return f"{mean:.3f}{error}"
+    if not deviation or scored < FEWEST:
+        return f"{mean:.3f}"
+    return f"{mean:.3f} ± {deviation / math.sqrt(scored):.3f}"
+
+
+def _labelled(mean: str, facts: Mapping[str, Any]) -> str:
+    if not facts["scored"]:
+        return mean
+    error = "standard error, " if "±" in mean else ""
+    return f"{mean} ({error}n = {facts['scored']:,})"
 
 
 def tokens(facts: Mapping[str, Any]) -> str:

@@ -40,6 +40,10 @@ class StopReason(StrEnum):
         return self in (StopReason.DEADLINE, StopReason.BROKEN)
 
 
+_WITHOUT_CALL = (StopReason.NO_TOOL_CALL, StopReason.REFUSED)
+"""Ends of an episode whose last reply is complete and calls no tool."""
+
+
 class Fault(BaseModel):
     """What broke an attempt."""
 
@@ -144,8 +148,10 @@ class Episode(BaseModel):
     turns: int = 0
     """How often the model spoke."""
     tool_calls: int = 0
+    """Complete calls: one that the token limit cut in two is not counted."""
     malformed_calls: int = 0
-    """Calls that no tool could take: not JSON, an unknown tool, arguments that do not fit."""
+    """Complete calls that no tool could take: not JSON, an unknown tool, arguments that do not
+    fit."""
     error: Fault | None = None
     timing: Timing | None = None
     tokens: Tokens | None = None
@@ -154,6 +160,23 @@ class Episode(BaseModel):
     def broken(self) -> bool:
         """Whether the infrastructure ended it; then it is nobody's score."""
         return self.stop_reason.is_fault
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether a token limit, or the end of the model's context, ended it."""
+        return self.stop_reason is StopReason.MAX_TOKENS
+
+    @property
+    def format_compliant(self) -> bool | None:
+        """Whether every complete reply was a call that the environment could take.
+
+        None where the token limit cut off the episode before any reply was complete.
+        """
+        if self.malformed_calls or self.stop_reason in _WITHOUT_CALL:
+            return False
+        if self.tool_calls:
+            return True
+        return None if self.cut_off else False
 
     def as_line(self) -> bytes:
         try:

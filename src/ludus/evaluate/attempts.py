@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ludus.data.episode import Episode, StopReason
+from ludus.data.episode import Episode
 from ludus.data.lines import Head, episodes
 from ludus.data.messages import prompt_of
 from ludus.data.run import RunFolder
-
-_WORDLESS = (StopReason.NO_TOOL_CALL, StopReason.MAX_TOKENS, StopReason.REFUSED)
-"""Ends that a reply brings which calls no tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +24,12 @@ class Attempt:
     opening: str
     """What was asked before the model spoke for the first time; the system prompt is not asked."""
     broken: bool
-    compliant: bool
-    """Whether every reply was a call that the environment could take."""
+    compliant: bool | None
+    """`Episode.format_compliant`."""
     reward: float | None
     reply_tokens: float | None
+    cut_off: bool = False
+    """Whether a token limit ended it."""
 
 
 def attempts_in(folder: RunFolder, episodes_planned: int) -> list[Attempt]:
@@ -56,15 +55,11 @@ def attempt_of(episode: Episode, place: int) -> Attempt:
         task=episode.group_id,
         opening="\n".join(message.text for message in asked if message.role != "system"),
         broken=episode.broken,
-        compliant=_compliant(episode),
+        compliant=episode.format_compliant,
         reward=None if episode.broken else episode.reward,
         reply_tokens=_reply_tokens(episode),
+        cut_off=episode.cut_off,
     )
-
-
-def _compliant(episode: Episode) -> bool:
-    called = episode.tool_calls > 0 and episode.malformed_calls == 0
-    return called and episode.stop_reason not in _WORDLESS
 
 
 def _reply_tokens(episode: Episode) -> float | None:

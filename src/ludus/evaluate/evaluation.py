@@ -26,6 +26,8 @@ class Score:
     """Ended by the infrastructure: left out of every figure."""
     unscored: int
     """Played to the end and given no reward: left out of accuracy and mean reward."""
+    cut_off: int
+    """Ended by a token limit. Without a complete reply they tell nothing of the format."""
     known: int
     """Left out of every figure, because the question is in the data that must not count."""
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Score:
             "left": self.left,
             "broken": self.broken,
             "unscored": self.unscored,
+            "cut_off": self.cut_off,
             "known": self.known,
             "metrics": {name: found.as_json() for name, found in self.estimates.items()},
             "deltas": {name: found.as_json() for name, found in self.deltas.items()},
@@ -71,11 +74,11 @@ class Evaluation:
     @property
     def shown(self) -> tuple[Metric, ...]:
         """The metrics that are known of any candidate."""
-        return tuple(
-            metric
-            for metric in self.metrics
-            if any(metric.name in score.estimates for score in self.scores)
-        )
+        return tuple(metric for metric in self.metrics if self._is_shown(metric))
+
+    def _is_shown(self, metric: Metric) -> bool:
+        known = [score.estimates.get(metric.name) for score in self.scores]
+        return any(one is not None and (one.value > 0 or not metric.rare) for one in known)
 
     def as_json(self) -> JsonObject:
         return {
@@ -132,6 +135,7 @@ def _score(
         left=planned - len(played.attempts),
         broken=sum(attempt.broken for attempt in counted),
         unscored=sum(attempt.reward is None and not attempt.broken for attempt in counted),
+        cut_off=sum(attempt.cut_off for attempt in counted),
         known=len(played.attempts) - len(counted),
         estimates={name: found for name, found in estimates.items() if found is not None},
         deltas={name: found for name, found in deltas.items() if found is not None},

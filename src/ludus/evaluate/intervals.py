@@ -12,9 +12,8 @@ from math import fsum, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-Z = 1.959963984540054
-"""Between -Z and Z lie 95 % of a normal distribution."""
-_TAIL = 0.025
+from ludus.data.bootstrap import FEWEST, Z, tail
+
 _DRAWS = 2_000_000
 """Numbers that a bootstrap may draw in all: less than a second's work."""
 _MOST, _LEAST = 2_000, 200
@@ -68,18 +67,20 @@ def _correlation(both: float, first: float, second: float, neither: float) -> fl
 
 
 def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval | None:
-    """The percentile interval of a mean; the same values give the same. One alone has none.
+    """The expanded percentile interval of a mean; the same values give the same.
 
-    Of more than 10,000 values it is the normal one, which then differs by less than chance does.
+    None for fewer than `FEWEST` values, and for values that are all equal: drawn again they are
+    still equal, which would look like certainty. Of more than 10,000 values it is the normal one,
+    which then differs by less than chance does.
     """
     n = len(values)
-    if n < 2:
+    if n < FEWEST or min(values) == max(values):
         return None
     if n > _DRAWS // _LEAST:
         return _normal(values)
     chance, rounds = random.Random(seed), max(_LEAST, min(_MOST, _DRAWS // n))
     means = sorted(sum(chance.choices(values, k=n)) / n for _ in range(rounds))
-    mean, cut = sum(values) / n, round(_TAIL * rounds)
+    mean, cut = sum(values) / n, round(tail(n) * rounds)
     return Interval(min(mean, means[cut]), max(mean, means[rounds - 1 - cut]))
 
 

@@ -25,6 +25,8 @@ class Metric:
     share: bool
     """Whether an attempt is a hit (1) or a miss (0); else it has any number."""
     of: Callable[[Attempt], float | None]
+    rare: bool = False
+    """Whether it is shown only where it is not 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Estimate:
     value: float
     low: float | None
     high: float | None
-    """None where one task is all there is."""
+    """None where there are too few tasks, or none that differ: see `intervals.bootstrap`."""
     n: int
     """Episodes, or pairs of them, that it is the mean of."""
 
@@ -51,8 +53,12 @@ def metrics_at(solved_at: float, environments: Sequence[str] = ()) -> tuple[Metr
     def accuracy(attempt: Attempt) -> float | None:
         return None if attempt.reward is None else float(attempt.reward >= solved_at)
 
+    def format_compliance(attempt: Attempt) -> float | None:
+        return None if attempt.compliant is None else float(attempt.compliant)
+
     return (
-        Metric("format_compliance", "Format compliance", True, lambda it: float(it.compliant)),
+        Metric("format_compliance", "Format compliance", True, format_compliance),
+        Metric("cut_off", "Cut off", True, lambda it: float(it.cut_off), rare=True),
         Metric("accuracy", "Accuracy", True, accuracy),
         Metric("mean_reward", "Mean reward", False, lambda it: it.reward),
         *map(_reward_in, environments if len(environments) > 1 else ()),
@@ -78,8 +84,9 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:
         return None
     means = [_mean(found) for found in values.values()]
     tasks = list(values.values())
-    exact = _exact(metric, tasks, means)
-    interval = wilson(fsum(means), len(means)) if exact else bootstrap(means)
+    interval = None if _exact(metric, tasks, means) else bootstrap(means)
+    if interval is None and metric.share:
+        interval = wilson(fsum(means), len(means))
     return _estimate(means, interval, sum(map(len, tasks)))
 
 
@@ -91,7 +98,9 @@ def difference(
     if not pairs:
         return None
     means = [_mean([ours - theirs for theirs, ours in task]) for task in pairs]
-    interval = _paired(pairs) if _exact(metric, pairs, means) else bootstrap(means)
+    interval = None if _exact(metric, pairs, means) else bootstrap(means)
+    if interval is None and metric.share:
+        interval = _paired(pairs)
     return _estimate(means, interval, sum(map(len, pairs)))
 
 
@@ -99,8 +108,8 @@ def _exact(metric: Metric, tasks: Iterable[Sequence[object]], means: Sequence[fl
     """Whether tasks can be counted as hits and misses, for which score intervals are made.
 
     Where attempts at one task came out differently, its mean is no count, and tasks are drawn
-    again instead, each with all its attempts. Means that are all alike leave nothing to draw:
-    then the score interval, which knows how few tasks there are, is the more honest one.
+    again instead, each with all its attempts. Means that are all alike, or very few, leave nothing
+    to draw: then the score interval, which knows how few tasks there are, is the more honest one.
     """
     whole = all(len(set(attempts)) == 1 for attempts in tasks)
     return metric.share and (whole or len(set(means)) == 1)

@@ -27,7 +27,7 @@ def picture(evaluation: Evaluation) -> str:
         for line in _panel(metric, evaluation.scores, number % beside, number // beside)
     ]
     below = max(1, ceil(len(evaluation.shown) / beside)) * _PANEL
-    wide, high = beside * width + _GAP, below + _LINE * (len(evaluation.scores) + 1)
+    wide, high = beside * width + _GAP, below + _LINE * (len(evaluation.scores) + 2)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" '
         f'height="{high}" font-family="sans-serif" font-size="12" fill="#222">'
@@ -110,6 +110,8 @@ def _legend(scores: Sequence[Score], top: int) -> Iterator[str]:
         y = top + _LINE * (number + 0.5)
         yield f'<rect x="{_MARGIN}" y="{y - 10}" width="12" height="12" fill="{_color(number)}"/>'
         yield _text(_MARGIN + 18, y, score.label)
+    last = top + _LINE * (len(scores) + 0.5)
+    yield _text(_MARGIN, last, "Whiskers: 95% confidence intervals")
 
 
 def _color(number: int) -> str:

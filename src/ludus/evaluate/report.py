@@ -43,7 +43,12 @@ def _opening(evaluation: Evaluation) -> str:
 
 def _metrics(evaluation: Evaluation) -> str:
     rows = (
-        ("Format compliance", "Every reply was a call that the environment could take."),
+        (
+            "Format compliance",
+            "Every complete reply was a call that the environment could take. Episodes without a "
+            "complete reply are left out.",
+        ),
+        ("Cut off", "A token limit ended the episode in the middle. Shown where there are any."),
         ("Accuracy", f"The reward was {evaluation.solved_at:g} or more."),
         ("Mean reward", "Over the episodes that were scored; of a mix, in each environment too."),
         ("Tokens in a reply", "As the model's side counted them."),
@@ -51,9 +56,10 @@ def _metrics(evaluation: Evaluation) -> str:
     )
     method = (
         "Shares have Wilson's score interval, and their differences Newcombe's for paired data. "
-        "Means, and differences of means by task, have a percentile bootstrap's. Attempts at one "
-        "task share the weight of one; where they came out differently, shares too have the "
-        "interval of a bootstrap over tasks."
+        "Means, and differences of means by task, have a bootstrap's over tasks (expanded "
+        "percentiles), from five tasks on that differ. Attempts at one task share the weight of "
+        "one; where they came out differently, shares too have that interval. All are 95% "
+        "confidence intervals."
     )
     return "## What is measured\n\n" + table(("", ""), rows) + f"\n\n{method}"
 

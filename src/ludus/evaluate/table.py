@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ludus.data.bootstrap import FEWEST
+from ludus.data.tools import JsonObject
 from ludus.evaluate.evaluation import Evaluation, Score
 from ludus.evaluate.metrics import Estimate, Metric
 
 _NOTHING = "-"
+_NO_INTERVAL = "(no interval)"
 _FEW = 3
 """Candidates that can be read side by side."""
 
@@ -85,7 +88,9 @@ def method_of(evaluation: Evaluation) -> str:
         if len(evaluation.scores) > 1
         else ""
     )
-    return f"In brackets: 95% intervals.{against}"
+    lacking = any(_NO_INTERVAL in cell for row in side_by_side(evaluation).rows for cell in row)
+    why = f" No interval: fewer than {FEWEST} tasks, or all of them the same." if lacking else ""
+    return f"In brackets: 95% confidence intervals.{why}{against}"
 
 
 def _value(score: Score, metric: Metric) -> str:
@@ -106,19 +111,19 @@ def _told(found: Estimate | None, metric: Metric, unit: str, *, sign: str = "") 
     scale, form = 100 if metric.share else 1, f"{sign},.{digits}f"
     value = f"{scale * found.value:{form}}{unit}"
     if found.low is None or found.high is None:
-        return value
+        return f"{value} {_NO_INTERVAL}"
     return f"{value} ({scale * found.low:{form}} to {scale * found.high:{form}})"
 
 
 def _counts(evaluation: Evaluation) -> Iterator[str]:
-    """How many episodes, or pairs of them, the figures of the first row are the mean of."""
-    name = evaluation.shown[0].name
-    yield from (_count(score.estimates.get(name)) for score in evaluation.scores)
-    yield from (_count(score.deltas.get(name)) for score in evaluation.scores[1:])
+    """How many episodes, or pairs of them, were counted; a single metric may know of fewer."""
+    yield from (_count(*score.estimates.values()) for score in evaluation.scores)
+    yield from (_count(*score.deltas.values()) for score in evaluation.scores[1:])
 
 
-def _count(found: Estimate | None) -> str:
-    return _NOTHING if found is None else f"{found.n:,}"
+def _count(*found: Estimate | None) -> str:
+    most = max((one.n for one in found if one is not None), default=0)
+    return f"{most:,}" if most else _NOTHING
 
 
 def _notes(score: Score, evaluation: Evaluation) -> list[str]:
@@ -133,10 +138,22 @@ def _notes(score: Score, evaluation: Evaluation) -> list[str]:
     if score.unscored:
         words = "unscored and left out of accuracy and reward"
         notes.append(f"{_many(score.unscored, 'episode')} {words}")
+    if score.cut_off:
+        limits = " or ".join(_token_limits(evaluation.settings)) or "the model's context"
+        notes.append(
+            f"{_many(score.cut_off, 'episode')} cut off at {limits}; format compliance is over "
+            "complete replies"
+        )
     if score.known:
         words = f"left out of every figure: {evaluation.not_in} has the task or asks the same"
         notes.append(f"{_many(score.known, 'episode')} {words}")
     return [f"{score.label}: {note}." for note in notes]
+
+
+def _token_limits(settings: JsonObject) -> list[str]:
+    """The options that may have cut an episode off, as they were set."""
+    names = ("max_tokens", "max_episode_tokens")
+    return [f"--{name.replace('_', '-')} {settings[name]}" for name in names if settings.get(name)]
 
 
 def _many(number: int, noun: str) -> str:

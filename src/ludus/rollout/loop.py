@@ -189,10 +189,16 @@ class _Table:
             calls = self.hear(reply)
             if not calls:
                 return _silence(reply.finish)
+            malformed = False
             for call in calls:
-                await self.answer(call)
+                malformed = await self.answer(call)
             if self.score.done:
                 return StopReason.DONE
+            if malformed and reply.finish is Finish.LENGTH:
+                # The token limit cut the last call in two: that is no mistake of the model's.
+                self.tool_calls -= 1
+                self.score.malformed_calls -= 1
+                return StopReason.MAX_TOKENS
         return StopReason.MAX_TURNS
 
     def budget(self) -> int | None:
@@ -213,21 +219,25 @@ class _Table:
             self.messages.append(message)
         return message.tool_calls or ()
 
-    async def answer(self, call: Call) -> None:
-        """Run one of the model's calls; each gets a reply, whatever became of it."""
+    async def answer(self, call: Call) -> bool:
+        """Run one of the model's calls; each gets a reply, whatever became of it.
+
+        Returns whether the call was malformed: no tool could take it.
+        """
         self.tool_calls += 1
         if self.score.done:
             self.messages.append(Message(role="tool", content=NOT_RUN, tool_call_id=call.id))
-            return
+            return False
         name = call.function.name
         arguments = _arguments(call.function.arguments)
         if isinstance(arguments, str):
             wrong = f"{arguments} {_example(self.session.tools, name)}".strip()
             self.see(StepResult({}, error=wrong, malformed=True), "tool", tool_call_id=call.id)
-            return
+            return True
         with self.activity.doing("environment", f"the tool {name}"):
             result = await self.session.call(name, arguments)
         self.see(result, "tool", tool_call_id=call.id)
+        return result.malformed
 
     def see(self, result: StepResult[dict[str, Any]], role: Any, **more: Any) -> None:
         """Take in what the environment gave."""

@@ -12,16 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ludus.data.bootstrap import FEWEST, tail
 from ludus.train.diagnosis.course import Course, Line, column, figure, mean, step_of
 from ludus.train.diagnosis.played import Group, Played
 
-_TAIL = 0.025
 _DRAWS = 1_000_000
 """Tasks that a bootstrap may draw in all: about a second's work."""
 _MOST, _LEAST = 1_000, 200
 """Rounds."""
-_FEWEST = 5
-"""Tasks at either end below which a bootstrap would seem far surer than it is."""
 
 
 class Interval(NamedTuple):
@@ -170,14 +168,23 @@ def _names(lines: Iterable[Line]) -> list[str]:
 
 
 def difference(before: Sequence[_Sum], after: Sequence[_Sum], *, seed: int = 0) -> Interval | None:
-    """The 95 % interval of one mean less another; the same sums give the same."""
-    if min(len(before), len(after)) < _FEWEST:
+    """The 95 % interval of one mean less another; the same sums give the same.
+
+    None where either end has too few tasks, or where no task at either end differs from the
+    others: drawn again they would give the same difference every time, which is no certainty.
+    """
+    fewest = min(len(before), len(after))
+    if fewest < FEWEST or not (_differ(before) or _differ(after)):
         return None
     chance = random.Random(seed)
     rounds = max(_LEAST, min(_MOST, _DRAWS // (len(before) + len(after))))
     drawn = sorted(_redrawn(after, chance) - _redrawn(before, chance) for _ in range(rounds))
-    found, cut = _mean(after) - _mean(before), round(_TAIL * rounds)
+    found, cut = _mean(after) - _mean(before), round(tail(fewest) * rounds)
     return Interval(min(found, drawn[cut]), max(found, drawn[rounds - 1 - cut]))
+
+
+def _differ(sums: Sequence[_Sum]) -> bool:
+    return len({one.total / one.members for one in sums}) > 1
 
 
 def _redrawn(sums: Sequence[_Sum], chance: random.Random) -> float:

@@ -82,7 +82,9 @@ def _band(axes: Any, lines: Sequence[Mapping[str, Any]], rewards: list[float]) -
     under = [max(low, one - std) for one, std in zip(middle, spread, strict=True)]
     over = [min(high, one + std) for one, std in zip(middle, spread, strict=True)]
     steps = [line["step"] for line in both]
-    axes.fill_between(steps, under, over, color=_BAND, linewidth=0, label="± one deviation")
+    axes.fill_between(
+        steps, under, over, color=_BAND, linewidth=0, label="± one standard deviation"
+    )
 
 
 def _parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:

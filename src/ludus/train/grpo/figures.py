@@ -8,18 +8,17 @@ from statistics import fmean, stdev
 from ludus.data.episode import Episode, StopReason
 from ludus.policy.tally import Tally
 
-_CUT = (StopReason.MAX_TOKENS, StopReason.MAX_TURNS)
-
 
 def figures_of(episodes: Sequence[Episode]) -> dict[str, float]:
     """Shares and means, as `log.jsonl` names them; what nothing can be said of is left out."""
     scored = [episode for episode in episodes if not episode.broken]
     found = {"unscored": 1 - len(scored) / len(episodes)}
     if scored:
+        found |= format_share(scored)
         found |= {
-            "format": fmean(is_formed(episode) for episode in scored),
             "done": fmean(episode.done for episode in scored),
-            "cut": fmean(episode.stop_reason in _CUT for episode in scored),
+            "cut_off": fmean(episode.cut_off for episode in scored),
+            "out_of_turns": fmean(each.stop_reason is StopReason.MAX_TURNS for each in scored),
             "length": fmean(sum(each.tokens.mask) if each.tokens else 0 for each in scored),
             "turns": fmean(episode.turns for episode in scored),
         }
@@ -55,6 +54,7 @@ def decoded(before: Tally, after: Tally) -> dict[str, float]:
     return found | ({"reused": reused / (read + reused)} if read + reused else {})
 
 
-def is_formed(episode: Episode) -> bool:
-    """Whether the model called tools, and only in ways that they can take."""
-    return episode.tool_calls > 0 and episode.malformed_calls == 0
+def format_share(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Format compliance, over the episodes with a complete reply; nothing where there are none."""
+    known = [flag for each in episodes if (flag := each.format_compliant) is not None]
+    return {"format": fmean(known)} if known else {}

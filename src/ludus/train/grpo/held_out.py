@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ludus.data.episode import Episode, digest_of
-from ludus.train.grpo.figures import is_formed
+from ludus.train.grpo.figures import format_share
 from ludus.train.grpo.stage import Stage
 from ludus.train.world import World
 
@@ -41,7 +41,8 @@ class HeldOut:
         found: dict[str, float] = {"eval_episodes": len(scored)}
         if scored:
             found["eval_reward"] = fmean(each.reward for each in scored if each.reward is not None)
-            found["eval_format"] = fmean(is_formed(episode) for episode in scored)
+            found["eval_cut_off"] = fmean(episode.cut_off for episode in scored)
+            found |= {f"eval_{name}": share for name, share in format_share(scored).items()}
         return found
 
     def _played(self) -> list[Episode]:
