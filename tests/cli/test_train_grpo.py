@@ -30,7 +30,8 @@ SAID = "cli.test_train_grpo:vowels"
 """A model that is made on the spot calls no tools, but it says something."""
 FIGURES = {
     *("step", "loss", "learning_rate", "grad_norm", "entropy", "reward", "reward_std", "equal"),
-    *("trained", "unscored", "format", "done", "length", "turns", "cut", "tokens", "seconds"),
+    *("trained", "unscored", "done", "length", "turns", "cut_off", "out_of_turns", "tokens"),
+    *("seconds",),
     *("time/rollout", "time/model", "time/environment", "time/train", "time/step"),
 }
 
@@ -190,7 +191,7 @@ def test_ctrl_c_ends_it_after_the_step_that_is_under_way(trained: Trained, tmp_p
     with started(*command) as process:
         assert process.stderr is not None
         heard = next(line for line in process.stderr if line.startswith("step "))
-        assert heard.startswith("step 1/500, reward 0.000, deviation 0.000, equal groups 100%")
+        assert heard.startswith("step 1/500, reward 0.000, std. dev. 0.000, equal groups 100%")
         process.send_signal(signal.SIGINT)
         said, complained = process.communicate(timeout=60)
     assert process.returncode == 130, complained

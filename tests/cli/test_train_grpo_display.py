@@ -19,7 +19,8 @@ from ludus.cli.training import display
 LINE = {
     **{"step": 1, "loss": 0.01, "learning_rate": 1e-6, "grad_norm": 0.83, "entropy": 0.412},
     **{"reward": 0.25, "reward_std": 0.3, "equal": 0.25, "trained": 0.75, "resampled": 2},
-    **{"unscored": 0.0, "format": 0.98, "done": 0.9, "length": 84.2, "turns": 3.25, "cut": 0.05},
+    **{"unscored": 0.0, "format": 0.98, "done": 0.9, "length": 84.2, "turns": 3.25},
+    **{"cut_off": 0.05},
     **{"tokens": 1000, "seconds": 2.0, "time/rollout": 1.25, "time/model": 0.5},
     **{"time/environment": 0.75, "time/train": 0.8, "time/step": 2.1},
 }
@@ -45,7 +46,7 @@ def after(*lines: Mapping[str, Any]) -> GrpoStory:
 def test_every_figure_of_a_step_has_its_row() -> None:
     assert told(after({"kl": 0.002})) == {
         "reward": "0.250",
-        "groups": "deviation 0.300  equal groups 25%  drawn anew 2  trained on 75%  unscored 0%",
+        "groups": "std. dev. 0.300  equal groups 25%  drawn anew 2  trained on 75%  unscored 0%",
         "episodes": "84 tokens  3.2 turns  format 98%  done 90%  cut off 5%",
         "policy": "entropy 0.412  grad norm 0.83  kl 0.002  lr 1.00e-06",
         "time": "2.10 s a step  rollout 1.25 s  (of an episode: model 0.50 s, environment 0.75 s)  "
@@ -150,8 +151,8 @@ def test_elsewhere_it_is_one_line_now_and_then(capfd: pytest.CaptureFixture[str]
     (line,) = heard.splitlines()
     assert said == ""
     assert line.startswith(
-        "step 1/150, reward 0.250, wordle 0.125, catch 0.500, deviation 0.300, equal groups 25%, "
-        "84 tokens an episode, 3.2 turns, format 98%, entropy 0.412, grad norm 0.83, "
+        "step 1/150, reward 0.250, wordle 0.125, catch 0.500, std. dev. 0.300, equal groups 25%, "
+        "84 tokens an episode, 3.2 turns, cut off 5%, format 98%, entropy 0.412, grad norm 0.83, "
         "rollout 1.2 s, training 0.8 s, "
     )
     assert line.endswith(" left")

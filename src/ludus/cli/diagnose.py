@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
 _STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
-_SHARES = {"equal": "equal groups", "format": "format", "done": "done", "cut": "cut off"}
+_SHARES = {"equal": "equal groups", "format": "format", "done": "done", "cut_off": "cut off"}
 _NUMBERS = {"length": "length", "turns": "turns", "entropy": "entropy", "grad_norm": "gradient"}
 _UNITS = {"length": " tokens"}
-_RARE = {"unscored": "unscored"}
+_RARE = {"out_of_turns": "out of turns", "unscored": "unscored", "unseeded": "unseeded groups"}
 """Told only where there are any."""
 
 

@@ -16,7 +16,7 @@ from ludus.cli.story import Story, told
 WINDOW = 10
 """Steps whose mean is said at either end: what one step brings is mostly luck."""
 _GROUPS = {
-    "reward_std": "deviation {:.3f}",
+    "reward_std": "std. dev. {:.3f}",
     "equal": "equal groups {:.0%}",
     "resampled": "drawn anew {:g}",
     "trained": "trained on {:.0%}",
@@ -28,7 +28,7 @@ _EPISODES = {
     "turns": "{:.1f} turns",
     "format": "format {:.0%}",
     "done": "done {:.0%}",
-    "cut": "cut off {:.0%}",
+    "cut_off": "cut off {:.0%}",
 }
 _POLICY = {
     "entropy": "entropy {:.3f}",
@@ -39,10 +39,11 @@ _POLICY = {
 }
 _HELD_OUT = {"eval_reward": "reward {:.3f}", "eval_format": "format {:.0%}"}
 _IN_A_LINE = {
-    "reward_std": "deviation {:.3f}",
+    "reward_std": "std. dev. {:.3f}",
     "equal": "equal groups {:.0%}",
     "length": "{:,.0f} tokens an episode",
     "turns": "{:.1f} turns",
+    "cut_off": "cut off {:.0%}",
     "format": "format {:.0%}",
     "entropy": "entropy {:.3f}",
     "grad_norm": "grad norm {:.3g}",

@@ -16,7 +16,7 @@ from ludus.data.episode import Episode, StopReason, Tokens, Usage
 from ludus.data.messages import Message
 from ludus.train.diagnosis.played import Attempt, Played, played
 
-_SHARES = ("format", "done", "cut")
+_SHARES = ("format", "done", "cut_off")
 """Without noise, which would make more than all of a share."""
 Curve = Callable[[float], float]
 """A figure over the run, which goes from 0 to 1."""
@@ -108,7 +108,7 @@ class Sample:
             "entropy": ramp((0.0, 0.6), (1.0, 0.3)),
             "format": level(0.97),
             "done": level(0.95),
-            "cut": level(0.03),
+            "cut_off": level(0.03),
             "length": level(60.0),
             "turns": level(3.0),
             **{f"time/{key}": level(0.2) for key in ("rollout", "model", "environment", "train")},

@@ -107,6 +107,13 @@ def test_a_task_that_comes_up_in_several_steps_is_one_task() -> None:
     )
 
 
+def test_rewards_that_are_all_equal_are_no_certainty() -> None:
+    same = {(step, f"t{step}.{n}"): [float(step > 5)] for step in range(1, 11) for n in range(4)}
+    found = change(log(*[0.0] * 5, *[1.0] * 5), attempts(same))
+    assert (found.delta, found.interval) == (1.0, None)
+    assert "interval" not in moved(found)
+
+
 def test_a_handful_of_tasks_has_no_interval() -> None:
     found = attempts({(1, "a"): [0.0, 1.0], (2, "b"): [1.0, 1.0]})
     assert change(log(0.5, 1.0), found).interval is None

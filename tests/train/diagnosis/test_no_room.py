@@ -8,9 +8,10 @@ import pytest
 
 from ludus.data.episode import Fault, StopReason
 from ludus.train.diagnosis import Diagnosis, diagnose
-from ludus.train.diagnosis.played import Attempt, played
+from ludus.train.diagnosis.played import Attempt, TokenLimits, played
 from train.diagnosis.runs import Sample, level
 
+_256 = TokenLimits(episode=256)
 UNREADABLE = Fault(
     kind="RequestRefused",
     where="model",
@@ -58,13 +59,13 @@ def test_groups_that_could_not_be_played_are_not_called_equal(success: float) ->
 
 
 @pytest.mark.parametrize(
-    ("sampled", "option"), [(100, "--max-turns"), (256, "--max-episode-tokens")]
+    ("sampled", "option"), [(100, "--max-turns"), (256, "--max-episode-tokens 1024")]
 )
 def test_a_full_context_is_not_mended_by_more_tokens(sampled: int, option: str) -> None:
-    lines, attempts = Sample(figures={"cut": level(0.5)}).draw()
+    lines, attempts = Sample(figures={"cut_off": level(0.5)}).draw()
     cut: dict[str, Any] = {"stop_reason": StopReason.MAX_TOKENS.value, "sampled": sampled}
-    found = diagnose(lines, played((one._replace(**cut) for one in attempts), budget=256))
+    found = diagnose(lines, played((one._replace(**cut) for one in attempts), limits=_256))
     (verdict,) = (each for each in found.verdicts if each.name == "cut off")
     assert option in verdict.advice
     assert ("the model's context" in verdict.finding) is (sampled < 256)
-    assert ("raise --max-episode-tokens" in verdict.advice) is (sampled == 256)
+    assert ("--max-episode-tokens" in verdict.advice) is (sampled == 256)

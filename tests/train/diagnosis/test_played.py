@@ -12,7 +12,7 @@ import pytest
 from ludus.data.episode import Fault, Tokens
 from ludus.data.messages import Message
 from ludus.train.diagnosis import read_played
-from ludus.train.diagnosis.played import Attempt, attempt_of, equal_share
+from ludus.train.diagnosis.played import Attempt, TokenLimits, attempt_of, equal_share
 from ludus.train.grpo.groups import SAME
 from train.diagnosis.runs import Sample, episode
 
@@ -76,7 +76,15 @@ def test_an_episode_with_tokens_left_to_say_ended_at_the_context(
     budget: int | None, full: int, tmp_path: Path
 ) -> None:
     cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
-    assert read_played(written(tmp_path, ONE, cut), budget=budget).full == full
+    found = read_played(written(tmp_path, ONE, cut), limits=TokenLimits(budget))
+    assert (found.full, found.reply_cuts) == (full, 0)
+    assert found.lengths == (ONE.sampled,), "how long a cut-off episode would be is not known"
+
+
+def test_the_limit_of_a_reply_is_told_from_that_of_the_episode(tmp_path: Path) -> None:
+    cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
+    found = read_played(written(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled))
+    assert (found.full, found.reply_cuts) == (0, 1)
 
 
 def test_another_order_of_the_fields_is_read_too() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ludus.train.diagnosis import Diagnosis, Saturation, Verdict, diagnose, words
+from ludus.train.diagnosis.played import Played, TokenLimits, played
 from train.diagnosis.runs import Curve, Sample, level, ramp
 
 
@@ -153,12 +154,50 @@ def test_the_equal_groups_of_a_saturated_run_are_not_called_dead() -> None:
 
 @pytest.mark.parametrize(("part", "cut"), [(0.25, True), (0.15, False)])
 def test_replies_that_end_at_a_limit_are_cut_off(part: float, cut: bool) -> None:
-    sample = Sample(figures={"cut": level(part)})
+    sample = Sample(figures={"cut_off": level(part)})
     assert verdicts(sample) == (["cut off", "learned"] if cut else ["learned"])
 
 
+def cut_short(part: float, steps: int, **more: Any) -> tuple[list[dict[str, Any]], Played]:
+    """A run in which most episodes stop at 16 tokens before they have called anything."""
+    lines, attempts = only(
+        level(0.0), luck=0.0, steps=steps, figures={"cut_off": level(part)}
+    ).draw()
+    for line in lines:
+        line.update(more)
+        if part == 1:
+            del line["format"]
+    cut = {"stop_reason": "max_tokens", "sampled": 16}
+    whole = {"sampled": 12}
+    return lines, played(
+        (
+            one._replace(**(cut if at % 10 < 10 * part else whole))
+            for at, one in enumerate(attempts)
+        ),
+        limits=TokenLimits(episode=16),
+    )
+
+
+@pytest.mark.parametrize("steps", [3, 40])
+def test_a_token_limit_that_is_too_small_is_the_first_cause_and_names_its_option(
+    steps: int,
+) -> None:
+    found = diagnose(*cut_short(1.0, steps)).verdicts
+    assert [verdict.name for verdict in found] == ["cut off", "too short to tell"][
+        : 1 + (steps < 10)
+    ]
+    assert "100 % of episodes" in found[0].finding and "16 tokens" in found[0].finding
+    assert "--max-episode-tokens 64" in found[0].advice
+
+
+def test_replies_that_are_complete_tell_how_long_they_are_and_are_judged_by_their_form() -> None:
+    first, second = diagnose(*cut_short(0.6, 40, format=0.1)).verdicts
+    assert (first.name, second.name) == ("cut off", "format is the bottleneck")
+    assert "12 tokens at the median" in first.finding and "complete replies" in second.finding
+
+
 def test_long_replies_that_become_short_are_not_cut_off() -> None:
-    assert verdicts(Sample(figures={"cut": ramp((0.0, 0.9), (0.5, 0.0), (1.0, 0.0))})) == [
+    assert verdicts(Sample(figures={"cut_off": ramp((0.0, 0.9), (0.5, 0.0), (1.0, 0.0))})) == [
         "learned"
     ]
 
@@ -181,6 +220,20 @@ def test_entropy_that_is_gone_early_with_little_reward_has_collapsed() -> None:
     assert verdicts(only(level(0.3), figures=gone)) == ["entropy collapse"]
     good = only(ramp((0.0, 0.3), (0.5, 0.8), (1.0, 0.85)), figures=gone)
     assert verdicts(good) == ["learned"], "a policy may be sure because it is right"
+
+
+def test_an_entropy_that_was_low_from_the_start_has_not_collapsed() -> None:
+    low = {"entropy": level(0.0039)}
+    assert verdicts(only(level(0.3), figures=low)) == ["low entropy"]
+    slowly = {"entropy": ramp((0.0, 0.03), (0.4, 0.018), (1.0, 0.018))}
+    assert verdicts(only(level(0.3), figures=slowly)) == ["no progress"]
+
+
+def test_groups_at_different_tasks_are_noted() -> None:
+    sample = Sample(figures={"unseeded": level(0.5)})
+    found = judged(sample).verdicts
+    assert [verdict.name for verdict in found] == ["unseeded groups", "learned"]
+    assert found[0].kind == "note"
 
 
 def test_entropy_is_that_of_all_episodes_where_the_log_has_it() -> None:

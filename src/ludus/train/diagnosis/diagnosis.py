@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ludus.train.diagnosis import learning, trouble
+from ludus.train.diagnosis import learning, limits, trouble
 from ludus.train.diagnosis.change import Change, change_of, parts_of
 from ludus.train.diagnosis.course import Course, Line, Plateau, column, mean
 from ludus.train.diagnosis.played import Played
 from ludus.train.diagnosis.verdict import Case, Verdict, stop_of
 
 FIGURES = (
-    *("reward_std", "equal", "trained", "format", "done", "cut", "unscored"),
+    *("reward_std", "equal", "trained", "format", "done"),
+    *("cut_off", "out_of_turns", "unscored", "unseeded"),
     *("length", "turns", "entropy", "surprise", "grad_norm", "kl"),
 )
 """Of the log, at both ends of the run."""
@@ -89,8 +90,13 @@ def _verdicts(
     course: Course, played: Played, change: Change | None, parts: tuple[Change, ...]
 ) -> list[Verdict]:
     """What holds, in the order of what to mend first."""
-    broken = [trouble.unstable(course), trouble.unscored(course, played)]
-    found = [verdict for verdict in broken if verdict is not None]
+    first = [
+        limits.cut_off(course, played),
+        trouble.unstable(course),
+        trouble.unscored(course, played),
+        trouble.unseeded(course),
+    ]
+    found = [verdict for verdict in first if verdict is not None]
     if change is None:
         return found
     mixed = played.environments if len(played.environments) > 1 else ()
@@ -101,18 +107,21 @@ def _verdicts(
 
 
 def _judged(case: Case) -> list[Verdict]:
+    outcome = _of(case, learning.learned)
+    if limits.mostly_cut_off(case.course):
+        # Low and equal rewards follow from that, and say nothing of the tasks or the model.
+        return [*_of(case, learning.format_fails, learning.fallen), *outcome]
     cause = _of(case, learning.format_fails)
     cause = cause or [*learning.too_hard(case), *learning.too_easy(case)]
-    later = _of(case, learning.fallen, trouble.entropy_collapse)
+    later = _of(case, learning.fallen, trouble.entropy_collapse, trouble.low_entropy)
     # What is too easy or too hard has equal groups for that very reason.
     if not cause:
         later += _of(case, trouble.dead_groups)
     if not cause or case.environments:
         later += _of(case, learning.saturated)
-    outcome = _of(case, learning.learned)
     if not (cause or later or outcome):
         outcome = _of(case, learning.no_progress)
-    return [*cause, *later, *_of(case, trouble.cut_off), *outcome]
+    return [*cause, *later, *_of(case, limits.out_of_turns), *outcome]
 
 
 def _of(case: Case, *rules: Rule) -> list[Verdict]:

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from ludus.errors import RunError
 from ludus.train.diagnosis.course import Line
 from ludus.train.diagnosis.diagnosis import Diagnosis, diagnose
-from ludus.train.diagnosis.played import Played, read_played
+from ludus.train.diagnosis.played import Played, TokenLimits, read_played
 from ludus.train.folder import EPISODES
 from ludus.train.record import LOG, RECORD, lines
 
@@ -57,7 +57,7 @@ def read_run(folder: Path) -> Run:
         )
     settings = _within(about, "settings")
     played = read_played(
-        folder / EPISODES, summed=bool(settings.get("rewards")), budget=_budget(settings)
+        folder / EPISODES, summed=bool(settings.get("rewards")), limits=_limits(settings)
     )
     return Run(
         title=f"GRPO of {about.get('model')}{_on(about)}",
@@ -101,12 +101,17 @@ def _made(about: dict[str, Any]) -> int | None:
     return _whole(_within(about, "figures").get("steps")) or 0
 
 
-def _budget(settings: dict[str, Any]) -> int | None:
-    """Tokens that the model may sample in an episode, where that is the only limit: TRL's own loop
-    counts other tokens too, and --max-tokens ends a reply before."""
-    if settings.get("rollouts") == "trl" or settings.get("max_tokens") is not None:
-        return None
-    return _whole(settings.get("max_episode_tokens"))
+def _limits(settings: dict[str, Any]) -> TokenLimits:
+    """The token limits of an episode and of a reply; TRL's own loop counts other tokens too.
+
+    In a record without `max_episode_tokens`, `max_tokens` is that of the episode.
+    """
+    if settings.get("rollouts") == "trl":
+        return TokenLimits()
+    reply = _whole(settings.get("max_tokens"))
+    if "max_episode_tokens" not in settings:
+        return TokenLimits(episode=reply)
+    return TokenLimits(_whole(settings["max_episode_tokens"]), reply)
 
 
 def _within(about: dict[str, Any], key: str) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def format_fails(case: Case) -> Verdict | None:
         return None
     return problem(
         "format is the bottleneck",
-        finding=f"only {share(begins)} of episodes made valid calls at first and {share(ends)} at "
-        f"the end, and reward stayed low ({brief(change)})",
+        finding=f"only {share(begins)} of episodes with complete replies made valid calls at first "
+        f"and {share(ends)} at the end, and reward stayed low ({brief(change)})",
         advice="warm-start the model: `ludus collect` with a teacher or the oracle, `ludus "
         "curate`, `ludus train sft`, and GRPO on the model that comes of it",
     )

@@ -40,6 +40,20 @@ class Attempt(NamedTuple):
     """Tokens that the model said."""
     fault: Fault | None = None
 
+    @property
+    def cut_off(self) -> bool:
+        return self.stop_reason == StopReason.MAX_TOKENS
+
+
+class TokenLimits(NamedTuple):
+    """How many tokens the model may sample. None: not known, or no limit."""
+
+    episode: int | None = None
+    reply: int | None = None
+
+
+_UNLIMITED = TokenLimits()
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -71,8 +85,13 @@ class Played:
     groups: tuple[Group, ...] = ()
     stops: Mapping[str, int] = field(default_factory=dict)
     """How many episodes ended for which reason."""
+    limits: TokenLimits = _UNLIMITED
     full: int = 0
     """Those that ended with tokens left to say, because the model's context was full."""
+    reply_cuts: int = 0
+    """Those that the limit of one reply ended, with tokens of the episode left."""
+    lengths: tuple[int, ...] = ()
+    """Sampled tokens of each episode that no token limit ended, in order of size."""
     broken: Attempt | None = None
     """The last that a fault ended."""
     unreadable: int = 0
@@ -97,21 +116,27 @@ def equal_share(groups: Collection[Group]) -> float | None:
 
 
 def played(
-    attempts: Iterable[Attempt], *, budget: int | None = None, unreadable: int = 0
+    attempts: Iterable[Attempt], *, limits: TokenLimits = _UNLIMITED, unreadable: int = 0
 ) -> Played:
-    """Put attempts into their groups; `budget` are the tokens that the model may say in each.
+    """Put attempts into their groups.
 
     A run that went on from a checkpoint plays some steps again: an episode that is there twice
     counts once, as it went the last time.
     """
     latest = list({(attempt.step, attempt.name): attempt for attempt in attempts}.values())
     broken = [one for one in latest if one.stop_reason in _FAULTS]
+    played = [one for one in latest if one.stop_reason not in _FAULTS]
+    cut = [one for one in played if one.cut_off]
+    by_reply = [one for one in cut if _is_reply_cut(one, limits)]
     return Played(
-        _groups(one for one in latest if one.stop_reason not in _FAULTS),
-        Counter(one.stop_reason for one in latest),
-        sum(_is_full(one, budget) for one in latest),
-        broken[-1] if broken else None,
-        unreadable,
+        groups=_groups(played),
+        stops=Counter(one.stop_reason for one in latest),
+        limits=limits,
+        full=sum(_is_short(one, limits.episode) for one in cut) - len(by_reply),
+        reply_cuts=len(by_reply),
+        lengths=tuple(sorted(one.sampled for one in played if not one.cut_off)),
+        broken=broken[-1] if broken else None,
+        unreadable=unreadable,
     )
 
 
@@ -130,11 +155,18 @@ def _groups(attempts: Iterable[Attempt]) -> tuple[Group, ...]:
     )
 
 
-def _is_full(one: Attempt, budget: int | None) -> bool:
-    return one.stop_reason == StopReason.MAX_TOKENS and budget is not None and one.sampled < budget
+def _is_short(one: Attempt, budget: int | None) -> bool:
+    """Whether the model had tokens left to sample in the episode."""
+    return budget is not None and one.sampled < budget
 
 
-def read_played(file: Path, *, summed: bool = False, budget: int | None = None) -> Played:
+def _is_reply_cut(one: Attempt, limits: TokenLimits) -> bool:
+    return (
+        limits.reply is not None and _is_short(one, limits.episode) and one.sampled >= limits.reply
+    )
+
+
+def read_played(file: Path, *, summed: bool = False, limits: TokenLimits = _UNLIMITED) -> Played:
     """What an `episodes.jsonl` holds; nothing where there is none yet.
 
     `summed` tells that functions of the user's are in the rewards.
@@ -148,7 +180,7 @@ def read_played(file: Path, *, summed: bool = False, budget: int | None = None) 
             unreadable += 1
         else:
             found.append(attempt)
-    return played(found, budget=budget, unreadable=unreadable)
+    return played(found, limits=limits, unreadable=unreadable)
 
 
 def attempt_of(line: bytes, *, summed: bool = False) -> Attempt | None:

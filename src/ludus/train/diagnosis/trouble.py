@@ -1,4 +1,4 @@
-"""Verdicts on what hindered a run: numbers that break, faults, entropy, dead groups, cut replies.
+"""Verdicts on what hindered a run: numbers that break, faults, entropy, dead groups.
 
 Pure rules. Each gives a verdict, or None where it does not hold.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from statistics import median
 
-from ludus.data.episode import StopReason
 from ludus.train.diagnosis.course import (
     Course,
     Line,
@@ -20,7 +19,7 @@ from ludus.train.diagnosis.course import (
 )
 from ludus.train.diagnosis.figures import share
 from ludus.train.diagnosis.played import Played
-from ludus.train.diagnosis.verdict import Case, Verdict, problem
+from ludus.train.diagnosis.verdict import Case, Verdict, note, problem
 
 UNSCORED = 0.02
 """The share of episodes that faults may end: each one makes its group smaller, and costs time."""
@@ -38,19 +37,12 @@ COLLAPSED = 0.02
 """Nats for each token: at this entropy nearly all attempts at a task are the same."""
 LOST = 0.1
 """Entropy beside that at the beginning, below which there is nothing left to explore with."""
+FALL = 0.5
+"""Of the entropy at the beginning: what is above it has not fallen, however low it is."""
 LOW = 0.5
 """Of the best reward. Above it a policy may well have become sure because it is right."""
 DEAD_GROUPS = 0.6
 """The share of equal groups that makes a run mostly idle."""
-CUT = 0.2
-"""The share of episodes at a limit: one in five is no accident, and is scored for its length."""
-
-
-_RAMBLING = ", unless the model rambles: then a warm start teaches it to end"
-_NO_ROOM = (
-    "use fewer --max-turns, tasks that show less (--task), or a model that reads more: with more "
-    "tokens they would not go on"
-)
 
 
 def unstable(course: Course) -> Verdict | None:
@@ -116,6 +108,18 @@ def unscored(course: Course, played: Played) -> Verdict | None:
     )
 
 
+def unseeded(course: Course) -> Verdict | None:
+    part = mean(course.lines, "unseeded")
+    if not part:
+        return None
+    return note(
+        "unseeded groups",
+        finding=f"in {share(part)} of groups the attempts were at different tasks, because the "
+        "environment ignores its seed: what sets them apart is partly the luck of the task",
+        advice="let its reset draw everything from the seed, or use a larger --group-size",
+    )
+
+
 def _line(message: str) -> str:
     """A fault's words as the end of a sentence."""
     words = " ".join(message.split())
@@ -123,24 +127,53 @@ def _line(message: str) -> str:
 
 
 def entropy_collapse(case: Case) -> Verdict | None:
-    """By the middle of the run, and to its end, while there was much left to gain."""
+    """It fell by the middle of the run, and stayed low, while there was much left to gain."""
+    found = _entropies(case)
+    if found is None or not _is_low_reward(case):
+        return None
+    begins, middle, ends = found
+    low = max(middle, ends)
+    if low > max(COLLAPSED, LOST * begins) or low > FALL * begins:
+        return None
     lines = case.course.lines
-    key = entropy_key(lines)
-    begins, ends = case.begins(key), case.ends(key)
-    half, edge = len(lines) // 2, case.course.edge
-    middle = mean(lines[max(0, half - edge) : half], key)
-    if begins is None or ends is None or middle is None:
-        return None
-    gone = max(middle, ends) <= max(COLLAPSED, LOST * begins)
-    scale = case.change.scale
-    if not gone or scale.blank or scale.place(case.change.final) > LOW:
-        return None
     return problem(
         "entropy collapse",
         finding=f"entropy went from {begins:.2g} to {middle:.2g} by step "
-        f"{step_of(lines[half - 1]):,}: attempts hardly differ, and reward is still low",
+        f"{step_of(lines[len(lines) // 2 - 1]):,}: attempts hardly differ, and reward is still low",
         advice="use a lower --learning-rate or a higher --temperature",
     )
+
+
+def low_entropy(case: Case) -> Verdict | None:
+    """It was low from the beginning: training did not do that."""
+    found = _entropies(case)
+    if found is None or max(found) > COLLAPSED or not _is_low_reward(case):
+        return None
+    if entropy_collapse(case) is not None:
+        return None
+    begins, _, ends = found
+    return problem(
+        "low entropy",
+        finding=f"entropy was {begins:.2g} at the beginning and {ends:.2g} at the end: attempts at "
+        "a task hardly differ, so that there is little to learn from",
+        advice="use a higher --temperature, or a warm start that was trained for fewer epochs",
+    )
+
+
+def _entropies(case: Case) -> tuple[float, float, float] | None:
+    """At the beginning, in the middle and at the end of the run."""
+    lines = case.course.lines
+    key, half, edge = entropy_key(lines), len(lines) // 2, case.course.edge
+    begins, ends = case.begins(key), case.ends(key)
+    middle = mean(lines[max(0, half - edge) : half], key)
+    if begins is None or ends is None or middle is None:
+        return None
+    return begins, middle, ends
+
+
+def _is_low_reward(case: Case) -> bool:
+    scale = case.change.scale
+    return not scale.blank and scale.place(case.change.final) <= LOW
 
 
 def dead_groups(case: Case) -> Verdict | None:
@@ -159,31 +192,3 @@ def dead_groups(case: Case) -> Verdict | None:
         advice="use more attempts at each task (--group-size), tasks of another difficulty "
         "(--task), or --equal resample",
     )
-
-
-def cut_off(case: Case) -> Verdict | None:
-    part = case.ends("cut")
-    if part is None or part < CUT:
-        return None
-    limit, advice = _limit(case.played)
-    return problem(
-        "cut off",
-        finding=f"{share(part)} of episodes at the end of the run ended at {limit}",
-        advice=advice,
-    )
-
-
-def _limit(played: Played) -> tuple[str, str]:
-    """The limit that most episodes ended at, and what to do about it."""
-    tokens = played.stops.get(StopReason.MAX_TOKENS, 0) - played.full
-    turns = played.stops.get(StopReason.MAX_TURNS, 0)
-    if played.full > max(tokens, turns):
-        return "the end of the model's context", _NO_ROOM
-    if tokens == turns:
-        return (
-            "the limit of tokens or turns",
-            f"raise --max-episode-tokens or --max-turns{_RAMBLING}",
-        )
-    if tokens > turns:
-        return "the limit of tokens", f"raise --max-episode-tokens{_RAMBLING}"
-    return "the limit of turns", f"raise --max-turns{_RAMBLING}"
