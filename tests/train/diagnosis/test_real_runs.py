@@ -98,7 +98,8 @@ def test_a_run_whose_tasks_cannot_be_read_ends_at_once_and_says_why(
 def test_tasks_that_cannot_be_read_are_nobodys_zero(model: str, tmp_path: Path) -> None:
     grpo(f"{HERE}:EndlessAtTimes", model, tmp_path / "out", trying(groups=4))
     run = read_run(tmp_path / "out")
-    last, verdict = run.played.broken, run.diagnosis().verdicts[0]
+    last, (cut, verdict, *_) = run.played.broken, run.diagnosis().verdicts
+    assert cut.name == "cut off" and "--max-episode-tokens" in cut.advice
     assert verdict.name == "unscored episodes" and "the model reads 2,048 at most" in str(verdict)
     assert last is not None and last.fault is not None and last.fault.where == "model"
     assert set(run.played.stops) == {"broken", "max_tokens"} and run.played.full == 0

@@ -167,15 +167,9 @@ def cut_short(part: float, steps: int, **more: Any) -> tuple[list[dict[str, Any]
         line.update(more)
         if part == 1:
             del line["format"]
-    cut = {"stop_reason": "max_tokens", "sampled": 16}
-    whole = {"sampled": 12}
-    return lines, played(
-        (
-            one._replace(**(cut if at % 10 < 10 * part else whole))
-            for at, one in enumerate(attempts)
-        ),
-        limits=TokenLimits(episode=16),
-    )
+    ends: list[dict[str, Any]] = [{"stop_reason": "max_tokens", "sampled": 16}, {"sampled": 12}]
+    told = (one._replace(**ends[at % 10 >= 10 * part]) for at, one in enumerate(attempts))
+    return lines, played(told, limits=TokenLimits(episode=16))
 
 
 @pytest.mark.parametrize("steps", [3, 40])

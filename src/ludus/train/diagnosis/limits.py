@@ -74,9 +74,7 @@ def _lengths(lengths: Sequence[int]) -> str:
     if not lengths:
         return ""
     middle, long = lengths[len(lengths) // 2], lengths[int(0.95 * (len(lengths) - 1))]
-    return (
-        f"; complete ones had {middle:,} tokens at the median and {long:,} at the 95th percentile"
-    )
+    return f"; complete ones had {middle:,} tokens at the median, {long:,} at the 95th percentile"
 
 
 def out_of_turns(case: Case) -> Verdict | None:

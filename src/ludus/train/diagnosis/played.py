@@ -161,9 +161,8 @@ def _is_short(one: Attempt, budget: int | None) -> bool:
 
 
 def _is_reply_cut(one: Attempt, limits: TokenLimits) -> bool:
-    return (
-        limits.reply is not None and _is_short(one, limits.episode) and one.sampled >= limits.reply
-    )
+    reached = limits.reply is not None and one.sampled >= limits.reply
+    return reached and _is_short(one, limits.episode)
 
 
 def read_played(file: Path, *, summed: bool = False, limits: TokenLimits = _UNLIMITED) -> Played:
