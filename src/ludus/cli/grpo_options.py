@@ -88,6 +88,14 @@ EvalEpisodes = Annotated[
     int | None, typer.Option(help="Episodes of such a test.", show_default="64")
 ]
 EarlyStop = Annotated[bool, typer.Option("--early-stop", help="End when nothing is left to learn.")]
+AllowUnseeded = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unseeded",
+        help="Train also on environments that ignore their seed: attempts at different tasks are "
+        "compared.",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Which tasks, and what is sampled.")]
 
 

@@ -48,6 +48,7 @@ def grpo(
     eval_every: own.EvalEvery = None,
     eval_episodes: own.EvalEpisodes = None,
     early_stop: own.EarlyStop = False,
+    allow_unseeded: own.AllowUnseeded = False,
     rollouts: own.Player = own.Rollouts.FAST,
     vllm: own.Served = None,
     lora: options.Lora = False,
@@ -103,6 +104,7 @@ def grpo(
         eval_every=eval_every,
         eval_episodes=eval_episodes,
         early_stop=early_stop,
+        allow_unseeded=allow_unseeded,
         rollouts=rollouts,
         vllm=vllm,
         lora=lora_of(

@@ -37,7 +37,7 @@ _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate")
 _BLOCK = 1 << 20
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
-FREE = frozenset({"device", "report_to", "checkpoint_every", "compile"})
+FREE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})
 """Settings that may differ when a run goes on: they decide where and how fast, not what."""
 
 

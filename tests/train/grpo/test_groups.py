@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from ludus.train.grpo.groups import in_groups, is_equal
 from ludus.train.grpo.tasks import spare
 from ludus.train.grpo.trainer import worthwhile
 from train.grpo.trials import FLAT, PICK, tried
-from train.lessons import curve
+from train.lessons import Seen, curve
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,9 @@ def test_all_members_of_a_group_have_the_same_task(model: Path, tmp_path: Path) 
     assert len({episode.group_id for episode in played}) == 4
 
 
+FICKLE = "train.grpo.test_groups:Fickle"
+
+
 class Fickle(ToolEnvironment):
     """Does not care for its seed."""
 
@@ -80,8 +84,21 @@ class Fickle(ToolEnvironment):
 
 
 def test_an_environment_that_ignores_its_seed_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="shows different tasks for the same seed"):
-        grpo("train.grpo.test_groups:Fickle", str(model), tmp_path / "out", tried())
+    with pytest.raises(RunError, match=r"different tasks for the same seed.*--allow-unseeded"):
+        grpo(FICKLE, str(model), tmp_path / "out", tried())
+
+
+@pytest.mark.parametrize("rollouts", ["fast", "trl"])
+def test_it_can_be_trained_on_when_the_user_says_so_and_the_log_marks_its_groups(
+    rollouts: Any, model: Path, tmp_path: Path
+) -> None:
+    seen, settings = Seen(), tried(allow_unseeded=True, rollouts=rollouts)
+    spec = f"{FICKLE}=0.5,{PICK}=0.5"
+    assert grpo(spec, str(model), tmp_path / "out", settings, watch=seen).steps == 2
+    shares = [line["unseeded"] for line in curve(tmp_path / "out")]
+    assert shares == [0.5, 0.5], "one of two groups is of the environment that ignores its seed"
+    (warning,) = (words for words in seen.words if "different tasks for the same seed" in words)
+    assert warning.startswith(FICKLE)
 
 
 def test_equal_groups_are_left_out_of_a_step(model: Path, tmp_path: Path) -> None:

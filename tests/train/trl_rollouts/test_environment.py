@@ -81,8 +81,11 @@ def test_a_row_may_carry_the_arguments_of_reset_and_must_carry_a_seed() -> None:
     assert env.reset(seed=1, goal=None) != "Reach 7."
     narrow = environment_factory(COUNTER, columns=["other"])()
     assert narrow.reset(seed=1, goal=7) == env.reset(seed=1)
-    with pytest.raises(BadSetting, match="no seed"):
+    with pytest.raises(BadSetting, match=r"no seed.*allow_unseeded"):
         env.reset(goal=7)
+    unseeded = environment_factory(COUNTER, allow_unseeded=True)()
+    with pytest.warns(UserWarning, match="no seed"):
+        assert unseeded.reset(goal=7) == "Reach 7."
 
 
 def test_a_mistake_of_the_models_is_answered_and_costs_nothing_else() -> None:

@@ -169,6 +169,16 @@ def test_a_group_that_was_shown_different_tasks_is_refused(tmp_path: Path, polic
         )
 
 
+def test_it_is_played_all_the_same_where_that_is_allowed(tmp_path: Path, policy: Policy) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"])
+    moody = "train.trl_rollouts.worlds:Moody"
+    function = rollout_func(moody, limits=Limits(max_turns=1), allow_unseeded=True)
+    with pytest.warns(UserWarning, match="different tasks for the same seed"):
+        assert len(function(["x"] * 2, trainer)["episodes"]) == 2
+    function(["x"] * 2, trainer)
+    assert trainer._metrics["train"]["unseeded"] == [1.0, 1.0]
+
+
 def test_sessions_are_kept_for_the_next_batch_and_given_back_at_the_end(
     tmp_path: Path, policy: Policy
 ) -> None:

@@ -5,7 +5,9 @@ Pure functions over rewards and episodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ludus.data.episode import Episode, digest_of
@@ -39,12 +41,40 @@ def opening_of(episode: Episode) -> int | None:
     return digest_of("\n".join(shown))
 
 
-def refuse_unlike(openings: Sequence[int | None], size: int, names: Sequence[str]) -> None:
-    """Members of a group are compared, so they must have had the same task."""
-    pairs = zip(in_groups(openings, size), in_groups(names, size), strict=True)
-    for shown, group in pairs:
-        if len({each for each in shown if each is not None}) > 1:
+@dataclass(slots=True)
+class SeedCheck:
+    """Members of a group are compared, so they must have had the same task.
+
+    An environment that ignores its seed gives each member another one. That is refused, or where
+    it is allowed, a warning is given once.
+    """
+
+    allow: bool = False
+    warn: Callable[[str], None] = warnings.warn
+    _warned: bool = False
+
+    def __call__(
+        self, openings: Sequence[int | None], names: Sequence[str], size: int
+    ) -> dict[str, float]:
+        """The share of groups with different tasks, as the log has it where that is allowed."""
+        groups = zip(in_groups(openings, size), in_groups(names, size), strict=True)
+        unseeded = [members[0] if _differ(shown) else None for shown, members in groups]
+        name = next((each for each in unseeded if each is not None), None)
+        if name is not None and not self.allow:
             raise RunError(
-                f"{group[0]} shows different tasks for the same seed, so that attempts at them "
-                "cannot be compared. Let its reset draw everything from the seed."
+                f"{name} shows different tasks for the same seed, so that attempts at them cannot "
+                "be compared. Let its reset draw everything from the seed, or train on it all the "
+                "same with --allow-unseeded (in Python allow_unseeded=True)."
             )
+        if name is not None and not self._warned:
+            self._warned = True
+            self.warn(
+                f"{name} shows different tasks for the same seed: groups compare attempts at "
+                "different tasks, so that part of every advantage is the luck of the task"
+            )
+        share = sum(each is not None for each in unseeded) / len(unseeded)
+        return {"unseeded": share} if self.allow else {}
+
+
+def _differ(shown: Sequence[int | None]) -> bool:
+    return len({each for each in shown if each is not None}) > 1

@@ -16,7 +16,7 @@ from ludus.errors import RunError
 from ludus.rollout.breaker import HOPELESS, LASTING
 from ludus.rollout.plan import Plan
 from ludus.train.grpo.figures import asked_for, decoded, figures_of
-from ludus.train.grpo.groups import in_groups, is_equal, opening_of, refuse_unlike
+from ludus.train.grpo.groups import SeedCheck, in_groups, is_equal, opening_of
 from ludus.train.grpo.learner import Learner
 from ludus.train.grpo.rewards import Rewards
 from ludus.train.grpo.settings import GrpoSettings
@@ -42,6 +42,7 @@ class Rollouts:
     """How many tasks the run has; behind them come those that replace others."""
     keep: Keep
     """Given every episode that was played, in the first process."""
+    check_seeds: SeedCheck = field(default_factory=SeedCheck)
     played: list[Episode] = field(default_factory=list)
     """This process's part of the newest step, in the order in which it was asked for."""
     fruitless: int = 0
@@ -76,11 +77,11 @@ class Rollouts:
         self.played = self._play(indices)
         everybodys = self.world.everywhere(self.played)
         self._refuse_hopeless(everybodys)
-        equal, found = self._equal(), figures_of(everybodys)
+        (equal, unseeded), found = self._equal(), figures_of(everybodys)
         if self.settings.equal == "resample":
             found |= asked_for(everybodys)
             found["resampled"] = float(self._replaced(equal, members, step))
-        return found | {"equal": sum(equal) / len(equal)}
+        return found | unseeded | {"equal": sum(equal) / len(equal)}
 
     def _play(self, indices: Sequence[int]) -> list[Episode]:
         # What fails in one process is everybody's end, and is told by the first.
@@ -113,13 +114,14 @@ class Rollouts:
         tasks = {episode.group_id for episode in episodes}
         return len(tasks) == 1 or (self.works and all(fault.kind in LASTING for fault in faults))
 
-    def _equal(self) -> list[bool]:
-        """For each group of the step, whether nothing can be learned from it."""
+    def _equal(self) -> tuple[list[bool], dict[str, float]]:
+        """For each group of the step, whether nothing can be learned from it; and what
+        `check_seeds` found."""
         size = self.settings.group_size
         facts = [(each.reward, opening_of(each), each.environment) for each in self.played]
         rewards, openings, names = zip(*self.world.everywhere(facts), strict=True)
-        refuse_unlike(openings, size, names)
-        return [is_equal(group) for group in in_groups(rewards, size)]
+        unseeded = self.check_seeds(openings, names, size)
+        return [is_equal(group) for group in in_groups(rewards, size)], unseeded
 
     def _replaced(self, equal: Sequence[bool], members: Sequence[int], step: int) -> int:
         """Try other tasks in place of those groups; how many were found that teach something."""
@@ -133,7 +135,7 @@ class Rollouts:
             old = dict(zip(places, (self.played[place] for place in places), strict=True))
             for place, episode in zip(places, self._play(indices), strict=True):
                 self.played[place] = episode
-            flags = self._equal()
+            flags, _ = self._equal()
             wanting = {group for group in wanting if flags[group]}
             for place in places:
                 if self._group(place) in wanting:

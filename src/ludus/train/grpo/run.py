@@ -23,6 +23,7 @@ from ludus.train import checkpoints, folder, record
 from ludus.train.continuation import carry_out, trained
 from ludus.train.ending import ended
 from ludus.train.grpo.episodes import Episodes
+from ludus.train.grpo.groups import SeedCheck
 from ludus.train.grpo.held_out import HeldOut
 from ludus.train.grpo.job import GrpoJob, job_of
 from ludus.train.grpo.learner import Learner
@@ -153,7 +154,10 @@ def _by_ludus(
 ) -> Any:
     settings, weights = job.settings, job.rewards.weights(stage.names)
     count = settings.steps * settings.groups
-    rollouts = Rollouts(stage, plan, settings, job.rewards, job.world, count, episodes.keep)
+    rollouts = Rollouts(
+        stage, plan, settings, job.rewards, job.world, count, episodes.keep,
+        SeedCheck(settings.allow_unseeded, job.watch.say),
+    )  # fmt: skip
     job.config.reward_weights = list(weights.values())
     return trainer_of(
         **made, rollouts=rollouts, rollout_func=rollouts, train_dataset=tasks(count),
@@ -172,6 +176,7 @@ def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
     rolled = trl_parts(
         job.environments, job.settings, rewards=job.rewards, world=job.world, keep=episodes.keep,
         agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,
+        warn=job.watch.say,
     )  # fmt: skip
     job.config.reward_weights = list(rolled.weights.values())
     trainer = trainer_of(**made, rollouts=None, **rolled.parts)

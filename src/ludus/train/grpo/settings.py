@@ -57,6 +57,8 @@ class GrpoSettings(Shared):
     eval_episodes: int = 64
     early_stop: bool = False
     """End when nothing is left to learn."""
+    allow_unseeded: bool = False
+    """Train also on environments that ignore their seed, with a warning."""
     task: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of reset for every episode."""
     system_prompt: str | None = SYSTEM_PROMPT

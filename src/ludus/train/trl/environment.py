@@ -7,6 +7,7 @@ the calls of a model are found in what it wrote is TRL's business.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ class Played:
     _task: JsonObject
     _columns: frozenset[str]
     _patience: float
+    _allow_unseeded: bool
     _tools: tuple[ToolSpec, ...]
     _has_eyes = True
     """Whether the model that plays takes pictures."""
@@ -46,11 +48,20 @@ class Played:
         given = {name: row[name] for name in self._columns & row.keys() if row[name] is not None}
         task = {**self._place.variant_task, **self._task, **given}
         if "seed" not in task:
+            self._refuse_or_warn()
+        return self._shown(run_sync(self._session.begin(task)))
+
+    def _refuse_or_warn(self) -> None:
+        if not self._allow_unseeded:
             raise BadSetting(
                 "The rows have no seed, so that the attempts of one group would be at different "
-                "tasks. Give them a column `seed`, or make them with ludus.train.trl.tasks."
+                "tasks. Give them a column `seed`, make them with ludus.train.trl.tasks, or allow "
+                "it with allow_unseeded=True."
             )
-        return self._shown(run_sync(self._session.begin(task)))
+        # Python shows a warning once for each place that it comes from.
+        warnings.warn(
+            "The rows have no seed: groups compare attempts at different tasks.", stacklevel=3
+        )
 
     def _call(self, tool: str, arguments: Mapping[str, Any]) -> Shown:
         try:
@@ -90,6 +101,7 @@ def environment_factory(
     columns: Sequence[str] | None = None,
     patience: float = 60.0,
     rewarded: bool = True,
+    allow_unseeded: bool = False,
 ) -> Any:
     """The class that TRL's GRPOTrainer takes as `environment_factory`; for a mix, one for each.
 
@@ -108,11 +120,15 @@ def environment_factory(
             that the environment declares.
         patience: seconds for which a server that is gone is waited for between two episodes.
         rewarded: whether the class has `get_reward`.
+        allow_unseeded: take rows without a seed, with a warning: the attempts of a group are then
+            at different tasks.
     """
     mix = parse_mix(environment) if isinstance(environment, str) else environment
     places = run_sync(find_places(mix, base_url=base_url, token=token))
     base = Rewarded if rewarded else Played
-    shared = {"_task": dict(task or {}), "_patience": patience}
+    shared = {
+        "_task": dict(task or {}), "_patience": patience, "_allow_unseeded": allow_unseeded,
+    }  # fmt: skip
     made = {
         spec: _class_at(place, base, _declared(place, spec) if columns is None else columns, shared)
         for spec, place in places.items()

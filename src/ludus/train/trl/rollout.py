@@ -26,7 +26,7 @@ from ludus.policy.dialect import dialect_of
 from ludus.policy.load import Policy
 from ludus.rollout.loop import SYSTEM_PROMPT, Limits
 from ludus.train.grpo.config import GENERATED
-from ludus.train.grpo.groups import opening_of, refuse_unlike
+from ludus.train.grpo.groups import SeedCheck, opening_of
 from ludus.train.grpo.learner import Learner
 from ludus.train.grpo.rollout import handed
 from ludus.train.grpo.settings import GrpoSettings
@@ -48,6 +48,7 @@ def rollout_func(
     seed: int = 0,
     base_url: str | None = None,
     token: str | None = None,
+    allow_unseeded: bool = False,
 ) -> Callable[[Sequence[Any], Any], dict[str, Any]]:
     """What TRL's GRPOTrainer takes as `rollout_func`.
 
@@ -63,6 +64,8 @@ def rollout_func(
             the trainer's `max_completion_length`.
         task: arguments of reset for every episode.
         base_url: where a single environment is served, if not in this process.
+        allow_unseeded: train also on environments that ignore their seed, with a warning; the
+            trainer's metric `unseeded` is then the share of groups at different tasks.
     """
     mix = parse_mix(environment) if isinstance(environment, str) else environment
 
@@ -76,14 +79,21 @@ def rollout_func(
             token=token,
         )
 
-    return _Rollouts(staged, limits, seed)
+    return _Rollouts(staged, limits, seed, SeedCheck(allow_unseeded))
 
 
 class _Rollouts:
     """Keeps its sessions from one batch to the next; they are closed when it is forgotten."""
 
-    def __init__(self, staged: Callable[[Limits], Stage], limits: Limits | None, seed: int) -> None:
+    def __init__(
+        self,
+        staged: Callable[[Limits], Stage],
+        limits: Limits | None,
+        seed: int,
+        check_seeds: SeedCheck,
+    ) -> None:
         self._staged, self._limits, self._seed = staged, limits, seed
+        self._check_seeds = check_seeds
         self._stage: Stage | None = None
         self._tried = (0, 0)
         """The step at which an evaluation was, and how many groups it has played there."""
@@ -108,10 +118,15 @@ class _Rollouts:
             episodes = stage.play(plan, indices)
         finally:
             trainer.model.train(training)
-        _check(world.everywhere(episodes), size)
+        for name, share in self._unseeded(world.everywhere(episodes), size).items():
+            trainer._metrics["train" if training else "eval"][name].append(share)
         rewards = [episode.reward for episode in episodes]
         rows = handed(episodes, trainer.processing_class.pad_token_id)
         return {**rows, "env_reward": rewards, "episodes": episodes}
+
+    def _unseeded(self, episodes: Sequence[Episode], size: int) -> dict[str, float]:
+        names = [episode.environment for episode in episodes]
+        return self._check_seeds([opening_of(episode) for episode in episodes], names, size)
 
     def _evaluated(self, trainer: Any, groups: int) -> int:
         """Groups of the same evaluation that came before these."""
@@ -167,11 +182,6 @@ def _named(prompt: Any) -> re.Match[str] | None:
     if isinstance(prompt, list):
         prompt = prompt[-1].get("content") if prompt else None
     return _NUMBER.fullmatch(prompt.strip()) if isinstance(prompt, str) else None
-
-
-def _check(episodes: Sequence[Episode], size: int) -> None:
-    names = [episode.environment for episode in episodes]
-    refuse_unlike([opening_of(episode) for episode in episodes], size, names)
 
 
 def _learner(stage: Stage) -> Learner:

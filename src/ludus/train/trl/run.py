@@ -7,6 +7,7 @@ rollouts. What becomes of groups that teach nothing is the trainer's business, a
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from ludus.data.lines import episode_id
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mix
 from ludus.train.grpo.figures import figures_of
-from ludus.train.grpo.groups import in_groups, is_equal, opening_of, refuse_unlike
+from ludus.train.grpo.groups import SeedCheck, in_groups, is_equal, opening_of
 from ludus.train.grpo.rewards import Rewards
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.trl.environment import Played, environment_factory, offer_exactly, tools_of
@@ -41,6 +42,7 @@ def trl_parts(
     run_id: str,
     base_url: str | None = None,
     token: str | None = None,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> TrlRollouts:
     """What a trainer needs to play with TRL's loop.
 
@@ -51,7 +53,8 @@ def trl_parts(
         environments, base_url=base_url, token=token, task=settings.task, rewarded=False
     )
     kinds = tuple(made.values()) if isinstance(made, dict) else (made,)
-    scoring = Scoring(settings, rewards, world, keep, agent, run_id)
+    check_seeds = SeedCheck(settings.allow_unseeded, warn)
+    scoring = Scoring(settings, rewards, world, keep, agent, run_id, check_seeds)
     weights = rewards.weights([kind.__name__ for kind in kinds])
     rows = tasks(
         environments,
@@ -104,6 +107,7 @@ class Scoring:
     keep: Keep
     agent: JsonObject
     run_id: str
+    check_seeds: SeedCheck
     tokens: list[Tokens] | None = None
     """Of the newest batch, where somebody watches the trainer."""
     _batch: Any = None
@@ -165,8 +169,9 @@ class Scoring:
             self.keep(episodes)
         size = self.settings.group_size
         names = [episode.environment for episode in episodes]
-        refuse_unlike([opening_of(episode) for episode in episodes], size, names)
+        unseeded = self.check_seeds([opening_of(each) for each in episodes], names, size)
         groups = in_groups([episode.reward for episode in episodes], size)
         equal = sum(is_equal(group) for group in groups) / len(groups)
-        for name, value in {**figures_of(episodes), "equal": equal, "time/rollout": took}.items():
+        found = {**figures_of(episodes), **unseeded, "equal": equal, "time/rollout": took}
+        for name, value in found.items():
             log(name, value)
