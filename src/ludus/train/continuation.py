@@ -11,7 +11,7 @@ from typing import Any
 
 from ludus.errors import BadSetting, LudusError, RunError
 from ludus.policy.meanwhile import changing_shapes
-from ludus.train import folder, record
+from ludus.train import checkpoints, folder, record
 from ludus.train.ending import outcome_of
 from ludus.train.job import Job
 from ludus.train.outcome import Outcome
@@ -24,11 +24,14 @@ Run = Callable[[Training | None], Outcome]
 def carry_out(job: Job, run: Run, *, overwrite: bool) -> Outcome:
     """Begin, go on, or find that nothing is left to do."""
     there, out = _taken_up(job, overwrite=overwrite), job.out
-    if there is not None and there.figures is not None:
+    extends = there is not None and _is_extended(job, there)
+    if there is not None and there.figures is not None and not extends:
         job.watch.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
         if job.world.main:
-            folder.tidy(out)
+            folder.tidy(out, keep_last=job.extensible)
         return outcome_of(out, there.figures, None)
+    if there is not None and extends:
+        _announce_extension(job, there)
     try:
         return run(there)
     except LudusError:
@@ -45,6 +48,27 @@ def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
     known = job.known(there) if there.kind == job.method else {}
     record.refuse_another(job.out, job.about(known))
     return there
+
+
+def _is_extended(job: Job, there: Training) -> bool:
+    return record.fewer_steps(there, job.method, job.settings.as_json()) is not None
+
+
+def _announce_extension(job: Job, there: Training) -> None:
+    """Say what becomes of a run that is asked for more steps; refuse it without a checkpoint."""
+    steps, checkpoint = job.settings.as_json()["steps"], checkpoints.newest(job.out)
+    standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
+    if standing is not None:
+        job.watch.say(
+            f"Extending {job.out} from step {standing.step:,} to {steps:,}: the learning rate "
+            f"follows the schedule of {steps:,} steps from here on"
+        )
+    elif there.figures is not None:
+        raise RunError(
+            f"{job.out} has made its {there.figures.steps:,} steps, and its last checkpoint, which "
+            "has the optimizer's state, is not there any more. To train its model further with a "
+            f"new optimizer, use --model {job.out} and another --output-dir."
+        )
 
 
 def trained(trainer: Any, checkpoint: Path | None) -> None:

@@ -22,11 +22,10 @@ FEW = 5
 
 
 def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
-    step, stopped = trainer.state.global_step, pace.stopped
     resumed = pace.standing.step if pace.standing else None
-    if stopped and step < trainer.state.max_steps:
+    if not is_finished(trainer, pace):
         figures = _figures(job, trainer, pace)
-        return outcome_of(job.out, figures, resumed, stopped)
+        return outcome_of(job.out, figures, resumed, pace.stopped)
     dtype = saved_dtype(job.source)
     save(trainer, job.tokenizer, job.dialect, job.settings, job.source, dtype=dtype, out=job.out)
     figures = _figures(job, trainer, pace)
@@ -35,6 +34,11 @@ def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
         _finish(job, figures)
     job.world.wait()
     return outcome_of(job.out, figures, resumed)
+
+
+def is_finished(trainer: Any, pace: Pace) -> bool:
+    """Whether it made its last step, or ended early because nothing was left to learn."""
+    return not pace.stopped or trainer.state.global_step >= trainer.state.max_steps
 
 
 def _finish(job: Job, figures: Figures) -> None:
@@ -49,7 +53,7 @@ def _finish(job: Job, figures: Figures) -> None:
     (job.out / CARD).write_text(card, encoding="utf-8")
     # With its figures a run is whole: what only a run under way needs goes after that.
     record.finish(job.out, figures, example)
-    folder.tidy(job.out)
+    folder.tidy(job.out, keep_last=job.extensible)
 
 
 def _figures(job: Job, trainer: Any, pace: Pace) -> Figures:

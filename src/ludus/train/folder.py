@@ -119,10 +119,16 @@ def clear(out: Path) -> None:
             _remove(path)
 
 
-def tidy(out: Path) -> None:
-    """Remove what only a run under way needs."""
-    for name in (TOKENS, CHECKPOINTS):
-        _remove(out / name)
+def tidy(out: Path, *, keep_last: bool = False) -> None:
+    """Remove what only a run under way needs; the last checkpoint may be kept, to extend it."""
+    _remove(out / TOKENS)
+    last = newest(out) if keep_last else None
+    if last is None:
+        _remove(out / CHECKPOINTS)
+        return
+    for path in last.parent.iterdir():
+        if path != last:
+            _remove(path)
 
 
 def abandon(out: Path) -> None:

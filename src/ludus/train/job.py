@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ludus.data.tools import JsonObject
 from ludus.errors import BadSetting
@@ -45,6 +45,9 @@ class Job(ABC):
     command: str | None
     eyes: Eyes | None
     """How images are shown to the model, where it sees."""
+    extensible: ClassVar[bool] = False
+    """Whether a finished run goes on when it is asked for more steps; its last checkpoint is kept
+    for that."""
 
     @property
     @abstractmethod

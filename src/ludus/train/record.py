@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -39,6 +39,8 @@ _SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
 FREE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})
 """Settings that may differ when a run goes on: they decide where and how fast, not what."""
+FREE_IN_GRPO = FREE | {"batch_size"}
+"""There a step learns from all its episodes, in however many batches."""
 
 
 def begin(out: Path, about: Mapping[str, Any], *, resumed_from: int | None = None) -> Training:
@@ -50,6 +52,9 @@ def begin(out: Path, about: Mapping[str, Any], *, resumed_from: int | None = Non
     there = read(out) if resumed_from is not None else None
     resumes = (*there.resumed_from, resumed_from) if there and resumed_from is not None else ()
     given = {key: value for key, value in plain(about).items() if value is not None}
+    if there is not None:
+        fewer = fewer_steps(there, given["kind"], given["settings"])
+        given["extended_from"] = there.extended_from + (() if fewer is None else (fewer,))
     training = Training(
         created_at=there.created_at if there else datetime.now(UTC),
         versions=versions(*_PACKAGES),
@@ -115,12 +120,25 @@ def is_begun(out: Path) -> bool:
     return there.figures is not None or newest(out) is not None or any(lines(out))
 
 
+def fewer_steps(there: Training, kind: str, settings: Mapping[str, Any]) -> int | None:
+    """The steps that a GRPO run was asked for before, where it is now asked for more; else None."""
+    if not there.kind == kind == "grpo":
+        return None
+    before = there.settings["steps"]
+    return int(before) if before < settings["steps"] else None
+
+
 def refuse_another(out: Path, about: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run that was begun with another model, other rows or settings."""
+    """Refuse to go on with a run that was begun with another model, other rows or settings.
+
+    More steps than a GRPO run had are no other settings: it is extended.
+    """
     there = read(out)
     if there is None:
         return
-    lines = list(differences(_asked(there.model_dump()), _asked(plain(about))))
+    extends = fewer_steps(there, about["kind"], about["settings"]) is not None
+    ignored = ("steps",) if extends else ()
+    lines = list(differences(_asked(there.model_dump(), ignored), _asked(plain(about), ignored)))
     if lines:
         more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         raise RunError(
@@ -129,20 +147,21 @@ def refuse_another(out: Path, about: Mapping[str, Any]) -> None:
         )
 
 
-def _asked(about: Mapping[str, Any]) -> JsonObject:
+def _asked(about: Mapping[str, Any], ignored: Collection[str]) -> JsonObject:
     """What decides the weights. The data's path does not: its digest does."""
     rows, played = about.get("data"), about.get("environment")
     data = {"digest": rows["digest"]} if rows else None
+    free = FREE_IN_GRPO if about["kind"] == "grpo" else FREE
     kept = {key: about.get(key) for key in ("kind", "model", "weights", "dialect")}
-    settings = decisive(about["settings"])
+    settings = decisive(about["settings"], free=free | set(ignored))
     return {**kept, "data": data, "environment": played and played["spec"], **settings}
 
 
-def decisive(settings: Mapping[str, Any]) -> JsonObject:
-    """Of `Settings.as_json()`, what decides the weights."""
+def decisive(settings: Mapping[str, Any], *, free: Collection[str] = FREE) -> JsonObject:
+    """Of `Settings.as_json()`, what decides the weights; `free` are those settings that do not."""
     overrides = settings.get("overrides") or {}
     kept = {key: value for key, value in overrides.items() if key not in NEUTRAL}
-    return {key: value for key, value in settings.items() if key not in FREE} | {"overrides": kept}
+    return {key: value for key, value in settings.items() if key not in free} | {"overrides": kept}
 
 
 def append(out: Path, line: Mapping[str, Any]) -> None:

@@ -59,6 +59,9 @@ def provenance(training: Training) -> str:
         **{words: _setting(training.config.get(field)) for field, words in _TOLD},
         "Seed": _number(training.seeds.get("seed")),
         "Went on after step": ", ".join(map(_number, training.resumed_from)),
+        "Extended from a schedule of": ", ".join(
+            f"{steps:,} steps" for steps in training.extended_from
+        ),
         "Devices": _counted(training.devices),
     }
     command = fenced(training.command, "bash") if training.command else ""

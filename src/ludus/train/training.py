@@ -112,5 +112,8 @@ class Training(_Part):
     """One for each process; `facts.devices`."""
     resumed_from: tuple[int, ...] = ()
     """The steps after which it went on, each time that it was stopped."""
+    extended_from: tuple[int, ...] = ()
+    """The steps that were asked for before more were. Up to where it was extended, the learning
+    rate followed the shorter schedule."""
     figures: Figures | None = None
     """None: it is under way, or was stopped."""

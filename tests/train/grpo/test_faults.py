@@ -160,7 +160,7 @@ def an_episode(task: str, fault: Fault | None) -> Episode:
 def test_tasks_that_nobody_can_take_on_end_a_run_when_none_or_no_more_can_be_played() -> None:
     too_long = Fault(kind="RequestRefused", where="model", message="Too long.")
     vain = [an_episode(task, too_long) for task in "ab"]
-    rollouts = Rollouts(*[cast(Any, None)] * 7)
+    rollouts = Rollouts(*[cast(Any, None)] * 6)
     with pytest.raises(RunError, match="Not one of 2 episodes could be played: Too long"):
         rollouts._refuse_hopeless(vain)
     for _ in range(2):

@@ -10,7 +10,7 @@ from ludus.data.episode import StopReason
 from ludus.errors import RunError
 from ludus.train import grpo
 from ludus.train.grpo.groups import in_groups, is_equal
-from ludus.train.grpo.tasks import spare
+from ludus.train.grpo.tasks import FIRST_SPARE, spare
 from ludus.train.grpo.trainer import worthwhile
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve
@@ -43,12 +43,12 @@ def test_rows_that_teach_nothing_only_fill_up_what_must_be_even() -> None:
 
 def test_no_task_takes_the_place_of_two() -> None:
     numbers = [
-        spare(10, step, round, group, groups=3, rounds=2)
+        spare(step, round, group, groups=3, rounds=2)
         for step in range(1, 5)
         for round in range(2)
         for group in range(3)
     ]
-    assert len(set(numbers)) == len(numbers) and min(numbers) >= 10
+    assert len(set(numbers)) == len(numbers) and min(numbers) >= FIRST_SPARE
 
 
 def test_all_members_of_a_group_have_the_same_task(model: Path, tmp_path: Path) -> None:

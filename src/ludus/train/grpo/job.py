@@ -20,7 +20,7 @@ from ludus.train.grpo.rewards import Rewards, rewards_of
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.job import Job, ingredients
 from ludus.train.overrides import without_repeated
-from ludus.train.record import decisive
+from ludus.train.record import FREE_IN_GRPO, decisive
 from ludus.train.sample_task import task_of_episodes
 from ludus.train.training import Example, Played, Training
 from ludus.train.watch import Watch
@@ -37,6 +37,8 @@ class GrpoJob(Job):
     base_url: str | None
     token: str | None
 
+    extensible = True
+
     @property
     def subject(self) -> str:
         return str(self.environments)
@@ -50,8 +52,9 @@ class GrpoJob(Job):
 
     @property
     def run_id(self) -> str:
-        """The same for the same run, so that its episodes have the same names when it goes on."""
-        settings = decisive(self.settings.as_json())
+        """The same for the same run, so that its episodes have the same names when it goes on, or
+        is extended."""
+        settings = decisive(self.settings.as_json(), free=FREE_IN_GRPO | {"steps"})
         return digest({**settings, "model": self.source.name, "environment": self.subject})
 
     def example(self) -> Example | None:

@@ -38,8 +38,6 @@ class Rollouts:
     settings: GrpoSettings
     rewards: Rewards
     world: World
-    tasks: int
-    """How many tasks the run has; behind them come those that replace others."""
     keep: Keep
     """Given every episode that was played, in the first process."""
     check_seeds: SeedCheck = field(default_factory=SeedCheck)
@@ -149,8 +147,7 @@ class Rollouts:
     def _spare(self, place: int, member: int, step: int, round: int) -> int:
         settings = self.settings
         number = spare(
-            self.tasks, step, round, self._group(place), groups=settings.groups,
-            rounds=settings.resamples,
+            step, round, self._group(place), groups=settings.groups, rounds=settings.resamples,
         )  # fmt: skip
         return number * settings.group_size + member
 

@@ -21,7 +21,7 @@ from ludus.policy.quiet import require
 from ludus.rollout.plan import Plan
 from ludus.train import checkpoints, folder, record
 from ludus.train.continuation import carry_out, trained
-from ludus.train.ending import ended
+from ludus.train.ending import ended, is_finished
 from ludus.train.grpo.episodes import Episodes
 from ludus.train.grpo.groups import SeedCheck
 from ludus.train.grpo.held_out import HeldOut
@@ -94,6 +94,8 @@ def _run(job: GrpoJob, there: Training | None, *, overwrite: bool) -> Outcome:
             trainer, pace = _trainer(job, stage, episodes, standing, begin)
         with scoring_where_there_is_loss():
             _trained(job, stage, trainer, checkpoint)
+        if is_finished(trainer, pace):
+            _keep_last(job, trainer)
         return ended(job, trainer, pace)
 
 
@@ -155,7 +157,7 @@ def _by_ludus(
     settings, weights = job.settings, job.rewards.weights(stage.names)
     count = settings.steps * settings.groups
     rollouts = Rollouts(
-        stage, plan, settings, job.rewards, job.world, count, episodes.keep,
+        stage, plan, settings, job.rewards, job.world, episodes.keep,
         SeedCheck(settings.allow_unseeded, job.watch.say),
     )  # fmt: skip
     job.config.reward_weights = list(weights.values())
@@ -231,6 +233,15 @@ def _is_kept(job: GrpoJob, trainer: Any) -> bool:
             checkpoints.sweep(job.out)
         return False
     return True
+
+
+def _keep_last(job: GrpoJob, trainer: Any) -> None:
+    """Make the checkpoint from which a finished run can be extended.
+
+    Within steps that learn from the same episodes there can be none.
+    """
+    if trainer.state.global_step % job.config.num_iterations == 0:
+        _is_kept(job, trainer)
 
 
 def _begin(job: GrpoJob, stage: Stage, standing: Standing | None) -> None:

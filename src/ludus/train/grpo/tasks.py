@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 _WORD = "task "
+FIRST_SPARE = 1_000_000_000
+"""More tasks than any run has, however often it is extended."""
 
 
 def tasks(count: int) -> Any:
@@ -24,7 +26,7 @@ def numbers_of(prompts: Sequence[str]) -> list[int]:
     return [int(prompt.removeprefix(_WORD)) for prompt in prompts]
 
 
-def spare(tasks: int, step: int, round: int, group: int, *, groups: int, rounds: int) -> int:
+def spare(step: int, round: int, group: int, *, groups: int, rounds: int) -> int:
     """The number of a task behind all others, to replace one with: never the same one twice, and
-    the same one when a run is gone on with."""
-    return tasks + (step * rounds + round) * groups + group
+    the same one when a run is gone on with or extended."""
+    return FIRST_SPARE + (step * rounds + round) * groups + group

@@ -60,6 +60,11 @@ class Tried(Checked):
             made = us.lr_scheduler = rise_and_fall(made.optimizer, rising, num_training_steps)
         return made
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        cast(Any, super())._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            follow_schedule(cast(Any, self).lr_scheduler)
+
     def _calculate_rewards(self, *given: Any) -> Any:
         us, rewards = cast(Any, self), cast(Any, super())._calculate_rewards(*given)
         parts = rewards
@@ -117,6 +122,25 @@ def rise_and_fall(optimizer: Any, rising: int, steps: int) -> Any:
         return min((step + 1) / (rising + 1), max(0, steps - step) / max(1, steps - rising))
 
     return LambdaLR(optimizer, share)
+
+
+def follow_schedule(scheduler: Any) -> None:
+    """Set the rate of the next step by the schedule as it is now.
+
+    A checkpoint brings back the rate of the schedule that it was made under. Where a run was
+    extended that is 0, from the end of the shorter one.
+    """
+    from torch.optim.lr_scheduler import LambdaLR
+
+    if not isinstance(scheduler, LambdaLR):
+        return
+    rates = [
+        base * share(scheduler.last_epoch)
+        for base, share in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    ]
+    for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    scheduler._last_lr = rates
 
 
 def total(rewards: Any, weights: Any) -> Any:
