@@ -82,6 +82,14 @@ class RunError(LudusError):
     """A run folder that cannot be used as asked: other settings, another writer, no run at all."""
 
 
+class OutOfMemory(RunError):
+    """The memory of the device does not suffice; `batch_size` is the largest that does, if any."""
+
+    def __init__(self, message: str, *, batch_size: int | None) -> None:
+        super().__init__(message)
+        self.batch_size = batch_size
+
+
 class StoppedEarly(LudusError):
     """A run was ended because nothing worked any more. What was recorded stands."""
 

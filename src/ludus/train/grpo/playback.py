@@ -37,6 +37,11 @@ class Playback:
         self._pool: Any = None
         core.forward = self._run
 
+    def stop(self) -> None:
+        """Forget all graphs, and give the core its own forward pass back."""
+        self._graphs.clear()
+        self._pool, self._core.forward = None, self._forward
+
     def fitting(self, trees: Trees) -> Trees:
         """Filled up to a shape that there is a graph of, or will be."""
         lanes, length = trees.ids.shape

@@ -104,6 +104,12 @@ class Reading:
         dtype = torch.bfloat16 if config.bf16 else torch.float16
         return Playback(core.base_model, dtype, self.pace.watch.say)
 
+    def stop_playback(self) -> None:
+        """Compute the layers as they are from now on."""
+        if self._playback is not None:
+            self._playback.stop()
+        self._playback = None
+
 
 def sees_all(config: Any) -> bool:
     """Whether a model's tokens see all that came before them, and how far away it is.

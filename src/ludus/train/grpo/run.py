@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.environment.mix import Mix, parse_mix
-from ludus.errors import RunError
+from ludus.errors import OutOfMemory, RunError
 from ludus.policy.eyes.tensors import allow_none_seen
 from ludus.policy.load import Policy, ends_of, load_model
 from ludus.policy.preflight import check_model
@@ -210,9 +210,12 @@ def _trained(job: GrpoJob, stage: Stage, trainer: Any, checkpoint: Path | None) 
     """What the environments' servers do wrong must not cost what was learned until then."""
     try:
         trained(trainer, checkpoint)
-    except RunError:
-        begun = trainer.stepped and trainer.state.global_step
-        kept = _is_kept(job, trainer) if begun else True
+    except RunError as error:
+        step = trainer.state.global_step
+        # Several processes keep one together, and only one of them may have run out of memory.
+        alone = isinstance(error, OutOfMemory) and job.world.size > 1
+        due = trainer.stepped and step and step % job.config.num_iterations == 0 and not alone
+        kept = _is_kept(job, trainer) if due else True
         if stage.left is None or not kept:
             raise
         trainer.pace.stopped = stage.left

@@ -10,6 +10,15 @@ from typing import Any, cast
 
 from ludus.errors import BadSetting
 from ludus.policy.eyes.sight import Eyes
+from ludus.train.grpo.memory import (
+    StepStart,
+    largest_batch,
+    longest_rows,
+    out_of_memory,
+    release,
+    room_for_optimizer,
+    smaller_divisors,
+)
 from ludus.train.grpo.pace import GrpoPace
 from ludus.train.grpo.rollout import Rollouts
 from ludus.train.grpo.settings import GrpoSettings
@@ -41,6 +50,10 @@ class Tried(Checked):
     """Of the newest step, for each row of all processes: whether its group teaches nothing."""
     _scored: Any
     """And whether it has a reward at all."""
+    _batch: Any = None
+    """What is being learned from."""
+    _start: StepStart
+    """How the step began that is being made."""
 
     @property
     def _total_train_tokens(self) -> int:
@@ -64,6 +77,52 @@ class Tried(Checked):
         cast(Any, super())._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             follow_schedule(cast(Any, self).lr_scheduler)
+
+    def compute_loss(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
+        self._batch = inputs
+        return cast(Any, super()).compute_loss(model, inputs, *rest, **more)
+
+    def training_step(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
+        import torch
+
+        us, self._batch = cast(Any, self), None
+        if us._step % us.args.gradient_accumulation_steps == 0:
+            self._start = StepStart.of(us)
+        try:
+            return super().training_step(model, inputs, *rest, **more)
+        except torch.OutOfMemoryError:
+            # Told below: as long as it is handled, its frames hold on to the batch's activations.
+            pass
+        fitting = self._largest_batch(model)
+        self._start.restore(us)
+        raise out_of_memory(us.args.per_device_train_batch_size, fitting, us.args.device)
+
+    def _largest_batch(self, model: Any) -> int | None:
+        """The largest batch size with which the batch that failed could be learned from."""
+        us, batch = cast(Any, self), self._batch
+        episodes = us.args.per_device_train_batch_size * us.args.steps_per_generation
+        if batch is None or self.eyes is not None or us.is_deepspeed_enabled or us.is_fsdp_enabled:
+            # Rows cannot be tried by themselves there.
+            half = smaller_divisors(episodes, us.args.per_device_train_batch_size // 2 + 1)
+            return max(half, default=None)
+        us.stop_playback()
+        core = us.accelerator.unwrap_model(model)
+
+        def attempt(size: int) -> None:
+            core.zero_grad(set_to_none=True)
+            room = room_for_optimizer(us)
+            rows = narrowed(batch, longest_rows(batch, size))
+            with us.compute_loss_context_manager():
+                loss = us.compute_loss(core, rows)
+            us.accelerator.backward(loss)
+            del room
+
+        core.zero_grad(set_to_none=True)
+        try:
+            return largest_batch(attempt, smaller_divisors(episodes, len(batch["prompt_ids"])))
+        finally:
+            core.zero_grad(set_to_none=True)
+            release()
 
     def _calculate_rewards(self, *given: Any) -> Any:
         us, rewards = cast(Any, self), cast(Any, super())._calculate_rewards(*given)
