@@ -224,12 +224,13 @@ def test_what_a_template_cannot_render_is_left_out_of_rows_to_train_on_alone(
     some = [
         attempt("silent", messages=(user("q"),)),
         attempt("torn", messages=(user("q"), model("", call("f", "{"))), malformed_calls=1),
+        attempt("cut off", messages=(user("q"), model("", call("f", '{"a'))), tool_calls=0),
         attempt("list", messages=(user("q"), model("", call("f", "[]")))),
         attempt("comma", messages=(user("q"), model("", call("f", '{"a": 1,}')))),
         attempt("fine", messages=(user("q"), model("", call("f", "{}")))),
     ]
     found = reasons(tmp_path / "1", *some)
-    assert found == {"no reply": 1, "malformed call": 3}
+    assert found == {"no reply": 1, "malformed call": 4}
     assert reasons(tmp_path / "2", *some, to="episodes") == {}
 
 

@@ -114,13 +114,17 @@ async def test_a_call_that_is_not_json_is_answered_and_counted_and_the_episode_g
 @pytest.mark.parametrize("half", ['{"number": 5', "{}"], ids=["no JSON", "no argument"])
 async def test_a_call_that_the_token_limit_cut_in_two_is_not_malformed(half: str) -> None:
     cut = raw_call("add", half, finish=Finish.LENGTH)
-    episode = await played(ScriptedAgent(cut), goal=5)
+    twice = Limits(max_turns=2)
+    episode = await played(ScriptedAgent(cut, cut), goal=5, limits=twice)
     assert (episode.stop_reason, episode.cut_off) == (StopReason.MAX_TOKENS, True)
     assert (episode.tool_calls, episode.malformed_calls, episode.format_compliant) == (0, 0, None)
-    later = await played(ScriptedAgent(add(2), cut), goal=5)
+    later = await played(ScriptedAgent(add(2), cut), goal=5, limits=twice)
     assert (later.tool_calls, later.format_compliant, later.cut_off) == (1, True, True)
-    wrong = await played(ScriptedAgent(raw_call("add", half), cut), goal=5)
+    wrong = await played(ScriptedAgent(raw_call("add", half), cut), goal=5, limits=twice)
     assert (wrong.malformed_calls, wrong.format_compliant, wrong.cut_off) == (1, False, True)
+    again = await played(ScriptedAgent(cut, add(5)), goal=5, limits=twice)
+    assert (again.stop_reason, again.reward) == (StopReason.DONE, 1.0), "it may try again"
+    assert (again.tool_calls, again.malformed_calls, again.format_compliant) == (1, 0, True)
 
 
 async def test_a_whole_call_in_a_reply_that_was_cut_off_after_it_is_run() -> None:

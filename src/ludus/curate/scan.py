@@ -60,9 +60,8 @@ _MORE = {
 """What `--where` may also say."""
 _FIRST_REPLY = "list_position(list_transform(messages, lambda m: m.role), 'assistant')"
 _BAD_ARGUMENTS = (
-    "(malformed_calls > 0 OR stop_reason = 'max_tokens') AND "
-    "len(list_filter(flatten(list_transform(messages, lambda m: m.tool_calls)), "
-    "lambda c: trim(c.function.arguments) != '' AND "
+    "malformed_calls > 0 AND len(list_filter(flatten(list_transform(messages, lambda m: "
+    "m.tool_calls)), lambda c: trim(c.function.arguments) != '' AND "
     "json_type(try_cast(c.function.arguments AS JSON)) IS DISTINCT FROM 'OBJECT')) > 0"
 )
 

@@ -170,13 +170,11 @@ class Episode(BaseModel):
     def format_compliant(self) -> bool | None:
         """Whether every complete reply was a call that the environment could take.
 
-        None where the token limit cut off the episode before any reply was complete.
+        None where there was no complete reply, because a token limit cut off all of them.
         """
         if self.malformed_calls or self.stop_reason in _WITHOUT_CALL:
             return False
-        if self.tool_calls:
-            return True
-        return None if self.cut_off else False
+        return True if self.tool_calls else None
 
     def as_line(self) -> bytes:
         try:

@@ -180,6 +180,7 @@ class _Table:
         )
 
     async def turn_by_turn(self, player: Player) -> StopReason:
+        cut = False
         while self.turns < self.limits.max_turns:
             budget = self.budget()
             if budget is not None and budget <= 0:
@@ -189,17 +190,16 @@ class _Table:
             calls = self.hear(reply)
             if not calls:
                 return _silence(reply.finish)
-            malformed = False
             for call in calls:
                 malformed = await self.answer(call)
             if self.score.done:
                 return StopReason.DONE
-            if malformed and reply.finish is Finish.LENGTH:
+            cut = malformed and reply.finish is Finish.LENGTH
+            if cut:
                 # The token limit cut the last call in two: that is no mistake of the model's.
                 self.tool_calls -= 1
                 self.score.malformed_calls -= 1
-                return StopReason.MAX_TOKENS
-        return StopReason.MAX_TURNS
+        return StopReason.MAX_TOKENS if cut else StopReason.MAX_TURNS
 
     def budget(self) -> int | None:
         """How many tokens the next reply may have."""
