@@ -49,7 +49,7 @@ class GrpoEnding(Ending):
 
         found = self._diagnosis(outcome)
         verdicts = found.verdicts if found is not None else ()
-        return [*map(sentence, verdicts), *super().advice(outcome)]
+        return [*map(sentence, verdicts), *_extending(outcome), *super().advice(outcome)]
 
     def _diagnosis(self, outcome: Outcome) -> Diagnosis | None:
         """Made once; None where there is nothing to judge."""
@@ -62,3 +62,17 @@ class GrpoEnding(Ending):
             except RunError:
                 return None
         return self._found
+
+
+def _extending(outcome: Outcome) -> list[str]:
+    """How to go on with a finished run, and what is kept on the disk for it."""
+    from ludus.train.checkpoints import newest
+
+    checkpoint = newest(outcome.folder)
+    if checkpoint is None:
+        return []
+    size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+    return [
+        f"More: the same command with more --steps goes on from {checkpoint}, which holds the "
+        f"optimizer's state ({size / 1e6:,.0f} MB)."
+    ]

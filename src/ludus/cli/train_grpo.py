@@ -72,7 +72,7 @@ def grpo(
     """Teach a model what went best of several attempts, by GRPO.
 
     Attempts at one task are compared with each other. Each of them is kept, and `ludus show OUT`
-    shows it. The same command goes on where it was stopped.
+    shows it. The same command goes on where it was stopped, and with more --steps where it ended.
 
     Examples:
 

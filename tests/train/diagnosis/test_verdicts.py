@@ -181,7 +181,7 @@ def test_a_token_limit_that_is_too_small_is_the_first_cause_and_names_its_option
         : 1 + (steps < 10)
     ]
     assert "100 % of episodes" in found[0].finding and "16 tokens" in found[0].finding
-    assert "--max-episode-tokens 64" in found[0].advice
+    assert "--max-episode-tokens 128" in found[0].advice
 
 
 def test_replies_that_are_complete_tell_how_long_they_are_and_are_judged_by_their_form() -> None:

@@ -18,6 +18,8 @@ CUT = 0.2
 """The share of episodes at a limit: one in five is no accident, and is scored for its length."""
 MOST = 0.5
 """The share of cut-off episodes from which on rewards tell more of the limit than of the model."""
+ROOM_FOR_A_CALL = 128
+"""Tokens below which no limit is advised."""
 _RAMBLING = "unless the model rambles: then a warm start teaches it to end"
 _NO_ROOM = (
     "use fewer --max-turns, tasks that show less (--task), or a model that reads more: with more "
@@ -62,7 +64,7 @@ def _blamed(played: Played, part: float) -> tuple[str, str]:
         limit = _Limit("an episode", "--max-episode-tokens", played.limits.episode)
     if limit.tokens is None:
         return f"the token limit of {limit.words}", f"raise {limit.option}, {_RAMBLING}"
-    more = limit.tokens * (4 if part >= MOST else 2)
+    more = max(ROOM_FOR_A_CALL, limit.tokens * (4 if part >= MOST else 2))
     return (
         f"the limit of {limit.tokens:,} tokens {limit.words}",
         f"raise it to {limit.option} {more}, {_RAMBLING}",
