@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from ludus import Job, ToolEnvironment, collect, episodes, tool
 from ludus.agents.arbitrary import RandomAgent
+from ludus.rollout.progress import Progress
 from ludus.train import GrpoSettings, Settings, grpo, sft
 
 PICK, SLOW = "grpo_world:Pick", "grpo_world:Slow"
@@ -82,6 +83,8 @@ class Clock:
         self.name = name
         self.times: list[float] = []
         self.lines: list[dict[str, Any]] = []
+
+    def phase(self, progress: Progress) -> None: ...
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None: ...
 

@@ -78,7 +78,7 @@ def _rows(data: Path, model: str) -> Any:
     tokenizer = load_tokenizer(model)
     maker = Maker(tokenizer, dialect_of(tokenizer).template, "sft")
     file = Path(tempfile.mkdtemp()) / "rows.arrow"
-    made = tokenize(open_data(data).train, maker, file, say=print).load()
+    made = tokenize(open_data(data).train, maker, file).load()
     return made.select_columns(["input_ids", "labels"])
 
 

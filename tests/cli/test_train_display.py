@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from ludus.cli import training
+from ludus.cli import status, training
 from ludus.cli.ending import Ending
 from ludus.cli.main import Commands
 from ludus.cli.story import Story
@@ -43,7 +43,7 @@ def test_lines_are_plain_where_nobody_watches(capfd: pytest.CaptureFixture[str])
 def test_plain_lines_come_now_and_then(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "EVERY", 0.0)
+    monkeypatch.setattr(status, "LOG_EVERY_S", 0.0)
     with display(as_json=False) as shown:
         shown.begin(10, 3)
         shown.step({**LINE, "step": 4})
@@ -68,7 +68,8 @@ def test_json_lines_hold_every_logged_figure(capfd: pytest.CaptureFixture[str]) 
 
 def test_on_a_terminal_a_bar_is_drawn_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
-    monkeypatch.setattr(training, "console", lambda **_: terminal)
+    for module in (status, training):
+        monkeypatch.setattr(module, "console", lambda **_: terminal)
     with display(as_json=False) as shown:
         shown.begin(10, None)
         shown.step(LINE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ludus.cli import training
+from ludus.cli import status, training
 from ludus.cli.figures import sparkline
 from ludus.cli.grpo_display import GrpoStory, both_ends
 from ludus.cli.training import display
@@ -113,7 +113,8 @@ def drawn(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
     terminal = Console(
         file=to, force_terminal=True, width=width, soft_wrap=True, legacy_windows=False
     )
-    patch.setattr(training, "console", lambda **_: terminal)
+    for module in (status, training):
+        patch.setattr(module, "console", lambda **_: terminal)
     with display(GrpoStory(), as_json=False) as shown:
         shown.begin(150, None)
         for step in range(1, 31):
@@ -161,7 +162,7 @@ def test_elsewhere_it_is_one_line_now_and_then(capfd: pytest.CaptureFixture[str]
 def test_a_step_is_told_when_its_own_figures_are_there(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "EVERY", 0.0)
+    monkeypatch.setattr(status, "LOG_EVERY_S", 0.0)
     with display(GrpoStory(), as_json=False) as shown:
         shown.begin(2, None)
         shown.step({"step": 0, "eval_reward": 0.125})

@@ -39,7 +39,7 @@ def trainer(folder: Path, tokenizer: Any, method: Method, settings: Settings) ->
     """As `ludus.train.run` makes one, over a model that is new."""
     data = open_data(write(folder / "rows.jsonl", SFT if method == "sft" else DPO))
     maker = Maker(tokenizer, dialect_of(tokenizer).template, method)
-    draft = supply.draft(data, maker, folder / "tokens", lambda _: None)
+    draft = supply.draft(data, maker, folder / "tokens")
     where = {"context": 2048, "to": folder / "tokens"}
     fed = supply.supply(draft, data, method, settings, "m", **where)  # type: ignore[arg-type]
     config = made(method, settings, folder)

@@ -30,7 +30,7 @@ def maker(method: Method = "sft") -> Maker:
 
 def made(folder: Path, rows: Any, method: Method = "sft") -> tuple[Tokens, Lines]:
     split = Lines(write(folder / "rows.jsonl", rows))
-    return tokenize(split, maker(method), folder / "rows.arrow", say=lambda _: None), split
+    return tokenize(split, maker(method), folder / "rows.arrow"), split
 
 
 def checked(folder: Path, rows: Any, max_length: int, method: Method = "sft") -> None:
@@ -71,7 +71,7 @@ def test_a_bad_row_is_told_by_its_place_from_another_process_too(
 
 def test_only_so_many_rows_are_read_as_are_asked_for(tmp_path: Path) -> None:
     split = Lines(write(tmp_path / "rows.jsonl", map(sft_row, range(9))))
-    found = tokenize(split, maker(), tmp_path / "a", say=lambda _: None, at_most=4)
+    found = tokenize(split, maker(), tmp_path / "a", at_most=4)
     assert found.read == len(found.load()) == 4
 
 
@@ -88,7 +88,7 @@ def test_rows_that_the_template_refuses_are_refused_with_its_words(tmp_path: Pat
     split = Lines(write(tmp_path / "rows.jsonl", [sft_row(1), odd]))
     tokenizer = of_family("gemma")
     under = Maker(tokenizer, tokenizer.chat_template, "sft")
-    found = tokenize(split, under, tmp_path / "rows.arrow", say=lambda _: None)
+    found = tokenize(split, under, tmp_path / "rows.arrow")
     assert len(found.load()) + len(found.refused) == 2
     number, why = found.refused[-1]
     shape = shape_of(found.load(), "sft")

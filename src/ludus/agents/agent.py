@@ -90,6 +90,16 @@ class Agent(ABC):
         return None
 
     @property
+    def local_model(self) -> str | None:
+        """The model that it loads into this process, which takes a while; None: none."""
+        return None
+
+    @property
+    def sampled_tokens(self) -> int | None:
+        """Tokens that a local model has sampled so far, those of unfinished replies included."""
+        return None
+
+    @property
     def pause(self) -> float:
         """Seconds that its provider has asked everybody to wait from now on."""
         return 0.0

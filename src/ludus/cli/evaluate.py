@@ -162,29 +162,24 @@ def _run(job: Job, candidates: list[Candidate], *, as_json: bool, **settings: An
     from ludus.cli.progress import display
     from ludus.cli.running import Interrupts, run_async
     from ludus.evaluate import evaluate as play_all
+    from ludus.rollout.progress import Progress
 
-    @contextmanager
-    def watch(label: str) -> Iterator[Reporter]:
-        # Anew for each: between two candidates Ctrl-C is what it always is.
-        with (
-            display(as_json=as_json) as shown,
-            Interrupts(shown, lambda: _announce(label, as_json=as_json)) as reporter,
-        ):
-            yield reporter
+    with display(as_json=as_json) as shown:
 
-    try:
-        return run_async(play_all(job, candidates, watch=watch, **settings))
-    except LudusError as error:
-        display(as_json=as_json).failed(str(error))
-        raise
+        @contextmanager
+        def watch(label: str) -> Iterator[Reporter]:
+            # Anew for each: between two candidates Ctrl-C is what it always is.
+            shown.label = label
+            with Interrupts(shown, shown.announce) as reporter:
+                yield reporter
 
-
-def _announce(label: str, *, as_json: bool) -> None:
-    """Who is about to play; nobody is announced who has played already."""
-    if as_json:
-        typer.echo(json.dumps({"event": "candidate", "label": label}))
-    else:
-        typer.echo(f"{label} plays", err=True)
+        local = any(candidate.model is not None for candidate in candidates)
+        shown.phase(Progress("Checking the candidates", in_log=local))
+        try:
+            return run_async(play_all(job, candidates, watch=watch, **settings))
+        except LudusError as error:
+            shown.failed(str(error))
+            raise
 
 
 def _tell(found: Evaluation, *, as_json: bool) -> None:

@@ -39,6 +39,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def approximate(seconds: float) -> str:
+    """An estimate of a time: 42 -> ~42 s; 200 -> ~3 min; 5000 -> ~1 h 23 min."""
+    if seconds < 99.5:
+        return f"~{round(seconds)} s"
+    minutes = round(seconds / 60)
+    hours, rest = divmod(minutes, 60)
+    return f"~{hours} h {rest} min" if hours else f"~{minutes} min"
+
+
 def speed(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 

@@ -1,4 +1,4 @@
-"""How a run shows itself: drawn on a terminal, in lines elsewhere, as JSON if asked."""
+"""How a run shows itself: in the status display of a command, or as JSON if asked."""
 
 from __future__ import annotations
 
@@ -6,117 +6,105 @@ import json
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from ludus.cli.console import console
 from ludus.cli.figures import clock, count, dollars, speed, tallied
+from ludus.cli.status import (
+    BAR_WIDTH,
+    NoticesOnly,
+    PhaseView,
+    Status,
+    decoding,
+    status_on_stderr,
+    time_left,
+)
 from ludus.rollout.collector import Collector
+from ludus.rollout.progress import Progress
 from ludus.rollout.reporter import Reporter
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.live import Live
 
-EVERY = 10.0
-"""Seconds between two plain lines."""
+JSON_EVERY_S = 10.0
+"""Seconds between two progress events."""
 
 
 class Display(Reporter):
-    """A reporter that can be ended. This one shows nothing but warnings."""
+    """A reporter that shows the phases of a run, one after the other. Use it as a context manager.
+
+    `label` says who plays, where several play one after the other.
+    """
+
+    label = ""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def phase(self, progress: Progress) -> None:
+        self._status.show(PhaseView(progress, self.label))
+
+    def begin(self, collector: Collector) -> None:
+        self._status.show(CollectorView(collector, self.label))
+
+    def announce(self) -> None:
+        """The candidate of this label is about to play."""
+        self._status.show(PhaseView(Progress(f"{self.label} plays", in_log=True)))
 
     def warn(self, words: str) -> None:
-        print(words, file=sys.stderr, flush=True)
+        self._status.say(words, "yellow")
 
     def failed(self, words: str) -> None:
         """The run has come to nothing; the error itself is shown by others."""
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
+        self._status.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing more will happen."""
+        self._status.__exit__(*error)
 
 
-class LiveDisplay(Display):
-    """A bar and a few lines that keep themselves up to date."""
+class JsonDisplay(Display):
+    """One JSON object a line on stdout: phases, progress, warnings, and in the end the summary."""
 
-    def __init__(self) -> None:
-        self._live: Live | None = None
-
-    def begin(self, collector: Collector) -> None:
-        from rich.live import Live
-
-        self._live = Live(
-            console=console(stderr=True),
-            get_renderable=lambda: picture(collector),
-            refresh_per_second=5,
-            transient=True,
-        )
-        self._live.start()
-
-    def warn(self, words: str) -> None:
-        from rich.text import Text
-
-        console(stderr=True).print(Text(words, style="yellow"))
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-
-class _Periodic(Display, ABC):
-    """Says how things stand every few seconds, from a thread of its own."""
-
-    def __init__(self, every: float = EVERY) -> None:
+    def __init__(self, every: float = JSON_EVERY_S) -> None:
+        super().__init__(Status())
         self._every = every
+        self._collector: Collector | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def phase(self, progress: Progress) -> None:
+        self._collector = None
+        if progress.in_log:
+            self.event("phase", phase=progress.phase)
+
+    def announce(self) -> None:
+        self.event("candidate", label=self.label)
+
     def begin(self, collector: Collector) -> None:
-        self._thread = threading.Thread(target=self._talk, args=(collector,), daemon=True)
-        self._thread.start()
+        self._collector = collector
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._report_now_and_then, daemon=True)
+            self._thread.start()
 
-    def _talk(self, collector: Collector) -> None:
+    def _report_now_and_then(self) -> None:
         while not self._over.wait(self._every):
-            self.say(collector)
+            if (collector := self._collector) is not None:
+                self.report(collector)
 
-    @abstractmethod
-    def say(self, collector: Collector) -> None:
-        """How things stand."""
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-
-class PlainDisplay(_Periodic):
-    """Lines for a log file."""
-
-    def say(self, collector: Collector) -> None:
-        tally = collector.tally
-        done = tally.planned - tally.left
-        parts = [f"{done:,}/{tally.planned:,} episodes", *_figures(collector)]
-        line = ", ".join(part for part in parts if part)
-        trouble = _trouble(collector)
-        print(line + (f"; {trouble}" if trouble else ""), file=sys.stderr, flush=True)
-
-
-class JsonDisplay(_Periodic):
-    """One JSON object a line on stdout: progress, warnings, and in the end the summary."""
-
-    def say(self, collector: Collector) -> None:
+    def report(self, collector: Collector) -> None:
         tally = collector.tally
         self.event(
             "progress",
             **tally.summary(),
             rate=round(tally.rate, 3),
-            seconds_left=tally.seconds_left,
+            seconds_left=collector.seconds_left,
             active=tally.active,
             level=collector.agent.level,
             faults=_faults(collector),
+            **_decoding(collector),
         )
 
     def warn(self, words: str) -> None:
@@ -129,42 +117,83 @@ class JsonDisplay(_Periodic):
         line = json.dumps({"event": kind, "at": time.time(), **facts}, allow_nan=False)
         print(line, flush=True)
 
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
 
-def picture(collector: Collector) -> RenderableType:
-    """The run as it stands."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
 
-    tally = collector.tally
-    done = tally.planned - tally.left
-    bar = Table.grid(padding=(0, 1), expand=False)
-    bar.add_row(
-        ProgressBar(total=tally.planned, completed=done, width=30),
-        Text(f"{done:,}/{tally.planned:,}", style="bold"),
-        Text("  ".join(part for part in _figures(collector) if part)),
-    )
-    lines: list[RenderableType] = [bar]
-    if trouble := _trouble(collector):
-        lines.append(Text(trouble, style="yellow"))
-    return Group(*lines)
+class CollectorView:
+    """Episodes that are being played."""
+
+    headline = None
+
+    def __init__(self, collector: Collector, label: str = "") -> None:
+        self._collector, self._label = collector, label
+
+    def line(self) -> str:
+        tally = self._collector.tally
+        done = f"{tally.planned - tally.left:,}/{tally.planned:,} episodes"
+        title = f"{self._label}: {done}" if self._label else done
+        trouble = _trouble(self._collector)
+        return ", ".join([title, *_figures(self._collector)]) + (f"; {trouble}" if trouble else "")
+
+    def picture(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        tally = self._collector.tally
+        done = tally.planned - tally.left
+        bar = Table.grid(padding=(0, 1), expand=False)
+        bar.add_row(
+            *([Text(self._label)] if self._label else []),
+            ProgressBar(total=tally.planned, completed=done, width=BAR_WIDTH),
+            Text(f"{done:,}/{tally.planned:,}", style="bold"),
+            Text("  ".join(_figures(self._collector))),
+        )
+        lines: list[RenderableType] = [bar]
+        if trouble := _trouble(self._collector):
+            lines.append(Text(trouble, style="yellow"))
+        return Group(*lines)
 
 
 def _figures(collector: Collector) -> list[str]:
     tally = collector.tally
     totals = tally.totals
-    tokens = totals.prompt_tokens + totals.completion_tokens
-    left = tally.seconds_left
-    return [
-        speed(tally.rate),
+    parts = [
+        # Beside tokens a second it would be one rate too many.
+        speed(tally.rate) if collector.meter.tokens is None else "",
         f"reward {totals.mean:.3f}" if totals.mean is not None else "",
-        f"{count(tokens)} tokens" if tokens else "",
+        *_tokens(collector),
         dollars(totals.cost),
         f"{tally.active} under way",
         f"{totals.broken:,} broken" if totals.broken else "",
-        f"{clock(left)} left" if left is not None else "",
+        *time_left(collector.seconds_left),
     ]
+    return [part for part in parts if part]
+
+
+def _tokens(collector: Collector) -> list[str]:
+    """Of a local model those that it has sampled, else what the provider has counted."""
+    meter, totals = collector.meter, collector.tally.totals
+    if meter.tokens is not None:
+        return decoding(meter.tokens, meter.tokens_per_second)
+    tokens = totals.prompt_tokens + totals.completion_tokens
+    return [f"{count(tokens)} tokens"] if tokens else []
+
+
+def _decoding(collector: Collector) -> dict[str, float | None]:
+    """Of a local model."""
+    meter = collector.meter
+    if meter.tokens is None:
+        return {}
+    rate = meter.tokens_per_second
+    return {
+        "sampled_tokens": meter.tokens,
+        "tokens_per_second": None if rate is None else round(rate, 1),
+    }
 
 
 def _trouble(collector: Collector) -> str:
@@ -205,6 +234,4 @@ def display(*, as_json: bool, quiet: bool = False) -> Display:
     """The display that fits where the output goes."""
     if as_json:
         return JsonDisplay()
-    if quiet:
-        return Display()
-    return LiveDisplay() if console(stderr=True).is_terminal else PlainDisplay()
+    return Display(NoticesOnly() if quiet else status_on_stderr())

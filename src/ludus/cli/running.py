@@ -14,6 +14,7 @@ from ludus.rollout.reporter import Reporter
 
 if TYPE_CHECKING:
     from ludus.rollout.collector import Collector
+    from ludus.rollout.progress import Progress
 
 Result = TypeVar("Result")
 
@@ -43,6 +44,9 @@ class Interrupts(Reporter):
         self._checked = checked
         self._collector: Collector | None = None
         self._pressed = 0
+
+    def phase(self, progress: Progress) -> None:
+        self._display.phase(progress)
 
     def checked(self) -> None:
         self._checked()

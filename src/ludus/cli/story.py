@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.cli.figures import clock, count
+from ludus.cli.figures import approximate, count
 
 
 class Story:
@@ -65,7 +65,7 @@ class Story:
         left = self.seconds_left
         parts = (
             f"{count(self.speed)} tokens/s" if self.speed else "",
-            f"{clock(left)} left" if left is not None else "",
+            f"{approximate(left)} left" if left is not None else "",
         )
         return [part for part in parts if part]
 

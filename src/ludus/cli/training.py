@@ -1,4 +1,4 @@
-"""How training shows itself, drawn on a terminal, in lines elsewhere, as JSON if asked; and what
+"""How training shows itself, in the status display of a command or as JSON if asked; and what
 Ctrl-C means to it: once after this step, twice at once.
 """
 
@@ -7,129 +7,114 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ludus.cli.console import console, harmless
+from ludus.cli.status import BAR_WIDTH, PhaseView, Status, status_on_stderr
 from ludus.cli.story import Story
+from ludus.rollout.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.live import Live
 
-EVERY = 10.0
-"""Seconds between two plain lines."""
 EXIT_CODES = {"interrupted": 130, "terminated": 143}
-_BAR = 30
 _STOPPING = "Stopping after this step; Ctrl-C again stops at once."
 _REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Display:
-    """Told how training goes. This one shows nothing: another process does."""
+    """Told how training goes, and shows it: its phases, and from the first step on the story."""
 
-    def __init__(self, story: Story, checked: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, story: Story, status: Status, checked: Callable[[], None] | None = None
+    ) -> None:
         self.story = story
         self.stopping: str | None = None
-        self._checked = checked
         self.begun = False
+        self._status, self._checked = status, checked
+
+    def phase(self, progress: Progress) -> None:
+        """Another phase begins; between two steps the story goes on being shown with it."""
+        view = PhaseView(progress)
+        self._status.show(StepsView(self.story, view) if self.story.total else view)
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         if self._checked is not None:
             self._checked()
         self.begun = True
         self.story.begin(total_steps, resumed_from)
+        self.phase(Progress("Training"))
 
     def step(self, line: Mapping[str, Any]) -> None:
         """Keep the newest figures, and show them."""
         self.story.add(line)
-        self.show(line)
+        if self.story.is_whole(line):
+            self._status.refresh()
 
     def say(self, words: str) -> None:
         """Something worth knowing."""
+        self._status.say(words, "dim")
 
-    def show(self, line: Mapping[str, Any]) -> None:
-        """A line was logged."""
+    def __enter__(self) -> Self:
+        self._status.__enter__()
+        return self
 
-    def close(self) -> None:
-        """Nothing more will happen."""
+    def __exit__(self, *error: object) -> None:
+        self._status.__exit__(*error)
 
 
-class LiveDisplay(Display):
-    """A bar that keeps itself up to date, and below it what else the story tells."""
+class StepsView:
+    """The steps so far and the figures of the story, and the phase that the next step is in."""
 
-    _live: Live | None = None
+    def __init__(self, story: Story, phase: PhaseView) -> None:
+        self._story, self._phase = story, phase
 
-    def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        from rich.live import Live
+    @property
+    def headline(self) -> str | None:
+        return self._phase.headline
 
-        super().begin(total_steps, resumed_from)
-        self._live = Live(
-            console=console(stderr=True), get_renderable=self._picture, transient=True
-        )
-        self._live.start()
+    def line(self) -> str:
+        story = self._story
+        steps = ", ".join([f"step {story.step:,}/{story.total:,}", *story.words()])
+        return f"{steps}; {self._phase.line()}" if self._phase.has_counts else steps
 
-    def show(self, line: Mapping[str, Any]) -> None:
-        if self._live is not None:
-            self._live.refresh()
-
-    def say(self, words: str) -> None:
-        from rich.text import Text
-
-        console(stderr=True).print(Text(harmless(words), style="dim"))
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def _picture(self) -> RenderableType:
+    def picture(self) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        story = self.story
+        story = self._story
         head, below = Table.grid(padding=(0, 1)), Table.grid(padding=(0, 2))
-        bar = ProgressBar(total=story.total, completed=story.step, width=_BAR)
+        bar = ProgressBar(total=story.total, completed=story.step, width=BAR_WIDTH)
         said = [f"{story.step:,}/{story.total:,}", *story.heading()]
         head.add_row(bar, Text("  ".join(said)))
         for name, words in story.rows(ascii_only=console(stderr=True).options.ascii_only):
             below.add_row(Text(name, style="bold"), Text(harmless(words)))
-        return Group(head, below)
-
-
-class PlainDisplay(Display):
-    """Lines for a log file, now and then."""
-
-    _said = float("-inf")
-
-    def show(self, line: Mapping[str, Any]) -> None:
-        now = time.monotonic()
-        if now - self._said >= EVERY and self.story.is_whole(line):
-            self._said = now
-            story = self.story
-            self.say(", ".join([f"step {story.step:,}/{story.total:,}", *story.words()]))
-
-    def say(self, words: str) -> None:
-        print(harmless(words), file=sys.stderr, flush=True)
+        return Group(head, below, self._phase.picture())
 
 
 class JsonDisplay(Display):
     """One JSON object a line, on what is stdout now: others may be sent elsewhere later."""
 
     def __init__(self, story: Story, checked: Callable[[], None] | None = None) -> None:
-        super().__init__(story, checked)
+        super().__init__(story, Status(), checked)
         self._to = sys.stdout
+
+    def phase(self, progress: Progress) -> None:
+        if progress.in_log:
+            self._event("phase", phase=progress.phase)
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         super().begin(total_steps, resumed_from)
         self._event("begin", total_steps=total_steps, resumed_from=resumed_from)
 
-    def show(self, line: Mapping[str, Any]) -> None:
+    def step(self, line: Mapping[str, Any]) -> None:
+        super().step(line)
         left = self.story.seconds_left
         self._event("step", **line, seconds_left=None if left is None else round(left, 1))
 
@@ -152,19 +137,16 @@ def display(
     checked: Callable[[], None] | None = None,
 ) -> Iterator[Display]:
     """The display that fits where the output goes; `checked` is called before the first step."""
-    kind = Display if quiet else JsonDisplay if as_json else _on_stderr()
-    shown = kind(story or Story(), checked)
+    story = story or Story()
+    shown = (
+        JsonDisplay(story, checked)
+        if as_json and not quiet
+        else Display(story, Status() if quiet else status_on_stderr(), checked)
+    )
     # Only the process that writes is told when it begins; the others stop when it does.
     shown.begun = quiet
-    try:
-        with _hearing(shown):
-            yield shown
-    finally:
-        shown.close()
-
-
-def _on_stderr() -> type[Display]:
-    return LiveDisplay if console(stderr=True).is_terminal else PlainDisplay
+    with shown, _hearing(shown):
+        yield shown
 
 
 @contextmanager

@@ -146,6 +146,14 @@ class PolicyAgent(Agent):
         return self.max_batch
 
     @property
+    def local_model(self) -> str:
+        return self.model
+
+    @property
+    def sampled_tokens(self) -> int:
+        return 0 if self._ready is None else self._ready.generator.tally.sampled
+
+    @property
     def excused(self) -> bool:
         """While it decodes: on a CPU a reply of many at once takes minutes."""
         return self._ready is not None and self._ready.generator.at_work

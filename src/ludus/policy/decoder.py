@@ -96,7 +96,6 @@ class Decoder:
         if rows:
             with torch.inference_mode():
                 self._answer(self.batch(rows), deliver, wanted)
-                self.tally.sampled += sum(len(row.ids) for row in rows)
 
     def refresh(self) -> None:
         """It holds nothing that the weights could have made."""
@@ -206,6 +205,8 @@ class Batch:
         for row, token, logprob in zip(self.rows, *chosen, strict=True):
             if row.live:
                 row.take(token, logprob)
+                # Token by token, so that a display sees how fast it goes.
+                self._decoder.tally.sampled += 1
                 if not row.live:
                     deliver(row.at, row.sampled)
 

@@ -21,6 +21,7 @@ from ludus.rollout.budget import Budget
 from ludus.rollout.job import Job
 from ludus.rollout.places import Place
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import DecodeMeter, seconds_left
 from ludus.rollout.reporter import Reporter
 from ludus.rollout.review import length_of
 from ludus.rollout.sessions import SessionPool
@@ -58,6 +59,7 @@ class Collector:
         self.folder = folder
         self.tally = tally
         self.tuning = tuning
+        self.meter = DecodeMeter(lambda: agent.sampled_tokens)
         self.stopped: str | None = None
         """Why it ended before everything was played, if it did."""
         self.activities: dict[str, Activity] = {}
@@ -80,6 +82,18 @@ class Collector:
             self._ending,
         )  # fmt: skip
         self._failed: RunError | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate: from the tokens of a local model, else from the episodes that have ended."""
+        tally = self.tally
+        if self.meter.tokens is None:
+            return tally.seconds_left
+        return seconds_left(
+            self.meter, self.job.limits,
+            waiting=max(0, tally.left - tally.active), active=tally.active,
+            finished=tally.fresh, finished_tokens=tally.spent_now.completion_tokens,
+        )  # fmt: skip
 
     @property
     def waiting_for(self) -> str | None:

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ludus.rollout.collector import Collector
+    from ludus.rollout.progress import Progress
 
 
 class Reporter:
     """Told how a run goes. This one keeps it to itself."""
+
+    def phase(self, progress: Progress) -> None:
+        """Another phase begins, before the first episode is played."""
 
     def checked(self) -> None:
         """All is in order, and nothing has been made yet: the last moment to object."""

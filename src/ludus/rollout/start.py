@@ -27,6 +27,7 @@ from ludus.rollout.collector import Collector
 from ludus.rollout.job import Job
 from ludus.rollout.places import Place, find_places
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import Progress
 from ludus.rollout.reporter import Reporter
 from ludus.rollout.review import checksum_in, review
 from ludus.rollout.tally import Tally
@@ -76,15 +77,21 @@ async def collect(
     path = default_folder(job, agent) if out is None else Path(out)
     if resume and (done := _finished(job, agent, path, retry_broken=retry_broken)):
         return done
-    places = await find_places(job.mix, base_url=base_url, token=token, warn=reporter.warn)
     if budget.max_cost is not None and not agent.priced:
         raise BadSetting(
             "--max-cost needs a price, and none is known for this model. "
             "Say what it costs with --prices, or use --max-total-tokens."
         )
+    if base_url is None:
+        job.mix.check_installed()
     agent.check()
+    model = agent.local_model
+    reporter.phase(Progress(f"Checking {job.mix}", in_log=model is not None))
+    places = await find_places(job.mix, base_url=base_url, token=token, warn=reporter.warn)
     plan = _plan(job, agent, places)
     await rehearse(plan, places, job.episodes)
+    if model is not None:
+        reporter.phase(Progress(f"Loading {model}", in_log=True))
     await agent.prepare([place.name for place in places.values()])
     reporter.checked()
     settings = job.settings(agent)

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ludus.rollout.progress import Progress
 from ludus.train import record
 from ludus.train.checkpoints import Standing
 from ludus.train.watch import Watch
@@ -45,6 +46,7 @@ class Pace:
         self._clock = clock
         self._began = self._saved = self._stepped = clock()
         self._due = False
+        self._test_loss: Progress | None = None
 
     @property
     def episodes(self) -> int:
@@ -86,6 +88,23 @@ class Pace:
         if not self.world.main or not logs or "train_runtime" in logs:
             return
         self.told({"step": state.global_step, **_line(logs)})
+
+    def begin_test_loss(self, rows: int) -> None:
+        """The loss on the test rows is about to be measured."""
+        phase = f"Measuring the test loss on {rows:,} rows"
+        self._test_loss = Progress(phase, rows, "rows", token_count=0, in_log=True)
+        self.watch.phase(self._test_loss)
+
+    def measured(self, *, rows: int, tokens: int) -> None:
+        """A batch of test rows is done, and one as large in every other process."""
+        if (progress := self._test_loss) is None or progress.total is None:
+            return
+        progress.done = min(progress.total, progress.done + rows * self.world.size)
+        progress.token_count = (progress.token_count or 0) + tokens * self.world.size
+
+    def end_test_loss(self) -> None:
+        self._test_loss = None
+        self.watch.phase(Progress("Training"))
 
     def told(self, line: Mapping[str, Any]) -> None:
         """Write a line down, and show it."""

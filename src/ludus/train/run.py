@@ -16,6 +16,7 @@ from typing import Any
 from ludus.policy.load import load_model
 from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
+from ludus.rollout.progress import Progress
 from ludus.train import checkpoints, folder, record, supply
 from ludus.train.configs import complete
 from ludus.train.continuation import carry_out, trained
@@ -53,6 +54,7 @@ def train(
     folder.check(out)
     found = open_data(data)
     check_model(model, device=settings.device, dtype=settings.precision)
+    watch.phase(Progress("Loading PyTorch and TRL", in_log=True))
     _require(settings)
     with surroundings(out), ExitStack() as stack:
         job = job_of(method, found, model, out, settings, command, watch)
@@ -91,6 +93,7 @@ def _run(job: RowsJob, there: Training | None, *, overwrite: bool) -> Outcome:
 def _supplied(job: RowsJob) -> Any:
     """The model; the first process lays out for all what it is fed."""
     draft = _drafted(job) if job.world.main else None
+    job.watch.phase(Progress(f"Loading {job.source.name}", in_log=True))
     model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
     if draft is not None:
         fed = supply.supply(
@@ -106,9 +109,10 @@ def _supplied(job: RowsJob) -> Any:
 
 
 def _drafted(job: RowsJob) -> supply.Draft:
-    job.watch.say(f"Making tokens of the rows of {job.data.name}")
+    progress = Progress(f"Tokenizing {job.data.name}", unit="rows", in_log=True)
+    job.watch.phase(progress)
     maker = Maker(job.tokenizer, job.dialect.template, job.method, job.eyes)
-    return supply.draft(job.data, maker, job.tokens, job.watch.say)
+    return supply.draft(job.data, maker, job.tokens, progress)
 
 
 def _context(model: Any) -> int | None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import BadSetting
+from ludus.rollout.progress import Progress
 from ludus.train.faithful import check_rows
 from ludus.train.rows import DataSet
 from ludus.train.settings import Method, Settings
 from ludus.train.suitable import find, fitted, refuse, shape_of, wanted_length
-from ludus.train.tokens import Maker, Say, Tokens, tokenize
+from ludus.train.tokens import Maker, Tokens, tokenize
 
 TEST_ROWS = 256
 """On so many rows the eval loss is measured: enough to see it turn, and quickly done."""
@@ -46,17 +47,17 @@ class Draft:
     test: Tokens | None
 
 
-def draft(data: DataSet, maker: Maker, to: Path, say: Say) -> Draft:
+def draft(data: DataSet, maker: Maker, to: Path, progress: Progress | None = None) -> Draft:
     """Make tokens of all rows. What is wrong with one of them is said here."""
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     check_rows(data.train, maker.tokenizer, maker.template, maker.method, maker.eyes)
-    train = tokenize(data.train, maker, to / "rows.arrow", say=say)
+    train = tokenize(data.train, maker, to / "rows.arrow", progress=progress)
     if not train.read:
         raise BadSetting(f"{data.name} holds no rows to train on.")
     if data.test is None:
         return Draft(train, None)
-    test = tokenize(data.test, maker, to / "test-rows.arrow", say=say, at_most=TEST_ROWS)
+    test = tokenize(data.test, maker, to / "test-rows.arrow", progress=progress, at_most=TEST_ROWS)
     return Draft(train, test)
 
 

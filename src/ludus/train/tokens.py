@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,6 +23,7 @@ from ludus.errors import BadSetting, RequestRefused, TemplateRefused
 from ludus.policy.eyes.row_images import check_marks, expand
 from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import Rendered, render_many
+from ludus.rollout.progress import Progress
 from ludus.train.examples import BadRow, TextAndImages, conversations, row_object, separate_images
 from ludus.train.rows import Numbered, Split
 from ludus.train.settings import Method
@@ -44,7 +45,6 @@ _BATCH = 256
 _MANY = 8
 """Batches from which on other processes pay for being started."""
 
-Say = Callable[[str], None]
 Side = tuple[Rendered, Sequence[str]]
 """One conversation of a row as tokens, and the data URLs of its images."""
 
@@ -148,12 +148,17 @@ class Tokens:
 
 
 def tokenize(
-    split: Split, maker: Maker, to: Path, *, say: Say, at_most: int | None = None
+    split: Split,
+    maker: Maker,
+    to: Path,
+    *,
+    progress: Progress | None = None,
+    at_most: int | None = None,
 ) -> Tokens:
     """Write the tokens of all rows to a file, or of so many from the first on."""
     import pyarrow as pa
 
-    read, told, refused, environments = 0, 0, [], Counter[str]()
+    read, refused, environments = 0, [], Counter[str]()
     schema = maker.table([]).schema
     try:
         with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, schema) as file:
@@ -162,9 +167,8 @@ def tokenize(
                 read += made.read
                 refused += made.refused
                 environments += made.environments
-                if read - told >= 20_000:
-                    told = read
-                    say(f"{read:,} rows made into tokens")
+                if progress is not None:
+                    progress.done += made.read
     except Misplaced as error:
         raise BadSetting(f"{split.place(error.number)} {error.why}.") from error
     return Tokens(to, read, refused, environments)

@@ -66,6 +66,21 @@ class Checked:
             stored = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
         model.load_state_dict(stored.state_dict())
 
+    def evaluation_loop(self, dataloader: Any, *rest: Any, **more: Any) -> Any:
+        us = cast(Any, self)
+        self.pace.begin_test_loss(us.num_examples(dataloader))
+        try:
+            return cast(Any, super()).evaluation_loop(dataloader, *rest, **more)
+        finally:
+            self.pace.end_test_loss()
+
+    def prediction_step(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
+        measured = cast(Any, super()).prediction_step(model, inputs, *rest, **more)
+        if isinstance(inputs, Mapping) and "attention_mask" in inputs:
+            tokens = int(inputs["attention_mask"].sum())
+            self.pace.measured(rows=cast(Any, self).args.eval_batch_size, tokens=tokens)
+        return measured
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         us = cast(Any, self)
         loss = us.accelerator.gather(us._tr_loss.reshape(1)).mean().item()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from ludus.rollout.progress import Progress
+
 
 class Watch(Protocol):
     """Told how training goes, and asked after each step whether to stop.
@@ -16,6 +18,9 @@ class Watch(Protocol):
     Where several processes train together, every one's is told of the beginning and asked; steps
     are told to the first one's alone.
     """
+
+    def phase(self, progress: Progress) -> None:
+        """Another phase begins; its counts are filled in while it lasts."""
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         """Training starts: how many steps it will have been, and after which one it goes on."""
@@ -33,6 +38,8 @@ class Watch(Protocol):
 
 class Unwatched:
     """Nobody looks, and nobody stops it."""
+
+    def phase(self, progress: Progress) -> None: ...
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None: ...
 

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ludus.data.episode import Episode, digest_of
+from ludus.rollout.progress import Progress
 from ludus.train.grpo.figures import format_share
 from ludus.train.grpo.stage import Stage
 from ludus.train.world import World
@@ -33,9 +34,10 @@ class HeldOut:
         try:
             with self.world.together():
                 self.stage.run(_renewed(self.stage))
-                played = self._played()
+                played = self._played(trainer.state.global_step)
         finally:
             model.train(training)
+        self.stage.phase(Progress("Training"))
         everybodys = self.world.everywhere(played)
         scored = [episode for episode in everybodys if episode.reward is not None]
         found: dict[str, float] = {"eval_episodes": len(scored)}
@@ -45,12 +47,14 @@ class HeldOut:
             found |= {f"eval_{name}": share for name, share in format_share(scored).items()}
         return found
 
-    def _played(self) -> list[Episode]:
+    def _played(self, step: int) -> list[Episode]:
         # Another seed, so other tasks: seeds of tasks are scattered.
         seed = digest_of(f"held-out/{self.seed}") % _SEEDS
         plan = self.stage.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
         mine = range(self.world.rank, self.episodes, self.world.size)
-        return self.stage.play(plan, list(mine))
+        when = f"after step {step:,}" if step else "before training"
+        phase = f"Playing held-out tasks {when}"
+        return self.stage.play(plan, list(mine), phase, in_log=step == 0)
 
 
 async def _renewed(stage: Stage) -> None:

@@ -15,6 +15,7 @@ from ludus.data.episode import Episode, Fault
 from ludus.errors import RunError
 from ludus.rollout.breaker import HOPELESS, LASTING
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import Progress
 from ludus.train.grpo.figures import asked_for, decoded, figures_of
 from ludus.train.grpo.groups import SeedCheck, in_groups, is_equal, opening_of
 from ludus.train.grpo.learner import Learner
@@ -61,6 +62,7 @@ class Rollouts:
             found = self._played(numbers_of(prompts), step)
         finally:
             model.train(training)
+        self.stage.phase(Progress("Training"))
         found |= decoded(before, learner.tally) | {"time/rollout": perf_counter() - began}
         metrics = trainer._metrics["train" if training else "eval"]
         for name, value in found.items():
@@ -72,7 +74,7 @@ class Rollouts:
         size, first = self.settings.group_size, self.world.rank * len(numbers)
         members = [(first + place) % size for place in range(len(numbers))]
         indices = [number * size + member for number, member in zip(numbers, members, strict=True)]
-        self.played = self._play(indices)
+        self.played = self._play(indices, f"Playing step {step:,}")
         everybodys = self.world.everywhere(self.played)
         self._refuse_hopeless(everybodys)
         (equal, unseeded), found = self._equal(), figures_of(everybodys)
@@ -81,10 +83,10 @@ class Rollouts:
             found["resampled"] = float(self._replaced(equal, members, step))
         return found | unseeded | {"equal": sum(equal) / len(equal)}
 
-    def _play(self, indices: Sequence[int]) -> list[Episode]:
+    def _play(self, indices: Sequence[int], phase: str) -> list[Episode]:
         # What fails in one process is everybody's end, and is told by the first.
         with self.world.together():
-            episodes = self.stage.play(self.plan, indices)
+            episodes = self.stage.play(self.plan, indices, phase)
         everybodys = self.world.everywhere(episodes)
         with self.world.together():
             if self.world.main:
@@ -131,7 +133,8 @@ class Rollouts:
             places = [place for place in range(len(members)) if self._group(place) in wanting]
             indices = [self._spare(place, members[place], step, round) for place in places]
             old = dict(zip(places, (self.played[place] for place in places), strict=True))
-            for place, episode in zip(places, self._play(indices), strict=True):
+            phase = f"Playing other tasks for step {step:,}"
+            for place, episode in zip(places, self._play(indices, phase), strict=True):
                 self.played[place] = episode
             flags, _ = self._equal()
             wanting = {group for group in wanting if flags[group]}

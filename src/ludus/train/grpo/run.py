@@ -19,6 +19,7 @@ from ludus.policy.load import Policy, ends_of, load_model
 from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import Progress
 from ludus.train import checkpoints, folder, record
 from ludus.train.continuation import carry_out, trained
 from ludus.train.ending import ended, is_finished
@@ -66,6 +67,7 @@ def train(
         mix.check_installed()
     check_model(model, device=settings.device, dtype=settings.precision)
     extra = ("peft",) if settings.lora else ()
+    watch.phase(Progress("Loading PyTorch and TRL", in_log=True))
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
     with surroundings(out), ExitStack() as stack:
         job = job_of(
@@ -82,6 +84,7 @@ def train(
 def _run(job: GrpoJob, there: Training | None, *, overwrite: bool) -> Outcome:
     checkpoint = checkpoints.newest(job.out) if there is not None else None
     standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
+    job.watch.phase(Progress(f"Checking {job.subject}", in_log=True))
     with _stage(job) as stage, Episodes(job.out / folder.EPISODES) as episodes:
 
         def begin() -> None:
@@ -104,7 +107,7 @@ def _stage(job: GrpoJob) -> Stage:
     return Stage(
         job.environments, limits=settings.limits, system_prompt=settings.system_prompt,
         task=settings.task, scored=job.rewards.scored, base_url=job.base_url, token=job.token,
-        say=job.watch.say, stopping=lambda: job.watch.stopping,
+        say=job.watch.say, phase=job.watch.phase, stopping=lambda: job.watch.stopping,
     )  # fmt: skip
 
 
@@ -114,6 +117,7 @@ def _trainer(
     settings, config = job.settings, job.config
     plan = stage.plan(job.run_id, seed=settings.seed, group_size=settings.group_size)
     stage.rehearse(plan)
+    job.watch.phase(Progress(f"Loading {job.source.name}", in_log=True))
     model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
     if job.eyes is not None:
         allow_none_seen(model)

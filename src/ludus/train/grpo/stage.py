@@ -24,6 +24,7 @@ from ludus.rollout.attempts import Attempts
 from ludus.rollout.loop import Limits
 from ludus.rollout.places import Place, find_places
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import PlayingProgress, Progress
 from ludus.rollout.pulse import Pulse, suspects
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.start import rehearse
@@ -52,7 +53,8 @@ class Stage:
         task: arguments of reset for every episode.
         scored: asked for each episode as soon as it has ended.
         base_url: where a single environment is served, if not in this process.
-        say: told of what hangs, and how far it is.
+        say: told of what hangs.
+        phase: told what is being done, and given how far it is.
         stopping: why to stop, once somebody wants that; asked while a server is waited for.
     """
 
@@ -70,9 +72,11 @@ class Stage:
         token: str | None = None,
         tuning: Tuning | None = None,
         say: Callable[[str], None] = lambda words: None,
+        phase: Callable[[Progress], None] = lambda progress: None,
         stopping: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.environments = environments
+        self.phase = phase
         self.places: dict[str, Place] = {}
         self._limits, self._system_prompt = limits, system_prompt
         self._task = dict(task or {})
@@ -133,28 +137,34 @@ class Stage:
         begun = rehearse(plan, self.places, tasks * plan.group_size, activities)
         self._await(self._vigil.over(begun, activities))
 
-    def play(self, plan: Plan, indices: Sequence[int]) -> list[Episode]:
+    def play(
+        self, plan: Plan, indices: Sequence[int], phase: str = "Playing", *, in_log: bool = False
+    ) -> list[Episode]:
         """These episodes of a plan, all at once; faults are tried again."""
-        return self._await(self._play(plan, indices))
+        progress = PlayingProgress(
+            phase, len(indices), limits=self._limits, in_log=in_log,
+            sampled=lambda: self.agent.sampled_tokens,
+        )  # fmt: skip
+        self.phase(progress)
+        return self._await(self._play(plan, indices, progress))
 
     def run(self, made: Coroutine[Any, Any, Made]) -> Made:
         """Anything else that belongs on its loop."""
         return self._await(made)
 
-    async def _play(self, plan: Plan, indices: Sequence[int]) -> list[Episode]:
+    async def _play(
+        self, plan: Plan, indices: Sequence[int], progress: PlayingProgress
+    ) -> list[Episode]:
         attempts = Attempts(
             self.agent, self._limits, self._system_prompt, self._tuning,
             attempted=self._vigil.pulse.attempted,
         )  # fmt: skip
 
-        ended = 0
-
         async def one(index: int) -> Episode:
-            nonlocal ended
             episode = await attempts.episode(plan[index], self._pools[plan.spec_of(index)])
             assert episode is not None  # Nobody ends the attempts before their time.
             scored = await self._scored(episode)
-            ended += 1
+            progress.finish(episode.usage.completion_tokens)
             return scored
 
         async def all_at_once() -> list[Episode]:
@@ -162,12 +172,7 @@ class Stage:
                 tasks = [group.create_task(one(index)) for index in indices]
             return [task.result() for task in tasks]
 
-        def news() -> str:
-            said = sum(each.usage.completion_tokens for each in attempts.activities.values())
-            others = f"; the others have {said:,} tokens so far" if said else ""
-            return f"Playing: {ended:,} of {len(indices):,} episodes have ended{others}"
-
-        return await self._vigil.over(all_at_once(), attempts.activities, news)
+        return await self._vigil.over(all_at_once(), attempts.activities)
 
     async def _open(self) -> None:
         self.places = await find_places(self.environments, **self._address, warn=self._say)

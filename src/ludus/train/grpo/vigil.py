@@ -1,4 +1,4 @@
-"""What is told while episodes are played: how far it is, who does not answer, who holds up others.
+"""What is told while episodes are played: who does not answer, and who holds up others.
 
 It speaks and may end the work; what is played is `ludus.train.grpo.stage`'s business.
 """
@@ -20,8 +20,6 @@ from ludus.rollout.watchdog import Watchdog
 TICK = 0.25
 SILENCE = 5.0
 """Seconds after which a server that does not answer is named."""
-SPELL = 30.0
-"""Seconds after which it is said how far the work is, and again and again."""
 Made = TypeVar("Made")
 
 
@@ -43,31 +41,22 @@ class Vigil:
     _told: set[str] = field(default_factory=set)
 
     async def over(
-        self,
-        work: Coroutine[Any, Any, Made],
-        activities: Mapping[str, Activity],
-        news: Callable[[], str] | None = None,
+        self, work: Coroutine[Any, Any, Made], activities: Mapping[str, Activity]
     ) -> Made:
-        """Do the work; `news` are words for how far it is."""
+        """Do the work."""
         self._told.clear()
         dog = Watchdog(activities, self.say, patience=self.patience, excused=self.excused)
         with dog:
             async with asyncio.TaskGroup() as group:
-                beating = group.create_task(self._beat(dog, activities, news))
+                beating = group.create_task(self._beat(dog, activities))
                 made = await work
                 beating.cancel()
         return made
 
-    async def _beat(
-        self, dog: Watchdog, activities: Mapping[str, Activity], news: Callable[[], str] | None
-    ) -> None:
-        spoke = monotonic()
+    async def _beat(self, dog: Watchdog, activities: Mapping[str, Activity]) -> None:
         while True:
             dog.beat()
             self._name_the_silent()
-            if news is not None and monotonic() - spoke > SPELL:
-                spoke = monotonic()
-                self.say(news())
             due = monotonic() + TICK
             await asyncio.sleep(TICK)
             self.pulse.beat(monotonic() - due, activities.values())

@@ -30,7 +30,9 @@ class VllmEngine:
             return
         replies, logprobs = self._generated([requests[at] for at in asked])
         for at, ids, found in zip(asked, replies, logprobs, strict=True):
-            deliver(at, _sampled(requests[at], ids, [each[0] for each in found]))
+            sampled = _sampled(requests[at], ids, [each[0] for each in found])
+            self.tally.sampled += len(sampled.ids)
+            deliver(at, sampled)
 
     def refresh(self) -> None:
         """Hand the weights over, unless TRL has done so since they last changed.

@@ -1,0 +1,235 @@
+"""The one progress display of a command: redrawn in place on a terminal, sparse lines elsewhere.
+
+What it shows is a view, which a command replaces as one phase of its work follows another. A
+terminal has one area at its bottom for all of them; a log file gets a line when a long phase
+begins, and how far it is every half minute. Neither repeats itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, Self
+
+from ludus.cli.console import console, harmless
+from ludus.cli.figures import approximate, count
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from ludus.rollout.progress import Progress
+
+LOG_EVERY_S = 30.0
+"""Seconds between two lines that say how far a phase is."""
+REFRESHES_PER_SECOND = 8
+BAR_WIDTH = 30
+
+
+class View(Protocol):
+    """What is shown of a phase; asked for again whenever it is drawn."""
+
+    @property
+    def headline(self) -> str | None:
+        """The line that a log file gets when the phase begins; None: none."""
+
+    def line(self) -> str:
+        """How far it is, in a line of a log file; empty: nothing to say."""
+
+    def picture(self) -> RenderableType:
+        """How far it is, on a terminal."""
+
+
+class Status:
+    """Shows views. This one shows nothing. Use it as a context manager."""
+
+    def show(self, view: View) -> None:
+        """Show this from now on, in place of what was shown before."""
+
+    def refresh(self) -> None:
+        """There is something new in the view."""
+
+    def say(self, words: str, style: str = "") -> None:
+        """Write a line that stays. May be called by any thread."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing more will happen."""
+
+
+class NoticesOnly(Status):
+    """Lines that stay, and no progress: somebody is typing there."""
+
+    def say(self, words: str, style: str = "") -> None:
+        print(harmless(words), file=sys.stderr, flush=True)
+
+
+class LiveStatus(Status):
+    """An area at the bottom of a terminal, from the first moment on."""
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        self._live: Live | None = None
+
+    def show(self, view: View) -> None:
+        self._view = view
+        self.refresh()
+
+    def refresh(self) -> None:
+        if self._live is not None:
+            self._live.refresh()
+
+    def say(self, words: str, style: str = "") -> None:
+        from rich.text import Text
+
+        console(stderr=True).print(Text(harmless(words), style=style))
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        self._live = Live(
+            console=console(stderr=True),
+            get_renderable=self._picture,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            transient=True,
+            # Results in a file stay there.
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _picture(self) -> RenderableType:
+        return spinning("Starting") if self._view is None else self._view.picture()
+
+
+class PlainStatus(Status):
+    """Lines without control characters, for log files and pipes."""
+
+    def __init__(self, every: float | None = None) -> None:
+        self._every = LOG_EVERY_S if every is None else every
+        self._view: View | None = None
+        self._last_line = ""
+        self._reported_at = float("-inf")
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def show(self, view: View) -> None:
+        self._view = view
+        if view.headline:
+            self.say(view.headline)
+        if self._thread is None and self._every > 0:
+            self._thread = threading.Thread(target=self._report_now_and_then, daemon=True)
+            self._thread.start()
+
+    def refresh(self) -> None:
+        """Say how far it is, unless that was done of late."""
+        with self._lock:
+            if self._view is None or time.monotonic() - self._reported_at < self._every:
+                return
+            self._reported_at = time.monotonic()
+            self._write(self._view.line())
+
+    def say(self, words: str, style: str = "") -> None:
+        with self._lock:
+            self._write(words)
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _report_now_and_then(self) -> None:
+        while not self._over.wait(self._every):
+            self.refresh()
+
+    def _write(self, line: str) -> None:
+        if line and line != self._last_line:
+            self._last_line = line
+            print(harmless(line), file=sys.stderr, flush=True)
+
+
+def status_on_stderr() -> Status:
+    """What fits where stderr goes."""
+    err = console(stderr=True)
+    return LiveStatus() if err.is_terminal and not err.is_dumb_terminal else PlainStatus()
+
+
+class PhaseView:
+    """A phase with its counts; `label` says whose, where several have the same phases."""
+
+    def __init__(self, progress: Progress, label: str = "") -> None:
+        self._progress = progress
+        self._title = f"{label}: {progress.phase}" if label else progress.phase
+
+    @property
+    def headline(self) -> str | None:
+        return self._title if self._progress.in_log else None
+
+    @property
+    def has_counts(self) -> bool:
+        return bool(self._progress.unit)
+
+    def line(self) -> str:
+        return ", ".join([self._title, *counts(self._progress)])
+
+    def picture(self) -> RenderableType:
+        return spinning(self._title, self._progress)
+
+
+def spinning(title: str, progress: Progress | None = None) -> RenderableType:
+    """A spinner beside the title of a phase; a bar and counts where something is counted."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
+    row: list[RenderableType] = [spinner, Text(harmless(title))]
+    if progress is not None:
+        if progress.total:
+            row.append(ProgressBar(progress.total, progress.done, width=BAR_WIDTH))
+        row.append(Text("  ".join(counts(progress))))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(*row)
+    return grid
+
+
+def counts(progress: Progress) -> list[str]:
+    """How far it is, how fast, and how long it may take."""
+    done = f"{progress.done:,}"
+    if progress.total is not None:
+        done = f"{done}/{progress.total:,}"
+    return [
+        *([f"{done} {progress.unit}"] if progress.unit else []),
+        *decoding(progress.tokens, progress.tokens_per_second),
+        *time_left(progress.seconds_left),
+    ]
+
+
+def decoding(tokens: int | None, rate: float | None) -> list[str]:
+    """Tokens and tokens a second, where a model is at work."""
+    if tokens is None:
+        return []
+    said = [f"{count(tokens)} tokens"]
+    return said if rate is None else [*said, f"{count(rate)} tokens/s"]
+
+
+def time_left(seconds: float | None) -> list[str]:
+    return [] if seconds is None else [f"{approximate(seconds)} left"]
+
+
+@cache
+def _spinner(*, ascii_only: bool) -> RenderableType:
+    """One for all phases, so that it turns on when one of them follows another."""
+    from rich.spinner import Spinner
+
+    return Spinner("line" if ascii_only else "dots")

@@ -1,0 +1,184 @@
+"""How far a phase of the work is: counts, tokens, and an estimate of the time left.
+
+Whoever does the work fills it in, and a display reads it from a thread of its own. Nothing here
+writes to a terminal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+
+from ludus.rollout.loop import Limits
+
+RATE_WINDOW_S = 10.0
+"""Seconds over which the present speed is taken."""
+
+
+@dataclass
+class Progress:
+    """One phase, such as loading a model or measuring the test loss."""
+
+    phase: str
+    """What is being done, for people: "Loading smollm2"."""
+    total: int | None = None
+    unit: str = ""
+    """What is counted: episodes, rows."""
+    done: int = 0
+    token_count: int | None = None
+    """Tokens that went through the model in this phase; None: they are not counted."""
+    in_log: bool = False
+    """Whether a log file gets a line when the phase begins, because it may take a while."""
+    clock: Callable[[], float] = monotonic
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    @property
+    def tokens(self) -> int | None:
+        return self.token_count
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        passed = self.clock() - self.began
+        return self.token_count / passed if self.token_count and passed > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """As what is done so far promises."""
+        if self.total is None or self.done <= 0:
+            return None
+        return (self.clock() - self.began) / self.done * max(0, self.total - self.done)
+
+
+class DecodeMeter:
+    """Tokens that a local model has sampled since the meter was made, and how fast.
+
+    Args:
+        sampled: the model's count so far, unfinished replies included; None: nobody counts.
+    """
+
+    def __init__(
+        self, sampled: Callable[[], int | None], clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._sampled, self._clock = sampled, clock
+        self._before = sampled() or 0
+        self._readings: deque[tuple[float, int]] = deque([(clock(), 0)])
+
+    @property
+    def tokens(self) -> int | None:
+        count = self._sampled()
+        return None if count is None else count - self._before
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Lately; None before the first token."""
+        tokens, now = self.tokens, self._clock()
+        if not tokens:
+            return None
+        readings = self._readings
+        readings.append((now, tokens))
+        # One reading that is older than the window stays, as where it begins.
+        while len(readings) > 2 and now - readings[1][0] >= RATE_WINDOW_S:
+            readings.popleft()
+        since, before = readings[0]
+        return (tokens - before) / (now - since) if now > since else None
+
+
+class PlayingProgress(Progress):
+    """Episodes that a local model plays, all of them at once.
+
+    Args:
+        sampled: the model's count of tokens, as for `DecodeMeter`.
+    """
+
+    def __init__(
+        self,
+        phase: str,
+        total: int,
+        *,
+        limits: Limits,
+        sampled: Callable[[], int | None],
+        in_log: bool = False,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        super().__init__(phase, total, "episodes", in_log=in_log, clock=clock)
+        self._episodes, self._limits = total, limits
+        self._meter = DecodeMeter(sampled, clock)
+        self._finished_tokens = 0
+
+    def finish(self, tokens: int) -> None:
+        """An episode has finished, with so many tokens of the model's."""
+        self.done += 1
+        self._finished_tokens += tokens
+
+    @property
+    def tokens(self) -> int | None:
+        return self._meter.tokens
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        return self._meter.tokens_per_second
+
+    @property
+    def seconds_left(self) -> float | None:
+        return seconds_left(
+            self._meter, self._limits, waiting=0, active=self._episodes - self.done,
+            finished=self.done, finished_tokens=self._finished_tokens,
+        )  # fmt: skip
+
+
+def seconds_left(
+    meter: DecodeMeter,
+    limits: Limits,
+    *,
+    waiting: int,
+    active: int,
+    finished: int,
+    finished_tokens: int,
+) -> float | None:
+    """Estimate the time left, from the first token on; None before it."""
+    rate = meter.tokens_per_second
+    if not rate:
+        return None
+    left = tokens_left(
+        limits, sampled=meter.tokens or 0, waiting=waiting, active=active, finished=finished,
+        finished_tokens=finished_tokens,
+    )  # fmt: skip
+    return left / rate
+
+
+def tokens_left(
+    limits: Limits, *, sampled: int, waiting: int, active: int, finished: int, finished_tokens: int
+) -> float:
+    """Estimate how many tokens are still to be sampled.
+
+    The mean length of an episode is taken as all tokens over the episodes that have finished: short
+    episodes finish first, so their own mean is too low at first. It is bounded by the budget of an
+    episode, which is all that is known before the first one has finished.
+
+    Args:
+        sampled: tokens of all episodes, unfinished ones included.
+        waiting: episodes that have not begun.
+        active: episodes that are being played.
+        finished: episodes that have finished; `finished_tokens` are theirs.
+    """
+    so_far = max(0, sampled - finished_tokens) / active if active else 0.0
+    budget = _episode_budget(limits, so_far, finished_tokens / finished if finished else 0.0)
+    mean = min(sampled / finished, budget) if finished else budget
+    return waiting * mean + active * min(mean, max(0.0, budget - so_far))
+
+
+def _episode_budget(limits: Limits, so_far: float, finished: float) -> float:
+    """The most tokens that an episode is expected to have, given the means up to now.
+
+    Where only replies are limited, an episode is taken to have one of them, and half a reply more
+    than it has once it has more than that.
+    """
+    if limits.max_episode_tokens is not None:
+        return float(limits.max_episode_tokens)
+    reply = limits.max_tokens or 0
+    return max(finished, reply if so_far <= reply else so_far + reply / 2)
