@@ -47,7 +47,7 @@ def test_a_model_is_trained_described_and_uploaded(tmp_path: Path) -> None:
         done = train(*command, "-H", "ada/player", "--private", env=env)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     told = events(done.stdout)
-    assert {line["event"] for line in told} == {"said", "begin", "step", "done", "pushed"}
+    assert {line["event"] for line in told} == {"phase", "begin", "step", "done", "pushed"}
     steps = [line for line in told if line["event"] == "step"]
     assert [line["loss"] for line in steps if "loss" in line] == [
         line["loss"] for line in logged(out) if "loss" in line
@@ -109,7 +109,8 @@ def test_what_others_print_is_no_result(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(stages, "sft", noisy)
     model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 4), tmp_path / "out"
     done = here("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "1", "--json")
-    assert [line["event"] for line in events(done.stdout)] == ["said", "begin", "step", "done"]
+    told = [line["event"] for line in events(done.stdout)]
+    assert told == ["phase", "phase", "phase", "begin", "step", "done"]
     assert "* Trackio project initialized\n" in done.stderr
 
 
@@ -134,8 +135,8 @@ def test_ctrl_c_ends_it_after_the_step_that_is_under_way(tmp_path: Path) -> None
     model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 8), tmp_path / "out"
     with started("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "50") as process:
         assert process.stderr is not None
-        heard = [process.stderr.readline(), process.stderr.readline()]
-        assert heard[1].startswith("step 1/100, "), heard
+        heard = [process.stderr.readline() for _ in range(4)]
+        assert heard[3].startswith("step 1/100, "), heard
         process.send_signal(signal.SIGINT)
         said, complained = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -67,7 +67,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def test_every_step_is_told_with_all_its_figures(trained: Trained) -> None:
-    assert {line["event"] for line in trained.told} <= {"said", "begin", "step", "done"}
+    assert {line["event"] for line in trained.told} <= {"phase", "said", "begin", "step", "done"}
     steps = [line for line in trained.told if line["event"] == "step"]
     assert [line["step"] for line in steps if "reward" in line] == [1, 2, 3]
     for line in steps:

@@ -36,6 +36,18 @@ def alone(model: Any, ids: tuple[int, ...], tokens: int = 12) -> tuple[int, ...]
     return tuple(made[0, len(ids) :].tolist())
 
 
+def test_tokens_are_counted_while_replies_are_unfinished() -> None:
+    decoder, counts = Decoder(model_of(ARCHITECTURES[0]), pad_id=0), []
+
+    def wanted(at: int) -> bool:
+        counts.append(decoder.tally.sampled)
+        return True
+
+    asked = [request(prompt(5, seed=seed), max_tokens=3, stops=()) for seed in (1, 2)]
+    decoder.run(asked, lambda at, sampled: counts.append(decoder.tally.sampled), wanted)
+    assert counts[0] == 2 and counts[-1] == 6 and counts == sorted(counts)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("shared", [(), SYSTEM], ids=["nothing in common", "a common prefix"])
 def test_greedy_replies_are_those_of_transformers(

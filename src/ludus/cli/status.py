@@ -76,6 +76,8 @@ class LiveStatus(Status):
         self._live: Live | None = None
 
     def show(self, view: View) -> None:
+        # However short a phase was, it is seen how it ended.
+        self.refresh()
         self._view = view
         self.refresh()
 
@@ -208,8 +210,9 @@ def counts(progress: Progress) -> list[str]:
     done = f"{progress.done:,}"
     if progress.total is not None:
         done = f"{done}/{progress.total:,}"
+    is_counted = progress.unit or progress.total is not None
     return [
-        *([f"{done} {progress.unit}"] if progress.unit else []),
+        *([f"{done} {progress.unit}".rstrip()] if is_counted else []),
         *decoding(progress.tokens, progress.tokens_per_second),
         *time_left(progress.seconds_left),
     ]
@@ -219,8 +222,10 @@ def decoding(tokens: int | None, rate: float | None) -> list[str]:
     """Tokens and tokens a second, where a model is at work."""
     if tokens is None:
         return []
-    said = [f"{count(tokens)} tokens"]
-    return said if rate is None else [*said, f"{count(rate)} tokens/s"]
+    sampled = f"{count(tokens)} tokens"
+    if rate is None:
+        return [sampled]
+    return [sampled, f"{count(rate) if rate >= 10 else round(rate, 1)} tokens/s"]
 
 
 def time_left(seconds: float | None) -> list[str]:

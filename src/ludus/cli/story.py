@@ -65,7 +65,7 @@ class Story:
         left = self.seconds_left
         parts = (
             f"{count(self.speed)} tokens/s" if self.speed else "",
-            f"{approximate(left)} left" if left is not None else "",
+            f"{approximate(left)} left" if left is not None and self.step < self.total else "",
         )
         return [part for part in parts if part]
 

@@ -30,23 +30,23 @@ def _bar() -> Iterator[Watch]:
     from ludus.cli.console import console
 
     err = console(stderr=True)
-    if not err.is_terminal:
+    if not err.is_terminal or err.is_dumb_terminal:
         yield lambda what, done, total: None
         return
 
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from ludus.cli.status import LiveStatus, PhaseView
+    from ludus.rollout.progress import Progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
+    with LiveStatus() as status:
+        progress: Progress | None = None
 
         def show(what: str, done: int, total: int | None) -> None:
-            # A step has a bar of its own: the total of the one before it cannot be taken back.
-            for task in bar.tasks:
-                if task.description == what:
-                    bar.update(task.id, completed=done, total=total)
-                    return
-                bar.remove_task(task.id)
-            bar.add_task(what, completed=done, total=total)
+            nonlocal progress
+            if progress is None or progress.phase != what:
+                progress = Progress(what, total)
+                status.show(PhaseView(progress))
+            progress.total = total
+            progress.advance(done - progress.done)
 
         yield show
 

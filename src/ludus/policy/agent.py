@@ -111,6 +111,8 @@ class PolicyAgent(Agent):
         if self._loaded is not None and self._template_kwargs:
             raise BadSetting("chat_template_kwargs are given to `load` where a policy is loaded.")
         self._ready: Ready | None = None
+        self._sampled_before = 0
+        """Tokens of generators that are closed."""
         self._opening = asyncio.Lock()
 
     def describe(self) -> JsonObject:
@@ -151,7 +153,8 @@ class PolicyAgent(Agent):
 
     @property
     def sampled_tokens(self) -> int:
-        return 0 if self._ready is None else self._ready.generator.tally.sampled
+        ready = self._ready
+        return self._sampled_before + (0 if ready is None else ready.generator.tally.sampled)
 
     @property
     def excused(self) -> bool:
@@ -210,8 +213,9 @@ class PolicyAgent(Agent):
 
     async def close(self) -> None:
         if self._ready is not None:
-            await self._ready.generator.close()
-        self._ready = None
+            self._sampled_before = self.sampled_tokens
+            generator, self._ready = self._ready.generator, None
+            await generator.close()
 
 
 class _PolicyPlayer(Player):

@@ -32,10 +32,18 @@ class Progress:
     in_log: bool = False
     """Whether a log file gets a line when the phase begins, because it may take a while."""
     clock: Callable[[], float] = monotonic
-    began: float = field(init=False)
+    _began: float = field(init=False)
+    _advanced: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.began = self.clock()
+        self._began = self._advanced = self.clock()
+
+    def advance(self, done: int, tokens: int = 0) -> None:
+        """So many more are done, with so many tokens."""
+        self.done += done
+        if self.token_count is not None:
+            self.token_count += tokens
+        self._advanced = self.clock()
 
     @property
     def tokens(self) -> int | None:
@@ -43,15 +51,16 @@ class Progress:
 
     @property
     def tokens_per_second(self) -> float | None:
-        passed = self.clock() - self.began
+        passed = self._advanced - self._began
         return self.token_count / passed if self.token_count and passed > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
-        """As what is done so far promises."""
+        """As what is done so far promises; the time since the last of it is taken off."""
         if self.total is None or self.done <= 0:
             return None
-        return (self.clock() - self.began) / self.done * max(0, self.total - self.done)
+        promised = (self._advanced - self._began) / self.done * max(0, self.total - self.done)
+        return max(0.0, promised - (self.clock() - self._advanced))
 
 
 class DecodeMeter:
@@ -112,7 +121,7 @@ class PlayingProgress(Progress):
 
     def finish(self, tokens: int) -> None:
         """An episode has finished, with so many tokens of the model's."""
-        self.done += 1
+        self.advance(1)
         self._finished_tokens += tokens
 
     @property

@@ -99,8 +99,8 @@ class Pace:
         """A batch of test rows is done, and one as large in every other process."""
         if (progress := self._test_loss) is None or progress.total is None:
             return
-        progress.done = min(progress.total, progress.done + rows * self.world.size)
-        progress.token_count = (progress.token_count or 0) + tokens * self.world.size
+        left = progress.total - progress.done
+        progress.advance(min(left, rows * self.world.size), tokens * self.world.size)
 
     def end_test_loss(self) -> None:
         self._test_loss = None

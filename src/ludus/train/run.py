@@ -137,6 +137,9 @@ def _trainer(
         job.out, job.watch, job.world, every=settings.checkpoint_every, standing=standing,
         begin=begin,
     )  # fmt: skip
+    if job.method == "dpo" and config.precompute_ref_log_probs:
+        phase = f"Computing the reference log-probabilities of {len(rows):,} pairs"
+        job.watch.phase(Progress(phase, in_log=True))
     trainer = trainer_of(
         job.method, model=model, config=config, tokenizer=job.tokenizer, train=rows, test=test,
         settings=settings, pace=pace, reference=_reference(job), eyes=job.eyes,

@@ -168,7 +168,7 @@ def tokenize(
                 refused += made.refused
                 environments += made.environments
                 if progress is not None:
-                    progress.done += made.read
+                    progress.advance(made.read)
     except Misplaced as error:
         raise BadSetting(f"{split.place(error.number)} {error.why}.") from error
     return Tokens(to, read, refused, environments)

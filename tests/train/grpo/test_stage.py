@@ -18,8 +18,8 @@ from ludus.data.messages import Message, calling
 from ludus.environment.mix import parse_mix
 from ludus.errors import BadSetting, RunError
 from ludus.rollout.loop import Limits
+from ludus.rollout.progress import Progress
 from ludus.rollout.tuning import Tuning
-from ludus.train.grpo import vigil
 from ludus.train.grpo.stage import Stage
 
 HERE = "train.grpo.test_stage"
@@ -189,10 +189,10 @@ def test_a_model_that_is_at_work_does_not_hang(excused: bool) -> None:
     assert any("has waited" in words for words in said) is not excused
 
 
-def test_how_far_a_long_step_is_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(vigil, "SPELL", 0.2)
-    with staged("Walk", said.append) as stage:
-        stage.agent = Thinker(excused=True)
+def test_whoever_watches_is_given_how_far_the_playing_is() -> None:
+    phases: list[Progress] = []
+    with staged("Walk", print, phase=phases.append) as stage:
         played(stage)
-    assert "Playing: 0 of 6 episodes have ended" in said
+    (playing,) = phases
+    assert (playing.done, playing.total, playing.unit) == (6, 6, "episodes")
+    assert playing.tokens is None, "no model of this process has played"
