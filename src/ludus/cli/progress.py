@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ludus.cli.figures import clock, count, dollars, speed, tallied
 from ludus.cli.status import (
-    BAR_WIDTH,
     NoticesOnly,
     PhaseView,
     Status,
+    bar_line,
     decoding,
     status_on_stderr,
     time_left,
@@ -140,20 +140,12 @@ class CollectorView:
 
     def picture(self) -> RenderableType:
         from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
         from rich.text import Text
 
         tally = self._collector.tally
         done = tally.planned - tally.left
-        bar = Table.grid(padding=(0, 1), expand=False)
-        bar.add_row(
-            *([Text(self._label)] if self._label else []),
-            ProgressBar(total=tally.planned, completed=done, width=BAR_WIDTH),
-            Text(f"{done:,}/{tally.planned:,}", style="bold"),
-            Text("  ".join(_figures(self._collector))),
-        )
-        lines: list[RenderableType] = [bar]
+        said = [f"{done:,}/{tally.planned:,}", *_figures(self._collector)]
+        lines = [bar_line(self._label, said, total=tally.planned, done=done)]
         if trouble := _trouble(self._collector):
             lines.append(Text(trouble, style="yellow"))
         return Group(*lines)

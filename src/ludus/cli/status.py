@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 LOG_EVERY_S = 30.0
 """Seconds between two lines that say how far a phase is."""
-REFRESHES_PER_SECOND = 8
-BAR_WIDTH = 30
+REFRESHES_PER_SECOND = 5
+REDRAW_S = 0.1
+"""Seconds between two drawings that the work itself asks for."""
+BAR_WIDTH, _LEAST_BAR_WIDTH = 30, 8
 
 
 class View(Protocol):
@@ -74,15 +77,23 @@ class LiveStatus(Status):
     def __init__(self) -> None:
         self._view: View | None = None
         self._live: Live | None = None
+        self._drawn_at = float("-inf")
 
     def show(self, view: View) -> None:
-        # However short a phase was, it is seen how it ended.
+        # How a phase ended is seen too.
         self.refresh()
         self._view = view
-        self.refresh()
+        # A long phase may keep the thread that draws waiting, so it is drawn at once.
+        self._draw(at_once=view.headline is not None)
 
     def refresh(self) -> None:
-        if self._live is not None:
+        self._draw(at_once=False)
+
+    def _draw(self, *, at_once: bool) -> None:
+        """Not more often than a person can see: a step of GRPO may take a tenth of a second."""
+        now = time.monotonic()
+        if self._live is not None and (at_once or now - self._drawn_at >= REDRAW_S):
+            self._drawn_at = now
             self._live.refresh()
 
     def say(self, words: str, style: str = "") -> None:
@@ -190,18 +201,34 @@ class PhaseView:
 
 def spinning(title: str, progress: Progress | None = None) -> RenderableType:
     """A spinner beside the title of a phase; a bar and counts where something is counted."""
+    spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
+    if progress is None:
+        return bar_line(title, [], lead=[spinner])
+    said = counts(progress)
+    return bar_line(title, said, lead=[spinner], total=progress.total, done=progress.done)
+
+
+def bar_line(
+    title: str,
+    said: Sequence[str],
+    *,
+    lead: Sequence[RenderableType] = (),
+    total: int | None = None,
+    done: int = 0,
+) -> RenderableType:
+    """A title, a bar and figures in one line; without the bar where there is no room for it."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
-    row: list[RenderableType] = [spinner, Text(harmless(title))]
-    if progress is not None:
-        if progress.total:
-            row.append(ProgressBar(progress.total, progress.done, width=BAR_WIDTH))
-        row.append(Text("  ".join(counts(progress))))
+    title, figures = harmless(title), "  ".join(said)
+    room = console(stderr=True).width - len(title) - len(figures) - 2 * len(lead) - 4
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(*row)
+    if total and room >= _LEAST_BAR_WIDTH:
+        bar = ProgressBar(total, done, width=min(BAR_WIDTH, room))
+        grid.add_row(*lead, *([Text(title)] if title else []), bar, Text(figures))
+    else:
+        grid.add_row(*lead, Text("  ".join(filter(None, [title, figures]))))
     return grid
 
 

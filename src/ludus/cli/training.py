@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from ludus.cli.console import console, harmless
-from ludus.cli.status import BAR_WIDTH, PhaseView, Status, status_on_stderr
+from ludus.cli.status import PhaseView, Status, bar_line, status_on_stderr
 from ludus.cli.story import Story
 from ludus.rollout.progress import Progress
 
@@ -84,15 +84,13 @@ class StepsView:
 
     def picture(self) -> RenderableType:
         from rich.console import Group
-        from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         story = self._story
-        head, below = Table.grid(padding=(0, 1)), Table.grid(padding=(0, 2))
-        bar = ProgressBar(total=story.total, completed=story.step, width=BAR_WIDTH)
         said = [f"{story.step:,}/{story.total:,}", *story.heading()]
-        head.add_row(bar, Text("  ".join(said)))
+        head = bar_line("", said, total=story.total, done=story.step)
+        below = Table.grid(padding=(0, 2))
         for name, words in story.rows(ascii_only=console(stderr=True).options.ascii_only):
             below.add_row(Text(name, style="bold"), Text(harmless(words)))
         return Group(head, below, self._phase.picture())
