@@ -153,14 +153,14 @@ class CollectorView:
 
 def _figures(collector: Collector) -> list[str]:
     tally = collector.tally
-    totals = tally.totals
+    totals, is_local = tally.totals, collector.meter.tokens is not None
     parts = [
         # Beside tokens a second it would be one rate too many.
-        speed(tally.rate) if collector.meter.tokens is None else "",
+        "" if is_local else speed(tally.rate),
         f"reward {totals.mean:.3f}" if totals.mean is not None else "",
         *_tokens(collector),
         dollars(totals.cost),
-        f"{tally.active} under way",
+        "" if is_local else f"{tally.active} under way",
         f"{totals.broken:,} broken" if totals.broken else "",
         *time_left(collector.seconds_left),
     ]
