@@ -41,7 +41,7 @@ def test_a_local_model_plays_and_the_same_command_goes_on(taught: Path, tmp_path
     options = ("--task", f'{{"goal": {GOAL}}}', "--temperature", "0", "--device", "cpu", "-o", run)
     first = collect(*playing(taught, "-n", "4", *options))
     assert first.returncode == 0, first.stderr
-    assert first.stderr.splitlines() == [f"Checking {COUNTER}", f"Loading {taught}"]
+    assert first.stderr.splitlines()[:2] == [f"Checking {COUNTER}", f"Loading {taught}"]
     for episode in read(run):
         assert episode.reward == 1.0
         assert episode.agent["model"] == str(taught) and episode.agent["provider"] == "hf"

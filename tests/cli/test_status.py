@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -156,8 +157,21 @@ def test_a_log_file_gets_each_phase_once_and_no_control_characters(
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "4", *SHORT)
     app([*command, "-o", str(tmp_path / "run")], standalone_mode=False)
     told = capfd.readouterr().err
-    assert told.splitlines() == [f"Checking {COUNTER}", f"Loading {model}"]
+    lines = told.splitlines()
+    assert lines[:2] == [f"Checking {COUNTER}", f"Loading {model}"]
+    assert len({*lines}) == len(lines)
     assert "\x1b" not in told and "\r" not in told
+
+
+def test_json_is_all_that_is_written_if_asked(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "2", *SHORT)
+    app([*command, "--json", "-o", str(tmp_path / "run")], standalone_mode=False)
+    said, told = capfd.readouterr()
+    first, second, *_, last = map(json.loads, said.splitlines())
+    assert told == "" and last["event"] == "summary"
+    assert [first["phase"], second["phase"]] == [f"Checking {COUNTER}", f"Loading {model}"]
 
 
 def test_a_log_file_is_told_now_and_then_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
