@@ -132,7 +132,7 @@ async def test_too_few_sessions_are_found() -> None:
 
 def test_the_command_prints_a_line_per_check_and_fails_when_one_does() -> None:
     good = run_ludus("check", "catch")
-    assert good.returncode == 0 and good.stdout.count(" pass ") == 12
+    assert good.returncode == 0 and good.stdout.count(" pass ") == 13
     bad = run_ludus("check", "check.test_check:Weak", env={"PYTHONPATH": "tests"})
     assert bad.returncode == 1 and "1 failed" in bad.stdout
 

@@ -131,6 +131,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     for name in ("Qwen3-0.6B", "Qwen3-1.7B"):
         saved(folder / "Qwen" / name, tiny)
     (folder / "rewards.py").write_text(REWARDS)
+    _write_nemo_gym_rollouts(home / "gym", folder)
     with ExitStack() as stack:
         hub = stack.enter_context(fake_hub())
         api = stack.enter_context(chat_stub())
@@ -153,6 +154,17 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
             },
             stack=stack,
         )
+
+
+def _write_nemo_gym_rollouts(work: Path, folder: Path) -> None:
+    """Rollouts of another tool, which the pages tell a reader to import."""
+    work.mkdir()
+    run_ludus("collect", "catch", "-n", "4", "-o", "run", cwd=work)
+    run_ludus("curate", "run", "--to", "nemo-gym", "-o", "rows", cwd=work)
+    rollouts = (work / "rows" / "train.jsonl").read_bytes()
+    for file in (folder / "rollouts.jsonl", folder / "results" / "rollouts.jsonl"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(rollouts)
 
 
 @pytest.mark.timeout(900)

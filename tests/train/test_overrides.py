@@ -104,8 +104,14 @@ def test_a_tutorials_fields_for_grpo_are_accepted_where_they_are_in_force() -> N
         "trackio_space_id": "x", "logging_steps": "10", "gradient_checkpointing": "true",
         "save_strategy": "no",
     }  # fmt: skip
-    ours = {"steps": 150, "group_size": 2, "max_tokens": 256, "gradient_checkpointing": True}
-    found = grpo(overrides, **ours, learning_rate=1e-6, report_to="trackio")
+    ours = {
+        "steps": 150,
+        "group_size": 2,
+        "max_episode_tokens": 256,
+        "gradient_checkpointing": True,
+    }
+    more = {"learning_rate": 1e-6, "report_to": "trackio", "gradient_checkpointing": True}
+    found = grpo(overrides, **ours, **more)
     assert (found.logging_steps, found.log_completions) == (10, True)
 
 
@@ -115,12 +121,12 @@ def test_a_tutorials_fields_for_grpo_are_accepted_where_they_are_in_force() -> N
         ("num_train_epochs", "1", "--steps"),
         ("gradient_accumulation_steps", "3", "--batch-size"),
         ("num_generations", "7", "--group-size"),
-        ("max_completion_length", "7", "--max-tokens"),
+        ("max_completion_length", "7", "--max-episode-tokens"),
         ("report_to", "trackio", "--report-to"),
         ("save_steps", "100", "--checkpoint-every"),
-        ("chat_template_kwargs", '{"enable_thinking": false}', "--rollouts trl"),
+        ("chat_template_kwargs", '{"enable_thinking": false}', "--chat-template-kwargs"),
         ("push_to_hub", "true", "--push-to-hub"),
-        ("max_seq_length", "2048", "--max-tokens"),
+        ("max_seq_length", "2048", "--max-episode-tokens"),
     ],
 )
 def test_what_a_tutorial_sets_otherwise_for_grpo_is_refused_with_our_option(

@@ -162,7 +162,6 @@ def _run(job: Job, candidates: list[Candidate], *, as_json: bool, **settings: An
     from ludus.cli.progress import display
     from ludus.cli.running import Interrupts, run_async
     from ludus.evaluate import evaluate as play_all
-    from ludus.rollout.progress import Progress
 
     with display(as_json=as_json) as shown:
 
@@ -173,10 +172,8 @@ def _run(job: Job, candidates: list[Candidate], *, as_json: bool, **settings: An
             with Interrupts(shown, shown.announce) as reporter:
                 yield reporter
 
-        local = any(candidate.model is not None for candidate in candidates)
-        shown.phase(Progress("Checking the candidates", in_log=local))
         try:
-            return run_async(play_all(job, candidates, watch=watch, **settings))
+            return run_async(play_all(job, candidates, watch=watch, phase=shown.phase, **settings))
         except LudusError as error:
             shown.failed(str(error))
             raise

@@ -36,7 +36,9 @@ from ludus.evaluate.target import (
     free_folder,
     written_into,
 )
+from ludus.policy.preflight import check_model
 from ludus.rollout import Job, Outcome, collect
+from ludus.rollout.progress import Progress
 from ludus.rollout.reporter import Reporter
 from ludus.rollout.tuning import Tuning
 
@@ -57,6 +59,7 @@ async def evaluate(
     retry_broken: bool = False,
     tuning: Tuning | None = None,
     watch: Watch = lambda label: nullcontext(Reporter()),
+    phase: Callable[[Progress], None] = lambda progress: None,
     command: str | None = None,
 ) -> Evaluation:
     """Let every candidate play the tasks of the job, and write what came of it into `out`.
@@ -74,10 +77,19 @@ async def evaluate(
     settings = {one.label: job.settings(one.make()) for one in players}
     wanted = default_folder(str(job.mix), settings) if out is None else Path(out)
     folder = _folder(wanted, resume=resume)
-    for candidate in players:
-        run, own = folder / candidate.label, settings[candidate.label]
-        if not _is_done(run, own, job.episodes, retry_broken=retry_broken):
-            await _check(candidate)
+    unplayed = [
+        one
+        for one in players
+        if not _is_done(
+            folder / one.label, settings[one.label], job.episodes, retry_broken=retry_broken
+        )
+    ]
+    local = [one for one in unplayed if one.model is not None]
+    for one in local:
+        check_model(one.model or "", device=one.device, dtype=one.dtype)
+    phase(Progress("Checking the candidates", in_log=bool(local)))
+    for one in local:
+        await _check(one)
     played, stopped = [], None
     for candidate in players:
         outcome = await _play(

@@ -15,6 +15,7 @@ from dataclasses import fields
 from typing import Any
 
 from ludus.errors import BadSetting, closest, did_you_mean
+from ludus.train.config_fields import field_names
 
 _TOKENS = "rows are made into tokens by Ludus, under the template that the model is asked with"
 _LOSS = "the loss is on the assistant's tokens alone, always"
@@ -117,6 +118,16 @@ def checked(
         elif key not in in_force or in_force[key] != read:
             raise BadSetting(f"--set {key} is managed by Ludus: {why}.")
     return found
+
+
+def check_keys(
+    method: str, overrides: Mapping[str, Any], refused: Mapping[str, str] = REFUSED
+) -> None:
+    """Raise for keys that the config of `method` does not have; imports neither TRL nor torch."""
+    known = field_names(method) if overrides else None
+    for key in overrides if known is not None else ():
+        if key not in known:
+            raise _unknown(key, set(known), refused)
 
 
 def without_repeated(

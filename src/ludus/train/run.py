@@ -24,6 +24,7 @@ from ludus.train.ending import ended
 from ludus.train.job import RowsJob, job_of
 from ludus.train.marks import Marked
 from ludus.train.outcome import Outcome
+from ludus.train.overrides import check_keys
 from ludus.train.pace import Pace
 from ludus.train.rows import open_data
 from ludus.train.settings import Method, Settings, learning_rate_of, settled
@@ -54,6 +55,7 @@ def train(
     folder.check(out)
     found = open_data(data)
     check_model(model, device=settings.device, dtype=settings.precision)
+    check_keys(method, settings.overrides)
     watch.phase(Progress("Loading PyTorch and TRL", in_log=True))
     _require(settings)
     with surroundings(out), ExitStack() as stack:

@@ -97,7 +97,7 @@ def test_without_zstandard_a_log_of_today_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingExtra, match=r"Inspect AI \(\.eval\) needs .* 'ludus\[curate\]'"):
+    with pytest.raises(MissingExtra, match=r"Inspect AI \(\.eval\) needs .* 'ludus-rl\[curate\]'"):
         list(read(COLOURS))
 
 

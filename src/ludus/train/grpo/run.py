@@ -23,6 +23,7 @@ from ludus.rollout.progress import Progress
 from ludus.train import checkpoints, folder, record
 from ludus.train.continuation import carry_out, trained
 from ludus.train.ending import ended, is_finished
+from ludus.train.grpo.config import REFUSED
 from ludus.train.grpo.episodes import Episodes
 from ludus.train.grpo.groups import SeedCheck
 from ludus.train.grpo.held_out import HeldOut
@@ -37,6 +38,7 @@ from ludus.train.grpo.tasks import tasks
 from ludus.train.grpo.trainer import trainer_of
 from ludus.train.grpo.vllm import VllmEngine
 from ludus.train.outcome import Outcome
+from ludus.train.overrides import check_keys
 from ludus.train.settings import learning_rate_of
 from ludus.train.speed import scoring_where_there_is_loss
 from ludus.train.surroundings import surroundings
@@ -66,6 +68,7 @@ def train(
     if base_url is None:
         mix.check_installed()
     check_model(model, device=settings.device, dtype=settings.precision)
+    check_keys("grpo", settings.overrides, REFUSED)
     extra = ("peft",) if settings.lora else ()
     watch.phase(Progress("Loading PyTorch and TRL", in_log=True))
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
