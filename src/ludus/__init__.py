@@ -39,11 +39,13 @@ _HOMES = {
     "mix": "ludus.environment.mix",
     "progress": "ludus.cli.progress",
     "sft": "ludus.train",
+    "training_progress": "ludus.cli.training",
     "tool": "ludus.environment.tools",
 }
 
 if TYPE_CHECKING:
     from ludus.cli.progress import progress
+    from ludus.cli.training import training_progress
     from ludus.client.endpoint import connect
     from ludus.client.env_client import EnvClient
     from ludus.client.session import Session
@@ -96,6 +98,7 @@ __all__ = [
     "progress",
     "sft",
     "tool",
+    "training_progress",
 ]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from chat_stub import chat_stub
+from policy.eyes.seers import saved as saved_seeing
 from policy.models import saved
 from program import run_ludus, served_by_program
 from publish.fake_hub import TOKEN, fake_hub
@@ -25,7 +26,10 @@ from world import serving
 from ludus.policy import smollm2
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md"))]
+GUIDES = ("collecting", "curating", "training", "thinking", "grpo", "diagnosing", "evaluating")
+MORE = ("environments", "serving", "python")
+PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
+"""In the order of the loop: a page may use what the pages before it have made."""
 SKIPPED = {
     "git clone": "the tests run in a clone",
     "pip install": "the tests run in an environment that make has set up",
@@ -36,7 +40,12 @@ SKIPPED = {
     "accelerate launch": "tests/train/test_processes.py trains in several processes",
 }
 """What is not typed, by how it begins, and why."""
-REWARDS = "def brief(episode):\n    return -0.1 * episode.turns\n"
+FILES = {
+    "rewards.py": "def brief(episode):\n    return -0.1 * episode.turns\n",
+    "my_package.py": "from policy.eyes.gallery import Gallery\n",
+    "my_env.py": "from world import Counter as Guess\n",
+}
+"""What the pages say that a reader has written."""
 LINE = re.compile(rf"(ludus|duckdb|{'|'.join(map(re.escape, SKIPPED))})\b")
 
 
@@ -130,7 +139,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     saved(home / smollm2.edition(), tiny)
     for name in ("Qwen3-0.6B", "Qwen3-1.7B"):
         saved(folder / "Qwen" / name, tiny)
-    (folder / "rewards.py").write_text(REWARDS)
+    saved(folder / "openai" / "gpt-oss-20b", of_family("gptoss"))
+    saved_seeing(folder / "Qwen" / "Qwen2.5-VL-3B-Instruct", "qwen2_5_vl")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
     _write_nemo_gym_rollouts(home / "gym", folder)
     with ExitStack() as stack:
         hub = stack.enter_context(fake_hub())
@@ -144,7 +156,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
                 "HF_ENDPOINT": hub.url,
                 "HF_TOKEN": TOKEN,
                 "HF_HOME": str(home / "hf"),
-                "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(folder))),
+                "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", folder))),
             },
             outside={
                 "https://user-reasoning-gym.hf.space": remote.url,
@@ -165,6 +177,10 @@ def _write_nemo_gym_rollouts(work: Path, folder: Path) -> None:
     for file in (folder / "rollouts.jsonl", folder / "results" / "rollouts.jsonl"):
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(rollouts)
+
+
+def test_every_page_is_walked_through() -> None:
+    assert {"README.md", *(f"docs/{page.name}" for page in ROOT.glob("docs/*.md"))} == {*PAGES}
 
 
 @pytest.mark.timeout(900)

@@ -104,14 +104,8 @@ def test_a_tutorials_fields_for_grpo_are_accepted_where_they_are_in_force() -> N
         "trackio_space_id": "x", "logging_steps": "10", "gradient_checkpointing": "true",
         "save_strategy": "no",
     }  # fmt: skip
-    ours = {
-        "steps": 150,
-        "group_size": 2,
-        "max_episode_tokens": 256,
-        "gradient_checkpointing": True,
-    }
-    more = {"learning_rate": 1e-6, "report_to": "trackio", "gradient_checkpointing": True}
-    found = grpo(overrides, **ours, **more)
+    ours = {"steps": 150, "group_size": 2, "max_episode_tokens": 256, "learning_rate": 1e-6}
+    found = grpo(overrides, **ours, gradient_checkpointing=True, report_to="trackio")
     assert (found.logging_steps, found.log_completions) == (10, True)
 
 

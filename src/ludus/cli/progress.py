@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections import Counter
@@ -43,6 +42,10 @@ class Display(Reporter):
 
     def phase(self, progress: Progress) -> None:
         self._status.show(PhaseView(progress, self.label))
+
+    def checked(self) -> None:
+        if self.label:
+            self.announce()
 
     def begin(self, collector: Collector) -> None:
         self._status.show(CollectorView(collector, self.label))
@@ -217,9 +220,9 @@ def progress(label: str | None = None) -> Display:
 
     `ludus.evaluate(..., watch=ludus.progress)` shows every candidate under its label.
     """
-    if label is not None:
-        print(f"{label} plays", file=sys.stderr, flush=True)
-    return display(as_json=False)
+    shown = display(as_json=False)
+    shown.label = label or ""
+    return shown
 
 
 def display(*, as_json: bool, quiet: bool = False) -> Display:

@@ -127,6 +127,21 @@ class JsonDisplay(Display):
 
 
 @contextmanager
+def training_progress(method: str = "sft") -> Iterator[Display]:
+    """A display for `ludus.sft`, `ludus.dpo` and `ludus.grpo` in scripts and notebooks.
+
+        with ludus.training_progress("grpo") as watch:
+            ludus.grpo("wordle", "models/wordle", "models/wordle-grpo", watch=watch)
+
+    Ctrl-C stops after the step under way, and the same call goes on from there.
+    """
+    from ludus.cli.grpo_display import GrpoStory
+
+    with display(GrpoStory() if method == "grpo" else Story(), as_json=False) as watch:
+        yield watch
+
+
+@contextmanager
 def display(
     story: Story | None = None,
     *,
