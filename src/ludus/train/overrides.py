@@ -125,7 +125,9 @@ def check_keys(
 ) -> None:
     """Raise for keys that the config of `method` does not have; imports neither TRL nor torch."""
     known = field_names(method) if overrides else None
-    for key in overrides if known is not None else ():
+    if known is None:
+        return
+    for key in overrides:
         if key not in known:
             raise _unknown(key, set(known), refused)
 
