@@ -11,6 +11,7 @@ from world import Counter, serving
 
 from ludus import Observation, ToolCall, tool
 from ludus.check import Report, examine
+from ludus.check.advice import BY_CHECK
 
 
 async def failures(spec: str, **options: Any) -> set[str]:
@@ -135,6 +136,11 @@ def test_the_command_prints_a_line_per_check_and_fails_when_one_does() -> None:
     assert good.returncode == 0 and good.stdout.count(" pass ") == 13
     bad = run_ludus("check", "check.test_check:Weak", env={"PYTHONPATH": "tests"})
     assert bad.returncode == 1 and "1 failed" in bad.stdout
+
+
+async def test_every_check_says_what_to_do_about_a_failure() -> None:
+    report = await examine("catch", seeds=1)
+    assert {finding.check for finding in report.findings} <= BY_CHECK.keys()
 
 
 def test_the_report_is_also_json() -> None:

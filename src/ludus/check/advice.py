@@ -14,6 +14,9 @@ BY_CHECK = {
     "observations fit the schema": (
         "Return what the class of the observation declares, or correct its fields."
     ),
+    "what the model sees": (
+        "Return observations of text, numbers, lists and images: these can be shown to a model."
+    ),
     "same seed, same episode": (
         "Draw everything from random.Random(seed), made in reset(); never from the global "
         "generator, the clock or the order of a set."
