@@ -1,5 +1,7 @@
 # Every target does its own set-up: a virtual environment with the versions of constraints.txt.
 PYTHON ?= python3
+# Test processes at once.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -20,7 +22,7 @@ demo: $(VENV)/.ludus
 
 # In their own order: by the number of their tests, the files with the longest ones would end it.
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The minutes-long sweeps: every reasoning_gym variant, hundreds of seeds.
 test-slow: $(VENV)/.dev

@@ -52,9 +52,9 @@ def test_the_script_collects_and_curates(folder: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_progress_is_shown_in_a_script_and_in_a_notebook(
-    folder: Path, capsys: pytest.CaptureFixture[str], in_loop: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], in_loop: bool
 ) -> None:
-    run(PROGRESS, folder, in_loop=in_loop)
+    run(PROGRESS, tmp_path, in_loop=in_loop)
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == "oracle 1.0"
     assert [line for line in shown.err.splitlines() if line.endswith(" plays")] == [
