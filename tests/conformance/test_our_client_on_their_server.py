@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
-from world import wait_until
 
+from conformance.asgi import running_app
 from conformance.openenv_worlds import (
     CalculatorEnvironment,
     GuessAction,
@@ -28,20 +24,8 @@ from ludus.errors import InvalidAction, SessionLost
 from ludus.rollout.tuning import Tuning
 
 
-@contextmanager
-def their_server(cls: type, action: type, observation: type, *, sessions: int = 4) -> Iterator[str]:
-    app = create_fastapi_app(cls, action, observation, max_concurrent_envs=4)
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-    thread.start()
-    wait_until(lambda: server.started)
-    try:
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(20)
+def their_server(cls: type, action: type, observation: type) -> AbstractContextManager[str]:
+    return running_app(create_fastapi_app(cls, action, observation, max_concurrent_envs=4))
 
 
 def guessing() -> Any:

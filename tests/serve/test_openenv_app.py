@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
+from conformance.asgi import running_app
 from conformance.openenv_worlds import (
     CalculatorEnvironment,
     GuessAction,
@@ -20,7 +17,7 @@ from conformance.openenv_worlds import (
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import ConcurrencyConfig
 from openenv.core.generic_client import GenericEnvClient
-from world import Counter, wait_until
+from world import Counter
 
 from ludus import Action, Observation, connect
 from ludus.envs.echo import Echo, EchoAction, EchoEnv, EchoObservation
@@ -28,20 +25,8 @@ from ludus.errors import BadSetting
 from ludus.serve import create_app
 
 
-@contextmanager
-def running(app: Any) -> Iterator[str]:
-    """A plain uvicorn, as the Dockerfiles of OpenEnv's environments start it."""
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="websockets-sansio"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-    thread.start()
-    wait_until(lambda: server.started)
-    try:
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(20)
+def running(app: Any) -> AbstractContextManager[str]:
+    return running_app(app, ws="websockets-sansio")
 
 
 def test_a_server_script_of_theirs_serves_their_clients() -> None:

@@ -37,7 +37,7 @@ from ludus.serve.access import FROM_WORKER, Refusal
 from ludus.serve.lines import Gone, Line
 from ludus.serve.settings import ServeSettings
 from ludus.serve.sockets import SocketEndpoint
-from ludus.serve.write_timeout import WriteTimeout
+from ludus.serve.write_timeout import WriteTimeout, WriteTimeoutMixin
 
 _TEXT = WSMsgType.TEXT
 _MOST_WAITING = 64
@@ -55,7 +55,7 @@ class Door:
     is_here: Callable[[Mapping[str, Any]], bool]
 
 
-class UpgradingProtocol(HttpToolsProtocol):
+class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
     """uvicorn's HTTP protocol, with an eye on upgrades."""
 
     def __init__(self, *args: Any, door: Door, **kwargs: Any) -> None:
@@ -69,16 +69,7 @@ class UpgradingProtocol(HttpToolsProtocol):
         if transport.get_extra_info("socket").family == socket.AF_UNIX:
             self.app_state = {**self.app_state, FROM_WORKER: True}
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._write_timeout.start(self.transport)
-
-    def resume_writing(self) -> None:
-        self._write_timeout.stop()
-        super().resume_writing()
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._write_timeout.stop()
         self.pipeline.clear()
         if self._running is not None:
             # uvicorn tells only the last of several pipelined requests, which then is not the one
@@ -117,24 +108,12 @@ class UpgradingProtocol(HttpToolsProtocol):
         self.transport.set_protocol(protocol)
 
 
-class AsgiWebSocketProtocol(WebSocketsSansIOProtocol):
+class AsgiWebSocketProtocol(WriteTimeoutMixin, WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol for all other upgrades, with a time-out for writing."""
 
     def __init__(self, *args: Any, send_timeout: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._write_timeout = WriteTimeout(send_timeout)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._write_timeout.start(self.transport)
-
-    def resume_writing(self) -> None:
-        self._write_timeout.stop()
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._write_timeout.stop()
-        super().connection_lost(exc)
 
 
 class FastLine(WSListener, Line):

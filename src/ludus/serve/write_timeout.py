@@ -46,3 +46,22 @@ class WriteTimeout:
             self._transport.abort()
         elif buffered:
             self._watch()
+
+
+class WriteTimeoutMixin(asyncio.Protocol):
+    """A protocol that aborts its connection when the client takes nothing; put it first."""
+
+    transport: asyncio.Transport
+    _write_timeout: WriteTimeout
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timeout.start(self.transport)
+
+    def resume_writing(self) -> None:
+        self._write_timeout.stop()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._write_timeout.stop()
+        super().connection_lost(exc)
