@@ -72,7 +72,7 @@ class Agent(ABC):
         return {"provider": self.provider}
 
     def check(self) -> None:  # noqa: B027
-        """Raise what is known to be wrong with its settings; loads nothing and asks nobody."""
+        """Raise for settings that are known to be wrong, without loading a model or network access."""
 
     async def prepare(self, environments: Sequence[str] = ()) -> None:  # noqa: B027
         """Find out, before the first episode, whether it can play these at all."""

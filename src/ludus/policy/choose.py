@@ -116,7 +116,7 @@ def _unused(choice: Choice, provider: str) -> str | None:
 
 
 def _refuse_without_template(provider: str, endpoint: str | None) -> None:
-    """Only who renders a chat template can be given arguments for it."""
+    """Refuse template arguments for providers whose chat template is not rendered by us or vLLM."""
     if provider == "hf" or (provider == "openai" and endpoint):
         return
     instead = (

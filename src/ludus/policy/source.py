@@ -74,7 +74,7 @@ def find(name: str, *, say: smollm2.Say | None = None) -> Source:
 def check_name(name: str) -> None:
     """Raise where the name is neither a model on this disk nor one that the Hub may have.
 
-    Asks nobody: a path with a typo is answered at once.
+    Uses no network, so that a path with a typo is reported at once.
     """
     if name == smollm2.NAME or here(name) is not None:
         return

@@ -2,7 +2,7 @@
 
 Any field can be set but those on which a promise of Ludus rests, or which an option of its own
 decides. Such a field is accepted with the value that is in force anyway, and refused with any other
-in a line that names the option. What the fields do is TRL's business.
+in a line that names the option. TRL documents what the fields do.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def _fits(attempt: Callable[[int], None], size: int) -> bool:
 
 
 def release() -> None:
-    """Give back what nobody holds any more, or the next attempt would find the memory as full."""
+    """Free cached GPU memory, so that the next attempt does not find it as full."""
     import torch
 
     gc.collect()

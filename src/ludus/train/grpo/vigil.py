@@ -1,4 +1,4 @@
-"""What is told while episodes are played: who does not answer, and who holds up others.
+"""Progress and stall reporting during rollouts.
 
 It speaks and may end the work; what is played is `ludus.train.grpo.stage`'s business.
 """
