@@ -116,7 +116,7 @@ def _unused(choice: Choice, provider: str) -> str | None:
 
 
 def _refuse_without_template(provider: str, endpoint: str | None) -> None:
-    """Refuse template arguments for providers whose chat template is not rendered by us or vLLM."""
+    """Refuse template arguments for providers that do not render a chat template."""
     if provider == "hf" or (provider == "openai" and endpoint):
         return
     instead = (
