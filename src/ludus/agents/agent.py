@@ -72,7 +72,7 @@ class Agent(ABC):
         return {"provider": self.provider}
 
     def check(self) -> None:  # noqa: B027
-        """Raise for settings that are known to be wrong, without loading a model or network access."""
+        """Raise for settings that are known to be wrong; loads no model and uses no network."""
 
     async def prepare(self, environments: Sequence[str] = ()) -> None:  # noqa: B027
         """Find out, before the first episode, whether it can play these at all."""
