@@ -31,22 +31,31 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
     Never call this from the background loop itself. Ctrl-C cancels the coroutine and waits until
     it has cleaned up.
     """
-    ended = threading.Event()
+    loop = background_loop()
+    tasks: list[asyncio.Task[T]] = []
+    done = threading.Event()
 
-    async def tracked() -> T:
-        try:
-            return await work
-        finally:
-            ended.set()
+    def start() -> None:
+        task = loop.create_task(work)
+        tasks.append(task)
+        task.add_done_callback(lambda _: done.set())
 
-    future = asyncio.run_coroutine_threadsafe(tracked(), background_loop())
+    def cancel() -> None:
+        if tasks:
+            tasks[0].cancel()
+        else:
+            work.close()
+            done.set()
+
+    # An interrupt can arrive as soon as the work has started, so the start lies inside `try`.
     try:
-        return future.result()
+        loop.call_soon_threadsafe(start)
+        done.wait()
     except BaseException:
-        # The future counts as cancelled at once; the task behind it has `finally` blocks to run.
-        if future.cancel():
-            ended.wait(CLOSE_TIMEOUT_S)
+        loop.call_soon_threadsafe(cancel)
+        done.wait(CLOSE_TIMEOUT_S)
         raise
+    return tasks[0].result()
 
 
 def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
