@@ -12,11 +12,9 @@ when the proper client was not served. Everything stays on 127.0.0.1.
 from __future__ import annotations
 
 import argparse
-import base64
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -29,7 +27,11 @@ from rich.console import Console
 from rich.table import Table
 from websockets.sync.client import connect
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path.insert(0, str(TESTS))
+
+from serve.silent_client import SilentClient, resident_mib  # noqa: E402
+
 STEP = b'{"type":"step","data":{}}'
 RESET = b'{"type":"reset"}'
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","arguments":{}}}'
@@ -52,10 +54,10 @@ class Route:
 
 
 ROUTES = (
-    Route("/ws, event loop", "Instant", "/ws", RESET, STEP),
-    Route("/ws, threads", "Threaded", "/ws", RESET, STEP),
-    Route("/mcp", "Instant", "/mcp", CALL, CALL),
-    Route("POST /step", "Instant", None, POST, POST),
+    Route("/ws, event loop", "Large", "/ws", RESET, STEP),
+    Route("/ws, threads", "LargeInThreads", "/ws", RESET, STEP),
+    Route("/mcp", "Large", "/mcp", CALL, CALL),
+    Route("POST /step", "Large", None, POST, POST),
 )
 
 
@@ -71,10 +73,10 @@ class Result:
 @contextmanager
 def serving(environment: str, workers: int) -> Iterator[tuple[int, int]]:
     """A server on a free port of loopback; yields its process id and its port."""
-    command = [sys.executable, "-m", "ludus", "serve", f"large_observations:{environment}"]
+    command = [sys.executable, "-m", "ludus", "serve", f"serve.silent_client:{environment}"]
     process = subprocess.Popen(
         [*command, "--port", "0", "--workers", str(workers)],
-        cwd=HERE,
+        cwd=TESTS,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
@@ -94,78 +96,29 @@ def serving(environment: str, workers: int) -> Iterator[tuple[int, int]]:
             process.wait()
 
 
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process and of all its children."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return 0.0
-    own = next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:")), 0.0)
-    return own + sum(resident_mib(int(child)) for child in children)
-
-
-class SilentClient:
-    """Sends its requests as fast as the server takes them, and reads nothing."""
-
-    def __init__(self, port: int, route: Route, requests: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        if route.path is None:
-            self._unsent = b"".join([_post(port, route.request)] * requests)
-        else:
-            self._socket.sendall(_upgrade(port, route.path))
-            while b"\r\n\r\n" not in self._socket.recv(65536):
-                pass
-            self._unsent = b"".join([_frame(route.first), *[_frame(route.request)] * requests])
-        self._socket.setblocking(False)
-
-    def send_some(self) -> None:
-        try:
-            while self._unsent:
-                self._unsent = self._unsent[self._socket.send(self._unsent) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._unsent = b""  # The server has closed the connection.
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def _upgrade(port: int, path: str) -> bytes:
-    key = base64.b64encode(os.urandom(16)).decode()
-    return (
-        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
-        f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    ).encode()
-
-
-def _post(port: int, body: bytes) -> bytes:
-    head = (
-        f"POST /step HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-def _frame(payload: bytes) -> bytes:
-    """A masked text frame; with a mask of zeros the payload stays as it is."""
-    assert len(payload) < 126
-    return bytes((0x81, 0x80 | len(payload), 0, 0, 0, 0)) + payload
+def send_all(client: SilentClient, route: Route, requests: int) -> None:
+    """Ask for everything at once; what the server does not take yet is kept for `send_rest`."""
+    if route.path is None:
+        client.send_posts("/step", route.request, requests)
+    else:
+        client.upgrade(route.path)
+        client.send_frames([route.first, *[route.request] * requests])
 
 
 def measure(route: Route, *, clients: int, requests: int, seconds: float, workers: int) -> Result:
     with serving(route.environment, workers) as (pid, port), ExitStack() as stack:
         idle = peak = resident_mib(pid)
         reader = stack.enter_context(connect(f"ws://127.0.0.1:{port}/ws", max_size=None))
-        silent = [SilentClient(port, route, requests) for _ in range(clients)]
+        silent = [
+            stack.enter_context(SilentClient(f"http://127.0.0.1:{port}")) for _ in range(clients)
+        ]
         for client in silent:
-            stack.callback(client.close)
+            send_all(client, route, requests)
         steps, slowest = 0, 0.0
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and peak < STOP_AT_MIB:
             for client in silent:
-                client.send_some()
+                client.send_rest()
             began = time.monotonic()
             for request in (RESET, STEP):
                 reader.send(request.decode())

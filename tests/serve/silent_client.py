@@ -96,6 +96,8 @@ class SilentClient:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:
             pass
+        except OSError:
+            self._unsent = b""  # The server has closed the connection.
 
 
 def resident_mib(pid: int) -> float:

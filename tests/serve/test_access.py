@@ -13,7 +13,8 @@ from websockets.exceptions import InvalidStatus
 from world import Counter, Served, serving
 
 from ludus.client.socket import refused as refused_by_server
-from ludus.serve.access import Access, hostname, is_loopback, is_origin
+from ludus.protocol.loopback import is_loopback
+from ludus.serve.access import Access, hostname, is_origin
 from ludus.serve.settings import ServeSettings
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from ludus.errors import BadSetting
+from ludus.protocol.loopback import is_loopback
 
 _ADVICE = "Give one like http://localhost:8000/v1."
 
@@ -47,17 +47,7 @@ def proxy_for(url: str) -> str | None:
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if is_loopback(host) or proxy_bypass(parts.netloc):
+    if is_loopback(host) or host in ("0.0.0.0", "::") or proxy_bypass(parts.netloc):
         return None
     proxy = getproxies().get(parts.scheme)
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified

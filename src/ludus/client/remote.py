@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ludus.client.session import Session, StepResult, result_from
-from ludus.client.socket import Socket, http_url, is_loopback, refused
+from ludus.client.socket import Socket, http_url, is_local, refused, unreachable
 from ludus.data.tools import JsonObject, ToolSpec
 from ludus.errors import ConnectFailed, WireError
 from ludus.protocol.derive import calls_by_name, tool_from_action
@@ -98,7 +98,7 @@ async def fetch_any(socket: Socket, path: str) -> Any:
         async with (
             aiohttp.ClientSession(
                 headers=socket.headers,
-                trust_env=not is_loopback(url),
+                trust_env=not is_local(url),
                 timeout=aiohttp.ClientTimeout(total=10.0),
             ) as client,
             client.get(url, allow_redirects=False) as reply,
@@ -106,6 +106,8 @@ async def fetch_any(socket: Socket, path: str) -> Any:
             if reply.status != 200:
                 raise refused(url, reply.status)
             return await reply.json(content_type=None)
+    except aiohttp.ClientConnectorError as error:
+        raise unreachable(socket.base_url, error.os_error) from None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         why = str(error) or "no answer in 10 s"
         raise ConnectFailed(f"{url} cannot be read: {why}") from None

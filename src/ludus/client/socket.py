@@ -8,6 +8,7 @@ opened behind the caller's back, and a reply never answers another request.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,6 +37,7 @@ from ludus.errors import (
     WireError,
 )
 from ludus.protocol.frames import REQUESTS_HEADER, RESUME_HEADER, SESSION_HEADER
+from ludus.protocol.loopback import is_loopback
 
 _ERRORS: dict[str, type[WireError]] = {
     "VALIDATION_ERROR": InvalidAction,
@@ -46,7 +48,6 @@ _ERRORS: dict[str, type[WireError]] = {
 _CLOSING = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 _REFUSED = 3.0
 """Seconds after which a port that refuses means that the server is gone, and its sessions."""
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def websocket_url(base_url: str) -> str:
@@ -67,9 +68,9 @@ def http_url(base_url: str, path: str) -> str:
     return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws") + path, "", ""))
 
 
-def is_loopback(url: str) -> bool:
+def is_local(url: str) -> bool:
     """Whether the server is on this machine; no proxy then stands between us and it."""
-    return urlsplit(url).hostname in _LOOPBACK
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 class Socket:
@@ -112,10 +113,7 @@ class Socket:
         except (InvalidURI, InvalidHandshake) as error:
             raise ConnectFailed(f"{self.base_url} is no environment server: {error}") from None
         except OSError as error:
-            why = error.strerror or str(error)
-            raise ConnectFailed(
-                f"Nobody answers at {self.base_url} ({why}). Is the server running?"
-            ) from None
+            raise unreachable(self.base_url, error) from None
         assert self._line.response is not None
         self._session_id = self._line.response.headers.get(SESSION_HEADER)
 
@@ -239,7 +237,7 @@ class Socket:
             open_timeout=self._connect_timeout,
             max_size=self._max_size,
             compression=None,
-            proxy=None if is_loopback(url) else True,
+            proxy=None if is_local(url) else True,
         )
 
     def _opened(self, reply: str) -> dict[str, Any]:
@@ -264,6 +262,14 @@ class Socket:
 
 def authorized(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
     return {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+
+
+def unreachable(base_url: str, error: OSError) -> ConnectFailed:
+    """The error for an address at which no server accepts connections."""
+    # Where a name has several addresses, only the number names the reason.
+    number = error.errno or 0
+    why = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return ConnectFailed(f"Nobody answers at {base_url} ({why}). Is the server running?")
 
 
 def refused(base_url: str, status: int) -> ConnectFailed:

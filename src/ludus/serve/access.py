@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ludus.protocol.loopback import is_loopback
 from ludus.serve.settings import ServeSettings
 
 FROM_WORKER = "ludus_from_worker"
@@ -111,14 +111,6 @@ def hostname(netloc: str) -> str:
     if netloc.startswith("["):
         return netloc[1:].partition("]")[0]
     return netloc.rstrip(".") if netloc.count(":") > 1 else netloc.partition(":")[0].rstrip(".")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this name or address can only mean this machine."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_origin(text: str) -> bool:

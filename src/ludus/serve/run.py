@@ -29,7 +29,8 @@ from ludus.environment.contract import Contract
 from ludus.environment.faults import log_faults
 from ludus.environment.registry import find
 from ludus.errors import LudusError
-from ludus.serve.access import is_loopback, is_origin
+from ludus.protocol.loopback import is_loopback
+from ludus.serve.access import is_origin
 from ludus.serve.app import create_app
 from ludus.serve.forward import Forwarder
 from ludus.serve.metrics import WIDTH, Metrics
