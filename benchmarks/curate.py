@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ludus.data.episode import Episode, StopReason, Usage, group_of
+from ludus.data.episode import Episode, StopReason, Usage, task_group_id
 from ludus.data.messages import Call, Function, Message
 
 BLOCK = 4 << 20
@@ -79,7 +79,7 @@ def make(path: Path, count: int) -> None:
         last = b""
         for index in range(count):
             copied = index % ATTEMPTS and draw.random() < COPIES
-            last = last if copied else episode(index, draw).as_line()
+            last = last if copied else episode(index, draw).to_line()
             file.write(last.replace(b"{at}", b"%06d" % index, 1))
 
 
@@ -96,7 +96,7 @@ def episode(index: int, draw: random.Random) -> Episode:
         environment="riddles",
         task=task,
         seed=task["seed"],
-        group_id=group_of("riddles", task),
+        group_id=task_group_id("riddles", task),
         agent={"provider": "openai", "model": "small", "temperature": 0.7},
         messages=(Message(role="user", content=question(task["seed"])), *turns),
         turns=3,

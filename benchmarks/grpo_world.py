@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from ludus import Job, ToolEnvironment, collect, episodes, tool
+from ludus import CollectConfig, ToolEnvironment, collect, episodes, tool
 from ludus.agents.arbitrary import RandomAgent
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train import GrpoSettings, Settings, grpo, sft
 
 PICK, SLOW = "grpo_world:Pick", "grpo_world:Slow"
@@ -84,7 +84,7 @@ class Clock:
         self.times: list[float] = []
         self.lines: list[dict[str, Any]] = []
 
-    def phase(self, progress: Progress) -> None: ...
+    def phase(self, progress: PhaseProgress) -> None: ...
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None: ...
 
@@ -195,7 +195,7 @@ def _tidy() -> None:
 
 def tiny_model(folder: Path, environment: str = PICK) -> str:
     """A few thousand weights that have learned from chance how calls are written."""
-    asyncio.run(collect(Job(environment, episodes=120), RandomAgent(), folder / "run"))
+    asyncio.run(collect(CollectConfig(environment, episodes=120), RandomAgent(), folder / "run"))
     rows = [_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
     (folder / "data").mkdir()
     (folder / "data" / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -24,7 +24,7 @@ from typing import Any
 
 from ludus.data.checksum import Checksum
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.recorded import read_back
+from ludus.data.recorded import read_resume_index
 
 BLOCK = 4 << 20
 MARKED = 0.8125
@@ -74,16 +74,16 @@ def _template() -> bytes:
             "agent": {"provider": "openai", "model": "small", "temperature": 0.7},
             "messages": [{"role": "user", "content": "Guess the word."}, *sum(turns, ())],
         }
-    ).as_line()
+    ).to_line()
 
 
 def by_heads(path: Path) -> int:
     checksum = Checksum(*json.loads(path.with_suffix(".crc").read_text()))
-    return read_back(path, checksum=checksum).totals.episodes
+    return read_resume_index(path, checksum=checksum).totals.episodes
 
 
 def unverified(path: Path) -> int:
-    return read_back(path).totals.episodes
+    return read_resume_index(path).totals.episodes
 
 
 def plainly(path: Path) -> int:
@@ -131,7 +131,7 @@ def compare(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episodes.jsonl"
         make(path, count)
-        path.with_suffix(".crc").write_text(json.dumps(Checksum.of(path)))
+        path.with_suffix(".crc").write_text(json.dumps(Checksum.of_file(path)))
         readings = {way: in_a_process(way, path) for way in WAYS}
         assert {reading.episodes for reading in readings.values()} == {count}
         print("\n".join(table(readings, path.stat().st_size)))

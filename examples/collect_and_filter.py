@@ -16,11 +16,13 @@ import ludus
 
 
 async def main() -> None:
-    job = ludus.Job(ludus.mix({"wordle": 0.3, "reasoning_gym:chain_sum": 0.7}), episodes=100)
+    job = ludus.CollectConfig(
+        ludus.mix({"wordle": 0.3, "reasoning_gym:chain_sum": 0.7}), episodes=100
+    )
     outcome = await ludus.collect(job, out=Path("runs/example"))
     found = list(ludus.episodes(outcome.folder / "episodes.jsonl"))
     solved = [episode for episode in found if episode.reward == 1.0]
-    print(f"{outcome.fresh} episodes were played now; {len(found)} are in {outcome.folder}")
+    print(f"{outcome.new_episodes} episodes were played now; {len(found)} are in {outcome.folder}")
     for environment, count in Counter(episode.environment for episode in solved).items():
         print(f"  {environment}: {count} solved")
     last = solved[-1]

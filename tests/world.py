@@ -23,13 +23,13 @@ from ludus import (
     ToolError,
     tool,
 )
-from ludus.environment.contract import Contract
-from ludus.environment.inspection import contract_of
-from ludus.environment.registry import find
+from ludus.environment.contract import EnvSpec
+from ludus.environment.inspection import build_env_spec
+from ludus.environment.registry import find_environment
 from ludus.serve.app import create_app
-from ludus.serve.run import DrainingServer, make_server
-from ludus.serve.sessions import Sessions
-from ludus.serve.settings import ServeSettings
+from ludus.serve.run import DrainingServer, build_server
+from ludus.serve.sessions import SessionRegistry
+from ludus.serve.settings import ServeConfig
 
 
 class Counter(ToolEnvironment):
@@ -152,7 +152,7 @@ class Served:
     """A server that is running in a thread of this process."""
 
     url: str
-    sessions: Sessions
+    sessions: SessionRegistry
     server: DrainingServer
 
     @property
@@ -163,16 +163,20 @@ class Served:
 @contextmanager
 def serving(environment: Any, *, port: int = 0, **settings: Any) -> Iterator[Served]:
     """A real server on loopback, for a spec, a class or a contract."""
-    if isinstance(environment, Contract):
+    if isinstance(environment, EnvSpec):
         contract = environment
     else:
-        contract = find(environment) if isinstance(environment, str) else contract_of(environment)
+        contract = (
+            find_environment(environment)
+            if isinstance(environment, str)
+            else build_env_spec(environment)
+        )
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.bind(("127.0.0.1", port))
-    chosen = replace(ServeSettings(port=bound.getsockname()[1]), **settings)
+    chosen = replace(ServeConfig(port=bound.getsockname()[1]), **settings)
     app = create_app(contract, chosen)
-    server = make_server(app, chosen)
+    server = build_server(app, chosen)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     wait_until(lambda: server.started)

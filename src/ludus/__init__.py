@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from ludus.evaluate.evaluating import evaluate_sync
     from ludus.policy.choose import agent_of as agent
     from ludus.protocol.types import Action, Observation, State
-    from ludus.rollout.job import Job
+    from ludus.rollout.job import CollectConfig
     from ludus.rollout.start import collect, collect_sync
     from ludus.train import dpo, grpo, sft
 
@@ -75,7 +75,7 @@ __all__ = [
     "Environment",
     "Episode",
     "Image",
-    "Job",
+    "CollectConfig",
     "LudusError",
     "Observation",
     "Session",

@@ -74,7 +74,7 @@ class ToolError(LudusError):
     """Raised by an author's tool: the model gets the message, and the episode goes on."""
 
 
-class BadSetting(LudusError):
+class ConfigError(LudusError):
     """A setting that cannot be; nothing has been played yet."""
 
 
@@ -206,10 +206,10 @@ class FactoryFailed(WireError):
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """The end of an error message: the closest known name, or what to do instead."""
-    close = closest(name, known)
+    close = closest_match(name, known)
     return f"Did you mean {close!r}?" if close else otherwise
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
+def closest_match(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)

@@ -6,7 +6,7 @@ from chat_stub import chat_stub
 from agents.asking import ask, chat
 from ludus.agents.address import base_url, proxy_for
 from ludus.agents.openai import OpenAIAgent
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_an_endpoint_without_a_path_gets_one(given: str, used: str) -> None:
     ],
 )
 def test_an_address_that_may_hold_a_secret_is_refused_and_not_repeated(given: str) -> None:
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(ConfigError) as caught:
         base_url(given)
     assert "hunter2" not in str(caught.value)
 
@@ -45,7 +45,7 @@ def test_an_address_that_may_hold_a_secret_is_refused_and_not_repeated(given: st
     "given", ["localhost:8000", "ftp://host", "http://", "", "http://ho st", "http://host:port"]
 )
 def test_what_is_no_address_is_refused_with_an_example(given: str) -> None:
-    with pytest.raises(BadSetting, match=r"Give one like http://localhost:8000/v1"):
+    with pytest.raises(ConfigError, match=r"Give one like http://localhost:8000/v1"):
         base_url(given)
 
 

@@ -11,7 +11,7 @@ from ludus.agents.anthropic import AnthropicAgent
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, ProviderRefuses
+from ludus.errors import ConfigError, ProviderRefuses
 
 THINKING = {"type": "thinking", "thinking": "Let me see.", "signature": "c2lnbmVk"}
 REDACTED = {"type": "redacted_thinking", "data": "b3BhcXVl"}
@@ -288,5 +288,5 @@ def test_an_agent_describes_itself_and_knows_its_price() -> None:
         "temperature": 1.0,
     }
     assert agent.priced
-    with pytest.raises(BadSetting, match="ANTHROPIC_API_KEY"):
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
         AnthropicAgent("claude-3-5-haiku-20241022")

@@ -9,7 +9,7 @@ from chat_stub import chat_stub
 from agents.asking import SECRET, ask, chat, openai, user
 from ludus.agents.cache import Cache, request_id
 from ludus.agents.prices import Prices, Rate
-from ludus.errors import BadSetting, ModelBusy
+from ludus.errors import ConfigError, ModelBusy
 
 
 def files(folder: Path) -> list[Path]:
@@ -101,7 +101,7 @@ async def test_a_cache_that_cannot_be_written_costs_no_reply(tmp_path: Path) -> 
 
 def test_a_cache_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadSetting, match="cannot hold cached replies"):
+    with pytest.raises(ConfigError, match="cannot hold cached replies"):
         Cache(tmp_path / "file" / "below")
 
 

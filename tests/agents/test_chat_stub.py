@@ -22,7 +22,7 @@ from ludus.data.tools import JsonObject, ToolSpec
 def answered(question: str) -> int:
     request = {
         "messages": [{"role": "user", "content": question}],
-        "tools": [ANSWER.as_openai()],
+        "tools": [ANSWER.to_openai()],
     }
     (call,) = sensible(request)["tool_calls"]
     arguments: JsonObject = json.loads(call["function"]["arguments"])

@@ -10,9 +10,9 @@ from world import Counter, Two
 from ludus.agents.human import HumanAgent
 from ludus.client.local import LocalSession
 from ludus.data.episode import Episode
-from ludus.environment.inspection import contract_of
+from ludus.environment.inspection import build_env_spec
 from ludus.envs.echo import Echo
-from ludus.rollout import Assignment, play
+from ludus.rollout import Assignment, run_episode
 
 
 async def typing(cls: type, lines: Iterable[str], **task: Any) -> tuple[Episode, str]:
@@ -24,8 +24,8 @@ async def typing(cls: type, lines: Iterable[str], **task: Any) -> tuple[Episode,
         return next(typed)
 
     person = HumanAgent(ask, lambda message: told.append(message.text), told.append)
-    async with LocalSession(contract_of(cls)) as session:
-        episode = await play(session, person, Assignment.of("world", **task))
+    async with LocalSession(build_env_spec(cls)) as session:
+        episode = await run_episode(session, person, Assignment.of("world", **task))
     return episode, "\n".join(told)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agents.asking import SECRET
 from ludus.agents.keys import Key, find_key
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 
 def found(
@@ -67,14 +67,14 @@ def test_a_variable_asked_for_by_name_is_the_only_one_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "own")
-    with pytest.raises(BadSetting, match="MY_KEY is neither"):
+    with pytest.raises(ConfigError, match="MY_KEY is neither"):
         find_key("openai", "MY_KEY", for_endpoint=True)
     monkeypatch.setenv("MY_KEY", "mine")
     assert found("openai", "MY_KEY") == ("MY_KEY", "mine")
 
 
 def test_a_missing_key_is_one_line_that_names_the_variable_and_both_places() -> None:
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(ConfigError) as caught:
         find_key("anthropic")
     line = str(caught.value)
     assert "ANTHROPIC_API_KEY" in line and "environment" in line and ".env" in line
@@ -98,13 +98,13 @@ def test_a_dotenv_leaves_the_environment_as_it_is(
     (tmp_path / ".env").write_text("OPENAI_API_KEY=a-key\n")
     assert found("openai") == ("OPENAI_API_KEY", "a-key")
     (tmp_path / ".env").unlink()
-    with pytest.raises(BadSetting):
+    with pytest.raises(ConfigError):
         find_key("openai")
 
 
 def test_a_dotenv_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"OPENAI_API_KEY=\xff\xfe\n")
-    with pytest.raises(BadSetting, match=r"\.env cannot be read"):
+    with pytest.raises(ConfigError, match=r"\.env cannot be read"):
         find_key("openai")
 
 
@@ -121,7 +121,7 @@ def test_blanks_around_a_key_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("secret", ["half secret", "half\nsecret", "half\tsecret", "sécret", ""])
 def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(secret: str) -> None:
-    with pytest.raises(BadSetting, match="MY_KEY holds no usable key") as caught:
+    with pytest.raises(ConfigError, match="MY_KEY holds no usable key") as caught:
         Key(secret, "MY_KEY")
     assert not secret or secret not in str(caught.value)
     assert "half" not in str(caught.value) and "cret" not in str(caught.value)

@@ -21,7 +21,7 @@ from ludus.agents.agent import Finish, Situation
 from ludus.agents.openai import OpenAIAgent
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, RequestRefused
+from ludus.errors import ConfigError, RequestRefused
 
 
 async def sent(*messages: Message, max_tokens: int | None = None, **settings: Any) -> JsonObject:
@@ -55,7 +55,7 @@ async def test_a_request_holds_what_was_set_and_nothing_else() -> None:
             {"role": "system", "content": "Play."},
             {"role": "user", "content": "Hello"},
         ],
-        "tools": [ANSWER.as_openai()],
+        "tools": [ANSWER.to_openai()],
         "tool_choice": "auto",
     }
 
@@ -73,7 +73,7 @@ async def test_arguments_of_the_chat_template_are_sent_and_told() -> None:
     agent = OpenAIAgent("m", chat_template_kwargs=kwargs, **endpoint)
     assert agent.describe()["chat_template_kwargs"] == kwargs
     twice = {"chat_template_kwargs": {"enable_thinking": True}}
-    with pytest.raises(BadSetting, match="given twice"):
+    with pytest.raises(ConfigError, match="given twice"):
         OpenAIAgent("m", chat_template_kwargs=kwargs, extra=twice, **endpoint)
 
 
@@ -92,7 +92,7 @@ async def test_without_tools_none_are_sent() -> None:
 
 @pytest.mark.parametrize("field", ["model", "messages", "tools", "stream"])
 def test_an_extra_field_that_is_set_anyway_is_refused(field: str) -> None:
-    with pytest.raises(BadSetting, match=f"extra field '{field}' is not free"):
+    with pytest.raises(ConfigError, match=f"extra field '{field}' is not free"):
         OpenAIAgent("m", endpoint="http://localhost", extra={field: 1})
 
 
@@ -102,7 +102,7 @@ def test_an_extra_field_that_is_set_anyway_is_refused(field: str) -> None:
      {"temperature": -1.0}],
 )  # fmt: skip
 def test_settings_that_cannot_be_sent_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(BadSetting):
+    with pytest.raises(ConfigError):
         OpenAIAgent("m", endpoint="http://localhost", **settings)
 
 
@@ -122,7 +122,7 @@ def test_an_agent_describes_itself_by_what_was_set() -> None:
 
 
 def test_openai_itself_needs_a_key() -> None:
-    with pytest.raises(BadSetting, match="OPENAI_API_KEY"):
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         OpenAIAgent("gpt-4o-mini")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ludus.agents.prices import Prices, Rate
 from ludus.data.episode import Usage
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 USAGE = Usage(prompt_tokens=1_000_000, completion_tokens=100_000, cached_tokens=400_000)
 
@@ -95,7 +95,7 @@ def test_a_file_is_found_by_path_then_by_variable_then_at_home(
 )
 def test_a_malformed_file_is_named_with_its_entry(tmp_path: Path, content: Any, where: str) -> None:
     path = write(tmp_path / "prices.json", content)
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(ConfigError) as caught:
         Prices.load(path)
     line = str(caught.value)
     assert f"{path} is wrong at {where}: " in line and "\n" not in line
@@ -104,8 +104,8 @@ def test_a_malformed_file_is_named_with_its_entry(tmp_path: Path, content: Any, 
 def test_a_file_that_was_named_must_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BadSetting, match=r"none\.json cannot be read"):
+    with pytest.raises(ConfigError, match=r"none\.json cannot be read"):
         Prices.load(tmp_path / "none.json")
     monkeypatch.setenv("LUDUS_PRICES", str(tmp_path / "gone.json"))
-    with pytest.raises(BadSetting, match=r"gone\.json cannot be read"):
+    with pytest.raises(ConfigError, match=r"gone\.json cannot be read"):
         Prices.load()

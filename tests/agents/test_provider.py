@@ -19,7 +19,7 @@ from ludus.agents.provider import Backoff
 from ludus.errors import (
     AgentError,
     BadReply,
-    BadSetting,
+    ConfigError,
     ModelBusy,
     ModelTimeout,
     ModelUnreachable,
@@ -251,7 +251,7 @@ def test_waits_double_up_to_the_cap_and_are_spread_out() -> None:
 
 @pytest.mark.parametrize("settings", [{"call_timeout": 0}, {"retries": -1}, {"concurrency": 0}])
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(BadSetting):
+    with pytest.raises(ConfigError):
         OpenAIAgent("m", endpoint="http://localhost", **settings)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from ludus.agents.throttle import Throttle
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 
 class Hands:
@@ -242,5 +242,5 @@ async def test_the_real_clock_ends_a_pause() -> None:
 
 
 def test_a_ceiling_below_one_is_refused() -> None:
-    with pytest.raises(BadSetting, match="at least 1"):
+    with pytest.raises(ConfigError, match="at least 1"):
         Throttle(0)

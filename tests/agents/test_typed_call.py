@@ -16,7 +16,7 @@ from ludus.agents.typed_call import (
     parse_arguments,
     usage,
 )
-from ludus.environment.tools import tools_of
+from ludus.environment.tools import collect_tools
 
 
 class Colour(Enum):
@@ -66,7 +66,7 @@ class House(ToolEnvironment):
         return ""
 
 
-TOOLS = {name: one.spec for name, one in tools_of(House).items()}
+TOOLS = {name: one.spec for name, one in collect_tools(House).items()}
 
 
 @pytest.mark.parametrize(

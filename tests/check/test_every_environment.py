@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ludus.check import examine
-from ludus.environment.registry import registered
+from ludus.environment.registry import registered_environments
 from ludus.envs.reasoning_gym import ReasoningGym
 
 SAMPLE = 8
 """Every so manieth variant is examined with each test run; `make test-slow` takes all of them."""
 
 
-@pytest.mark.parametrize("spec", sorted(registered()))
+@pytest.mark.parametrize("spec", sorted(registered_environments()))
 async def test_it_passes(spec: str) -> None:
     report = await examine(spec)
     assert report.passed, report.failures

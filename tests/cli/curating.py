@@ -120,14 +120,14 @@ def attempt(
 def a_run(folder: Path, *episodes: Episode) -> Path:
     """A folder with these episodes, which is all that curating asks for."""
     folder.mkdir(parents=True)
-    (folder / "episodes.jsonl").write_bytes(b"".join(each.as_line() for each in episodes))
+    (folder / "episodes.jsonl").write_bytes(b"".join(each.to_line() for each in episodes))
     return folder
 
 
 def a_large_run(folder: Path, count: int = 20_000) -> Path:
     """A run that takes seconds to curate."""
     folder.mkdir(parents=True)
-    line = attempt("name-of-it", task="task-of-it", turns=4).as_line()
+    line = attempt("name-of-it", task="task-of-it", turns=4).to_line()
     with (folder / "episodes.jsonl").open("wb") as file:
         for at in range(count):
             named = line.replace(b"name-of-it", b"n%d" % at)

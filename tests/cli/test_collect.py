@@ -15,7 +15,7 @@ from ludus.agents.agent import Player, Situation
 from ludus.agents.oracle import OracleAgent
 from ludus.cli.progress import Display, JsonDisplay
 from ludus.cli.status import PlainStatus
-from ludus.rollout import Job
+from ludus.rollout import CollectConfig
 from ludus.rollout import collect as play_all
 
 
@@ -61,8 +61,8 @@ class Unhurried(OracleAgent):
 
 async def shown(display: Display, out: Path) -> None:
     with display:
-        job = Job("catch", episodes=8)
-        await play_all(job, Unhurried(), out, reporter=display)
+        job = CollectConfig("catch", episodes=8)
+        await play_all(job, Unhurried(), out, progress=display)
 
 
 async def test_a_log_file_gets_plain_lines(

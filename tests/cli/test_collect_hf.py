@@ -15,7 +15,7 @@ from world import wait_until
 
 from cli.collecting import COUNTER, NOBODY, collect, places, read, started, summary
 from ludus.cli.main import app
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     done = here(COUNTER, "--provider", "hf", *options)
-    assert isinstance(done.exception, BadSetting) and words in str(done.exception)
+    assert isinstance(done.exception, ConfigError) and words in str(done.exception)
     assert "\n" not in str(done.exception)
     assert done.stdout == "" and not (tmp_path / "runs").exists()
 

@@ -190,7 +190,7 @@ def test_overwriting_leaves_nothing_of_the_data_set_before_and_all_that_is_not_i
 def test_a_line_that_is_being_written_is_named_and_not_a_row(tmp_path: Path) -> None:
     run, data = an_example(tmp_path), tmp_path / "data"
     with (run / "episodes.jsonl").open("ab") as file:
-        file.write(attempt("j").as_line()[:200])
+        file.write(attempt("j").to_line()[:200])
     said = fine(curate(run, "-o", data))
     assert f"unreadable: {run / 'episodes.jsonl'}:10" in said
     assert printed_steps(said)[0] == ("unreadable", 1, 9) and kept(data) == list("abcdefgh")

@@ -102,7 +102,7 @@ def test_what_functions_added_is_not_told_as_an_environments(tmp_path: Path) -> 
         episode(one, reward=(one.reward or 0.0) + 3, rewards={one.environment: one.reward or 0.0})
         for one in attempts
     ]
-    (folder / "episodes.jsonl").write_bytes(b"".join(one.as_line() for one in told))
+    (folder / "episodes.jsonl").write_bytes(b"".join(one.to_line() for one in told))
     parts = {part.name: part for part in read_run(folder).diagnosis().parts}
     assert parts["wordle"].initial < parts["catch"].initial < 1
 

@@ -20,7 +20,7 @@ from ludus.cli import status
 from ludus.cli.figures import approximate
 from ludus.cli.main import app
 from ludus.cli.status import LiveStatus, PhaseView, PlainStatus
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 
 MARK = b"<heavy import>"
 """As `first_import/sitecustomize.py` writes it."""
@@ -175,7 +175,7 @@ def test_json_is_all_that_is_written_if_asked(
 
 
 def test_a_log_file_is_told_now_and_then_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
-    progress = Progress("Measuring", 8, "rows", token_count=0, in_log=True)
+    progress = PhaseProgress("Measuring", 8, "rows", token_count=0, in_log=True)
     with PlainStatus(every=3600) as shown:
         shown.show(PhaseView(progress))
         for _ in range(3):
@@ -188,7 +188,7 @@ def test_a_log_file_is_told_now_and_then_how_far_it_is(capfd: pytest.CaptureFixt
 
 def test_a_line_is_not_repeated_while_nothing_happens(capfd: pytest.CaptureFixture[str]) -> None:
     with PlainStatus(every=0) as shown:
-        shown.show(PhaseView(Progress("Loading a model", in_log=True)))
+        shown.show(PhaseView(PhaseProgress("Loading a model", in_log=True)))
         for _ in range(3):
             shown.refresh()
     assert capfd.readouterr().err == "Loading a model\n"
@@ -197,9 +197,9 @@ def test_a_line_is_not_repeated_while_nothing_happens(capfd: pytest.CaptureFixtu
 @pytest.mark.usefixtures("every_view")
 def test_a_line_that_stays_is_above_the_display() -> None:
     with stderr_on_a_terminal() as drawn, LiveStatus() as shown:
-        shown.show(PhaseView(Progress("Loading")))
+        shown.show(PhaseView(PhaseProgress("Loading")))
         shown.say("A disk is full.")
-        shown.show(PhaseView(Progress("Playing")))
+        shown.show(PhaseView(PhaseProgress("Playing")))
     *seen, last = screens(drawn.decode())
     assert [*filter(None, last)] == ["A disk is full."]
     assert any(screen[0] == last[0] and "Playing" in screen[-1] for screen in seen)

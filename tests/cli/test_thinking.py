@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from cli.collecting import COUNTER, NOBODY, read
 from cli.training import QUICK, rows
 from ludus.cli.main import app
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 
 OFF, ON = {"enable_thinking": False}, {"enable_thinking": True}
 SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
@@ -51,7 +51,7 @@ def test_a_model_that_was_trained_without_thinking_plays_without_it(
 ) -> None:
     data, out = rows(tmp_path / "data", 2), tmp_path / "out"
     refused = ludus("train", "sft", data, "-m", model, "-o", out, *QUICK, "--no-thinking")
-    assert isinstance(refused.exception, BadSetting), "a row has thoughts"
+    assert isinstance(refused.exception, ConfigError), "a row has thoughts"
     lines = (data / "train.jsonl").read_text().splitlines()
     (data / "train.jsonl").write_text(lines[0] + "\n")
     done = ludus("train", "sft", data, "-m", model, "-o", out, *QUICK, "--no-thinking")
@@ -73,7 +73,7 @@ def test_arguments_that_the_template_does_not_take_are_one_line(
     options: tuple[str, ...], words: str, model: Path, tmp_path: Path
 ) -> None:
     done = collect(model, *options, "-o", tmp_path / "run")
-    assert isinstance(done.exception, BadSetting) and words in str(done.exception)
+    assert isinstance(done.exception, ConfigError) and words in str(done.exception)
     assert "\n" not in str(done.exception) and not (tmp_path / "run").exists()
 
 

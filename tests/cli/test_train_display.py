@@ -20,7 +20,7 @@ from ludus.cli.main import Commands
 from ludus.cli.story import Story
 from ludus.cli.trained import train
 from ludus.cli.training import display
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.train import Outcome, Watch
 from ludus.train.checkpoints import Standing, mark_whole
 
@@ -158,10 +158,10 @@ def test_before_the_first_step_a_signal_is_what_it_always_is(
 
 def test_the_hub_is_asked_before_the_first_step(capfd: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
-        raise BadSetting("The Hub says no.")
+        raise ConfigError("The Hub says no.")
 
     with (
-        pytest.raises(BadSetting, match="says no"),
+        pytest.raises(ConfigError, match="says no"),
         display(as_json=True, checked=refuse) as shown,
     ):
         shown.begin(10, None)

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from ludus.client.event_loop import run_sync, synchronous
+from ludus.client.event_loop import run_sync, to_sync
 
 
 async def double(number: int) -> int:
@@ -20,7 +20,7 @@ async def double(number: int) -> int:
 
 def test_a_coroutine_runs_to_its_result() -> None:
     assert run_sync(double(21)) == 42
-    assert synchronous(double)(number=4) == 8
+    assert to_sync(double)(number=4) == 8
 
 
 async def test_it_works_where_a_loop_is_running_already() -> None:

@@ -9,7 +9,7 @@ from world import Counter, LineWorld, Slow, Two, serving
 
 from ludus.client.endpoint import LocalEndpoint, RemoteEndpoint
 from ludus.client.session import Session, StepResult
-from ludus.environment.inspection import contract_of
+from ludus.environment.inspection import build_env_spec
 from ludus.errors import (
     ConnectFailed,
     ExecutionFailed,
@@ -28,7 +28,7 @@ def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
 
         def opened(cls: type, **settings: Any) -> Session:
             if request.param == "in process":
-                return LocalEndpoint(contract_of(cls), **settings).session()
+                return LocalEndpoint(build_env_spec(cls), **settings).session()
             return RemoteEndpoint(stack.enter_context(serving(cls, **settings)).url).session()
 
         yield opened

@@ -17,11 +17,21 @@ from conformance.openenv_worlds import (
     GuessEnvironment,
     GuessObservation,
 )
-from ludus import Action, EnvClient, Job, Observation, State, ToolCall, collect, connect, episodes
+from ludus import (
+    Action,
+    EnvClient,
+    CollectConfig,
+    Observation,
+    State,
+    ToolCall,
+    collect,
+    connect,
+    episodes,
+)
 from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.errors import InvalidAction, SessionLost
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.tuning import RolloutOptions
 
 
 def their_server(cls: type, action: type, observation: type) -> AbstractContextManager[str]:
@@ -99,8 +109,8 @@ async def test_a_lost_connection_to_their_server_is_said_and_never_papered_over(
     with guessing() as url:
         client = EnvClient[Any, Any, Any](base_url=url)
         await client.reset(seed=1)
-        assert client._socket is not None and client._socket._line is not None
-        client._socket._line.transport.abort()
+        assert client._socket is not None and client._socket._connection is not None
+        client._socket._connection.transport.abort()
         with pytest.raises(SessionLost, match="cannot resume"):
             await client.step({"number": 1})
         with pytest.raises(SessionLost):
@@ -113,7 +123,10 @@ async def test_thirty_episodes_at_once_share_the_four_sessions_of_their_server(
     with guessing() as url:
         guesses = [ToolCall(name="guess", arguments={"number": number}) for number in range(10)]
         outcome = await collect(
-            Job(url, episodes=30), ScriptedAgent(*guesses), tmp_path / "run", tuning=Tuning()
+            CollectConfig(url, episodes=30),
+            ScriptedAgent(*guesses),
+            tmp_path / "run",
+            options=RolloutOptions(),
         )
     assert outcome.summary["complete"]
     found = list(episodes(tmp_path / "run/episodes.jsonl"))
@@ -125,7 +138,7 @@ async def test_thirty_episodes_at_once_share_the_four_sessions_of_their_server(
 
 async def test_collecting_from_an_mcp_server_of_theirs(tmp_path: Path) -> None:
     with calculating() as url:
-        await collect(Job(url, episodes=8), RandomAgent(), tmp_path / "run")
+        await collect(CollectConfig(url, episodes=8), RandomAgent(), tmp_path / "run")
     found = list(episodes(tmp_path / "run/episodes.jsonl"))
     assert {episode.stop_reason.value for episode in found} == {"max_turns"}
     assert {len(episode.tools) for episode in found} == {2}

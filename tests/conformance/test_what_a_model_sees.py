@@ -16,7 +16,7 @@ from conformance.test_our_client_on_their_server import their_server
 from ludus import Session, ToolCall, connect
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.content import Content, Image, Text
-from ludus.rollout import Assignment, play
+from ludus.rollout import Assignment, run_episode
 
 Opener = Callable[[str], AbstractAsyncContextManager[Session]]
 
@@ -59,7 +59,7 @@ async def test_textarena_shows_the_rules_the_board_and_then_only_what_is_new(
             ToolCall(name="message", arguments={"message": "[1 1 2]"}),
             ToolCall(name="message", arguments={"message": "[2 2 1]"}),
         )
-        episode = await play(session, agent, Assignment("e", "sudoku", {"seed": 1}, 1))
+        episode = await run_episode(session, agent, Assignment("e", "sudoku", {"seed": 1}, 1))
         shown = [message.content for message in episode.messages if message.role != "assistant"]
         board = worlds.BOARD
         assert shown[1:] == [

@@ -80,7 +80,7 @@ def asked(name: str, question: str, reward: float | None = 1.0, **more: Any) -> 
 def run_of(folder: Path, *episodes: Episode) -> Path:
     """A run folder; as much of one as curating asks for."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "episodes.jsonl").write_bytes(b"".join(each.as_line() for each in episodes))
+    (folder / "episodes.jsonl").write_bytes(b"".join(each.to_line() for each in episodes))
     return folder
 
 

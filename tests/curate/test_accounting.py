@@ -19,7 +19,7 @@ from ludus.curate import Curation, Report, Selection, curate
 from ludus.curate.writing import To
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message
-from ludus.errors import BadSetting, LudusError, RunError
+from ludus.errors import ConfigError, LudusError, RunError
 
 _BLANK = [b"", b"  ", b"\t\r", b"\x0b\x0c"]
 _WORDS = st.sampled_from(["", "yes", "no", "It is 42.", "Käse 🧀 “ok”", "a\nb\x00c", "yes yes no"])
@@ -63,7 +63,7 @@ def episodes(draw: st.DrawFn) -> Episode:
 
 def _odd(episode: Episode, how: int) -> bytes:
     """Lines that look like episodes, to one reader or the other."""
-    line = episode.as_line().strip()
+    line = episode.to_line().strip()
     return [
         line[: len(line) // 2],
         line[:-1] + b",}",
@@ -91,7 +91,7 @@ def files(draw: st.DrawFn) -> list[bytes]:
     for _ in range(draw(st.integers(1, 3))):
         lines = []
         for each in draw(st.lists(episodes() | episodes() | _ODD | st.sampled_from(_BLANK))):
-            line = each.as_line().strip() if isinstance(each, Episode) else each
+            line = each.to_line().strip() if isinstance(each, Episode) else each
             lines.append(line.replace(b'"episode_id":"?"', b'"episode_id":"e%d"' % number))
             number += 1
         made.append(b"\n".join(lines) + draw(st.sampled_from([b"", b"\n"])))
@@ -197,7 +197,7 @@ def _check_refusal(world: World, out: Path, error: LudusError) -> None:
     elif isinstance(error, RunError):
         assert not world.lines and "no episodes" in str(error)
     else:
-        assert isinstance(error, BadSetting) and "Leave out --test" in str(error)
+        assert isinstance(error, ConfigError) and "Leave out --test" in str(error)
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)

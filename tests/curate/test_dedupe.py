@@ -12,7 +12,7 @@ from ludus.curate import Curation, curate
 from ludus.curate.near import NearCopies, shingles
 from ludus.data.episode import Episode
 from ludus.data.messages import Message
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 TALE = (
     "an old lighthouse keeper finds a sealed bottle on the beach after a storm and inside it a map "
@@ -170,7 +170,7 @@ def test_equal_texts_are_near_copies_at_any_threshold_and_strange_ones_at_none(
 @pytest.mark.parametrize("name", ["near_prompts", "near_completions", "likeness"])
 def test_a_likeness_that_cannot_be_is_refused(name: str, threshold: float) -> None:
     settings: dict[str, Any] = {name: threshold}
-    with pytest.raises(BadSetting, match="above 0 and at most 1"):
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
         Curation(**settings)
 
 

@@ -11,7 +11,7 @@ import pytest
 from curate.attempts import GUESS, attempt, call, curated, model, rows, run_of, told, user
 from ludus.curate import Curation, Form, curate
 from ludus.data.episode import Episode, StopReason
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 
 LOOK: dict[str, Any] = {
     "type": "function",
@@ -132,7 +132,7 @@ def test_a_side_without_a_row_is_a_file_without_a_row(tmp_path: Path, format: st
 @pytest.mark.parametrize("to", ["openenv", "nemo-gym"])
 @pytest.mark.parametrize("format", ["parquet", "datasets"])
 def test_formats_of_other_programs_are_jsonl(to: Any, format: Any) -> None:
-    with pytest.raises(BadSetting, match=f"--format {format} is not for --to {to}"):
+    with pytest.raises(ConfigError, match=f"--format {format} is not for --to {to}"):
         Curation(to=to, format=format)
 
 

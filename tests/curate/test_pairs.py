@@ -10,7 +10,7 @@ import pytest
 from curate.attempts import GUESS, attempt, call, curated, model, rows, run_of, system, told, user
 from ludus.curate import Curation, Form, Selection, curate
 from ludus.data.episode import Episode, StopReason
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 
 
 def paired(folder: Path, *episodes: Episode, **how: Any) -> list[tuple[str, str]]:
@@ -160,13 +160,13 @@ def test_a_side_that_turns_out_to_be_no_row_takes_its_pairs_along_and_no_others(
 
 @pytest.mark.parametrize("margin", [-0.1, float("nan"), float("inf")])
 def test_a_margin_that_cannot_be_is_refused(tmp_path: Path, margin: float) -> None:
-    with pytest.raises(BadSetting, match="--min-margin"):
+    with pytest.raises(ConfigError, match="--min-margin"):
         paired(tmp_path, *tries(0.0, 1.0), min_margin=margin)
 
 
 def test_what_has_no_reward_cannot_be_paired(tmp_path: Path) -> None:
     some = [attempt("a", None, task="t"), *tries(0.0, 1.0)]
-    with pytest.raises(BadSetting, match="--unscored is not for pairs"):
+    with pytest.raises(ConfigError, match="--unscored is not for pairs"):
         paired(tmp_path, *some, selection=Selection(unscored=True))
 
 
@@ -178,7 +178,7 @@ def test_what_has_no_reward_cannot_be_paired(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_leave_no_pairs_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadSetting):
+    with pytest.raises(ConfigError):
         Curation(to="dpo", **wrong)
 
 
@@ -280,5 +280,5 @@ def test_attempts_that_all_say_the_same_are_told_as_the_reason(tmp_path: Path) -
 
 def test_pairs_of_which_all_but_one_are_copies_name_the_way_to_split_them(tmp_path: Path) -> None:
     some = moves(5, ("left", 1.0), ("right", 0.0))
-    with pytest.raises(BadSetting, match=r"4 more .* exact copies .*--no-dedupe"):
+    with pytest.raises(ConfigError, match=r"4 more .* exact copies .*--no-dedupe"):
         curated(tmp_path, *some, to="dpo", test=0.5)

@@ -15,7 +15,7 @@ from ludus.curate.catalog import Catalog, catalog_of
 from ludus.curate.places import _BLOCK
 from ludus.errors import RunError
 
-A, B, C = (attempt(name).as_line() for name in "abc")
+A, B, C = (attempt(name).to_line() for name in "abc")
 ODD = [b"", b" ", b"\t", b"\r", b"\x0b", b"\x0c", b" \x0b\r\t\x0c ", b"\x00", b"\x1c", b"\x1f\x0b"]
 ODD += [b"\x85", b"\xc2\xa0", b"\xef\xbb\xbf", b"\xff", b"nope", b"[", b"[]", b"{", b'"', b"\\"]
 
@@ -104,8 +104,8 @@ def test_any_bytes_between_episodes_shift_nothing(
 
 @pytest.mark.parametrize("near", [-2, -1, 0, 1, 2])
 def test_lines_that_end_at_the_edge_of_a_block_are_found(tmp_path: Path, near: int) -> None:
-    size = _BLOCK + near - len(attempt("long", messages=(user(""),)).as_line())
-    long = attempt("long", messages=(user("x" * size),)).as_line()
+    size = _BLOCK + near - len(attempt("long", messages=(user(""),)).to_line())
+    long = attempt("long", messages=(user("x" * size),)).to_line()
     assert len(long) == _BLOCK + near
     assert read(tmp_path, long + A + b" " + B, long + b"\n" + C)[1:3] == ["task of a", "task of b"]
 
@@ -114,7 +114,7 @@ def test_lines_that_end_at_the_edge_of_a_block_are_found(tmp_path: Path, near: i
 def test_long_lines_are_read_with_the_memory_that_there_is(
     tmp_path: Path, megabytes: float
 ) -> None:
-    long = attempt("long", messages=(user("q"), model("ab" * int(megabytes * 2**19)))).as_line()
+    long = attempt("long", messages=(user("q"), model("ab" * int(megabytes * 2**19)))).to_line()
     (tmp_path / "long.jsonl").write_bytes(A + long + b"\n" + B)
     with catalog_of([tmp_path / "long.jsonl"], tmp_path) as catalog:
         assert catalog.kept == 3 and catalog.line(1) == long.strip()
@@ -150,7 +150,7 @@ def test_rows_come_in_the_order_of_the_runs_and_their_lines(tmp_path: Path) -> N
     files = [tmp_path / f"{name}.jsonl" for name in ("z", "a", "m")]
     for file in files:
         names = (f"{file.stem}{number}" for number in range(3_000))
-        file.write_bytes(b"".join(attempt(name).as_line() for name in names))
+        file.write_bytes(b"".join(attempt(name).to_line() for name in names))
     curate(files, tmp_path / "out", Curation())
     found = [row["episode_id"] for row in rows(tmp_path / "out" / "train.jsonl")]
     assert found == [f"{name}{number}" for name in "zam" for number in range(3_000)]

@@ -13,7 +13,7 @@ from ludus.curate.render import FAMILIES
 from ludus.curate.rows import sft_row
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, ImageUrl, Message
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 TEMPLATES = {
     "qwen3": "qwen3",
@@ -115,5 +115,5 @@ def test_a_list_of_texts_is_text_and_a_picture_has_no_text_form() -> None:
     made = sft_row(attempt("e", messages=(user("q"), model("a"), seen)), Form(render="hermes"))
     assert made["messages"][2]["content"] == "<tool_response>\none\ntwo\n</tool_response>"
     shown = Message(role="tool", content=(ImagePart(image_url=ImageUrl(url="https://x.org")),))
-    with pytest.raises(BadSetting, match="A picture has no text form"):
+    with pytest.raises(ConfigError, match="A picture has no text form"):
         sft_row(attempt("e", messages=(user("q"), model("a"), shown)), Form(render="hermes"))

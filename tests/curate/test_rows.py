@@ -13,7 +13,7 @@ from ludus.curate.rows import MalformedCall, dpo_row, sft_row
 from ludus.curate.writing import To
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, ImageUrl, Message
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 PLAYED = attempt(
     "played",
@@ -145,7 +145,7 @@ def test_pairs_take_a_text_form_too() -> None:
 
 
 def test_a_text_form_that_nobody_writes_is_refused() -> None:
-    with pytest.raises(BadSetting, match=r"There is no text form 'qwen33'.*Did you mean 'qwen3'"):
+    with pytest.raises(ConfigError, match=r"There is no text form 'qwen33'.*Did you mean 'qwen3'"):
         Form(render="qwen33")
 
 
@@ -179,5 +179,5 @@ def test_a_call_without_any_arguments_has_none() -> None:
 
 @pytest.mark.parametrize("to", ["episodes", "openenv", "nemo-gym", "nemo-gym-input"])
 def test_what_is_taken_as_it_is_has_no_form(to: To) -> None:
-    with pytest.raises(BadSetting, match=f"--to {to} takes episodes as they are"):
+    with pytest.raises(ConfigError, match=f"--to {to} takes episodes as they are"):
         Curation(to=to, form=Form(reasoning=False))

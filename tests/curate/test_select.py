@@ -23,7 +23,7 @@ from curate.attempts import (
 from ludus.curate import Curation, Report, Selection, curate
 from ludus.curate.select import select
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 
 LONG = (user("q"), model("a"), user("more"), model("b"))
 
@@ -190,7 +190,7 @@ def test_a_condition_knows_runs_by_the_names_of_their_folders(tmp_path: Path) ->
 def test_a_condition_that_cannot_be_is_told_in_one_line(
     tmp_path: Path, where: str, said: str
 ) -> None:
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(ConfigError) as caught:
         left(tmp_path, attempt("a", turns=2**20), where=where)
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -209,7 +209,7 @@ def test_a_condition_that_cannot_be_is_told_in_one_line(
     ],
 )
 def test_bounds_that_cannot_be_are_refused_before_anything_is_read(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BadSetting):
+    with pytest.raises(ConfigError):
         Selection(**wrong)
 
 
@@ -235,5 +235,5 @@ def test_what_a_template_cannot_render_is_left_out_of_rows_to_train_on_alone(
 
 
 def test_an_empty_condition_is_a_mistake() -> None:
-    with pytest.raises(BadSetting, match="--where is empty"):
+    with pytest.raises(ConfigError, match="--where is empty"):
         Selection(where=" ")

@@ -11,7 +11,7 @@ import pytest
 from curate.attempts import asked, attempt, curated, model, rows, run_of, user
 from ludus.curate import Curation, curate
 from ludus.data.episode import Episode
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 
 FABLE = (
     "A fox {} sees some grapes that hang high on a vine over the wall of a garden. It jumps again "
@@ -128,19 +128,19 @@ def test_at_least_one_task_is_on_each_side(tmp_path: Path, test: float) -> None:
 
 @pytest.mark.parametrize("test", [0.0, 1.0, -0.1, float("nan")])
 def test_a_part_that_is_none_is_refused(tmp_path: Path, test: float) -> None:
-    with pytest.raises(BadSetting, match=r"--test .* is not between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"--test .* is not between 0 and 1"):
         sides(tmp_path, *many(5), test=test)
     assert not (tmp_path / "out").exists()
 
 
 def test_one_task_cannot_be_split(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="1 task is left, and a split needs two"):
+    with pytest.raises(ConfigError, match="1 task is left, and a split needs two"):
         sides(tmp_path, *many(1), test=0.5)
 
 
 def test_near_copies_alone_cannot_be_split(tmp_path: Path) -> None:
     fables = [asked(name, FABLE.format(name)) for name in ("old", "red", "sly")]
-    with pytest.raises(BadSetting, match="3 tasks are left, and all are near copies"):
+    with pytest.raises(ConfigError, match="3 tasks are left, and all are near copies"):
         sides(tmp_path, *fables, test=0.5)
 
 
@@ -192,7 +192,7 @@ def test_several_sets_are_held_out_at_once(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_held_out_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"--held-out .* is neither a file nor a folder with"):
+    with pytest.raises(ConfigError, match=r"--held-out .* is neither a file nor a folder with"):
         held_out(tmp_path, tmp_path / "nothing", of=many(2))
     odd = tmp_path / "odd.jsonl"
     odd.write_text('{"prompt": "a"}\n\n{"text": "b"}\n')
@@ -211,7 +211,7 @@ def test_a_line_that_only_looks_like_an_episode_does_not_stop_the_split(tmp_path
 def test_exact_copies_that_leave_nothing_to_split_are_told_as_the_reason(tmp_path: Path) -> None:
     same = (user("Play."), model("left"))
     some = [attempt(f"e{at}", task=f"t{at}", messages=same) for at in range(8)]
-    with pytest.raises(BadSetting, match=r"1 task is left.* 7 more .* exact copies .*--no-dedupe"):
+    with pytest.raises(ConfigError, match=r"1 task is left.* 7 more .* exact copies .*--no-dedupe"):
         curated(tmp_path, *some, test=0.25)
     report = curated(tmp_path, *some, test=0.25, dedupe=False)
     assert sum(report.rows.values()) == 8 and min(report.rows.values()) > 0

@@ -9,7 +9,7 @@ import pytest
 
 from curate.attempts import attempt, rows, run_of
 from ludus.curate import Curation, Selection, curate
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 
 
 class Stopped(Exception):
@@ -177,7 +177,7 @@ def test_what_a_killed_run_left_is_swept_away(tmp_path: Path, run: Path) -> None
 def test_runs_are_folders_or_files_and_each_is_named_once(tmp_path: Path, run: Path) -> None:
     curate([run / "episodes.jsonl"], tmp_path / "out", Curation())
     assert len(rows(tmp_path / "out" / "train.jsonl")) == 10
-    with pytest.raises(BadSetting, match="is named twice"):
+    with pytest.raises(ConfigError, match="is named twice"):
         curate([run, run / "episodes.jsonl"], tmp_path / "twice", Curation())
     with pytest.raises(RunError, match=r"it has no episodes\.jsonl"):
         curate([tmp_path], tmp_path / "twice", Curation())

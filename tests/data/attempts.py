@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.episode import Episode, StopReason
-from ludus.data.lines import episode_id
+from ludus.data.lines import format_episode_id
 
 RUN = "c0ffee00"
 
@@ -14,13 +14,13 @@ RUN = "c0ffee00"
 def attempt(index: int, reason: StopReason = StopReason.DONE, **more: Any) -> Episode:
     """The plan's episode at `index`; a fault leaves it unscored."""
     reward = None if reason.is_fault else 1.0
-    fields = {"episode_id": episode_id(RUN, index), "reward": reward, **more}
+    fields = {"episode_id": format_episode_id(RUN, index), "reward": reward, **more}
     return Episode(stop_reason=reason, environment="echo", group_id="g", **fields)
 
 
 def written(path: Path, *lines: Episode | bytes) -> Path:
     """A file of these lines, as they are."""
     path.write_bytes(
-        b"".join(line if isinstance(line, bytes) else line.as_line() for line in lines)
+        b"".join(line if isinstance(line, bytes) else line.to_line() for line in lines)
     )
     return path

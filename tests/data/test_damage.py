@@ -11,7 +11,7 @@ from data.attempts import RUN, attempt, written
 from ludus.data import recorded as reading
 from ludus.data.checksum import Checksum
 from ludus.data.messages import Message
-from ludus.data.recorded import read_back
+from ludus.data.recorded import read_resume_index
 
 ASKED = Message(role="user", content="Where is the ball?")
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -23,12 +23,12 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 def line(index: int) -> bytes:
-    return attempt(index, reward=1.0, messages=(ASKED,)).as_line()
+    return attempt(index, reward=1.0, messages=(ASKED,)).to_line()
 
 
 def journal(path: Path, *lines: bytes) -> Checksum:
     written(path, *lines)
-    return Checksum.of(path)
+    return Checksum.of_file(path)
 
 
 def noted(seen: list[bytes], line: bytes) -> bool:
@@ -44,9 +44,9 @@ def test_a_line_that_is_damaged_behind_its_head_is_named_and_played_again(
     before = journal(path, line(0), line(1), line(2))
     journal(path, line(0), DAMAGE[kind](line(1)), line(2))
     for checksum in (None, before):
-        recorded = read_back(path, run=RUN, checksum=checksum)
+        recorded = read_resume_index(path, run=RUN, checksum=checksum)
         assert (recorded.unreadable, recorded.unreadable_lines) == (1, [2])
-        assert list(recorded.open_until(3)) == [1]
+        assert list(recorded.pending_indices(3)) == [1]
         assert recorded.totals.episodes == 2
 
 
@@ -58,9 +58,9 @@ def test_lines_that_a_checksum_covers_are_not_parsed(
     journal(path, line(0), line(1), line(2))
     parsed: list[bytes] = []
     monkeypatch.setattr(reading, "is_json_object", lambda line: noted(parsed, line))
-    read_back(path, checksum=known)
+    read_resume_index(path, checksum=known)
     assert parsed == [line(2)]
-    read_back(path, checksum=Checksum(known.size, known.crc32 ^ 1))
+    read_resume_index(path, checksum=Checksum(known.size, known.crc32 ^ 1))
     assert parsed[1:] == [line(0), line(1), line(2)]
 
 
@@ -68,9 +68,9 @@ def test_a_journal_with_damage_gets_no_checksum(tmp_path: Path) -> None:
     """Else the next reader would take the damaged line for the episode that it was."""
     path = tmp_path / "e"
     whole = journal(path, line(0), line(1))
-    assert read_back(path).checksum == whole
+    assert read_resume_index(path).checksum == whole
     journal(path, line(0), DAMAGE["not JSON"](line(1)), line(1))
-    assert read_back(path).checksum is None
+    assert read_resume_index(path).checksum is None
 
 
 def test_a_checksum_grows_with_what_is_appended(tmp_path: Path) -> None:
@@ -88,12 +88,12 @@ def test_a_file_that_has_become_shorter_is_parsed(
     path.write_bytes(path.read_bytes()[:-cut])
     parsed: list[bytes] = []
     monkeypatch.setattr(reading, "is_json_object", lambda line: noted(parsed, line))
-    assert read_back(path, checksum=known).checksum == Checksum.of(path)
+    assert read_resume_index(path, checksum=known).checksum == Checksum.of_file(path)
     assert parsed and parsed[0] == line(0)
 
 
 def test_blank_lines_are_in_the_checksum(tmp_path: Path) -> None:
     path = tmp_path / "e"
     known = journal(path, line(0), b"\n", b"  \n", line(1))
-    recorded = read_back(path, checksum=known)
+    recorded = read_resume_index(path, checksum=known)
     assert (recorded.checksum, recorded.totals.episodes) == (known, 2)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.data.hub_id import is_hub_id, similar_path
+from ludus.data.hub_id import is_hub_id, similar_path_hint
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "gpt2", "my-org/data.set", "org/runs"])
@@ -17,7 +17,7 @@ def test_ids_are_asked_for(name: str) -> None:
     ["", "/abs", "./models", "../x", "~/x", "a/b/c", "models/x", "data/x", "org/", "org/m.gguf"],
 )
 def test_paths_are_not(name: str) -> None:
-    assert not is_hub_id(name, ends=(".gguf",))
+    assert not is_hub_id(name, file_suffixes=(".gguf",))
 
 
 def test_a_first_part_that_is_a_folder_here_makes_it_a_path(
@@ -31,6 +31,6 @@ def test_a_first_part_that_is_a_folder_here_makes_it_a_path(
 
 def test_a_neighbour_with_a_similar_name_is_named(tmp_path: Path) -> None:
     (tmp_path / "wordle").mkdir()
-    assert str(tmp_path / "wordle") in similar_path(str(tmp_path / "wordel"))
-    assert similar_path(str(tmp_path / "sums")) == ""
-    assert similar_path(str(tmp_path / "absent" / "sums")) == ""
+    assert str(tmp_path / "wordle") in similar_path_hint(str(tmp_path / "wordel"))
+    assert similar_path_hint(str(tmp_path / "sums")) == ""
+    assert similar_path_hint(str(tmp_path / "absent" / "sums")) == ""

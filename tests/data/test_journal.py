@@ -21,7 +21,7 @@ from ludus.data.journal import Journal
 from ludus.errors import RunError
 
 LINES = [attempt(index, messages=({"role": "user", "content": "ü" * 3},)) for index in range(3)]
-WHOLE = b"".join(episode.as_line() for episode in LINES)
+WHOLE = b"".join(episode.to_line() for episode in LINES)
 
 
 def in_another_process(script: str, path: Path) -> subprocess.Popen[str]:
@@ -60,7 +60,7 @@ def test_lines_are_in_the_file_as_soon_as_they_are_appended(tmp_path: Path) -> N
     with Journal.open(path) as journal:
         journal.append(b"3\n")
     assert path.read_bytes() == b"{}\n[]\n3\n"
-    assert journal.repaired is None
+    assert journal.repair_note is None
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b"\n{}", b"{}\n{}\n"])
@@ -84,13 +84,13 @@ def test_a_file_cut_anywhere_keeps_its_complete_lines(
 
     torn = path.with_suffix(".torn")
     if not tail:
-        assert journal.repaired is None
+        assert journal.repair_note is None
     elif lacks_only_its_end:
         complete += tail + b"\n"
-        assert "got one" in (journal.repaired or "")
+        assert "got one" in (journal.repair_note or "")
     else:
         assert torn.read_bytes() == tail + b"\n"
-        assert f"its {len(tail)} bytes are now in {torn}" in (journal.repaired or "")
+        assert f"its {len(tail)} bytes are now in {torn}" in (journal.repair_note or "")
     assert path.read_bytes() == complete + b"{}\n"
     assert torn.exists() == bool(tail and not lacks_only_its_end)
 
@@ -189,7 +189,7 @@ def test_a_file_that_cannot_be_opened_is_a_run_error(where: str, tmp_path: Path)
 
 def test_many_appends_share_a_sync(tmp_path: Path) -> None:
     disk = Disk()
-    with Journal.open(tmp_path / "j", sync_every=60, fsync=disk.fsync) as journal:
+    with Journal.open(tmp_path / "j", sync_interval=60, fsync=disk.fsync) as journal:
         journal.append(b"1\n")
         assert disk.asked.wait(10)
         for _ in range(100):
@@ -199,7 +199,7 @@ def test_many_appends_share_a_sync(tmp_path: Path) -> None:
 
 def test_nothing_new_needs_no_sync(tmp_path: Path) -> None:
     disk = Disk()
-    with Journal.open(tmp_path / "j", sync_every=0.001, fsync=disk.fsync) as journal:
+    with Journal.open(tmp_path / "j", sync_interval=0.001, fsync=disk.fsync) as journal:
         time.sleep(0.02)
         assert disk.syncs == 0
         journal.append(b"1\n")
@@ -213,7 +213,7 @@ def test_a_failed_sync_is_told_at_the_next_call_and_ever_after(tmp_path: Path) -
     journal = Journal.open(tmp_path / "j", fsync=disk.fsync)
     disk.fails = True
     journal.append(b"1\n")
-    wait_until(lambda: journal._refusal is not None)
+    wait_until(lambda: journal._failure is not None)
     disk.fails = False
     with pytest.raises(RunError, match="Input/output error"):
         journal.append(b"2\n")

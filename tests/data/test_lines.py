@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from data.attempts import RUN, attempt, written
 from ludus.data import lines
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.lines import Head, episode_id, episodes, find_episode
+from ludus.data.lines import EpisodeHead, format_episode_id, episodes, find_episode
 from ludus.data.messages import Message
-from ludus.data.recorded import Recorded, read_back
+from ludus.data.recorded import ResumeIndex, read_resume_index
 from ludus.errors import RunError
 
 BROKEN, DEADLINE = StopReason.BROKEN, StopReason.DEADLINE
@@ -25,7 +25,7 @@ HERE = Path("episodes.jsonl")
 COUNTS = st.integers(0, 10**20)
 NUMBERS = st.none() | st.floats()
 WORDS = st.text(st.characters(exclude_categories=["Cs"]))
-IDS = WORDS | st.builds(episode_id, st.just(RUN), st.integers(0, 10**9))
+IDS = WORDS | st.builds(format_episode_id, st.just(RUN), st.integers(0, 10**9))
 
 
 @st.composite
@@ -63,10 +63,10 @@ def spaced(line: bytes) -> bytes:
 @example(attempt(0, episode_id='c0ffee00-000001","attempt":7,"'))
 @example(attempt(0, episode_id="c0ffee00-000001\n"))
 def test_a_head_is_the_same_however_it_is_read(episode: Episode) -> None:
-    line = episode.as_line()
-    heads = [lines.head_of(line, HERE, 1), lines.head_of(spaced(line), HERE, 1)]
+    line = episode.to_line()
+    heads = [lines.parse_head(line, HERE, 1), lines.parse_head(spaced(line), HERE, 1)]
     # As text, because -0.0 equals 0.0.
-    assert [repr(head) for head in heads] == [repr(Head.of(episode))] * 2
+    assert [repr(head) for head in heads] == [repr(EpisodeHead.from_episode(episode))] * 2
 
 
 @pytest.mark.parametrize("reward", [None, 0.0, -0.0, 1.0, 1e-7, -2.5, 1e22, 1 / 3])
@@ -75,7 +75,7 @@ def test_the_heads_of_our_own_lines_are_not_parsed_as_json(
 ) -> None:
     monkeypatch.delattr(lines, "from_json")
     episode = attempt(1234567, reward=reward, usage=Usage(prompt_tokens=7, cost=1e-5))
-    head = lines.head_of(episode.as_line(), HERE, 1)
+    head = lines.parse_head(episode.to_line(), HERE, 1)
     assert head == (f"{RUN}-1234567", 1234567, 1, "done", reward, 7, 0, 1e-5)
 
 
@@ -89,9 +89,16 @@ def test_what_is_read_back_is_what_was_played(tmp_path: Path) -> None:
         attempt(3, DEADLINE),
         attempt(1, StopReason.MAX_TURNS, reward=None),
     )
-    recorded = read_back(path)
-    assert [recorded.played(index) for index in range(6)] == [True, True, False, False, True, False]
-    assert [recorded.broken(index) for index in range(6)] == [
+    recorded = read_resume_index(path)
+    assert [recorded.is_played(index) for index in range(6)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert [recorded.is_broken(index) for index in range(6)] == [
         False,
         False,
         True,
@@ -99,36 +106,41 @@ def test_what_is_read_back_is_what_was_played(tmp_path: Path) -> None:
         False,
         False,
     ]
-    assert list(recorded.open_until(6)) == [2, 3, 5]
-    assert list(recorded.open_until(6, retry_broken=False)) == [5]
+    assert list(recorded.pending_indices(6)) == [2, 3, 5]
+    assert list(recorded.pending_indices(6, retry_broken=False)) == [5]
     totals = recorded.totals
     assert (totals.episodes, totals.scored, totals.broken) == (5, 2, 2)
     assert (totals.reward_sum, totals.reward_squares) == (-1.0, 5.0)
-    assert totals.mean == -0.5
-    assert totals.deviation == pytest.approx(math.sqrt(4.5))
+    assert totals.mean_reward == -0.5
+    assert totals.reward_std == pytest.approx(math.sqrt(4.5))
     assert (totals.prompt_tokens, totals.completion_tokens, totals.cost) == (20, 6, 1.0)
     assert totals.stop_reasons == {"done": 2, "max_turns": 1, "broken": 1, "deadline": 1}
     assert totals.highest_attempt == 3
 
 
 def test_an_empty_file_has_no_mean_and_no_cost(tmp_path: Path) -> None:
-    totals = read_back(written(tmp_path / "e")).totals
-    assert (totals.episodes, totals.mean, totals.deviation, totals.cost) == (0, None, None, None)
+    totals = read_resume_index(written(tmp_path / "e")).totals
+    assert (totals.episodes, totals.mean_reward, totals.reward_std, totals.cost) == (
+        0,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_broken_attempt_that_was_tried_again_is_a_retry(tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0, BROKEN), attempt(0, DEADLINE), attempt(0, attempt=3))
-    recorded = read_back(path)
-    assert recorded.played(0)
-    assert not recorded.broken(0)
+    recorded = read_resume_index(path)
+    assert recorded.is_played(0)
+    assert not recorded.is_broken(0)
     assert (recorded.retries, recorded.duplicates) == (2, 0)
     assert (recorded.totals.episodes, recorded.totals.broken) == (1, 0)
     assert +recorded.totals.stop_reasons == {"done": 1}
 
 
 def test_a_broken_attempt_is_nobodys_score_whatever_its_line_says(tmp_path: Path) -> None:
-    totals = read_back(written(tmp_path / "e", attempt(0, BROKEN, reward=0.0))).totals
-    assert (totals.episodes, totals.scored, totals.mean) == (1, 0, None)
+    totals = read_resume_index(written(tmp_path / "e", attempt(0, BROKEN, reward=0.0))).totals
+    assert (totals.episodes, totals.scored, totals.mean_reward) == (1, 0, None)
 
 
 @pytest.mark.parametrize("reason", [StopReason.DONE, BROKEN])
@@ -137,8 +149,8 @@ def test_a_line_for_what_was_played_already_is_a_duplicate(
 ) -> None:
     usage = Usage(prompt_tokens=5)
     first = attempt(0, reward=1.0, usage=usage)
-    recorded = read_back(written(tmp_path / "e", first, attempt(0, reason, usage=usage)))
-    assert recorded.played(0)
+    recorded = read_resume_index(written(tmp_path / "e", first, attempt(0, reason, usage=usage)))
+    assert recorded.is_played(0)
     assert (recorded.duplicates, recorded.retries, recorded.totals.episodes) == (1, 0, 1)
     assert recorded.totals.reward_sum == 1.0
     assert recorded.totals.prompt_tokens == 10
@@ -149,55 +161,55 @@ def test_a_line_for_what_was_played_already_is_a_duplicate(
 )
 def test_ids_of_other_plans_are_counted_apart(foreign: str, tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0, episode_id=foreign), attempt(5))
-    recorded = read_back(path, run=RUN)
+    recorded = read_resume_index(path, run=RUN)
     assert (recorded.foreign, recorded.totals.episodes) == (1, 2)
-    assert list(recorded.open_until(6)) == [0, 1, 2, 3, 4]
+    assert list(recorded.pending_indices(6)) == [0, 1, 2, 3, 4]
 
 
 def test_without_a_run_that_of_the_first_id_counts(tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0), attempt(1, episode_id="deadbeef-000001"))
-    recorded = read_back(path)
-    assert (recorded.run, recorded.foreign, recorded.played(1)) == (RUN, 1, False)
+    recorded = read_resume_index(path)
+    assert (recorded.run, recorded.foreign, recorded.is_played(1)) == (RUN, 1, False)
 
 
 def test_a_line_that_is_no_episode_is_counted_and_named(tmp_path: Path) -> None:
     bad = [b"not json\n", b"[1]\n", b'{"episode_id": 3}\n', b"\0" * 20 + b"\n"]
-    holed = bytearray(attempt(7).as_line())
+    holed = bytearray(attempt(7).to_line())
     holed[-20:-10] = bytes(10)
     path = written(tmp_path / "e", attempt(0), *bad, b"\n", bytes(holed), attempt(1))
-    recorded = read_back(path)
+    recorded = read_resume_index(path)
     assert (recorded.unreadable, recorded.unreadable_lines) == (5, [2, 3, 4, 5, 7])
-    assert list(recorded.open_until(8)) == [2, 3, 4, 5, 6, 7]
+    assert list(recorded.pending_indices(8)) == [2, 3, 4, 5, 6, 7]
 
 
 def test_only_the_first_ten_unreadable_lines_are_remembered(tmp_path: Path) -> None:
-    recorded = read_back(written(tmp_path / "e", b"?\n" * 1000))
+    recorded = read_resume_index(written(tmp_path / "e", b"?\n" * 1000))
     assert (recorded.unreadable, recorded.unreadable_lines) == (1000, list(range(1, 11)))
 
 
 @settings(deadline=None)
-@given(cut=st.integers(1, len(attempt(1).as_line()) - 2))
-@example(cut=attempt(1).as_line().index(b'},"environment"') + 1)
+@given(cut=st.integers(1, len(attempt(1).to_line()) - 2))
+@example(cut=attempt(1).to_line().index(b'},"environment"') + 1)
 def test_a_torn_last_line_does_not_count(
     cut: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("torn") / "e"
-    written(path, attempt(0), attempt(1).as_line()[:cut])
-    recorded = read_back(path)
-    assert (recorded.totals.episodes, recorded.unreadable, recorded.played(1)) == (1, 0, False)
+    written(path, attempt(0), attempt(1).to_line()[:cut])
+    recorded = read_resume_index(path)
+    assert (recorded.totals.episodes, recorded.unreadable, recorded.is_played(1)) == (1, 0, False)
     assert list(episodes(path)) == [attempt(0)]
 
 
 def test_a_last_line_that_lacks_only_its_newline_counts(tmp_path: Path) -> None:
-    path = written(tmp_path / "e", attempt(0), attempt(1).as_line()[:-1])
-    assert read_back(path).played(1)
+    path = written(tmp_path / "e", attempt(0), attempt(1).to_line()[:-1])
+    assert read_resume_index(path).is_played(1)
     assert list(episodes(path)) == [attempt(0), attempt(1)]
 
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_later_version_of_the_format_is_named(strict: bool, tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0), b'{"version":2,"id":7}\n')
-    for read in (read_back, lambda path: list(episodes(path, strict=strict))):
+    for read in (read_resume_index, lambda path: list(episodes(path, strict=strict))):
         with pytest.raises(
             RunError, match=r"e:2 is of version 2 .* reads version 1. Install a newer"
         ):
@@ -206,16 +218,16 @@ def test_a_later_version_of_the_format_is_named(strict: bool, tmp_path: Path) ->
 
 def test_counting_as_it_is_played_gives_what_is_read_back(tmp_path: Path) -> None:
     played = [attempt(index % 5, reason) for index, reason in enumerate([*StopReason] * 2)]
-    live = Recorded(run=RUN)
+    live = ResumeIndex(run=RUN)
     for episode in played:
-        live.add([Head.of(episode)])
-    assert live == read_back(written(tmp_path / "e", *played), run=RUN)
+        live.add([EpisodeHead.from_episode(episode)])
+    assert live == read_resume_index(written(tmp_path / "e", *played), run=RUN)
 
 
 def test_a_damaged_line_is_named_by_its_number(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    line = attempt(1).as_line().replace(b'"done":false', b'"done":"perhaps"')
+    line = attempt(1).to_line().replace(b'"done":false', b'"done":"perhaps"')
     path = written(tmp_path / "e", attempt(0), line, attempt(2))
     with pytest.raises(RunError, match=r"e:2 is no episode: done: Input should be a valid boolean"):
         list(episodes(path, strict=True))
@@ -255,10 +267,10 @@ def test_what_is_not_found_is_told_with_what_there_is(
 
 def test_a_file_that_is_not_there_is_a_run_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be read: No such file"):
-        read_back(tmp_path / "e")
+        read_resume_index(tmp_path / "e")
 
 
 def test_half_a_character_does_not_cost_an_episode() -> None:
     odd = json.loads('"\\ud800 and \\ud83d\\ude00"')
-    line = attempt(1, messages=(Message(role="user", content=odd),)).as_line()
+    line = attempt(1, messages=(Message(role="user", content=odd),)).to_line()
     assert Episode.from_line(line).messages[0].text == "? and \N{GRINNING FACE}"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ludus.data.run import RunFolder, beside, find_runs
-from ludus.data.settings import digest
+from ludus.data.run import RunFolder, create_unused_dir, find_runs
+from ludus.data.settings import config_digest
 from ludus.errors import RunError
 
 SETTINGS = {"model": "small", "temperature": 0.2, "sampling": {"top_p": 0.9, "stop": ["a", "b"]}}
@@ -39,14 +39,14 @@ def test_run_json_says_what_was_run(tmp_path: Path) -> None:
     assert (said["version"], said["kind"]) == (1, "collect")
     assert (said["settings"], said["digest"]) == (
         {"prompt": "größer"},
-        digest({"prompt": "größer"}),
+        config_digest({"prompt": "größer"}),
     )
     assert said["created_at"].endswith("+00:00")
     assert said["versions"].keys() == {"ludus", "python"}
 
 
 def test_a_digest_is_of_what_is_set_and_not_of_how_it_is_written() -> None:
-    assert digest({"a": 1, "b": (2, 3)}) == digest({"b": [2, 3], "a": 1.0})
+    assert config_digest({"a": 1, "b": (2, 3)}) == config_digest({"b": [2, 3], "a": 1.0})
     different: list[dict[str, Any]] = [
         {"a": 1},
         {"a": True},
@@ -56,11 +56,11 @@ def test_a_digest_is_of_what_is_set_and_not_of_how_it_is_written() -> None:
         {"b": 1},
         {},
     ]
-    assert len({digest(settings) for settings in different}) == len(different)
+    assert len({config_digest(settings) for settings in different}) == len(different)
 
 
 def test_digests_stay_the_same_so_that_old_runs_can_be_taken_up() -> None:
-    assert digest({"model": "small", "temperature": 0.2, "n": 1.0, "s": "ü"}) == "5d97478f"
+    assert config_digest({"model": "small", "temperature": 0.2, "n": 1.0, "s": "ü"}) == "5d97478f"
 
 
 def test_other_settings_are_refused_one_by_one(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_folder_with_strangers_in_it_is_refused(name: str, tmp_path: Path) -> 
 
 def test_a_draft_that_a_killed_process_left_is_no_stranger(tmp_path: Path) -> None:
     (tmp_path / ".run.json.123.draft").write_text("{")
-    assert RunFolder.resume_or_create(tmp_path, SETTINGS).about.settings == SETTINGS
+    assert RunFolder.resume_or_create(tmp_path, SETTINGS).metadata.settings == SETTINGS
 
 
 def test_a_run_is_never_begun_over_another(tmp_path: Path) -> None:
@@ -171,17 +171,17 @@ def test_a_summary_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_new_run_beside_others_gets_the_first_free_name(tmp_path: Path) -> None:
     wanted = tmp_path / "runs" / "wordle"
-    made = [beside(wanted) for _ in range(3)]
+    made = [create_unused_dir(wanted) for _ in range(3)]
     assert [path.name for path in made] == ["wordle", "wordle-2", "wordle-3"]
     made[1].rmdir()
-    assert beside(wanted) == made[1]
+    assert create_unused_dir(wanted) == made[1]
     assert all(path.is_dir() for path in made)
 
 
 def test_beside_here_is_beside_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert beside(Path()) == tmp_path / "here-2"
+    assert create_unused_dir(Path()) == tmp_path / "here-2"
 
 
 def test_runs_are_found_oldest_first_and_once(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from ludus.agents.agent import Player, Situation
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason
 from ludus.data.lines import episodes
-from ludus.rollout import Job, collect
-from ludus.rollout.tuning import Tuning
+from ludus.rollout import CollectConfig, collect
+from ludus.rollout.tuning import RolloutOptions
 
 TESTS = Path(__file__).parents[1]
 KILLS = 20
@@ -87,11 +87,11 @@ async def test_a_server_that_is_killed_and_started_again_costs_no_episode(tmp_pa
         port = first.url.rpartition(":")[2]
         running = asyncio.create_task(
             collect(
-                Job("world:Counter", episodes=120),
+                CollectConfig("world:Counter", episodes=120),
                 Unhurried(),
                 tmp_path / "run",
                 base_url=first.url,
-                tuning=Tuning(concurrency=8, retry_pause=0.05),
+                options=RolloutOptions(concurrency=8, retry_delay=0.05),
             )
         )
         journal = tmp_path / "run/episodes.jsonl"

@@ -81,7 +81,7 @@ def compute_metrics(rollout_file: str) -> dict[str, float]:
 def rollouts(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Four sums, each solved once and guessed at once."""
     folder = tmp_path_factory.mktemp("gym")
-    job = ludus.Job("reasoning_gym:chain_sum", episodes=4)
+    job = ludus.CollectConfig("reasoning_gym:chain_sum", episodes=4)
     asyncio.run(ludus.collect(job, out=folder / "solved"))
     asyncio.run(ludus.collect(job, RandomAgent(), out=folder / "guessed"))
     curate([folder / "solved", folder / "guessed"], folder / "rows", Curation(to="nemo-gym"))

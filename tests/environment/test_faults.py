@@ -13,11 +13,11 @@ from ludus import ToolCall, tool
 from ludus.agents.oracle import OracleAgent
 from ludus.client.endpoint import connect
 from ludus.client.local import LocalSession
-from ludus.environment.faults import FaultHandler, faults_told_to
-from ludus.environment.host import Host
-from ludus.environment.inspection import contract_of
+from ludus.environment.faults import FaultHandler, capture_faults
+from ludus.environment.host import EnvironmentRunner
+from ludus.environment.inspection import build_env_spec
 from ludus.errors import ExecutionFailed, FactoryFailed
-from ludus.rollout import Assignment, play
+from ludus.rollout import Assignment, run_episode
 
 
 def divide(number: int) -> float:
@@ -64,7 +64,7 @@ DIVIDE = place("    return number / 0", "divide")
 
 
 async def test_the_innermost_line_of_the_author_is_told() -> None:
-    async with LocalSession(contract_of(Broken)) as session:
+    async with LocalSession(build_env_spec(Broken)) as session:
         await session.reset(seed=1)
         with pytest.raises(ExecutionFailed) as caught:
             await session.call("add", {"number": 1})
@@ -74,20 +74,22 @@ async def test_the_innermost_line_of_the_author_is_told() -> None:
 
 async def test_a_constructor_that_raises_is_one_line() -> None:
     with pytest.raises(FactoryFailed) as caught:
-        await LocalSession(contract_of(Unbuilt)).open()
+        await LocalSession(build_env_spec(Unbuilt)).open()
     where = place('        raise RuntimeError("out of order\\nand broken")', "__init__")
     assert str(caught.value).endswith(f"{where}: RuntimeError: out of order and broken")
 
 
 async def test_a_reset_that_returns_nothing_is_an_error() -> None:
-    async with LocalSession(contract_of(Silent)) as session:
+    async with LocalSession(build_env_spec(Silent)) as session:
         with pytest.raises(ExecutionFailed, match=r"test_faults\.py:\d+: reset returned None"):
             await session.reset(seed=1)
 
 
 async def test_an_oracle_that_raises_is_told_with_its_line() -> None:
-    async with LocalSession(contract_of(Broken)) as session:
-        episode = await play(session, OracleAgent(), Assignment.of(f"{__name__}:Broken", seed=1))
+    async with LocalSession(build_env_spec(Broken)) as session:
+        episode = await run_episode(
+            session, OracleAgent(), Assignment.of(f"{__name__}:Broken", seed=1)
+        )
     assert episode.error is not None
     where = place('        raise LookupError("no idea")', "oracle")
     assert episode.error.message.endswith(f"{where}: LookupError: no idea")
@@ -107,7 +109,7 @@ def test_a_fault_is_logged_once_with_the_traceback_of_the_author() -> None:
     traces: list[str] = []
 
     async def fail() -> None:
-        host = Host(contract_of(Broken))
+        host = EnvironmentRunner(build_env_spec(Broken))
         await host.start()
         for number in (1, 2, 3):
             await host.reset({"seed": number})
@@ -115,8 +117,8 @@ def test_a_fault_is_logged_once_with_the_traceback_of_the_author() -> None:
                 await host.call("add", {"number": number})
 
     with (
-        faults_told_to(FaultHandler(told.append)),
-        faults_told_to(FaultHandler(traces.append, tracebacks=True)),
+        capture_faults(FaultHandler(told.append)),
+        capture_faults(FaultHandler(traces.append, tracebacks=True)),
     ):
         asyncio.run(fail())
     asyncio.run(fail())

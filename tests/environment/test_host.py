@@ -14,9 +14,9 @@ from world import Counter, Slow
 from ludus import Image, Text, ToolEnvironment, tool
 from ludus.client.endpoint import LocalEndpoint
 from ludus.client.local import LocalSession
-from ludus.data.content import plain
-from ludus.environment.host import Host
-from ludus.environment.inspection import contract_of
+from ludus.data.content import content_text
+from ludus.environment.host import EnvironmentRunner
+from ludus.environment.inspection import build_env_spec
 from ludus.errors import ExecutionFailed, FactoryFailed, InvalidAction
 
 
@@ -49,7 +49,7 @@ class Odd(ToolEnvironment):
 
 
 def endpoint(cls: type, **settings: Any) -> LocalEndpoint:
-    return LocalEndpoint(contract_of(cls), **settings)
+    return LocalEndpoint(build_env_spec(cls), **settings)
 
 
 async def test_pictures_reach_the_agent_as_blocks() -> None:
@@ -58,7 +58,7 @@ async def test_pictures_reach_the_agent_as_blocks() -> None:
             content = result.content
             assert not isinstance(content, str)
             assert [block.type for block in content] == ["text", "image"]
-            assert plain(content).endswith("[image/png]")
+            assert content_text(content).endswith("[image/png]")
 
 
 async def test_awards_of_one_call_add_up_and_keep_their_parts() -> None:
@@ -71,7 +71,7 @@ async def test_awards_of_one_call_add_up_and_keep_their_parts() -> None:
 
 @pytest.mark.parametrize("reward", ["nan", "inf"])
 async def test_a_reward_that_is_no_finite_number_is_the_environments_fault(reward: str) -> None:
-    host = Host(contract_of(Odd))
+    host = EnvironmentRunner(build_env_spec(Odd))
     await host.start()
     await host.reset({})
     with pytest.raises(ExecutionFailed, match="a reward is a finite number"):
@@ -129,7 +129,7 @@ class LeavingAside(Leaving):
     ("cls", "way"), [(Leaving, "leave"), (LeavingLater, "leave_later"), (LeavingAside, "leave")]
 )
 async def test_an_exit_costs_one_call_and_not_the_process(cls: type, way: str) -> None:
-    host = Host(contract_of(cls))
+    host = EnvironmentRunner(build_env_spec(cls))
     await host.start()
     with pytest.raises(ExecutionFailed, match="SystemExit: 3"):
         await host.reset({"leave": True})
@@ -139,15 +139,15 @@ async def test_an_exit_costs_one_call_and_not_the_process(cls: type, way: str) -
     with pytest.raises(ExecutionFailed, match="SystemExit: enough"):
         await host.call(way, {})
     with pytest.raises(ExecutionFailed, match="SystemExit: 5"):
-        await host.ask("oracle")
+        await host.call_method("oracle")
     await host.close()
 
 
 async def test_an_exit_on_the_quick_way_is_an_error_too() -> None:
-    host = Host(contract_of(Leaving))
+    host = EnvironmentRunner(build_env_spec(Leaving))
     await host.start()
     with pytest.raises(ExecutionFailed, match="SystemExit: 3"):
-        host.reset_now({"leave": True})
+        host.reset_sync({"leave": True})
 
 
 async def test_an_environment_that_cannot_be_built_without_leaving_is_named() -> None:
@@ -158,7 +158,7 @@ async def test_an_environment_that_cannot_be_built_without_leaving_is_named() ->
             sys.exit(1)
 
     with pytest.raises(FactoryFailed, match="could not be built: SystemExit: 1"):
-        await Host(contract_of(Stillborn)).start()
+        await EnvironmentRunner(build_env_spec(Stillborn)).start()
 
 
 async def test_a_signal_that_comes_during_a_step_is_no_fault_of_it() -> None:
@@ -221,9 +221,9 @@ async def test_hung_steps_do_not_use_up_the_threads() -> None:
 
 
 async def _hang() -> None:
-    async with LocalSession(contract_of(Slow)) as session:
+    async with LocalSession(build_env_spec(Slow)) as session:
         await session.reset()
         # Only now: the reset of so many may take as long on a busy machine.
-        session._host.step_timeout = 0.5
+        session._runner.step_timeout = 0.5
         with pytest.raises(ExecutionFailed):
             await session.call("sleep", {"seconds": 60.0})

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from ludus.environment.registry import find, registered
+from ludus.environment.registry import find_environment, registered_environments
 from ludus.errors import BadEnvironment, EnvironmentNotFound
 
 
 def test_what_ships_is_registered_like_a_strangers_package() -> None:
-    assert {"catch", "echo", "reasoning_gym", "wordle"} <= set(registered())
-    assert find("catch").spec == "catch"
+    assert {"catch", "echo", "reasoning_gym", "wordle"} <= set(registered_environments())
+    assert find_environment("catch").id == "catch"
 
 
 def test_an_import_path_finds_any_class() -> None:
-    assert find("world:Counter").cls.__name__ == "Counter"
+    assert find_environment("world:Counter").cls.__name__ == "Counter"
 
 
 def test_a_class_below_the_current_folder_is_found(
@@ -26,7 +26,7 @@ def test_a_class_below_the_current_folder_is_found(
         "from ludus.envs.catch import Catch\n\n\nclass Mine(Catch):\n    '''Mine.'''\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert find("my_corner:Mine").description == "Mine."
+    assert find_environment("my_corner:Mine").description == "Mine."
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_class_below_the_current_folder_is_found(
 )
 def test_a_wrong_spec_is_answered_with_a_way_on(spec: str, complaint: str) -> None:
     with pytest.raises(EnvironmentNotFound, match=complaint):
-        find(spec)
+        find_environment(spec)
 
 
 def test_a_module_that_cannot_be_imported_is_the_authors_problem(
@@ -51,6 +51,6 @@ def test_a_module_that_cannot_be_imported_is_the_authors_problem(
     (tmp_path / "broken_corner.py").write_text("import a_package_that_is_not_there\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadEnvironment, match="a_package_that_is_not_there"):
-        find("broken_corner:Anything")
+        find_environment("broken_corner:Anything")
     with pytest.raises(BadEnvironment, match="has no reset and step"):
-        find("pathlib:Path")
+        find_environment("pathlib:Path")

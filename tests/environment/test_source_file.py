@@ -11,10 +11,10 @@ import pytest
 from cli.collecting import read
 from program import run_ludus, served_by_program
 
-from ludus.environment.mix import parse_mix
-from ludus.environment.registry import find
+from ludus.environment.mix import parse_mixture
+from ludus.environment.registry import find_environment
 from ludus.environment.source_file import recorded_name
-from ludus.errors import BadEnvironment, BadSetting, EnvironmentNotFound
+from ludus.errors import BadEnvironment, ConfigError, EnvironmentNotFound
 
 MINE = "from ludus.envs.catch import Catch\n\n\nclass Mine(Catch):\n    '''{}'''\n"
 
@@ -40,16 +40,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_is_found_by_every_way_of_writing_its_path(folder: Path) -> None:
     (folder / "x").mkdir()
     for path in ("corner_a.py", "./corner_a.py", f"{folder}/corner_a.py", "x/../corner_a.py"):
-        contract = find(f"{path}:Mine")
-        assert (contract.description, contract.spec) == ("In A.", "corner_a:Mine")
+        contract = find_environment(f"{path}:Mine")
+        assert (contract.description, contract.id) == ("In A.", "corner_a:Mine")
         assert recorded_name(f"{path}:Mine") == "corner_a:Mine"
 
 
 @pytest.mark.usefixtures("folder")
 def test_the_recorded_name_is_found_from_another_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    cls = find("corner_a.py:Mine").cls
+    cls = find_environment("corner_a.py:Mine").cls
     monkeypatch.chdir("/")
-    assert find("corner_a:Mine").cls is cls
+    assert find_environment("corner_a:Mine").cls is cls
 
 
 def test_a_file_in_a_package_may_import_its_neighbours(folder: Path) -> None:
@@ -59,25 +59,28 @@ def test_a_file_in_a_package_may_import_its_neighbours(folder: Path) -> None:
         init.write_text("")
     (package / "words.py").write_text("WORD = 'neighbour'\n")
     (package / "env.py").write_text("from .words import WORD\n" + MINE.format("Deep."))
-    assert find("corner_pkg/deep/env.py:Mine").spec == "corner_pkg.deep.env:Mine"
+    assert find_environment("corner_pkg/deep/env.py:Mine").id == "corner_pkg.deep.env:Mine"
 
 
 def test_a_file_may_import_the_file_beside_it(folder: Path) -> None:
     (folder / "b").mkdir()
     (folder / "b" / "corner_words.py").write_text("WORD = 'beside'\n")
     (folder / "b" / "corner_b.py").write_text("import corner_words\n" + MINE.format("B."))
-    assert find("b/corner_b.py:Mine").description == "B."
+    assert find_environment("b/corner_b.py:Mine").description == "B."
 
 
 def test_files_of_the_same_name_and_a_name_of_the_standard_library(folder: Path) -> None:
     for name in ("one", "two"):
         (folder / name).mkdir()
         (folder / name / "random.py").write_text(MINE.format(name))
-    assert [find(f"{n}/random.py:Mine").description for n in ("one", "two")] == ["one", "two"]
-    assert find("one/random.py:Mine").cls is find("one/random.py:Mine").cls
+    assert [find_environment(f"{n}/random.py:Mine").description for n in ("one", "two")] == [
+        "one",
+        "two",
+    ]
+    assert find_environment("one/random.py:Mine").cls is find_environment("one/random.py:Mine").cls
     assert sys.modules["random"] is random
-    with pytest.raises(BadSetting, match="both called 'random:Mine'"):
-        parse_mix("one/random.py:Mine,two/random.py:Mine")
+    with pytest.raises(ConfigError, match="both called 'random:Mine'"):
+        parse_mixture("one/random.py:Mine,two/random.py:Mine")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_files_of_the_same_name_and_a_name_of_the_standard_library(folder: Path)
 @pytest.mark.usefixtures("folder")
 def test_a_wrong_file_spec_is_answered_with_a_way_on(spec: str, complaint: str) -> None:
     with pytest.raises(EnvironmentNotFound) as caught:
-        find(spec)
+        find_environment(spec)
     assert complaint in str(caught.value)
 
 
@@ -109,14 +112,14 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_line(
     (folder / "corner_bad.py").write_text(source)
     for spec in ("corner_bad.py:make", "corner_bad:make"):
         with pytest.raises(BadEnvironment) as caught:
-            find(spec)
+            find_environment(spec)
         assert line in str(caught.value)
 
 
 def test_a_weight_may_follow_a_path_and_a_path_may_hold_an_equals_sign() -> None:
-    mix = parse_mix("lr=0.1/env.py:Mine=3, catch")
+    mix = parse_mixture("lr=0.1/env.py:Mine=3, catch")
     assert mix.specs == ("lr=0.1/env.py:Mine", "catch")
-    assert parse_mix("lr=0.1/env.py:Mine").specs == ("lr=0.1/env.py:Mine",)
+    assert parse_mixture("lr=0.1/env.py:Mine").specs == ("lr=0.1/env.py:Mine",)
     assert str(mix) == "env:Mine=0.75,catch=0.25"
 
 

@@ -10,8 +10,8 @@ import pytest
 from world import Counter, Two
 
 from ludus import ToolEnvironment, tool
-from ludus.environment.inspection import contract_of
-from ludus.environment.tools import BadArguments, tools_of
+from ludus.environment.inspection import build_env_spec
+from ludus.environment.tools import InvalidArguments, collect_tools
 from ludus.errors import BadEnvironment
 
 
@@ -49,7 +49,7 @@ class Rich(ToolEnvironment):
 
 
 def test_the_schema_comes_from_hints_and_docstring() -> None:
-    spec = tools_of(Rich)["draw"].spec
+    spec = collect_tools(Rich)["draw"].spec
     assert spec.description == "Draw a shape.\n\nIt is drawn once."
     properties = spec.input_schema["properties"]
     assert properties["colour"] == {
@@ -60,18 +60,21 @@ def test_the_schema_comes_from_hints_and_docstring() -> None:
     assert properties["size"] == {"description": "How large, in\npixels.", "type": "integer"}
     assert properties["weight"]["anyOf"] == [{"type": "number"}, {"type": "null"}]
     assert spec.input_schema["required"] == ["colour", "size"]
-    assert spec.as_openai()["function"]["parameters"] is spec.input_schema
+    assert spec.to_openai()["function"]["parameters"] is spec.input_schema
 
 
 def test_arguments_are_coerced_where_nothing_is_lost() -> None:
-    bound = tools_of(Rich)["draw"].bind(
+    bound = collect_tools(Rich)["draw"].bind(
         {"colour": "red", "size": "12", "weight": "1.5", "tags": '["a", "b"]', "label": 7}
     )
     assert bound == {"colour": "red", "size": 12, "weight": 1.5, "tags": ["a", "b"], "label": "7"}
 
 
 def test_optional_arguments_that_were_not_sent_are_left_to_the_method() -> None:
-    assert tools_of(Rich)["draw"].bind({"colour": "red", "size": 1}) == {"colour": "red", "size": 1}
+    assert collect_tools(Rich)["draw"].bind({"colour": "red", "size": 1}) == {
+        "colour": "red",
+        "size": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -87,8 +90,8 @@ def test_optional_arguments_that_were_not_sent_are_left_to_the_method() -> None:
     ],
 )
 def test_a_bad_argument_is_named(arguments: dict[str, object], complaint: str) -> None:
-    with pytest.raises(BadArguments) as caught:
-        tools_of(Rich)["draw"].bind(arguments)
+    with pytest.raises(InvalidArguments) as caught:
+        collect_tools(Rich)["draw"].bind(arguments)
     assert complaint in str(caught.value)
 
 
@@ -174,7 +177,7 @@ def test_an_author_is_told_what_is_missing_and_what_to_do(
     cls: type, problem: str, advice: str
 ) -> None:
     with pytest.raises(BadEnvironment) as caught:
-        contract_of(cls)
+        build_env_spec(cls)
     assert problem in caught.value.problem and advice in caught.value.advice
     if cls is not Mute:
         line = inspect.getsourcelines(vars(cls)["close" if cls is Reserved else "go"])[1]
@@ -182,8 +185,8 @@ def test_an_author_is_told_what_is_missing_and_what_to_do(
 
 
 def test_one_tool_is_the_action_and_several_are_called_by_name() -> None:
-    assert set(contract_of(Counter).action_schema["properties"]) == {"metadata", "number"}
-    assert contract_of(Two).action.__name__ == "CallToolAction"
+    assert set(build_env_spec(Counter).action_schema["properties"]) == {"metadata", "number"}
+    assert build_env_spec(Two).action.__name__ == "CallToolAction"
 
 
 class Inherited(Counter):
@@ -196,4 +199,4 @@ class Inherited(Counter):
 
 
 def test_tools_are_inherited() -> None:
-    assert list(tools_of(Inherited)) == ["add", "give_up"]
+    assert list(collect_tools(Inherited)) == ["add", "give_up"]

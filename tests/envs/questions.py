@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.environment.host import Host
-from ludus.environment.registry import find
+from ludus.environment.host import EnvironmentRunner
+from ludus.environment.registry import find_environment
 from ludus.envs.reasoning_gym import (
     ReasoningGym,
     ReasoningGymAction,
@@ -22,7 +22,7 @@ def hosted(spec: str, *requests: tuple[str, Mapping[str, Any]]) -> list[Observat
     """What a host of `spec` replies to resets and steps."""
 
     async def talk() -> list[Observation]:
-        host = Host(find(spec))
+        host = EnvironmentRunner(find_environment(spec))
         await host.start()
         seen = []
         for kind, data in requests:

@@ -9,7 +9,7 @@ from conformance import observation_worlds as theirs
 from conformance.test_our_client_on_their_server import their_server
 from world import serving
 
-from ludus.environment.registry import find
+from ludus.environment.registry import find_environment
 from ludus.envs.catch.client import CatchEnv
 from ludus.envs.catch.models import CatchAction, CatchObservation
 from ludus.envs.echo.client import EchoEnv
@@ -42,7 +42,7 @@ def test_the_package_and_its_modules_have_the_names_that_openenvs_have(
 @pytest.mark.parametrize(("name", "stem"), STEMS.items())
 def test_the_models_are_those_of_the_wire(name: str, stem: str) -> None:
     models = importlib.import_module(f"ludus.envs.{name}.models")
-    contract = find(name)
+    contract = find_environment(name)
     ours = getattr(models, f"{stem}Action").model_json_schema()
     served = contract.action_schema
     assert ours["required"] == served["required"]

@@ -10,14 +10,14 @@ from pydantic_core import to_json
 
 from envs.questions import hosted, question
 from ludus.client.env_client import EnvClient
-from ludus.environment.registry import find
+from ludus.environment.registry import find_environment
 from ludus.envs.reasoning_gym import (
     ReasoningGym,
     ReasoningGymEnv,
     ReasoningGymObservation,
 )
 from ludus.errors import EnvironmentNotFound, ExecutionFailed, InvalidAction
-from ludus.protocol.render import render
+from ludus.protocol.render import render_observation
 
 
 def test_a_reset_without_arguments_asks_the_next_question_and_after_the_last_the_first() -> None:
@@ -70,7 +70,7 @@ def test_every_data_set_of_the_library_is_a_variant() -> None:
     assert len(variants) >= 106
     assert list(variants) == sorted(variants)
     with pytest.raises(EnvironmentNotFound, match="Did you mean 'chain_sum'"):
-        find("reasoning_gym:chainsum")
+        find_environment("reasoning_gym:chainsum")
 
 
 def test_the_config_of_the_tutorials_makes_sums_of_two_or_three_numbers_of_two_digits() -> None:
@@ -115,15 +115,15 @@ def test_a_wrong_answer_is_worth_less_than_one() -> None:
 
 def test_a_model_is_shown_the_question_and_then_the_score_and_nothing_else() -> None:
     asked, seen = hosted("reasoning_gym:gcd", ("reset", {"seed": 7}), ("step", {"answer": "1"}))
-    assert render(asked.model_dump(mode="json")) == question("gcd", seed=7)
-    assert render(seen.model_dump(mode="json")).splitlines() == [  # type: ignore[union-attr]
+    assert render_observation(asked.model_dump(mode="json")) == question("gcd", seed=7)
+    assert render_observation(seen.model_dump(mode="json")).splitlines() == [  # type: ignore[union-attr]
         f"score: {seen.reward}",
         f"correct_answer: {seen.model_dump()['correct_answer']}",
     ]
 
 
 def test_the_tool_is_called_answer() -> None:
-    contract = find("reasoning_gym")
+    contract = find_environment("reasoning_gym")
     assert contract.tools is not None
     (tool,) = contract.tools
     assert (tool.name, tool.description) == ("answer", "Submit the final answer to the question.")

@@ -9,8 +9,8 @@ import pytest
 
 from envs.questions import ENDLESS, oracle_score, question, score
 from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction, library
-from ludus.envs.reasoning_gym.answers import UNREADABLE, AnswerRefused, scorable
-from ludus.envs.reasoning_gym.programs import repeatable
+from ludus.envs.reasoning_gym.answers import UNPARSABLE_FORMULA, AnswerRefused, check_answer
+from ludus.envs.reasoning_gym.programs import select_deterministic
 
 
 @pytest.mark.parametrize("variant", ["countdown", "n_queens", "simple_integration"])
@@ -35,7 +35,7 @@ def test_an_answer_is_never_run(variant: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_scorer_is_given_an_answer_that_is_a_list_or_a_formula(source: str, answer: str) -> None:
-    assert scorable(answer, source) == answer
+    assert check_answer(answer, source) == answer
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_a_scorer_is_given_an_answer_that_is_a_list_or_a_formula(source: str, an
 )
 def test_a_scorer_is_not_given_an_answer_that_could_do_something(source: str, answer: str) -> None:
     with pytest.raises(AnswerRefused, match="program"):
-        scorable(answer, source)
+        check_answer(answer, source)
 
 
 @pytest.mark.parametrize("answer", ["open('trace')!", "(" * 9_000, "I think that it is 24."])
 def test_a_formula_that_is_none_is_read_by_no_scorer(answer: str) -> None:
-    assert scorable(answer, "puzzle24") == UNREADABLE
+    assert check_answer(answer, "puzzle24") == UNPARSABLE_FORMULA
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_formula_that_is_none_is_read_by_no_scorer(answer: str) -> None:
 )
 def test_an_answer_whose_size_can_be_seen_is_refused(source: str, answer: str) -> None:
     with pytest.raises(AnswerRefused):
-        scorable(answer, source)
+        check_answer(answer, source)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_an_answer_whose_size_can_be_seen_is_refused(source: str, answer: str) -
     ],
 )
 def test_the_formulas_of_integrals_are_not_too_large(answer: str) -> None:
-    assert scorable(answer, "intermediate_integration") == answer
+    assert check_answer(answer, "intermediate_integration") == answer
 
 
 def test_an_answer_that_the_scorer_chokes_on_is_worth_nothing() -> None:
@@ -140,4 +140,4 @@ def test_programs_that_reach_out_are_not_asked_about(code: str) -> None:
         "code_sample": "def main(a): return a + len('times')",
         "input_generator": "rng.random()",
     }
-    assert repeatable([kept, {**kept, "code_sample": code}]) == [kept]
+    assert select_deterministic([kept, {**kept, "code_sample": code}]) == [kept]

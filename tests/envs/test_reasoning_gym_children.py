@@ -12,23 +12,28 @@ import threading
 import pytest
 
 from ludus.envs.reasoning_gym import crew as crews
-from ludus.envs.reasoning_gym.children import MOST_CHILDREN, Child, TookTooLong, children
-from ludus.envs.reasoning_gym.library import DataSet, Question
+from ludus.envs.reasoning_gym.children import (
+    MAX_WORKERS,
+    WorkerProcess,
+    WorkerTimeout,
+    process_pool,
+)
+from ludus.envs.reasoning_gym.library import Dataset, Question
 
-SLOW = DataSet.of("futoshiki", {"min_board_size": 9, "max_board_size": 9}, seed=1, size=1)
+SLOW = Dataset.create("futoshiki", {"min_board_size": 9, "max_board_size": 9}, seed=1, size=1)
 
 
-def sums(seed: int) -> DataSet:
-    return DataSet.of("chain_sum", {}, seed=seed, size=1)
+def sums(seed: int) -> Dataset:
+    return Dataset.create("chain_sum", {}, seed=seed, size=1)
 
 
 def pids() -> list[int]:
-    return [child._process.pid for child in children()._all]
+    return [child._process.pid for child in process_pool()._all]
 
 
 async def test_a_thousand_questions_at_once_need_no_thread() -> None:
     before = threading.active_count()
-    asked = await asyncio.gather(*(sums(seed).question_later(0) for seed in range(1000)))
+    asked = await asyncio.gather(*(sums(seed).question_async(0) for seed in range(1000)))
     assert threading.active_count() == before
     assert len({question.text for question in asked}) > 990
     assert asked[7] == sums(7).question(0)
@@ -37,23 +42,23 @@ async def test_a_thousand_questions_at_once_need_no_thread() -> None:
 async def test_replies_reach_the_one_who_asked_whatever_their_order() -> None:
     async def both(seed: int) -> float:
         dataset = sums(seed)
-        question = await dataset.question_later(0)
+        question = await dataset.question_async(0)
         assert question.answer is not None
-        return (await dataset.score_later(question, question.answer)).value
+        return (await dataset.score_async(question, question.answer)).value
 
     assert await asyncio.gather(*(both(seed) for seed in range(100))) == [1.0] * 100
 
 
-@pytest.mark.skipif(MOST_CHILDREN < 2, reason="needs two processors")
+@pytest.mark.skipif(MAX_WORKERS < 2, reason="needs two processors")
 async def test_nobody_waits_behind_a_slow_question() -> None:
-    await sums(0).question_later(0)
-    slow = asyncio.create_task(sums(1).question_later(0))
-    crew = crews._crews[asyncio.get_running_loop()]
-    stopped = [line.child._process.pid for line in crew._lines]
+    await sums(0).question_async(0)
+    slow = asyncio.create_task(sums(1).question_async(0))
+    crew = crews._pools[asyncio.get_running_loop()]
+    stopped = [line.process._process.pid for line in crew._pipes]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     await asyncio.sleep(0)
-    quick = asyncio.gather(*(sums(seed).question_later(0) for seed in range(3)))
+    quick = asyncio.gather(*(sums(seed).question_async(0) for seed in range(3)))
     try:
         assert all(isinstance(one, Question) for one in await asyncio.wait_for(quick, 60))
         assert not slow.done()
@@ -64,23 +69,25 @@ async def test_nobody_waits_behind_a_slow_question() -> None:
 
 
 async def test_nobody_waits_for_a_newborn_child_to_load_the_library() -> None:
-    await sums(0).question_later(0)
-    crew = crews._crews[asyncio.get_running_loop()]
-    newborn = crew._hire(newborn=True)
-    os.kill(newborn.child._process.pid, signal.SIGSTOP)
-    asking = asyncio.gather(*(sums(seed).question_later(0) for seed in range(100)))
+    await sums(0).question_async(0)
+    crew = crews._pools[asyncio.get_running_loop()]
+    newborn = crew._add_worker(new_worker=True)
+    os.kill(newborn.process._process.pid, signal.SIGSTOP)
+    asking = asyncio.gather(*(sums(seed).question_async(0) for seed in range(100)))
     assert len(await asyncio.wait_for(asking, 30)) == 100
     assert not newborn.ready
 
-    os.kill(newborn.child._process.pid, signal.SIGCONT)
-    late = crews.Request(sums(7)._wanted(0), asyncio.get_running_loop().create_future())
+    os.kill(newborn.process._process.pid, signal.SIGCONT)
+    late = crews.QueuedRequest(
+        sums(7)._question_request(0), asyncio.get_running_loop().create_future()
+    )
     crew._send(newborn, late)
     assert (await late.reply)["value"]["question"] == sums(7).question(0).text
     assert newborn.ready
 
 
 async def test_a_child_that_is_killed_costs_no_request() -> None:
-    asking = asyncio.gather(*(sums(seed).question_later(0) for seed in range(300)))
+    asking = asyncio.gather(*(sums(seed).question_async(0) for seed in range(300)))
     await asyncio.sleep(0.02)
     for pid in pids():
         os.kill(pid, signal.SIGKILL)
@@ -90,19 +97,19 @@ async def test_a_child_that_is_killed_costs_no_request() -> None:
 @pytest.fixture
 def dead_idlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """All children are idle and dead, and nobody has noticed: right after a kill it is so."""
-    asyncio.run(sums(0).question_later(0))
-    home = children()
-    for child in [home.lend(newborn=True) for _ in range(3)]:
+    asyncio.run(sums(0).question_async(0))
+    home = process_pool()
+    for child in [home.lend(new_worker=True) for _ in range(3)]:
         home.give_back(child)
     for child in home._all:
         child._process.kill()
         child._process.wait()
-    monkeypatch.setattr(Child, "alive", True)
+    monkeypatch.setattr(WorkerProcess, "alive", True)
 
 
 @pytest.mark.usefixtures("dead_idlers")
 def test_an_event_loop_outlives_the_kill_of_all_children() -> None:
-    assert asyncio.run(sums(7).question_later(0)).text
+    assert asyncio.run(sums(7).question_async(0)).text
 
 
 @pytest.mark.usefixtures("dead_idlers")
@@ -111,21 +118,21 @@ def test_a_thread_outlives_the_kill_of_all_children() -> None:
 
 
 async def test_a_request_over_its_limit_fails_alone() -> None:
-    limited = crews.ask_later(
+    limited = crews.ask_async(
         b'{"do": "question", "limit": 0.05, "with": {"name": "futoshiki", "config": '
         b'{"min_board_size": 9, "max_board_size": 9}, "seed": 1, "size": 1, "index": 0}}'
     )
-    others = asyncio.gather(*(sums(seed).question_later(0) for seed in range(20)))
-    with pytest.raises(TookTooLong):
+    others = asyncio.gather(*(sums(seed).question_async(0) for seed in range(20)))
+    with pytest.raises(WorkerTimeout):
         await limited
     assert len(await others) == 20
 
 
 def test_loops_and_threads_hand_the_children_on() -> None:
     for seed in range(3):
-        later = asyncio.run(sums(seed).question_later(0))
+        later = asyncio.run(sums(seed).question_async(0))
         assert later == sums(seed).question(0)
-    assert len(pids()) <= 2 * MOST_CHILDREN
+    assert len(pids()) <= 2 * MAX_WORKERS
 
 
 def limited(deed: str) -> int:

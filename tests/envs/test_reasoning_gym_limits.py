@@ -14,24 +14,24 @@ import pytest
 from envs.hostile_answers import EVALUATED, every, odd_texts, size_bombs
 from envs.questions import ENDLESS, hosted
 from ludus.client.endpoint import connect
-from ludus.envs.reasoning_gym.children import ChildLost, children
-from ludus.envs.reasoning_gym.library import DataSet, Question, Score, names
-from ludus.envs.reasoning_gym.limits import ANSWER_MEMORY, MIB
-from ludus.protocol.render import render
+from ludus.envs.reasoning_gym.children import WorkerLost, process_pool
+from ludus.envs.reasoning_gym.library import Dataset, Question, AnswerScore, dataset_names
+from ludus.envs.reasoning_gym.limits import ANSWER_MEMORY_BYTES, MIB
+from ludus.protocol.render import render_observation
 
 
-async def asked(name: str) -> tuple[DataSet, Question]:
-    dataset = DataSet.of(name, {}, seed=1, size=1)
-    return dataset, await dataset.question_later(0)
+async def asked(name: str) -> tuple[Dataset, Question]:
+    dataset = Dataset.create(name, {}, seed=1, size=1)
+    return dataset, await dataset.question_async(0)
 
 
-async def scores(name: str, answers: list[str]) -> list[Score]:
+async def scores(name: str, answers: list[str]) -> list[AnswerScore]:
     dataset, question = await asked(name)
-    return list(await asyncio.gather(*(dataset.score_later(question, a) for a in answers)))
+    return list(await asyncio.gather(*(dataset.score_async(question, a) for a in answers)))
 
 
 def pids() -> set[int]:
-    return {child._process.pid for child in children()._all}
+    return {child._process.pid for child in process_pool()._all}
 
 
 def test_there_are_several_hundred_hostile_answers(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_no_answer_of_a_visible_size_costs_a_worker(tmp_path: Path) -> Non
 async def test_no_hostile_answer_runs_anywhere(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     answers = every(canary)
-    for name in names():
+    for name in dataset_names():
         for score in await scores(name, answers):
             assert 0.0 <= score.value <= 1.0
     assert not canary.exists()
@@ -82,7 +82,7 @@ async def test_a_model_is_told_why_its_answer_was_not_evaluated() -> None:
         await session.reset(seed=1)
         scored = await session.call("answer", {"answer": "1 + 1"})
     assert (refused.reward, refused.done, refused.error) == (0.0, True, None)
-    assert "not evaluated" in str(render(refused.observation))
+    assert "not evaluated" in str(render_observation(refused.observation))
     assert "note" not in scored.observation
 
 
@@ -110,17 +110,17 @@ def limited(deed: str) -> str:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="only Linux keeps a memory limit")
 def test_memory_counts_from_the_start_of_each_request() -> None:
-    much, little = ANSWER_MEMORY + 64 * MIB, ANSWER_MEMORY * 3 // 4
+    much, little = ANSWER_MEMORY_BYTES + 64 * MIB, ANSWER_MEMORY_BYTES * 3 // 4
     refused = f"try:\n    bytearray({much})\nexcept MemoryError:\n    print('refused')"
     assert limited(refused) == "refused\n"
     again = f"kept = bytearray({little}); limit_memory(ANSWER_MEMORY); more = bytearray({little})"
     assert limited(f"{again}; print('given')") == "given\n"
 
 
-async def killed_by(number: int) -> Score:
+async def killed_by(number: int) -> AnswerScore:
     """The score of an answer whose workers are all killed by this signal as soon as they start."""
     dataset, question = await asked("simple_integration")
-    scoring = asyncio.create_task(dataset.score_later(question, ENDLESS))
+    scoring = asyncio.create_task(dataset.score_async(question, ENDLESS))
     killed: set[int] = set()
     while not scoring.done():
         for pid in pids() - killed:
@@ -137,5 +137,5 @@ async def test_an_answer_that_crashes_two_workers_is_worth_nothing() -> None:
 
 
 async def test_workers_that_are_killed_from_outside_are_a_fault() -> None:
-    with pytest.raises(ChildLost):
+    with pytest.raises(WorkerLost):
         await killed_by(signal.SIGKILL)

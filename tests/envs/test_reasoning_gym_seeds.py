@@ -113,7 +113,7 @@ def losses(seeds: range) -> dict[str, list[int]]:
     def lost(name: str) -> list[int]:
         return [seed for seed in seeds if oracle_score(name, seed=seed) != 1.0]
 
-    with ThreadPoolExecutor(children.MOST_CHILDREN) as pool:
+    with ThreadPoolExecutor(children.MAX_WORKERS) as pool:
         variants = ReasoningGym.variants()
         found = dict(zip(variants, pool.map(lost, variants), strict=True))
     return {name: lost for name, lost in found.items() if lost}

@@ -8,12 +8,12 @@ import pytest
 
 from ludus import connect
 from ludus.agents.oracle import Shadow
-from ludus.environment.registry import find
+from ludus.environment.registry import find_environment
 from ludus.errors import ExecutionFailed
 
 
 async def oracle_return(spec: str, seed: int) -> float:
-    oracle = Shadow(find(spec))
+    oracle = Shadow(find_environment(spec))
     await oracle.reset({"seed": seed})
     async with connect(spec).session() as session:
         result = await session.reset(seed=seed)

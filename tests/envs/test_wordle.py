@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from ludus.environment.host import Host
-from ludus.environment.inspection import contract_of
+from ludus.environment.host import EnvironmentRunner
+from ludus.environment.inspection import build_env_spec
 from ludus.envs.wordle import Wordle
-from ludus.envs.wordle.feedback import mark
+from ludus.envs.wordle.feedback import mark_guess
 from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses
-from ludus.envs.wordle.solver import consistent, next_guess
+from ludus.envs.wordle.solver import consistent_candidates, next_guess
 from ludus.protocol.types import CallToolAction, CallToolObservation
 
 
@@ -48,7 +48,7 @@ def turns_of_the_solver(secret: str) -> int:
     words, marked = answers(len(secret)), dict[str, str]()
     while secret not in marked:
         word = next_guess(marked, words, words)
-        marked[word] = mark(word, secret)
+        marked[word] = mark_guess(word, secret)
     return len(marked)
 
 
@@ -73,7 +73,7 @@ def turns_of_the_solver(secret: str) -> int:
 def test_a_letter_is_marked_as_often_as_the_secret_has_it(
     word: str, secret: str, marks: str
 ) -> None:
-    assert mark(word, secret) == marks
+    assert mark_guess(word, secret) == marks
 
 
 def test_the_first_observation_tells_the_rules_and_not_the_word() -> None:
@@ -287,11 +287,11 @@ def test_the_solver_finds_most_words_in_time_without_being_told() -> None:
 
 def test_only_words_that_give_the_same_marks_stay_possible() -> None:
     words = ["abide", "elder", "speed", "medal", "dream"]
-    marked = {"speed": mark("speed", "abide")}
-    assert consistent(words, marked) == [
-        word for word in words if mark("speed", word) == marked["speed"]
+    marked = {"speed": mark_guess("speed", "abide")}
+    assert consistent_candidates(words, marked) == [
+        word for word in words if mark_guess("speed", word) == marked["speed"]
     ]
-    assert "abide" in consistent(words, marked)
+    assert "abide" in consistent_candidates(words, marked)
 
 
 def test_a_probe_tells_candidates_apart_that_differ_in_one_letter() -> None:
@@ -301,7 +301,7 @@ def test_a_probe_tells_candidates_apart_that_differ_in_one_letter() -> None:
 
 def test_a_host_plays_bare_actions_and_named_calls() -> None:
     async def play() -> None:
-        host = Host(contract_of(Wordle))
+        host = EnvironmentRunner(build_env_spec(Wordle))
         await host.start()
         await host.reset({"words": ["crane"]})
         first = await host.step({"word": "speed"})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ludus.agents.oracle import OracleAgent
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.evaluate.candidates import Candidate, Options, candidates_of
 
 
@@ -53,7 +53,7 @@ def test_arguments_of_a_chat_template_are_for_those_who_have_one(
     told = [one.make().describe().get("chat_template_kwargs") for one in found]
     assert told == [None, off, off, None]
     assert found[1].chat_template_kwargs == off
-    with pytest.raises(BadSetting, match="--no-thinking"):
+    with pytest.raises(ConfigError, match="--no-thinking"):
         candidates_of(["oracle", "openai:m"], Options(chat_template_kwargs=off))
 
 
@@ -71,14 +71,14 @@ def test_arguments_of_a_chat_template_are_for_those_who_have_one(
     ],
 )
 def test_what_is_no_candidate_is_refused_in_one_line(text: str, words: str) -> None:
-    with pytest.raises(BadSetting) as refused:
+    with pytest.raises(ConfigError) as refused:
         candidates_of([text])
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["two words=oracle", "../up=random", "=oracle", "ä=openai:m"])
 def test_of_a_label_that_cannot_be_the_line_says_so(text: str) -> None:
-    with pytest.raises(BadSetting) as refused:
+    with pytest.raises(ConfigError) as refused:
         candidates_of([text])
     label = text.partition("=")[0]
     assert str(refused.value).startswith(f"{label!r} cannot be a candidate's label")
@@ -101,7 +101,7 @@ def test_home_is_found_behind_a_label(
 
 
 def test_the_home_of_nobody_is_refused() -> None:
-    with pytest.raises(BadSetting, match="there is no such user here"):
+    with pytest.raises(ConfigError, match="there is no such user here"):
         candidates_of(["sft=~nobody-is-called-this/model"])
 
 
@@ -121,11 +121,11 @@ def test_a_folder_without_a_kind_is_a_local_model(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_that_means_nothing_to_anybody_is_refused(options: Options, option: str) -> None:
-    with pytest.raises(BadSetting, match=f"{option} means nothing here"):
+    with pytest.raises(ConfigError, match=f"{option} means nothing here"):
         candidates_of(["oracle", "random"], options)
 
 
 @pytest.mark.parametrize("label", ["../up", ".hidden", "two words", ""])
 def test_a_label_that_is_no_folders_name_is_refused(label: str) -> None:
-    with pytest.raises(BadSetting, match="label"):
+    with pytest.raises(ConfigError, match="label"):
         Candidate(label, OracleAgent)

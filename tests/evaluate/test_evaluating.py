@@ -13,11 +13,11 @@ from evaluate.trying import COUNTER, QUICK, adding, evaluated, playing, scripted
 from ludus.agents.agent import Player, Situation
 from ludus.agents.oracle import OracleAgent
 from ludus.data.lines import find_episode
-from ludus.errors import BadSetting, ModelBusy, RunError
+from ludus.errors import ConfigError, ModelBusy, RunError
 from ludus.evaluate import Candidate, Evaluation, evaluate
-from ludus.rollout import Job, collect
+from ludus.rollout import CollectConfig, collect
 from ludus.rollout.collector import Collector
-from ludus.rollout.reporter import Reporter
+from ludus.rollout.reporter import CollectProgress
 
 
 def figures(found: Evaluation, label: str) -> dict[str, float]:
@@ -52,7 +52,7 @@ async def test_format_and_accuracy_are_told_apart(tmp_path: Path) -> None:
 
 
 async def test_every_candidate_plays_the_same_tasks_in_a_run_of_its_own(tmp_path: Path) -> None:
-    job = Job("catch", episodes=8, seed=999, group_size=2)
+    job = CollectConfig("catch", episodes=8, seed=999, group_size=2)
     both = [playing("one", OracleAgent()), playing("two", OracleAgent())]
     await evaluate(job, both, tmp_path / "eval", tuning=QUICK)
     for index in range(8):
@@ -87,7 +87,7 @@ async def test_who_has_played_is_not_played_again_and_others_join(tmp_path: Path
     assert figures(found, "wrong")["accuracy"] == 1.0, "the bar is another, the episodes are not"
 
 
-class Ended(Reporter):
+class Ended(CollectProgress):
     """Ends the run as soon as it begins."""
 
     def begin(self, collector: Collector) -> None:
@@ -95,16 +95,19 @@ class Ended(Reporter):
 
 
 async def test_what_is_stopped_says_so_and_goes_on(tmp_path: Path) -> None:
-    def watch(label: str) -> nullcontext[Reporter]:
-        return nullcontext(Ended() if label == "wrong" else Reporter())
+    def watch(label: str) -> nullcontext[CollectProgress]:
+        return nullcontext(Ended() if label == "wrong" else CollectProgress())
 
     out = tmp_path / "eval"
     found = await evaluated(out, [RIGHT, WRONG, SILENT], watch=watch)
     assert (found.stopped, found.complete) == ("enough", False)
-    assert [(score.label, score.left) for score in found.scores] == [("right", 0), ("wrong", 6)]
+    assert [(score.label, score.remaining) for score in found.scores] == [
+        ("right", 0),
+        ("wrong", 6),
+    ]
     assert json.loads((out / "summary.json").read_text())["complete"] is False
     found = await evaluated(out, [RIGHT, WRONG, SILENT])
-    assert found.complete and [score.left for score in found.scores] == [0, 0, 0]
+    assert found.complete and [score.remaining for score in found.scores] == [0, 0, 0]
 
 
 class Breaking(OracleAgent):
@@ -125,8 +128,10 @@ async def test_what_broke_is_counted_and_is_no_zero(tmp_path: Path) -> None:
 
 
 async def test_tasks_that_were_trained_on_do_not_count(tmp_path: Path) -> None:
-    job = Job(COUNTER, episodes=30, seed=999)
-    trained = await collect(Job(COUNTER, episodes=30, seed=0), OracleAgent(), tmp_path / "run")
+    job = CollectConfig(COUNTER, episodes=30, seed=999)
+    trained = await collect(
+        CollectConfig(COUNTER, episodes=30, seed=0), OracleAgent(), tmp_path / "run"
+    )
     oracle = [playing("oracle", OracleAgent())]
     whole = await evaluate(job, oracle, tmp_path / "eval", tuning=QUICK)
     held = await evaluate(
@@ -156,16 +161,16 @@ async def test_the_folder_holds_the_report_the_figures_and_a_picture(tmp_path: P
 async def test_tasks_that_open_alike_are_told_apart_by_their_seed_and_that_is_said(
     tmp_path: Path,
 ) -> None:
-    hidden = Job("wordle", episodes=6, seed=999)
+    hidden = CollectConfig("wordle", episodes=6, seed=999)
     trained = await collect(hidden, OracleAgent(), tmp_path / "run")
-    oracle, more = [playing("oracle", OracleAgent())], Job("wordle", episodes=8, seed=999)
+    oracle, more = [playing("oracle", OracleAgent())], CollectConfig("wordle", episodes=8, seed=999)
     found = await evaluate(more, oracle, tmp_path / "eval", tuning=QUICK, not_in=trained.folder)
     assert (found.scores[0].known, found.alike) == (6, ("wordle",))
 
 
 @pytest.mark.parametrize("bar", [float("nan"), float("inf"), float("-inf")])
 async def test_a_bar_that_is_no_number_is_refused(tmp_path: Path, bar: float) -> None:
-    with pytest.raises(BadSetting, match="--solved-at"):
+    with pytest.raises(ConfigError, match="--solved-at"):
         await evaluated(tmp_path / "eval", [RIGHT], solved_at=bar)
     assert not (tmp_path / "eval").exists()
 
@@ -174,7 +179,7 @@ async def test_a_bar_that_is_no_number_is_refused(tmp_path: Path, bar: float) ->
 async def test_labels_that_would_collide_are_refused(
     tmp_path: Path, labels: tuple[str, ...]
 ) -> None:
-    with pytest.raises(BadSetting, match=r"called|Nobody"):
+    with pytest.raises(ConfigError, match=r"called|Nobody"):
         await evaluated(tmp_path / "eval", [playing(label, OracleAgent()) for label in labels])
     assert not (tmp_path / "eval").exists()
 
@@ -183,7 +188,7 @@ async def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("Mine.")
     with pytest.raises(RunError, match="holds no evaluation"):
         await evaluated(tmp_path, [RIGHT])
-    run = await collect(Job("catch", episodes=1), OracleAgent(), tmp_path / "run")
+    run = await collect(CollectConfig("catch", episodes=1), OracleAgent(), tmp_path / "run")
     with pytest.raises(RunError, match="holds a run"):
         await evaluated(run.folder, [RIGHT])
     assert (tmp_path / "README.md").read_text() == "Mine."

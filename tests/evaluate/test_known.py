@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evaluate.trying import attempt
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 from ludus.evaluate.known import read_known, told_by_task_alone, unknown
 
 SYSTEM = {"role": "system", "content": "Act."}
@@ -77,9 +77,9 @@ def test_words_that_open_most_tasks_of_the_data_tell_nothing_either(tmp_path: Pa
 
 
 def test_a_folder_without_rows_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"train\.jsonl or episodes\.jsonl"):
+    with pytest.raises(ConfigError, match=r"train\.jsonl or episodes\.jsonl"):
         read_known(tmp_path)
-    with pytest.raises(BadSetting, match="neither a JSONL file"):
+    with pytest.raises(ConfigError, match="neither a JSONL file"):
         read_known(tmp_path / "nothing.jsonl")
 
 

@@ -13,13 +13,13 @@ from policy.models import adapted, saved
 from students import of_family, student
 
 from evaluate.trying import COUNTER, QUICK
-from ludus.errors import BadSetting, LudusError, RunError
+from ludus.errors import ConfigError, LudusError, RunError
 from ludus.evaluate import Evaluation, candidates_of, evaluate
 from ludus.evaluate.candidates import Options
 from ludus.evaluate.local import check_local
-from ludus.rollout import Job, Limits
+from ludus.rollout import CollectConfig, EpisodeLimits
 
-JOB = Job(COUNTER, episodes=3, seed=999, limits=Limits(max_turns=2, max_tokens=8))
+JOB = CollectConfig(COUNTER, episodes=3, seed=999, limits=EpisodeLimits(max_turns=2, max_tokens=8))
 
 
 async def against_chance(model: Path, out: Path) -> Evaluation:
@@ -101,7 +101,7 @@ async def test_a_model_that_has_more_to_play_is_looked_at_again(tmp_path: Path) 
     await against_chance(model, tmp_path / "eval")
     no_config(model)
     more = replace(JOB, episodes=4)
-    with pytest.raises(BadSetting, match=r"holds no config\.json"):
+    with pytest.raises(ConfigError, match=r"holds no config\.json"):
         await evaluate(more, candidates_of(["random", f"base=hf:{model}"]), tmp_path / "eval")
     recorded = (tmp_path / "eval" / "random" / "episodes.jsonl").read_text().splitlines()
     assert len(recorded) == 3, "nobody plays before that is said"
@@ -112,19 +112,19 @@ async def test_an_adapter_is_looked_at_with_what_it_goes_over(tmp_path: Path) ->
     adapter = adapted(tmp_path / "adapter", base)
     check_local(str(adapter))
     no_weights(base)
-    with pytest.raises(BadSetting, match="model holds no weights"):
+    with pytest.raises(ConfigError, match="model holds no weights"):
         check_local(str(adapter))
 
 
 async def test_a_template_without_the_switch_is_told_before_anybody_plays(tmp_path: Path) -> None:
     model = saved(tmp_path / "model", of_family("qwen2_5"))
     options = Options(chat_template_kwargs={"enable_thinking": False})
-    with pytest.raises(BadSetting, match="'enable_thinking'"):
+    with pytest.raises(ConfigError, match="'enable_thinking'"):
         await evaluate(JOB, candidates_of(["random", f"hf:{model}"], options), tmp_path / "eval")
     assert not (tmp_path / "eval").exists()
 
 
 async def test_a_model_that_is_nowhere_is_told_before_anybody_plays(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="There is no model"):
+    with pytest.raises(ConfigError, match="There is no model"):
         await against_chance(tmp_path / "nowhere", tmp_path / "eval")
     assert not (tmp_path / "eval").exists()

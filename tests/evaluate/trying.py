@@ -11,11 +11,11 @@ from ludus.agents.scripted import Line, ScriptedAgent
 from ludus.data.tools import ToolCall
 from ludus.evaluate import Candidate, Evaluation, evaluate
 from ludus.evaluate.attempts import Attempt
-from ludus.rollout import Job
-from ludus.rollout.tuning import Tuning
+from ludus.rollout import CollectConfig
+from ludus.rollout.tuning import RolloutOptions
 
 COUNTER = "world:Counter"
-QUICK = Tuning(attempts=1, retry_pause=0.001, patience=5.0)
+QUICK = RolloutOptions(max_attempts=1, retry_delay=0.001, reconnect_timeout=5.0)
 
 
 def attempt(place: int, reward: float | None = 1.0, **more: Any) -> Attempt:
@@ -45,7 +45,7 @@ def playing(label: str, agent: Agent) -> Candidate:
 async def evaluated(out: Path, candidates: Sequence[Candidate], **settings: Any) -> Evaluation:
     """Candidates on `Counter`: the goal is 5 unless a task says otherwise."""
     episodes = settings.pop("episodes", 6)
-    job = settings.pop("job", None) or Job(
+    job = settings.pop("job", None) or CollectConfig(
         COUNTER, episodes, task={"goal": 5}, seed=999, group_size=settings.pop("group_size", 1)
     )
     return await evaluate(job, candidates, out, **{"tuning": QUICK, **settings})

@@ -17,7 +17,7 @@ from ludus.policy.dialect import dialect_of
 from ludus.policy.load import Policy
 from ludus.policy.templates import render
 from ludus.policy.turns import as_given
-from ludus.rollout import Assignment, play
+from ludus.rollout import Assignment, run_episode
 
 COUNTER = "world:Counter"
 GOAL = 6
@@ -43,7 +43,7 @@ def _taught(family: str) -> Policy:
 
 async def _solved() -> Episode:
     async with connect(COUNTER).session() as session:
-        return await play(session, OracleAgent(), Assignment.of(COUNTER, goal=GOAL))
+        return await run_episode(session, OracleAgent(), Assignment.of(COUNTER, goal=GOAL))
 
 
 def _model(words: int, tokenizer: Any) -> Any:

@@ -11,13 +11,13 @@ from students import of_family
 from ludus import connect
 from ludus.agents.agent import Finish, Reply, Situation
 from ludus.data.episode import Episode, StopReason, Tokens
-from ludus.data.messages import Message, calling
+from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall, ToolSpec
-from ludus.errors import BadSetting, RequestRefused
+from ludus.errors import ConfigError, RequestRefused
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.dialect import dialect_of
 from ludus.policy.load import Policy
-from ludus.rollout import Assignment, Limits, play
+from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from policy.forwards import fresh_logprobs
 from policy.models import tiny
 from policy.players import COUNTER, GOAL, player
@@ -36,12 +36,17 @@ def random_talker() -> Policy:
 
 
 async def played(
-    policy: Policy, goal: int = GOAL, *, member: int = 0, limits: Limits | None = None, **more: Any
+    policy: Policy,
+    goal: int = GOAL,
+    *,
+    member: int = 0,
+    limits: EpisodeLimits | None = None,
+    **more: Any,
 ) -> Episode:
     task = {"goal": goal, "seed": 3}
     assignment = Assignment("e", COUNTER, task, seed=3, group_id="g", member=member)
     async with PolicyAgent(policy, **more) as agent, connect(COUNTER).session() as session:
-        return await play(session, agent, assignment, limits=limits)
+        return await run_episode(session, agent, assignment, limits=limits)
 
 
 def runs(tokens: Tokens) -> list[tuple[int, list[int]]]:
@@ -114,7 +119,7 @@ async def test_a_reply_that_is_cut_off_after_its_call_gets_its_end_from_us(taugh
     whole = (await played(taught, temperature=0)).tokens
     assert whole is not None
     shortest = min(len(ids) for who, ids in runs(whole) if who)
-    cut = await played(taught, temperature=0, limits=Limits(max_tokens=shortest - 1))
+    cut = await played(taught, temperature=0, limits=EpisodeLimits(max_tokens=shortest - 1))
     assert cut.tokens is not None and cut.reward == 1.0
     assert cut.tokens.ids == whole.ids[:-1]
     stops = [at for at, token in enumerate(cut.tokens.ids) if token in taught.dialect.stops]
@@ -122,7 +127,7 @@ async def test_a_reply_that_is_cut_off_after_its_call_gets_its_end_from_us(taugh
 
 
 async def test_a_reply_without_room_for_a_call_ends_the_episode(taught: Policy) -> None:
-    episode = await played(taught, temperature=0, limits=Limits(max_tokens=2))
+    episode = await played(taught, temperature=0, limits=EpisodeLimits(max_tokens=2))
     assert (episode.stop_reason, episode.usage.completion_tokens) == (StopReason.MAX_TOKENS, 2)
 
 
@@ -174,7 +179,7 @@ async def test_the_same_plan_samples_the_same_and_members_of_a_group_differ(
     random_talker: Policy,
 ) -> None:
     async def said(**more: Any) -> tuple[int, ...]:
-        tokens = (await played(random_talker, limits=Limits(max_tokens=8), **more)).tokens
+        tokens = (await played(random_talker, limits=EpisodeLimits(max_tokens=8), **more)).tokens
         assert tokens is not None
         return tokens.ids[-8:]
 
@@ -191,7 +196,7 @@ async def test_a_result_is_heard_from_the_tool_that_was_called() -> None:
     tools = tuple(ToolSpec(name=name) for name in ("guess", "add"))
     talk = [
         Message(role="user", content="Begin."),
-        calling(ToolCall(name="add"), at=1),
+        build_tool_call_message(ToolCall(name="add"), position=1),
         Message(role="tool", content="3", tool_call_id="call_1_0"),
     ]
     async with PolicyAgent(policy) as agent:
@@ -253,6 +258,6 @@ async def test_the_makers_settings_hold_where_none_are_given(random_talker: Poli
     ],
 )
 def test_settings_that_cannot_be_are_refused_at_once(settings: Any, words: str) -> None:
-    with pytest.raises(BadSetting) as refused:
+    with pytest.raises(ConfigError) as refused:
         PolicyAgent("m", **settings)
     assert words in str(refused.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.choose import Choice, choose
 
@@ -61,7 +61,7 @@ def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
     ],
 )
 def test_what_a_provider_can_make_nothing_of_is_refused(choice: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadSetting) as refused:
+    with pytest.raises(ConfigError) as refused:
         choose(Choice(**choice))
     assert words in str(refused.value)
 
@@ -85,13 +85,13 @@ def test_arguments_of_a_chat_template_are_refused_where_there_is_none(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
     model = None if provider == "oracle" else "m"
-    with pytest.raises(BadSetting, match="--no-thinking") as refused:
+    with pytest.raises(ConfigError, match="--no-thinking") as refused:
         choose(Choice(provider=provider, model=model, chat_template_kwargs=OFF))
     assert instead in str(refused.value) and "\n" not in str(refused.value)
 
 
 async def test_where_the_oracle_cannot_play_everybody_else_is_named() -> None:
-    with pytest.raises(BadSetting, match=r"does not say which environment") as refused:
+    with pytest.raises(ConfigError, match=r"does not say which environment") as refused:
         await choose(Choice()).prepare(["http://127.0.0.1:9"])
     others = {"openai", "anthropic", "hf", "random", "human"}
     assert others <= {*re.findall(r"\w+", str(refused.value))}

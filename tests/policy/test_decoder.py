@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.decoder import WORTH_SHARING, Decoder, common
 from ludus.policy.requests import Sampled
 from ludus.policy.sampling import Sampling
@@ -40,11 +40,11 @@ def test_tokens_are_counted_while_replies_are_unfinished() -> None:
     decoder, counts = Decoder(model_of(ARCHITECTURES[0]), pad_id=0), []
 
     def wanted(at: int) -> bool:
-        counts.append(decoder.tally.sampled)
+        counts.append(decoder.stats.sampled)
         return True
 
     asked = [request(prompt(5, seed=seed), max_tokens=3, stops=()) for seed in (1, 2)]
-    decoder.run(asked, lambda at, sampled: counts.append(decoder.tally.sampled), wanted)
+    decoder.run(asked, lambda at, sampled: counts.append(decoder.stats.sampled), wanted)
     assert counts[0] == 2 and counts[-1] == 6 and counts == sorted(counts)
 
 
@@ -188,7 +188,9 @@ def test_a_model_whose_window_slides_reads_each_prompt_for_itself() -> None:
 def test_a_model_whose_cache_is_of_another_kind_is_refused_and_not_sampled_without_it() -> None:
     make: Any = MambaForCausalLM
     model = make(MambaConfig(vocab_size=WORDS, hidden_size=32, state_size=8, num_hidden_layers=1))
-    with pytest.raises(BadSetting, match="MambaForCausalLM keeps what it has read in a way of its"):
+    with pytest.raises(
+        ConfigError, match="MambaForCausalLM keeps what it has read in a way of its"
+    ):
         Decoder(model, pad_id=0)
 
 

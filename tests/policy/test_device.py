@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.device import _cpu_flags, choose_device, choose_dtype, default_dtype
 
 
@@ -44,14 +44,14 @@ def test_a_device_that_is_not_there_is_one_line(
     monkeypatch: pytest.MonkeyPatch, asked: str, words: str
 ) -> None:
     machine(monkeypatch)
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         choose_device(asked)
 
 
 def test_devices_are_counted_from_0(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, cuda=2)
     assert choose_device("cuda:1") == "cuda:1"
-    with pytest.raises(BadSetting, match=r"^There is no cuda:2 here: torch sees 2"):
+    with pytest.raises(ConfigError, match=r"^There is no cuda:2 here: torch sees 2"):
         choose_device("cuda:2")
 
 
@@ -63,7 +63,7 @@ def test_numbers_have_a_long_and_a_short_name(asked: str, meant: str) -> None:
 
 
 def test_unknown_numbers_are_one_line() -> None:
-    with pytest.raises(BadSetting, match=r"Unknown dtype 'bfloat61'\. Did you mean 'bfloat16'\?$"):
+    with pytest.raises(ConfigError, match=r"Unknown dtype 'bfloat61'\. Did you mean 'bfloat16'\?$"):
         choose_dtype("bfloat61", "cpu")
 
 

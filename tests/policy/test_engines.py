@@ -11,7 +11,7 @@ import torch
 from students import of_family
 from world import until
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.decoder import Decoder
 from ludus.policy.dialect import dialect_of
@@ -51,7 +51,7 @@ async def test_an_agent_says_how_it_decodes_and_why(
 
 async def test_what_was_asked_for_and_cannot_be_is_refused(talker: Policy) -> None:
     async with PolicyAgent(talker, fast=True) as agent:
-        with pytest.raises(BadSetting) as refused:
+        with pytest.raises(ConfigError) as refused:
             await agent.ready()
     assert str(refused.value) == (
         "Fast decoding was asked for, and cannot be: this LlamaForCausalLM has heads of 8 numbers. "
@@ -86,13 +86,13 @@ async def test_who_comes_late_joins_those_under_way() -> None:
     engine = engine_of(model_of())
     async with Generator(None, engine=engine, lull=0.0) as model:
         long = asyncio.ensure_future(ask(model, 0, max_tokens=50))
-        await until(lambda: engine.tally.sampled)
+        await until(lambda: engine.stats.sampled)
         late = await asyncio.gather(*(ask(model, seed) for seed in range(1, 5)))
         assert not long.done(), "they were answered before the one that came first"
         whole = await long
     assert len(whole.ids) == 50 and all(len(reply.ids) == 6 for reply in late)
-    assert model.tally.sampled == 50 + 4 * 6
-    assert (model.tally.read, model.tally.reused) == (9 + 4, 4 * 8) and model.tally.busy > 0
+    assert model.stats.sampled == 50 + 4 * 6
+    assert (model.stats.read, model.stats.reused) == (9 + 4, 4 * 8) and model.stats.busy > 0
 
 
 async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest(
@@ -111,7 +111,7 @@ async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest(
     monkeypatch.setattr(engine._machine, "advance", fail_once)
     async with Generator(None, engine=engine, lull=0.0, max_batch=8) as model:
         first = asyncio.ensure_future(ask(model, 0, max_tokens=50))
-        await until(lambda: engine.tally.sampled)
+        await until(lambda: engine.stats.sampled)
         late = await asyncio.gather(*(ask(model, seed, max_tokens=50) for seed in range(1, 4)))
         assert len((await first).ids) == 50 and all(len(each.ids) == 50 for each in late)
         assert steps > 6 and model.max_batch < 8
@@ -132,5 +132,5 @@ async def test_the_plain_way_counts_too() -> None:
     async with Generator(None, engine=decoder) as model:
         await asyncio.gather(*(ask(model, seed) for seed in range(3)))
         model.refresh()
-    assert (model.tally.sampled, model.tally.read, model.tally.reused) == (18, 8 + 3, 16)
-    assert model.tally.busy > 0
+    assert (model.stats.sampled, model.stats.read, model.stats.reused) == (18, 8 + 3, 16)
+    assert model.stats.busy > 0

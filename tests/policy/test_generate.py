@@ -33,7 +33,7 @@ class Watched:
         self.steps = 0
         self._fails = fails
         self._decoder = Decoder(model_of("llama"), pad_id=0)
-        self.tally = self._decoder.tally
+        self.tally = self._decoder.stats
 
     def refresh(self) -> None:
         self._decoder.refresh()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.load import load_model
 from ludus.policy.tokenizer import load_tokenizer
 from policy.ggufs import CHAT, LONGEST, gguf_file, speller
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, content: bytes) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(content)
     for load, part in ((load_model, "weights"), (load_tokenizer, "tokenizer")):
-        with pytest.raises(BadSetting, match=f"^The {part} of .* cannot be read: .") as caught:
+        with pytest.raises(ConfigError, match=f"^The {part} of .* cannot be read: .") as caught:
             load(str(damaged))
         assert "\n" not in str(caught.value)
 
@@ -120,5 +120,5 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, content: bytes) -> None:
 def test_a_file_that_was_cut_off_is_one_line(tmp_path: Path, file: Path) -> None:
     whole = file.read_bytes()
     (tmp_path / "half.gguf").write_bytes(whole[: len(whole) - 20_000])
-    with pytest.raises(BadSetting, match=r"^The weights of .* cannot be read: ."):
+    with pytest.raises(ConfigError, match=r"^The weights of .* cannot be read: ."):
         load_model(str(tmp_path / "half.gguf"))

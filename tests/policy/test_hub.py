@@ -13,7 +13,7 @@ import pytest
 import torch
 from students import CHATML
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.load import load_model
 from ludus.policy.source import Kind, find
 from ludus.policy.tokenizer import load_tokenizer
@@ -134,13 +134,13 @@ def test_an_adapter_on_the_hub_goes_over_its_base_there(shelf: Path, tmp_path: P
 
 
 def test_what_the_hub_does_not_know_is_one_line(shelf: Path) -> None:
-    with pytest.raises(BadSetting, match="There is no folder org/nothing here, and no model"):
+    with pytest.raises(ConfigError, match="There is no folder org/nothing here, and no model"):
         find("org/nothing")
 
 
 @pytest.mark.parametrize("name", ["smolm2", "SmolLM-2"])
 def test_a_misspelt_smollm2_is_named_without_asking_the_hub(name: str) -> None:
-    with pytest.raises(BadSetting, match="Did you mean 'smollm2'"):
+    with pytest.raises(ConfigError, match="Did you mean 'smollm2'"):
         find(name)
 
 
@@ -150,5 +150,5 @@ def test_a_gated_model_is_one_line(shelf: Path, load: Callable[[str], Any], name
     saved(shelf / "org" / "gated")
     (shelf / "org" / "gated-adapter").mkdir()
     (shelf / "org" / "gated-adapter" / "adapter_config.json").touch()
-    with pytest.raises(BadSetting, match=f"^{name} is gated on the Hub\\. Ask for access"):
+    with pytest.raises(ConfigError, match=f"^{name} is gated on the Hub\\. Ask for access"):
         load(name)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from students import CHATML, of_family, student
 
-from ludus.errors import BadSetting, LudusError
+from ludus.errors import ConfigError, LudusError
 from ludus.policy.dialect import dialect_of
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
@@ -168,7 +168,7 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_none_is_said_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="Unknown device 'gpu'"):
+    with pytest.raises(ConfigError, match="Unknown device 'gpu'"):
         load(str(tmp_path / "nowhere"), device="gpu")
 
 

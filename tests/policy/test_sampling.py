@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.sampling import Chooser, Sampling
 
 CHANCES = (0.1, 0.4, 0.0, 0.3, 0.2)
@@ -80,5 +80,5 @@ def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         Sampling(**settings)

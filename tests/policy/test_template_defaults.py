@@ -8,7 +8,7 @@ import pytest
 from students import of_family, template_of
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.template_defaults import (
     check_names,
     check_values,
@@ -81,15 +81,15 @@ def test_a_template_that_is_not_jinja_has_no_variables() -> None:
     "kwargs", [{"messages": []}, {"a": None}, {"a": [{"b": None}]}, {"a": float("nan")}, {"a": {1}}]
 )
 def test_values_that_a_template_cannot_hold_are_refused(kwargs: dict[str, Any]) -> None:
-    with pytest.raises(BadSetting, match=repr(next(iter(kwargs)))):
+    with pytest.raises(ConfigError, match=repr(next(iter(kwargs)))):
         check_values(kwargs)
 
 
 def test_a_variable_that_is_not_read_is_refused_by_name() -> None:
     check_names({"enable_thinking": True}, template_of("qwen3"), of="qwen3")
-    with pytest.raises(BadSetting, match="Did you mean 'enable_thinking'"):
+    with pytest.raises(ConfigError, match="Did you mean 'enable_thinking'"):
         check_names({"enable_thinkin": True}, template_of("qwen3"), of="qwen3")
-    with pytest.raises(BadSetting, match=r"--no-thinking.*reads: none"):
+    with pytest.raises(ConfigError, match=r"--no-thinking.*reads: none"):
         check_names({"enable_thinking": False}, template_of("qwen2_5"), of="qwen2_5")
 
 

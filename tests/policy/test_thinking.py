@@ -9,7 +9,7 @@ import pytest
 from students import of_family, template_of
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.dialect import Dialect, adopt, dialect_of
 from ludus.policy.load import load
@@ -130,7 +130,7 @@ def test_trl_takes_a_saved_model_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3_instruct_2507", "llama3_2"])
 def test_a_template_without_the_switch_is_refused(family: str) -> None:
-    with pytest.raises(BadSetting, match="has no variable 'enable_thinking'") as refused:
+    with pytest.raises(ConfigError, match="has no variable 'enable_thinking'") as refused:
         dialect_of(of_family(family), chat_template_kwargs=OFF)
     assert "\n" not in str(refused.value)
 
@@ -148,7 +148,7 @@ def test_a_folder_says_before_it_is_loaded_what_it_is_asked_with(tmp_path: Path)
     assert PolicyAgent(str(quiet), chat_template_kwargs=ON).describe()["chat_template_kwargs"] == ON
     policy = load(str(quiet), device="cpu")
     assert PolicyAgent(policy).describe()["chat_template_kwargs"] == OFF
-    with pytest.raises(BadSetting, match="chat_template_kwargs"):
+    with pytest.raises(ConfigError, match="chat_template_kwargs"):
         PolicyAgent(policy, chat_template_kwargs=ON)
 
 

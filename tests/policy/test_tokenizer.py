@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from students import CHATML, student
 
-from ludus.errors import BadSetting, MissingExtra
+from ludus.errors import ConfigError, MissingExtra
 from ludus.policy.tokenizer import load_tokenizer
 
 
@@ -43,25 +43,25 @@ def test_a_long_row_is_no_warning(
     ],
 )
 def test_what_cannot_be_a_student_is_one_line(name: str, words: str) -> None:
-    with pytest.raises(BadSetting, match=f"^{words}") as caught:
+    with pytest.raises(ConfigError, match=f"^{words}") as caught:
         load_tokenizer(name)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_is_no_student(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(b"")
-    with pytest.raises(BadSetting, match=r"tokenizer.json is a file. Name the model's folder"):
+    with pytest.raises(ConfigError, match=r"tokenizer.json is a file. Name the model's folder"):
         load_tokenizer(str(tmp_path / "tokenizer.json"))
 
 
 def test_a_folder_without_a_tokenizer_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"holds no tokenizer, so it is no model"):
+    with pytest.raises(ConfigError, match=r"holds no tokenizer, so it is no model"):
         load_tokenizer(str(tmp_path))
 
 
 def test_a_folder_with_a_damaged_tokenizer_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(BadSetting, match=r"The tokenizer of .* cannot be read: ") as caught:
+    with pytest.raises(ConfigError, match=r"The tokenizer of .* cannot be read: ") as caught:
         load_tokenizer(str(tmp_path))
     assert "\n" not in str(caught.value)
 
@@ -78,7 +78,9 @@ def test_how_it_was_loaded_is_not_saved_with_it(tmp_path: Path) -> None:
 
 def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(BadSetting, match=r"no folder nobody/nothing here, the Hub cannot be reach"):
+    with pytest.raises(
+        ConfigError, match=r"no folder nobody/nothing here, the Hub cannot be reach"
+    ):
         load_tokenizer("nobody/nothing")
 
 

@@ -9,7 +9,7 @@ from students import of_family, student, template_of, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
 from ludus.data.content import Image, Text
-from ludus.data.messages import Call, Function, Message, said
+from ludus.data.messages import Call, Function, Message, message_from_content
 from ludus.errors import AgentError
 from ludus.policy.dialect import FAMILIES, Dialect, dialect_of, families
 from ludus.policy.templates import render
@@ -91,7 +91,7 @@ def test_words_that_come_in_parts_are_read(family: str) -> None:
 
 def test_a_picture_is_refused_and_not_left_out() -> None:
     tokenizer, dialect = speaker("qwen3")
-    picture = said("user", [Text(text="Look."), Image.from_bytes(b"a")])
+    picture = message_from_content("user", [Text(text="Look."), Image.from_bytes(b"a")])
     with pytest.raises(AgentError, match="shows a picture, and this model reads only text"):
         opening(tokenizer, dialect, [picture], TOOLS)
 

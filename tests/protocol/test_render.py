@@ -8,7 +8,7 @@ import pytest
 
 from ludus.data.content import Image, Text
 from ludus.protocol.derive import tool_from_action
-from ludus.protocol.render import render, view
+from ludus.protocol.render import render_observation, build_view
 
 
 @pytest.mark.parametrize(
@@ -73,16 +73,16 @@ from ludus.protocol.render import render, view
     ],
 )
 def test_an_observation_reads_as(observation: dict[str, Any], shown: str) -> None:
-    assert render(observation) == shown
+    assert render_observation(observation) == shown
 
 
 def test_a_screenshot_becomes_a_picture() -> None:
-    assert render({"text": "A page.", "screenshot": "data:image/jpeg;base64,AAAA"}) == [
+    assert render_observation({"text": "A page.", "screenshot": "data:image/jpeg;base64,AAAA"}) == [
         Text(text="A page."),
         Image(data="AAAA", mime_type="image/jpeg"),
     ]
     blocks = {"content": [{"type": "image", "data": "AA", "mimeType": "image/webp"}]}
-    assert render({"tool_name": "look", "result": blocks}) == [
+    assert render_observation({"tool_name": "look", "result": blocks}) == [
         Image(data="AA", mime_type="image/webp")
     ]
 
@@ -93,7 +93,7 @@ def test_blocks_that_an_environment_laid_out_keep_their_order_before_the_other_f
         {"type": "image", "data": "AA", "mimeType": "image/png"},
         {"type": "text", "text": "Which color?"},
     ]
-    assert render({"text": "Left:\nWhich color?", "content": blocks, "lives": 2}) == [
+    assert render_observation({"text": "Left:\nWhich color?", "content": blocks, "lives": 2}) == [
         Text(text="Left:"),
         Image(data="AA"),
         Text(text="Which color?"),
@@ -103,7 +103,7 @@ def test_blocks_that_an_environment_laid_out_keep_their_order_before_the_other_f
 
 def test_several_images_are_told_apart_by_the_names_of_their_fields() -> None:
     front, rear = (f"data:image/png;base64,{data}" for data in ("AAAA", "BBBB"))
-    assert render({"speed": 3, "cameras": {"front": front, "rear": rear}}) == [
+    assert render_observation({"speed": 3, "cameras": {"front": front, "rear": rear}}) == [
         Text(
             text='speed: 3\ncameras: {"front": "[image]", "rear": "[image]"}\n'
             "images: cameras.front, cameras.rear"
@@ -115,14 +115,14 @@ def test_several_images_are_told_apart_by_the_names_of_their_fields() -> None:
 
 def test_an_image_in_a_tool_result_becomes_an_image() -> None:
     result = {"ok": True, "shot": "data:image/png;base64,AAAA"}
-    assert render({"tool_name": "look", "result": result}) == [
+    assert render_observation({"tool_name": "look", "result": result}) == [
         Text(text='{"ok": true, "shot": "[image]"}'),
         Image(data="AAAA"),
     ]
 
 
 def test_a_view_tells_what_is_shown_and_why_the_rest_is_not() -> None:
-    seen = view(
+    seen = build_view(
         {
             "metadata": {"seed": 3},
             "question": "17 + 4?",
@@ -140,10 +140,15 @@ def test_a_view_tells_what_is_shown_and_why_the_rest_is_not() -> None:
 def test_only_what_is_new_in_a_conversation_is_shown() -> None:
     messages = [{"sender_id": -1, "content": text} for text in ("Rules.", "Board.")]
     messages.append({"sender_id": 1, "content": "[pass]"})
-    assert render({"messages": messages}) == "Rules.\nBoard.\n[Player 1] [pass]"
-    assert render({"messages": messages}, shown_before="Rules.\nBoard.") == "[Player 1] [pass]"
-    assert render({"messages": messages[:1]}, shown_before="Rules.") == "(no new messages)"
-    assert render({"prompt": "Rules.", "messages": messages[:2]}) == "Rules.\nBoard."
+    assert render_observation({"messages": messages}) == "Rules.\nBoard.\n[Player 1] [pass]"
+    assert (
+        render_observation({"messages": messages}, shown_before="Rules.\nBoard.")
+        == "[Player 1] [pass]"
+    )
+    assert (
+        render_observation({"messages": messages[:1]}, shown_before="Rules.") == "(no new messages)"
+    )
+    assert render_observation({"prompt": "Rules.", "messages": messages[:2]}) == "Rules.\nBoard."
 
 
 def test_an_action_with_one_field_lends_its_tool_that_name() -> None:

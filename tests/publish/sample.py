@@ -16,7 +16,7 @@ from ludus.data.messages import (
     ImageUrl,
     Message,
 )
-from ludus.environment.registry import find
+from ludus.environment.registry import find_environment
 
 SETTINGS: dict[str, Any] = {
     "environment": "reasoning_gym:chain_sum",
@@ -53,7 +53,7 @@ def episode(number: int, environment: str = "reasoning_gym:chain_sum", **facts: 
             said("answer", '{"answer": "41"}', reasoning_content="40 + 1"),
             Message(role="tool", content='{"score": 1.0}', tool_call_id="call_1"),
         ),
-        "tools": tuple(tool.as_openai() for tool in find(environment).tools or ()),
+        "tools": tuple(tool.to_openai() for tool in find_environment(environment).tools or ()),
         "done": True,
         "turns": 1,
         "tool_calls": 1,
@@ -115,7 +115,7 @@ def long(number: int) -> Episode:
 def run_folder(folder: Path, *episodes: Episode) -> Path:
     """A run folder with these episodes in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "episodes.jsonl").write_bytes(b"".join(each.as_line() for each in episodes))
+    (folder / "episodes.jsonl").write_bytes(b"".join(each.to_line() for each in episodes))
     (folder / "run.json").write_text(json.dumps({"settings": SETTINGS, "digest": "abc"}))
     (folder / "summary.json").write_text(json.dumps(SUMMARY))
     return folder

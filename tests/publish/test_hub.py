@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from datasets import load_dataset
 
-from ludus.errors import BadSetting, MissingExtra, PublishFailed
+from ludus.errors import ConfigError, MissingExtra, PublishFailed
 from ludus.publish.hub import check_login, check_repo_id, open_repo, push_folder
 from publish.fake_hub import TOKEN, fake_hub
 from publish.sample import episode, long, of_wordle, run_folder, that_broke
@@ -147,7 +147,7 @@ def test_a_good_name_is_taken(name: str) -> None:
     ],
 )
 def test_a_bad_name_is_refused_before_anything_is_played(name: str) -> None:
-    with pytest.raises(BadSetting, match="USER/NAME"):
+    with pytest.raises(ConfigError, match="USER/NAME"):
         check_repo_id(name)
 
 
@@ -156,11 +156,11 @@ def test_a_login_is_asked_for_before_anything_is_played(
 ) -> None:
     check_login()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(BadSetting, match="HF_HUB_OFFLINE"):
+    with pytest.raises(ConfigError, match="HF_HUB_OFFLINE"):
         check_login()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(BadSetting, match="hf auth login"):
+    with pytest.raises(ConfigError, match="hf auth login"):
         check_login()
     (tmp_path / "token").write_text(TOKEN)
     check_login()
@@ -171,7 +171,7 @@ def test_the_hub_is_asked_before_anything_is_played() -> None:
         assert open_repo("ada/sums", endpoint=hub.url) == f"{hub.url}/datasets/ada/sums"
         assert open_repo("ada/sums", endpoint=hub.url) == f"{hub.url}/datasets/ada/sums"
     assert hub.repos == {"ada/sums": False}
-    with fake_hub(fail={"create": 403}) as hub, pytest.raises(BadSetting, match="may not write"):
+    with fake_hub(fail={"create": 403}) as hub, pytest.raises(ConfigError, match="may not write"):
         open_repo("ada/sums", endpoint=hub.url)
 
 

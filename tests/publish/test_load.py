@@ -51,7 +51,7 @@ def test_rows_come_back_as_they_were_written(episodes: list[Episode], tmp_path: 
     folder = run_folder(tmp_path / "data", *episodes)
     (folder / "README.md").write_text(card_of(folder, "ada/data"))
     rows = list(load_dataset(str(folder), split="train", cache_dir=str(tmp_path / "cache")))
-    written = [json.loads(each.as_line()) for each in episodes]
+    written = [json.loads(each.to_line()) for each in episodes]
     assert [row["messages"] for row in rows] == [row["messages"] for row in written]
     assert [row["reward"] for row in rows] == [row["reward"] for row in written]
     assert [without_nothing(row) for row in rows] == [without_nothing(row) for row in written]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from policy.models import saved
 
-from ludus.errors import BadSetting, PublishFailed
+from ludus.errors import ConfigError, PublishFailed
 from ludus.publish.hub import MODEL, check_repo_id, open_repo
 from ludus.publish.model import files_of, push_model
 from publish.fake_hub import TOKEN, fake_hub
@@ -99,7 +99,7 @@ def test_a_repository_is_opened_as_a_model_and_private_if_asked() -> None:
 
 
 def test_a_bad_name_is_told_as_a_models() -> None:
-    with pytest.raises(BadSetting, match=r"name of a model on the Hub.*'ada/wordle-player'"):
+    with pytest.raises(ConfigError, match=r"name of a model on the Hub.*'ada/wordle-player'"):
         check_repo_id("player", MODEL)
 
 

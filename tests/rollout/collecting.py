@@ -12,24 +12,24 @@ from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, Usage
 from ludus.data.lines import episodes
 from ludus.data.messages import Message
-from ludus.rollout import Job, Outcome, collect
+from ludus.rollout import CollectConfig, CollectResult, collect
 from ludus.rollout.collector import Collector
-from ludus.rollout.reporter import Reporter
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.reporter import CollectProgress
+from ludus.rollout.tuning import RolloutOptions
 
 COUNTER = "world:Counter"
-QUICK = Tuning(retry_pause=0.001, patience=5.0)
+QUICK = RolloutOptions(retry_delay=0.001, reconnect_timeout=5.0)
 
 
-def job(spec: str = COUNTER, n: int = 20, **settings: Any) -> Job:
-    return Job(spec, episodes=n, **settings)
+def job(spec: str = COUNTER, n: int = 20, **settings: Any) -> CollectConfig:
+    return CollectConfig(spec, episodes=n, **settings)
 
 
 def read(folder: Path) -> list[Episode]:
     return sorted(episodes(folder / "episodes.jsonl"), key=lambda episode: episode.episode_id)
 
 
-async def run(out: Path, agent: Agent | None = None, **settings: Any) -> Outcome:
+async def run(out: Path, agent: Agent | None = None, **settings: Any) -> CollectResult:
     kept = {name: settings.pop(name) for name in list(settings) if name in _COLLECT}
     return await collect(job(**settings), agent or OracleAgent(), out, **{"tuning": QUICK, **kept})
 
@@ -70,7 +70,7 @@ class Priced(Agent):
         return Payer()
 
 
-class Ending(Reporter):
+class Ending(CollectProgress):
     """Ends the run after a while, in one way or the other."""
 
     def __init__(self, end: Callable[[Collector], None]) -> None:

@@ -14,8 +14,8 @@ from ludus.errors import (
     ConnectFailed,
     RunError,
 )
-from ludus.rollout import Limits, collect
-from ludus.rollout.tuning import Tuning
+from ludus.rollout import EpisodeLimits, collect
+from ludus.rollout.tuning import RolloutOptions
 from rollout.collecting import job, read, run
 
 
@@ -30,8 +30,8 @@ async def test_every_planned_episode_is_there_once(tmp_path: Path) -> None:
 
 
 async def test_concurrency_changes_nothing_in_the_episodes(tmp_path: Path) -> None:
-    await run(tmp_path / "one", n=30, tuning=Tuning(concurrency=1))
-    await run(tmp_path / "many", n=30, tuning=Tuning(concurrency=30))
+    await run(tmp_path / "one", n=30, tuning=RolloutOptions(concurrency=1))
+    await run(tmp_path / "many", n=30, tuning=RolloutOptions(concurrency=30))
     assert [facts(e) for e in read(tmp_path / "one")] == [facts(e) for e in read(tmp_path / "many")]
 
 
@@ -39,7 +39,7 @@ async def test_a_finished_run_is_not_played_again(tmp_path: Path) -> None:
     await run(tmp_path / "run")
     before = (tmp_path / "run/episodes.jsonl").read_bytes()
     outcome = await run(tmp_path / "run")
-    assert outcome.fresh == 0
+    assert outcome.new_episodes == 0
     assert (tmp_path / "run/episodes.jsonl").read_bytes() == before
 
 
@@ -47,7 +47,7 @@ async def test_a_finished_run_needs_neither_its_server_nor_its_model(tmp_path: P
     with serving("catch") as served:
         await run(tmp_path / "run", spec="catch", n=5, base_url=served.url)
     outcome = await run(tmp_path / "run", spec="catch", n=5, base_url=served.url)
-    assert (outcome.fresh, outcome.summary["complete"]) == (0, True)
+    assert (outcome.new_episodes, outcome.summary["complete"]) == (0, True)
     with pytest.raises(ConnectFailed):
         await run(tmp_path / "run", spec="catch", n=6, base_url=served.url)
 
@@ -55,7 +55,7 @@ async def test_a_finished_run_needs_neither_its_server_nor_its_model(tmp_path: P
 async def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path) -> None:
     await run(tmp_path / "run", n=10)
     outcome = await run(tmp_path / "run", n=25)
-    assert (outcome.fresh, outcome.summary["episodes"]) == (15, 25)
+    assert (outcome.new_episodes, outcome.summary["episodes"]) == (15, 25)
     await run(tmp_path / "whole", n=25)
     assert [facts(e) for e in read(tmp_path / "run")] == [
         facts(e) for e in read(tmp_path / "whole")
@@ -67,7 +67,7 @@ async def test_a_changed_setting_is_refused_with_what_differs(tmp_path: Path) ->
     with pytest.raises(RunError, match=r"seed: 1 there, 2 here"):
         await run(tmp_path / "run", n=3, seed=2)
     with pytest.raises(RunError, match=r"max_turns: 20 there, 5 here"):
-        await run(tmp_path / "run", n=3, seed=1, limits=Limits(max_turns=5))
+        await run(tmp_path / "run", n=3, seed=1, limits=EpisodeLimits(max_turns=5))
 
 
 async def test_no_resume_starts_beside_the_old_run(tmp_path: Path) -> None:

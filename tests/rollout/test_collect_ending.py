@@ -16,14 +16,14 @@ from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode import StopReason
 from ludus.data.lines import episodes
 from ludus.errors import (
-    BadSetting,
+    ConfigError,
     ModelBusy,
     RunError,
     StoppedEarly,
 )
-from ludus.rollout import Limits
+from ludus.rollout import EpisodeLimits
 from ludus.rollout.budget import Budget
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.tuning import RolloutOptions
 from rollout.collecting import Ending, Flaky, Priced, Slow, read, run
 
 
@@ -38,11 +38,13 @@ async def test_a_budget_ends_the_run_cleanly_and_the_rest_is_left(
     tmp_path: Path, budget: Budget, why: str, most: int
 ) -> None:
     outcome = await run(tmp_path / "run", Priced(), n=300, budget=budget)
-    assert outcome.stopped == why
+    assert outcome.stop_reason == why
     assert most - 2 <= outcome.summary["episodes"] <= most + 1
     assert outcome.summary["left"] == 300 - outcome.summary["episodes"]
     again = await run(tmp_path / "run", Priced(), n=300, budget=budget)
-    assert outcome.summary["episodes"] + again.fresh <= most + 1, "what was spent before counts"
+    assert outcome.summary["episodes"] + again.new_episodes <= most + 1, (
+        "what was spent before counts"
+    )
     await run(tmp_path / "run", Priced(), n=300)
     assert len(read(tmp_path / "run")) == 300
 
@@ -53,9 +55,9 @@ async def test_time_is_a_budget_too(tmp_path: Path) -> None:
         Priced(),
         n=100_000,
         budget=Budget(max_time=0.3),
-        tuning=Tuning(concurrency=4),
+        tuning=RolloutOptions(concurrency=4),
     )
-    assert outcome.stopped == "--max-time 0.3 s is used up"
+    assert outcome.stop_reason == "--max-time 0.3 s is used up"
     assert 0 < outcome.summary["episodes"] < 100_000
 
 
@@ -63,7 +65,7 @@ async def test_a_cost_limit_without_a_price_is_refused(tmp_path: Path) -> None:
     class Unpriced(Priced):
         priced = False
 
-    with pytest.raises(BadSetting, match="--max-cost needs a price"):
+    with pytest.raises(ConfigError, match="--max-cost needs a price"):
         await run(tmp_path / "run", Unpriced(), budget=Budget(max_cost=1.0))
     assert not (tmp_path / "run").exists()
 
@@ -71,25 +73,25 @@ async def test_a_cost_limit_without_a_price_is_refused(tmp_path: Path) -> None:
 async def test_draining_finishes_what_is_under_way(tmp_path: Path) -> None:
     drain = Ending(lambda collector: collector.drain("enough"))
     outcome = await run(
-        tmp_path / "run", Slow(), n=100, reporter=drain, tuning=Tuning(concurrency=8)
+        tmp_path / "run", Slow(), n=100, reporter=drain, tuning=RolloutOptions(concurrency=8)
     )
-    assert (outcome.stopped, outcome.summary["episodes"]) == ("enough", 8)
+    assert (outcome.stop_reason, outcome.summary["episodes"]) == ("enough", 8)
 
 
 async def test_draining_does_not_begin_another_attempt(tmp_path: Path) -> None:
     drain = Ending(lambda collector: collector.drain("enough"))
     dead = Flaky(lambda key, attempt: ModelBusy("HTTP 503"))
-    patient = Tuning(concurrency=4, retry_pause=60.0)
+    patient = RolloutOptions(concurrency=4, retry_delay=60.0)
     outcome = await run(tmp_path / "run", dead, n=4, reporter=drain, tuning=patient)
-    assert (outcome.stopped, outcome.summary["episodes"]) == ("enough", 0)
+    assert (outcome.stop_reason, outcome.summary["episodes"]) == ("enough", 0)
 
 
 async def test_aborting_leaves_what_is_under_way_to_be_played_again(tmp_path: Path) -> None:
     abort = Ending(lambda collector: collector.abort("now"))
     outcome = await run(
-        tmp_path / "run", Slow(), n=20, reporter=abort, tuning=Tuning(concurrency=8)
+        tmp_path / "run", Slow(), n=20, reporter=abort, tuning=RolloutOptions(concurrency=8)
     )
-    assert (outcome.stopped, outcome.summary["episodes"]) == ("now", 0)
+    assert (outcome.stop_reason, outcome.summary["episodes"]) == ("now", 0)
     outcome = await run(tmp_path / "run", n=20)
     assert outcome.summary["scored"] == 20
 
@@ -103,24 +105,24 @@ async def test_two_writers_do_not_share_a_run(tmp_path: Path) -> None:
 
 
 async def test_a_torn_line_is_mended_and_its_episode_played_again(tmp_path: Path) -> None:
-    await run(tmp_path / "run", n=10, tuning=Tuning(concurrency=1))
+    await run(tmp_path / "run", n=10, tuning=RolloutOptions(concurrency=1))
     journal = tmp_path / "run/episodes.jsonl"
     journal.write_bytes(journal.read_bytes()[:-200])
     reporter = Ending(lambda collector: None)
     outcome = await run(tmp_path / "run", n=10, reporter=reporter)
-    assert (outcome.fresh, outcome.summary["episodes"]) == (1, 10)
+    assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 10)
     assert len(reporter.warnings) == 1
     assert [e.stop_reason for e in read(tmp_path / "run")] == [StopReason.DONE] * 10
 
 
 async def test_damage_in_the_middle_of_a_journal_is_told_and_played_again(tmp_path: Path) -> None:
-    await run(tmp_path / "run", n=4, tuning=Tuning(concurrency=1))
+    await run(tmp_path / "run", n=4, tuning=RolloutOptions(concurrency=1))
     journal = tmp_path / "run/episodes.jsonl"
     first, _, *rest = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([first, b"not an episode\n", *rest, first]))
     reporter = Ending(lambda collector: None)
     outcome = await run(tmp_path / "run", n=4, reporter=reporter)
-    assert (outcome.fresh, outcome.summary["episodes"]) == (1, 4)
+    assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 4)
     damage, twice = reporter.warnings
     assert "1 damaged line (2)" in damage
     assert "1 episodes twice" in twice
@@ -128,17 +130,17 @@ async def test_damage_in_the_middle_of_a_journal_is_told_and_played_again(tmp_pa
 
 async def test_a_damaged_line_of_a_finished_run_is_found_by_the_checksum(tmp_path: Path) -> None:
     """Neither the length of the file nor the head of the line tells that an episode is lost."""
-    await run(tmp_path / "run", n=4, tuning=Tuning(concurrency=1))
+    await run(tmp_path / "run", n=4, tuning=RolloutOptions(concurrency=1))
     journal = tmp_path / "run/episodes.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b'"messages":[', b'"messages":{')
     journal.write_bytes(b"".join(lines))
     reporter = Ending(lambda collector: None)
     outcome = await run(tmp_path / "run", n=4, reporter=reporter)
-    assert (outcome.fresh, outcome.summary["episodes"]) == (1, 4)
+    assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 4)
     assert ["1 damaged line (3)" in words for words in reporter.warnings] == [True]
     again = await run(tmp_path / "run", n=4)
-    assert (again.fresh, again.summary["episodes"], again.summary["scored"]) == (0, 4, 4)
+    assert (again.new_episodes, again.summary["episodes"], again.summary["scored"]) == (0, 4, 4)
     assert len(list(episodes(journal))) == 4
 
 
@@ -149,7 +151,9 @@ async def test_the_watchdog_is_heard(tmp_path: Path) -> None:
             return await super().begin(situation)
 
     reporter = Ending(lambda collector: None)
-    await run(tmp_path / "run", Stuck(), n=1, reporter=reporter, tuning=Tuning(hang_warning=0.1))
+    await run(
+        tmp_path / "run", Stuck(), n=1, reporter=reporter, tuning=RolloutOptions(stall_warning=0.1)
+    )
     assert any("has waited" in words for words in reporter.warnings)
 
 
@@ -173,7 +177,7 @@ async def test_an_environment_that_never_opens_meets_the_deadline(tmp_path: Path
         serving(Stuck) as served,
         pytest.raises(StoppedEarly, match="Deadline: The episode was not over"),
     ):
-        limits = Limits(episode_timeout=0.2)
+        limits = EpisodeLimits(episode_timeout=0.2)
         await run(tmp_path / "run", ScriptedAgent(), spec=served.url, n=2, limits=limits)
 
 
@@ -194,7 +198,7 @@ async def test_a_person_plays_one_episode_after_the_other(tmp_path: Path) -> Non
 
 async def test_sessions_are_given_back(tmp_path: Path) -> None:
     with serving(Counter) as served:
-        await run(tmp_path / "run", n=30, base_url=served.url, tuning=Tuning(concurrency=8))
+        await run(tmp_path / "run", n=30, base_url=served.url, tuning=RolloutOptions(concurrency=8))
         assert len(served.sessions) == 0
 
 

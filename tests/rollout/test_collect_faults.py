@@ -13,14 +13,14 @@ from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.messages import Call, Function, Message
 from ludus.errors import (
-    BadSetting,
+    ConfigError,
     ConnectFailed,
     ModelBusy,
     ProviderRefuses,
     RequestRefused,
     StoppedEarly,
 )
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.tuning import RolloutOptions
 from rollout.collecting import Flaky, Priced, read, run
 
 
@@ -49,7 +49,7 @@ async def test_a_fault_that_stays_is_recorded_without_a_score(tmp_path: Path) ->
     assert outcome.summary["mean_reward"] == 1.0
     assert outcome.summary["scored"] == 27
     again = await run(tmp_path / "run", n=30, retry_broken=True)
-    assert (again.fresh, again.summary["broken"], again.summary["scored"]) == (3, 0, 30)
+    assert (again.new_episodes, again.summary["broken"], again.summary["scored"]) == (3, 0, 30)
 
 
 async def test_when_nothing_works_the_run_ends_and_nothing_is_recorded(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_faults_that_are_quicker_than_successes_do_not_end_the_run(tmp_pat
             await asyncio.sleep(0.3)
             return await super().begin(situation)
 
-    tuning = Tuning(concurrency=60, attempts=1)
+    tuning = RolloutOptions(concurrency=60, max_attempts=1)
     outcome = await run(tmp_path / "run", Uneven(), n=120, tuning=tuning)
     assert outcome.summary["complete"]
     assert outcome.summary["broken"] > 40
@@ -137,14 +137,14 @@ async def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
         return ProviderRefuses("The key in OPENAI_API_KEY is not accepted.")
 
     with pytest.raises(StoppedEarly, match="OPENAI_API_KEY is not accepted"):
-        await run(tmp_path / "run", Flaky(breaks), n=500, tuning=Tuning(concurrency=8))
+        await run(tmp_path / "run", Flaky(breaks), n=500, tuning=RolloutOptions(concurrency=8))
     assert calls <= 8
 
 
 async def test_a_task_that_cannot_be_is_said_before_there_is_a_run(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=r"Cannot reset .* Did you mean 'goal'"):
+    with pytest.raises(ConfigError, match=r"Cannot reset .* Did you mean 'goal'"):
         await run(tmp_path / "run", ScriptedAgent(), n=50, task={"gaol": 3})
-    with pytest.raises(BadSetting, match="max_terms must be >= min_terms"):
+    with pytest.raises(ConfigError, match="max_terms must be >= min_terms"):
         await run(
             tmp_path / "run",
             spec="reasoning_gym:chain_sum",

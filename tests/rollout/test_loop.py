@@ -19,10 +19,10 @@ from ludus.agents.scripted import ScriptedAgent
 from ludus.client.local import LocalSession
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.messages import Call, Function, Message
-from ludus.environment.inspection import contract_of
+from ludus.environment.inspection import build_env_spec
 from ludus.errors import ModelBusy
-from ludus.rollout import Assignment, Limits, play
-from ludus.rollout.loop import NOT_RUN
+from ludus.rollout import Assignment, EpisodeLimits, run_episode
+from ludus.rollout.loop import NOT_RUN_MESSAGE
 
 COUNTER = "world:Counter"
 TWO = "world:Two"
@@ -38,14 +38,14 @@ def raw_call(name: str, arguments: str, **reply: Any) -> Reply:
 
 
 async def played(
-    agent: Agent, spec: str = COUNTER, *, limits: Limits | None = None, **task: Any
+    agent: Agent, spec: str = COUNTER, *, limits: EpisodeLimits | None = None, **task: Any
 ) -> Episode:
     async with connect(spec).session() as session:
-        return await play(session, agent, Assignment.of(spec, **task), limits=limits)
+        return await run_episode(session, agent, Assignment.of(spec, **task), limits=limits)
 
 
 def locally(cls: type) -> LocalSession:
-    return LocalSession(contract_of(cls))
+    return LocalSession(build_env_spec(cls))
 
 
 def roles(episode: Episode) -> list[str]:
@@ -84,7 +84,7 @@ async def test_the_return_is_the_sum_of_rewards_and_of_their_parts() -> None:
 
     go, end = ToolCall(name="go"), ToolCall(name="end")
     async with locally(Paying) as session:
-        episode = await play(session, ScriptedAgent(go, go, end), Assignment.of("paying"))
+        episode = await run_episode(session, ScriptedAgent(go, go, end), Assignment.of("paying"))
     assert episode.reward == 1.0
     assert episode.rewards == {"speed": 0.9, "style": 0.1}
 
@@ -94,7 +94,7 @@ async def test_calls_in_one_turn_are_run_in_order_and_each_is_answered() -> None
     assert [m.text for m in episode.messages if m.role == "tool"] == [
         "Total 2.",
         "Total 5.",
-        NOT_RUN,
+        NOT_RUN_MESSAGE,
     ]
     assert (episode.turns, episode.tool_calls, episode.reward) == (1, 3, 1.0)
 
@@ -114,7 +114,7 @@ async def test_a_call_that_is_not_json_is_answered_and_counted_and_the_episode_g
 @pytest.mark.parametrize("half", ['{"number": 5', "{}"], ids=["no JSON", "no argument"])
 async def test_a_call_that_the_token_limit_cut_in_two_is_not_malformed(half: str) -> None:
     cut = raw_call("add", half, finish=Finish.LENGTH)
-    twice = Limits(max_turns=2)
+    twice = EpisodeLimits(max_turns=2)
     episode = await played(ScriptedAgent(cut, cut), goal=5, limits=twice)
     assert (episode.stop_reason, episode.cut_off) == (StopReason.MAX_TOKENS, True)
     assert (episode.tool_calls, episode.malformed_calls, episode.format_compliant) == (0, 0, None)
@@ -159,7 +159,7 @@ async def test_each_way_to_stop_has_its_name() -> None:
     episode = await played(ScriptedAgent(full), goal=5)
     assert episode.stop_reason is StopReason.MAX_TOKENS
     assert roles(episode) == ["system", "user"]
-    episode = await played(ScriptedAgent(*[add(1)] * 9), goal=50, limits=Limits(max_turns=3))
+    episode = await played(ScriptedAgent(*[add(1)] * 9), goal=50, limits=EpisodeLimits(max_turns=3))
     assert (episode.stop_reason, episode.turns, episode.reward) == (StopReason.MAX_TURNS, 3, 0.0)
 
 
@@ -179,7 +179,7 @@ async def test_an_episode_has_a_token_budget_of_which_each_turn_gets_what_is_lef
             player.act = counted  # type: ignore[method-assign]
             return player
 
-    limits = Limits(max_tokens=64, max_episode_tokens=100)
+    limits = EpisodeLimits(max_tokens=64, max_episode_tokens=100)
     episode = await played(Counting(*[add(1)] * 9), goal=50, limits=limits)
     assert budgets == [64, 60, 20]
     assert episode.stop_reason is StopReason.MAX_TOKENS
@@ -211,7 +211,7 @@ async def test_a_crash_in_the_environment_is_nobodys_score() -> None:
 
     with serving(Crashing) as served:
         async with connect(served.url).session() as session:
-            episode = await play(session, ScriptedAgent(add(1)), Assignment.of("crashing"))
+            episode = await run_episode(session, ScriptedAgent(add(1)), Assignment.of("crashing"))
     assert episode.reward is None
     assert episode.error is not None
     assert (episode.error.kind, episode.error.where) == ("ExecutionFailed", "environment")
@@ -225,7 +225,7 @@ async def test_a_deadline_says_what_the_time_went_into() -> None:
             player.act = lambda *a, **k: asyncio.sleep(60)  # type: ignore[method-assign, assignment]
             return player
 
-    episode = await played(Thinking(), goal=5, limits=Limits(episode_timeout=0.05))
+    episode = await played(Thinking(), goal=5, limits=EpisodeLimits(episode_timeout=0.05))
     assert (episode.stop_reason, episode.reward) == (StopReason.DEADLINE, None)
     assert episode.error is not None
     assert episode.error.where == "model"
@@ -241,7 +241,7 @@ async def test_an_environment_that_ends_without_a_reward_does_not_score() -> Non
 
     walk = ToolCall(name="move", arguments={"steps": 1})
     async with locally(Silent) as session:
-        episode = await play(session, ScriptedAgent(walk), Assignment.of("silent"))
+        episode = await run_episode(session, ScriptedAgent(walk), Assignment.of("silent"))
     assert (episode.stop_reason, episode.reward) == (StopReason.DONE, None)
 
 
@@ -261,7 +261,7 @@ async def test_pictures_reach_the_messages_as_data_urls() -> None:
             return [Image(data=png)]
 
     async with locally(Gallery) as session:
-        episode = await play(
+        episode = await run_episode(
             session, ScriptedAgent(ToolCall(name="turn")), Assignment.of("gallery")
         )
     shown = episode.model_dump(mode="json")["messages"]
@@ -281,7 +281,7 @@ async def test_reasoning_is_kept_apart_from_what_was_said() -> None:
     episode = await played(ScriptedAgent(thought), goal=5)
     assert episode.messages[2].reasoning_content == "Five is what is missing."
     assert episode.messages[2].content == ""
-    again = Episode.from_line(episode.as_line())
+    again = Episode.from_line(episode.to_line())
     assert again == episode
 
 
@@ -289,7 +289,9 @@ async def test_in_process_and_over_the_wire_the_same_episode_reads_the_same() ->
     here = await played(OracleAgent(), goal=9, seed=3)
     with serving(Counter) as served:
         async with connect(served.url).session() as session:
-            there = await play(session, OracleAgent(), Assignment.of(COUNTER, goal=9, seed=3))
+            there = await run_episode(
+                session, OracleAgent(), Assignment.of(COUNTER, goal=9, seed=3)
+            )
     assert facts(here) == facts(there)
     assert here.reward == 1.0
 
@@ -298,7 +300,9 @@ async def test_chance_plays_the_same_calls_in_the_same_episode_and_others_in_oth
     async def calls(member: int) -> list[str]:
         async with connect(TWO).session() as session:
             assignment = Assignment(f"e{member}", TWO, {"seed": 5}, 5, "g", member)
-            episode = await play(session, RandomAgent(), assignment, limits=Limits(max_turns=8))
+            episode = await run_episode(
+                session, RandomAgent(), assignment, limits=EpisodeLimits(max_turns=8)
+            )
         return [c.function.arguments for m in episode.messages for c in m.tool_calls or ()]
 
     first = await calls(0)
@@ -334,5 +338,5 @@ async def test_a_reward_that_is_no_number_breaks_the_episode() -> None:
             return self.finish(math.inf, "much")
 
     async with locally(Endless) as session:
-        episode = await play(session, ScriptedAgent(add(1)), Assignment.of("endless"))
+        episode = await run_episode(session, ScriptedAgent(add(1)), Assignment.of("endless"))
     assert (episode.stop_reason, episode.reward) == (StopReason.BROKEN, None)

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from ludus.data.episode import group_of
-from ludus.environment.mix import Mix, mix, parse_mix
-from ludus.errors import BadSetting
+from ludus.data.episode import task_group_id
+from ludus.environment.mix import Mixture, mix, parse_mixture
+from ludus.errors import ConfigError
 from ludus.rollout.plan import Plan, task_seed
 
 
 def plan(text: str = "wordle", **settings: object) -> Plan:
-    return Plan(run_id="0badcafe", environments=parse_mix(text), **settings)  # type: ignore[arg-type]
+    return Plan(run_id="0badcafe", mixture=parse_mixture(text), **settings)  # type: ignore[arg-type]
 
 
 def test_an_episode_of_a_run_is_the_same_whenever_it_is_asked_for() -> None:
@@ -39,8 +39,8 @@ def test_members_of_a_group_have_the_same_task_and_different_numbers() -> None:
 
 def test_a_task_has_the_same_group_in_every_run() -> None:
     here = plan(task={"length": 6})[0]
-    there = Plan(run_id="11111111", environments=mix({"wordle": 1}), task={"length": 6})[0]
-    assert here.group_id == there.group_id == group_of("wordle", here.task)
+    there = Plan(run_id="11111111", mixture=mix({"wordle": 1}), task={"length": 6})[0]
+    assert here.group_id == there.group_id == task_group_id("wordle", here.task)
     assert plan(task={"length": 5})[0].group_id != here.group_id
 
 
@@ -69,10 +69,10 @@ def test_a_group_stays_in_its_environment() -> None:
     ],
 )
 def test_a_mix_is_read_as_it_is_written(text: str, shares: tuple[tuple[str, float], ...]) -> None:
-    assert parse_mix(text) == Mix(shares)
+    assert parse_mixture(text) == Mixture(shares)
 
 
 @pytest.mark.parametrize("text", ["wordle=x", "wordle=0,catch=1", "wordle,wordle", ",", "a=-1"])
 def test_a_mix_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(BadSetting):
-        parse_mix(text)
+    with pytest.raises(ConfigError):
+        parse_mixture(text)

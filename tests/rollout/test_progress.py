@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.rollout.loop import Limits
-from ludus.rollout.progress import DecodeMeter, PlayingProgress, Progress, tokens_left
+from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.progress import DecodeMeter, RolloutProgress, PhaseProgress, estimate_tokens_left
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 
 def test_what_is_done_promises_the_rest() -> None:
     clock = Clock()
-    progress = Progress("Measuring", 10, "rows", token_count=0, clock=clock)
+    progress = PhaseProgress("Measuring", 10, "rows", token_count=0, clock=clock)
     assert progress.seconds_left is progress.tokens_per_second is None
     clock.now = 4.0
     progress.advance(2, tokens=100)
@@ -44,22 +44,22 @@ def test_an_agent_without_a_local_model_has_no_tokens() -> None:
     ("limits", "known", "left"),
     [
         # Nothing has finished: all is taken to use its budget.
-        (Limits(max_episode_tokens=100), (40, 6, 4, 0, 0), 6 * 100 + 4 * 90),
-        (Limits(max_tokens=50), (40, 6, 4, 0, 0), 6 * 50 + 4 * 40),
+        (EpisodeLimits(max_episode_tokens=100), (40, 6, 4, 0, 0), 6 * 100 + 4 * 90),
+        (EpisodeLimits(max_tokens=50), (40, 6, 4, 0, 0), 6 * 50 + 4 * 40),
         # Some have: all tokens over the finished ones.
-        (Limits(max_episode_tokens=100), (100, 6, 4, 5, 60), 6 * 20 + 4 * 20),
+        (EpisodeLimits(max_episode_tokens=100), (100, 6, 4, 5, 60), 6 * 20 + 4 * 20),
         # The first one that has finished is short, and no reason to take all for as short.
-        (Limits(max_episode_tokens=100), (40, 6, 4, 1, 4), 6 * 40 + 4 * 40),
+        (EpisodeLimits(max_episode_tokens=100), (40, 6, 4, 1, 4), 6 * 40 + 4 * 40),
         # More turns than anybody knew.
-        (Limits(max_tokens=50), (480, 0, 4, 0, 0), 4 * 25),
-        (Limits(max_episode_tokens=100), (1000, 0, 0, 10, 1000), 0),
+        (EpisodeLimits(max_tokens=50), (480, 0, 4, 0, 0), 4 * 25),
+        (EpisodeLimits(max_episode_tokens=100), (1000, 0, 0, 10, 1000), 0),
     ],
 )
 def test_tokens_that_are_left_are_estimated(
-    limits: Limits, known: tuple[int, int, int, int, int], left: float
+    limits: EpisodeLimits, known: tuple[int, int, int, int, int], left: float
 ) -> None:
     sampled, waiting, active, finished, finished_tokens = known
-    estimate = tokens_left(
+    estimate = estimate_tokens_left(
         limits, sampled=sampled, waiting=waiting, active=active, finished=finished,
         finished_tokens=finished_tokens,
     )  # fmt: skip
@@ -68,13 +68,13 @@ def test_tokens_that_are_left_are_estimated(
 
 def test_an_estimate_is_there_before_any_episode_has_finished() -> None:
     clock, sampled = Clock(), 0
-    playing = PlayingProgress(
-        "Playing", 4, limits=Limits(max_tokens=50), sampled=lambda: sampled, clock=clock
+    playing = RolloutProgress(
+        "Playing", 4, limits=EpisodeLimits(max_tokens=50), count_tokens=lambda: sampled, clock=clock
     )
     assert playing.seconds_left is None
     clock.now, sampled = 2.0, 40
     assert (playing.tokens, playing.tokens_per_second) == (40, 20.0)
     assert playing.seconds_left == 8.0, "of 200 tokens 160 are left"
     clock.now, sampled = 4.0, 80
-    playing.finish(20)
+    playing.finish_episode(20)
     assert playing.done == 1 and playing.seconds_left == pytest.approx(3 * 30 / 20)

@@ -18,8 +18,8 @@ from world import Counter, serving
 
 from ludus import ToolCall
 from ludus.agents.scripted import ScriptedAgent
-from ludus.errors import BadSetting
-from ludus.rollout.server_name import name_to_record, names_at
+from ludus.errors import ConfigError
+from ludus.rollout.server_name import choose_recorded_name, fetch_server_names
 from rollout.collecting import Ending, read, run
 
 URL = "http://localhost:8000"
@@ -27,7 +27,7 @@ URL = "http://localhost:8000"
 
 def recorded(spec: str, *served: str, has_variants: bool = False) -> tuple[str, list[str]]:
     said: list[str] = []
-    name = name_to_record(spec, URL, served, has_variants=has_variants, warn=said.append)
+    name = choose_recorded_name(spec, URL, served, has_variants=has_variants, warn=said.append)
     return name, said
 
 
@@ -65,7 +65,7 @@ def test_the_same_environment_under_another_name_keeps_the_name_that_was_asked_f
     ],
 )
 def test_another_environment_of_this_machine_is_refused(spec: str, served: list[str]) -> None:
-    with pytest.raises(BadSetting) as caught:
+    with pytest.raises(ConfigError) as caught:
         recorded(spec, *served)
     assert repr(served[0]) in str(caught.value) and repr(spec) in str(caught.value)
 
@@ -83,7 +83,7 @@ def test_a_variant_that_a_reset_can_ask_for_is_what_it_is_asked_for() -> None:
 
 
 async def test_a_server_of_ours_that_serves_something_else_is_refused(tmp_path: Path) -> None:
-    with serving("catch") as served, pytest.raises(BadSetting, match="serves 'catch'"):
+    with serving("catch") as served, pytest.raises(ConfigError, match="serves 'catch'"):
         await run(tmp_path / "run", spec="openspiel:x", n=2, base_url=served.url)
     assert not (tmp_path / "run").exists()
 
@@ -102,7 +102,7 @@ async def test_episodes_from_a_server_of_theirs_bear_its_own_name(tmp_path: Path
     reporter = Ending(lambda collector: None)
     agent = ScriptedAgent(ToolCall(name="guess", arguments={"number": 3}))
     with their_guessing() as url:
-        assert await names_at(url) == ["GuessEnvironment"]
+        assert await fetch_server_names(url) == ["GuessEnvironment"]
         await run(tmp_path / "run", agent, spec="openspiel:x", n=2, base_url=url, reporter=reporter)
     assert {episode.environment for episode in read(tmp_path / "run")} == {"GuessEnvironment"}
     assert any("GuessEnvironment" in words for words in reporter.warnings)

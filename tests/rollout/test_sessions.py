@@ -64,7 +64,7 @@ async def test_sessions_are_used_again() -> None:
     endpoint = FakeEndpoint()
     pool = SessionPool(endpoint)
     for _ in range(5):
-        pool.keep(await pool.take())
+        pool.release(await pool.acquire())
     assert endpoint.most == 1
     await pool.close()
     assert endpoint.open == 0
@@ -75,9 +75,9 @@ async def test_a_full_server_sets_the_number_of_sessions_and_nobody_fails() -> N
     pool = SessionPool(endpoint)
 
     async def use() -> None:
-        session = await pool.take()
+        session = await pool.acquire()
         await asyncio.sleep(0.001)
-        pool.keep(session)
+        pool.release(session)
 
     await asyncio.gather(*(use() for _ in range(40)))
     assert endpoint.most == 3
@@ -85,8 +85,8 @@ async def test_a_full_server_sets_the_number_of_sessions_and_nobody_fails() -> N
 
 async def test_who_was_refused_beside_others_gets_a_session_when_there_is_one() -> None:
     endpoint = FakeEndpoint(capacity=0)
-    pool = SessionPool(endpoint, patience=5)
-    waiting = [asyncio.create_task(pool.take()) for _ in range(3)]
+    pool = SessionPool(endpoint, reconnect_timeout=5)
+    waiting = [asyncio.create_task(pool.acquire()) for _ in range(3)]
     await asyncio.sleep(0.05)
     endpoint.capacity = 3
     async with asyncio.timeout(2):
@@ -95,31 +95,31 @@ async def test_who_was_refused_beside_others_gets_a_session_when_there_is_one() 
 
 async def test_a_server_that_is_gone_is_waited_for() -> None:
     endpoint = FakeEndpoint()
-    pool = SessionPool(endpoint, patience=5)
-    await pool.drop(await pool.take())
+    pool = SessionPool(endpoint, reconnect_timeout=5)
+    await pool.discard(await pool.acquire())
     endpoint.away = True
-    waiting = asyncio.create_task(pool.take())
+    waiting = asyncio.create_task(pool.acquire())
     await asyncio.sleep(0.15)
-    assert pool.waiting_since is not None
+    assert pool.unreachable_since is not None
     endpoint.away = False
     await waiting
-    assert pool.waiting_since is None
+    assert pool.unreachable_since is None
 
 
 async def test_patience_has_an_end() -> None:
     endpoint = FakeEndpoint()
-    pool = SessionPool(endpoint, patience=0.2)
-    await pool.drop(await pool.take())
+    pool = SessionPool(endpoint, reconnect_timeout=0.2)
+    await pool.discard(await pool.acquire())
     endpoint.away = True
     with pytest.raises(SessionError):
-        await pool.take()
+        await pool.acquire()
 
 
 async def gone(pool: SessionPool) -> float:
     """Seconds after which nobody waits any longer."""
     began = time.monotonic()
     with pytest.raises(ConnectFailed):
-        await pool.take()
+        await pool.acquire()
     return time.monotonic() - began
 
 
@@ -128,7 +128,7 @@ async def test_those_who_try_again_have_one_patience_together(
 ) -> None:
     endpoint = FakeEndpoint()
     endpoint.away = True
-    pool = SessionPool(endpoint, patience=0.2)
+    pool = SessionPool(endpoint, reconnect_timeout=0.2)
     assert await gone(pool) > 0.2
     assert await gone(pool) < 0.05, "the same wait has gone on"
     monkeypatch.setattr(sessions, "BREAK", 0.4)
@@ -138,13 +138,13 @@ async def test_those_who_try_again_have_one_patience_together(
 
 async def test_a_server_that_was_back_has_all_of_ones_patience_again() -> None:
     endpoint = FakeEndpoint()
-    pool = SessionPool(endpoint, patience=0.2)
-    kept = await pool.take()
+    pool = SessionPool(endpoint, reconnect_timeout=0.2)
+    kept = await pool.acquire()
     endpoint.away = True
-    assert await gone(pool) > 0.2 and pool.waiting_since is not None
-    pool.keep(kept)
-    assert pool.waiting_since is None
-    await pool.drop(await pool.take())
+    assert await gone(pool) > 0.2 and pool.unreachable_since is not None
+    pool.release(kept)
+    assert pool.unreachable_since is None
+    await pool.discard(await pool.acquire())
     assert await gone(pool) > 0.2
 
 
@@ -153,9 +153,9 @@ async def test_a_real_server_with_one_place_serves_everybody_in_turn() -> None:
         pool = SessionPool(connect(served.url))
 
         async def use(number: int) -> str:
-            session = await pool.take()
+            session = await pool.acquire()
             result = await session.reset(goal=number)
-            pool.keep(session)
+            pool.release(session)
             return str(result.content)
 
         seen = await asyncio.gather(*(use(number) for number in range(1, 9)))

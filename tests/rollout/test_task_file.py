@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ludus.curate import Curation, curate
-from ludus.errors import BadSetting, RunError
-from ludus.rollout import Job, collect, read_tasks
+from ludus.errors import ConfigError, RunError
+from ludus.rollout import CollectConfig, collect, read_tasks
 from ludus.rollout.plan import task_seed
 from rollout.collecting import read
 
@@ -26,7 +26,7 @@ def played(folder: Path) -> list[tuple[dict[str, Any], str]]:
 
 async def test_every_line_is_played_with_its_own_arguments(tmp_path: Path) -> None:
     tasks = read_tasks(a_file(tmp_path / "t", {"seed": 5, "rows": 4}, {"rows": 6}, {"seed": 0}))
-    await collect(Job("catch", task={"columns": 3}, tasks=tasks), out=tmp_path / "run")
+    await collect(CollectConfig("catch", task={"columns": 3}, tasks=tasks), out=tmp_path / "run")
     assert [task for task, _ in played(tmp_path / "run")] == [
         {"columns": 3, "rows": 4, "seed": 5},
         {"columns": 3, "rows": 6, "seed": task_seed(0, 1)},
@@ -36,25 +36,25 @@ async def test_every_line_is_played_with_its_own_arguments(tmp_path: Path) -> No
 
 async def test_groups_play_each_line_several_times_and_n_limits_them(tmp_path: Path) -> None:
     tasks = [{"seed": seed} for seed in (7, 8, 9)]
-    await collect(Job("catch", 4, tasks=tasks, group_size=2), out=tmp_path / "run")
+    await collect(CollectConfig("catch", 4, tasks=tasks, group_size=2), out=tmp_path / "run")
     assert [task["seed"] for task, _ in played(tmp_path / "run")] == [7, 7, 8, 8]
     assert len({group for _, group in played(tmp_path / "run")}) == 2
 
 
 async def test_a_run_goes_on_with_the_same_tasks_and_with_no_others(tmp_path: Path) -> None:
     tasks = [{"seed": seed} for seed in range(4)]
-    first = await collect(Job("catch", 2, tasks=tasks), out=tmp_path / "run")
-    rest = await collect(Job("catch", 99, tasks=tasks), out=tmp_path / "run")
-    assert (first.fresh, rest.fresh, rest.summary["episodes"]) == (2, 2, 4)
+    first = await collect(CollectConfig("catch", 2, tasks=tasks), out=tmp_path / "run")
+    rest = await collect(CollectConfig("catch", 99, tasks=tasks), out=tmp_path / "run")
+    assert (first.new_episodes, rest.new_episodes, rest.summary["episodes"]) == (2, 2, 4)
     with pytest.raises(RunError, match="tasks: "):
-        await collect(Job("catch", tasks=tasks[:3]), out=tmp_path / "run")
+        await collect(CollectConfig("catch", tasks=tasks[:3]), out=tmp_path / "run")
 
 
 async def test_what_is_written_for_nemo_gym_is_played_again(tmp_path: Path) -> None:
-    await collect(Job("reasoning_gym:chain_sum", 3, group_size=1), out=tmp_path / "run")
+    await collect(CollectConfig("reasoning_gym:chain_sum", 3, group_size=1), out=tmp_path / "run")
     curate([tmp_path / "run"], tmp_path / "rows", Curation(to="nemo-gym-input"))
     tasks = read_tasks(tmp_path / "rows" / "train.jsonl")
-    await collect(Job("reasoning_gym:chain_sum", tasks=tasks), out=tmp_path / "again")
+    await collect(CollectConfig("reasoning_gym:chain_sum", tasks=tasks), out=tmp_path / "again")
     assert sorted(played(tmp_path / "again"), key=str) == sorted(played(tmp_path / "run"), key=str)
 
 
@@ -70,17 +70,17 @@ async def test_what_is_written_for_nemo_gym_is_played_again(tmp_path: Path) -> N
 def test_a_line_that_is_no_task_is_named(line: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text(f'{{"seed": 1}}\n{line}\n')
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         read_tasks(path)
 
 
 def test_a_file_without_tasks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match="There is no file"):
+    with pytest.raises(ConfigError, match="There is no file"):
         read_tasks(tmp_path / "t")
-    with pytest.raises(BadSetting, match="holds no tasks"):
+    with pytest.raises(ConfigError, match="holds no tasks"):
         read_tasks(a_file(tmp_path / "t"))
 
 
 def test_tasks_are_for_one_environment() -> None:
-    with pytest.raises(BadSetting, match="one environment"):
-        Job("wordle,catch", tasks=[{"seed": 1}])
+    with pytest.raises(ConfigError, match="one environment"):
+        CollectConfig("wordle,catch", tasks=[{"seed": 1}])

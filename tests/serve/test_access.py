@@ -12,10 +12,10 @@ from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import InvalidStatus
 from world import Counter, Served, serving
 
-from ludus.client.socket import refused as refused_by_server
+from ludus.client.socket import status_error as refused_by_server
 from ludus.protocol.loopback import is_loopback
-from ludus.serve.access import Access, hostname, is_origin
-from ludus.serve.settings import ServeSettings
+from ludus.serve.access import AccessPolicy, parse_hostname, is_valid_origin
+from ludus.serve.settings import ServeConfig
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 STEP = {"action": {"number": 1}}
@@ -150,34 +150,36 @@ async def test_hosts_that_are_allowed_are_answered() -> None:
             assert statuses(served.url, {"Host": host}) == {MISDIRECTED}
 
 
-def refused(settings: ServeSettings, **headers: str) -> int | None:
+def refused(settings: ServeConfig, **headers: str) -> int | None:
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "websocket", "path": "/ws", "headers": pairs}
-    refusal = Access(settings).refusal(scope)
+    refusal = AccessPolicy(settings).check(scope)
     return None if refusal is None else refusal.status
 
 
 def test_a_server_bound_elsewhere_answers_to_any_host_unless_hosts_are_given() -> None:
-    public = ServeSettings(host="0.0.0.0")
+    public = ServeConfig(host="0.0.0.0")
     assert refused(public, host="env.example") is None
     assert refused(public, host="env.example", origin="https://env.example") is None
     assert refused(public, host="env.example", origin="https://evil.example") == FORBIDDEN
-    named = ServeSettings(host="0.0.0.0", allow_hosts=("env.example",))
+    named = ServeConfig(host="0.0.0.0", allow_hosts=("env.example",))
     assert refused(named, host="env.example") is None
     assert refused(named, host="localhost:8000") is None
     assert refused(named, host="10.0.0.1") == MISDIRECTED
-    anybody = ServeSettings(allow_hosts=("*",), allow_origins=("*",))
+    anybody = ServeConfig(allow_hosts=("*",), allow_origins=("*",))
     assert refused(anybody, host="x.example", origin="https://y.example") is None
 
 
 def test_what_names_a_host_and_an_origin() -> None:
-    assert [hostname(text) for text in ("A.b:1", "[::1]:80", "::1", "a.b.", "a")] == [
+    assert [parse_hostname(text) for text in ("A.b:1", "[::1]:80", "::1", "a.b.", "a")] == [
         *("a.b", "::1", "::1", "a.b", "a")
     ]
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1")))
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "localhost.evil.example", "")))
-    assert all(map(is_origin, ("https://a.b", "http://a:80", "null", "*", "chrome-extension://x")))
-    assert not any(map(is_origin, ("a.b", "https://a.b/", "https://a.b/c", "https://", "")))
+    assert all(
+        map(is_valid_origin, ("https://a.b", "http://a:80", "null", "*", "chrome-extension://x"))
+    )
+    assert not any(map(is_valid_origin, ("a.b", "https://a.b/", "https://a.b/c", "https://", "")))
 
 
 def test_our_client_says_that_the_host_name_is_not_answered() -> None:

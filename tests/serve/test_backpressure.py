@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect as websocket
 from websockets.sync.client import connect as blocking_websocket
 from world import serving, until, wait_until
 
-from ludus.serve.upgrade import FastLine
+from ludus.serve.upgrade import FastConnection
 from ludus.serve.write_timeout import WriteTimeout
 from serve.silent_client import Large, LargeInThreads, SilentClient, resident_mib
 
@@ -102,7 +102,7 @@ def test_a_client_that_takes_no_http_response_is_cut_off(
         wait_until(lambda: served.server.server_state.total_requests > 0)
         wait_until(lambda: not served.server.server_state.connections)
         wait_until(lambda: not served.server.server_state.tasks)
-        assert served.sessions.slots.taken == 0
+        assert served.sessions.capacity.in_use == 0
     assert capfd.readouterr().err == ""
 
 
@@ -110,14 +110,14 @@ async def test_a_client_that_is_paused_is_not_taken_for_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pings = 0
-    ping = FastLine.send_user_specific_ping
+    ping = FastConnection.send_user_specific_ping
 
-    def count(line: FastLine, transport: Any) -> None:
+    def count(line: FastConnection, transport: Any) -> None:
         nonlocal pings
         pings += 1
         ping(line, transport)
 
-    monkeypatch.setattr(FastLine, "send_user_specific_ping", count)
+    monkeypatch.setattr(FastConnection, "send_user_specific_ping", count)
     with serving(Large, ping_interval=0.1) as served:
         async with websocket(served.ws, max_size=None, ping_interval=None) as line:
             for request in (RESET, *[STEP] * 60):

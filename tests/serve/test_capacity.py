@@ -11,10 +11,10 @@ from websockets.asyncio.client import connect as websocket
 from world import Counter, Slow, Two, serving, until
 
 from ludus import connect
-from ludus.environment.inspection import contract_of
+from ludus.environment.inspection import build_env_spec
 from ludus.errors import CapacityReached, FactoryFailed, SessionError
-from ludus.serve.run import ServeRefused, check_settings
-from ludus.serve.settings import ServeSettings
+from ludus.serve.run import ServeError, check_config
+from ludus.serve.settings import ServeConfig
 
 
 async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:
@@ -28,7 +28,7 @@ async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:
                 return (await session.reset(goal=3)).content
 
         waiting = asyncio.ensure_future(second())
-        await until(lambda: served.sessions.slots.waiting == 1)
+        await until(lambda: served.sessions.capacity.waiting == 1)
         await first.close()
         assert await asyncio.wait_for(waiting, 5) == "Reach 3."
 
@@ -44,13 +44,13 @@ async def test_a_full_server_says_so_after_a_bounded_wait() -> None:
             async with httpx.AsyncClient(trust_env=False) as client:
                 reply = await client.post(f"{served.url}/reset")
             assert reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1
-        assert served.sessions.slots.waiting == 0
+        assert served.sessions.capacity.waiting == 0
 
 
 async def test_the_queue_is_first_come_first_served_and_forgets_who_left() -> None:
     with serving(Counter, max_sessions=1, queue_timeout=5.0) as served:
         holder = await websocket(served.ws)
-        await until(lambda: served.sessions.slots.taken == 1)
+        await until(lambda: served.sessions.capacity.in_use == 1)
         order: list[str] = []
 
         async def newcomer(name: str) -> None:
@@ -60,13 +60,13 @@ async def test_the_queue_is_first_come_first_served_and_forgets_who_left() -> No
                 order.append(name)
 
         leaver = await websocket(served.ws)
-        await until(lambda: served.sessions.slots.waiting == 1)
+        await until(lambda: served.sessions.capacity.waiting == 1)
         first = asyncio.ensure_future(newcomer("first"))
-        await until(lambda: served.sessions.slots.waiting == 2)
+        await until(lambda: served.sessions.capacity.waiting == 2)
         second = asyncio.ensure_future(newcomer("second"))
-        await until(lambda: served.sessions.slots.waiting == 3)
+        await until(lambda: served.sessions.capacity.waiting == 3)
         leaver.transport.abort()
-        await until(lambda: served.sessions.slots.waiting == 2)
+        await until(lambda: served.sessions.capacity.waiting == 2)
         await holder.close()
         await asyncio.wait_for(asyncio.gather(first, second), 10)
         assert order == ["first", "second"]
@@ -84,7 +84,7 @@ async def test_an_environment_that_cannot_be_built_says_why_and_takes_no_slot() 
         with pytest.raises(FactoryFailed, match="no licence") as caught:
             await connect(served.url).session().open()
         assert caught.value.details["factory_name"] == "Unbuildable"
-        assert served.sessions.slots.taken == 0
+        assert served.sessions.capacity.in_use == 0
 
 
 async def test_blocking_steps_run_beside_each_other_and_beside_the_loop() -> None:
@@ -120,10 +120,10 @@ class Alone(Two):
 
 
 def test_what_would_be_unsafe_or_cannot_work_is_refused_with_a_way_out() -> None:
-    contract = contract_of(Counter)
-    with pytest.raises(ServeRefused, match="--token"):
-        check_settings(contract, ServeSettings(host="0.0.0.0"))
-    check_settings(contract, ServeSettings(host="0.0.0.0", token="secret"))
-    with pytest.raises(ServeRefused, match="--max-sessions 1"):
-        check_settings(contract_of(Alone), ServeSettings(max_sessions=2))
-    check_settings(contract_of(Alone), ServeSettings(max_sessions=1))
+    contract = build_env_spec(Counter)
+    with pytest.raises(ServeError, match="--token"):
+        check_config(contract, ServeConfig(host="0.0.0.0"))
+    check_config(contract, ServeConfig(host="0.0.0.0", token="secret"))
+    with pytest.raises(ServeError, match="--max-sessions 1"):
+        check_config(build_env_spec(Alone), ServeConfig(max_sessions=2))
+    check_config(build_env_spec(Alone), ServeConfig(max_sessions=1))

@@ -12,16 +12,16 @@ from world import Counter, Slow, serving, until
 
 from ludus import connect
 from ludus.client.session import Session
-from ludus.client.socket import Socket
+from ludus.client.socket import WebSocketClient
 from ludus.errors import SessionLost
 from serve.cutting_proxy import CuttingProxy
 
 
 def cut(session: Session) -> None:
     """Break a session's line without a word."""
-    line: Socket = session._socket  # type: ignore[attr-defined]
-    assert line._line is not None
-    line._line.transport.abort()
+    line: WebSocketClient = session._socket  # type: ignore[attr-defined]
+    assert line._connection is not None
+    line._connection.transport.abort()
 
 
 async def test_a_dropped_line_comes_back_to_the_same_episode() -> None:
@@ -83,7 +83,7 @@ async def test_two_hundred_sockets_cut_at_random_finish_every_episode() -> None:
             assert proxy.cuts >= 200
             assert returns == dict.fromkeys(range(30, 80), 1.0)
         await until(lambda: len(served.sessions) == 0)
-        assert served.sessions.slots.taken == 0
+        assert served.sessions.capacity.in_use == 0
         assert served.sessions.metrics.resumptions >= 100, (
             "hardly a cut hit a session that was playing"
         )
@@ -122,7 +122,7 @@ async def test_a_client_that_cannot_resume_frees_its_slot_at_once_even_during_a_
         await line.send('{"type":"step","data":{"seconds":3.0}}')
         await asyncio.sleep(0.1)
         line.transport.abort()
-        await until(lambda: served.sessions.slots.taken == 0)
+        await until(lambda: served.sessions.capacity.in_use == 0)
         # The environment is closed after its step has returned, and not beside it.
         assert "gone" not in Slow.closed
         await until(lambda: "gone" in Slow.closed)

@@ -21,7 +21,7 @@ from world import Counter
 
 from ludus import Action, Observation, connect
 from ludus.envs.echo import Echo, EchoAction, EchoEnv, EchoObservation
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.serve import create_app
 
 
@@ -83,14 +83,14 @@ class Lonely(GuessEnvironment):
 def test_an_environment_that_runs_alone_gets_one_session_and_no_more() -> None:
     app = create_app(Lonely, GuessAction, GuessObservation)
     assert app.state.sessions.settings.max_sessions == 1
-    with pytest.raises(BadSetting, match="max_concurrent_envs is 2"):
+    with pytest.raises(ConfigError, match="max_concurrent_envs is 2"):
         create_app(Lonely, GuessAction, GuessObservation, max_concurrent_envs=2)
 
 
 def test_an_instance_and_two_limits_are_refused() -> None:
-    with pytest.raises(BadSetting, match="an instance of Counter"):
+    with pytest.raises(ConfigError, match="an instance of Counter"):
         create_app(Counter(), Action, Observation)  # type: ignore[arg-type]
-    with pytest.raises(BadSetting, match="not both"):
+    with pytest.raises(ConfigError, match="not both"):
         create_app(Counter, Action, Observation, None, 2, ConcurrencyConfig())
 
 

@@ -55,7 +55,7 @@ async def test_http_steps_are_stateless() -> None:
             assert (await http.post("/reset", json={"seed": -1})).status_code == 422
             assert (await http.post("/reset", json={"begin": 3})).status_code == 422
             assert (await http.post("/step", content=b"[" * 100_000)).status_code == 422
-        assert served.sessions.slots.taken == 0
+        assert served.sessions.capacity.in_use == 0
 
 
 async def test_a_requests_own_time_limit_is_kept() -> None:
@@ -116,7 +116,7 @@ async def test_json_rpc_answers_every_mistake_with_its_code() -> None:
             assert await code(http, rpc("tools/call", name="double", arguments={})) == -32602
             assert await code(http, rpc("tools/list", session_id="7-x")) == -32602
             assert await code(http, rpc("openenv/session/close", session_id="7-x")) == -32602
-        assert served.sessions.slots.taken == 0
+        assert served.sessions.capacity.in_use == 0
 
 
 async def test_a_session_made_over_http_is_shared_with_a_socket() -> None:

@@ -15,16 +15,18 @@ from websockets.asyncio.client import connect as websocket
 from world import Counter, serving, until
 
 from ludus.errors import CapacityReached
-from ludus.serve.shares import ClientRow, Shares, Tables, WorkerTotals, rows_per_worker
-from ludus.serve.slots import Slots
+from ludus.serve.shares import ClientRow, ClientQuotas, QuotaTables, WorkerTotals, rows_per_worker
+from ludus.serve.slots import SessionCapacity
 
 
-async def fill(slots: Slots, *clients: str) -> None:
+async def fill(slots: SessionCapacity, *clients: str) -> None:
     for client in clients:
         await slots.acquire(0.0, client)
 
 
-async def queue(slots: Slots, clients: Iterable[str], order: list[str]) -> list[asyncio.Task[None]]:
+async def queue(
+    slots: SessionCapacity, clients: Iterable[str], order: list[str]
+) -> list[asyncio.Task[None]]:
     """Let these clients ask, one after the other; each notes when it was served."""
 
     async def ask(client: str) -> None:
@@ -39,7 +41,7 @@ async def queue(slots: Slots, clients: Iterable[str], order: list[str]) -> list[
 
 
 async def test_clients_that_wait_take_turns() -> None:
-    slots = Slots(1)
+    slots = SessionCapacity(1)
     await fill(slots, "holder")
     order: list[str] = []
     tasks = await queue(slots, ["a", "a", "a", "b", "b", "c"], order)
@@ -51,11 +53,11 @@ async def test_clients_that_wait_take_turns() -> None:
         slots.release(order[-1])
     await asyncio.gather(*tasks)
     assert order == ["a", "b", "c", "a", "b", "a"]
-    assert slots.taken == slots.waiting == 0
+    assert slots.in_use == slots.waiting == 0
 
 
 async def test_a_client_that_holds_many_gets_no_more_while_others_wait() -> None:
-    slots = Slots(6)
+    slots = SessionCapacity(6)
     await fill(slots, *["hog"] * 6)
     order: list[str] = []
     tasks = await queue(slots, ["hog", "hog", "late", "late", "late", "late"], order)
@@ -67,16 +69,16 @@ async def test_a_client_that_holds_many_gets_no_more_while_others_wait() -> None
 
 
 async def test_one_client_may_take_everything_while_nobody_else_waits() -> None:
-    slots = Slots(1000)
+    slots = SessionCapacity(1000)
     await fill(slots, *["collector"] * 1000)
-    assert slots.taken == 1000
+    assert slots.in_use == 1000
     with pytest.raises(CapacityReached) as caught:
         await slots.acquire(0.01, "collector")
     assert "max_sessions_per_client" not in caught.value.details
 
 
 async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
-    slots = Slots(1)
+    slots = SessionCapacity(1)
     await fill(slots, "holder")
     order: list[str] = []
     leaving, staying = await queue(slots, ["a", "b"], order)
@@ -87,60 +89,63 @@ async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
     assert slots.waiting == 1
     slots.release("holder")
     await staying
-    assert order == ["b"] and slots.taken == 1
+    assert order == ["b"] and slots.in_use == 1
 
 
 async def test_who_leaves_just_as_its_turn_comes_gives_the_slot_back() -> None:
-    slots = Slots(1)
+    slots = SessionCapacity(1)
     await fill(slots, "holder")
     order: list[str] = []
     leaving, staying = await queue(slots, ["a", "b"], order)
     slots.release("holder")
     leaving.cancel()
     await staying
-    assert order == ["b"] and slots.taken == 1
+    assert order == ["b"] and slots.in_use == 1
 
 
-def two_workers(maximum: int, per_client: int | None = None) -> tuple[Tables, Shares, Shares]:
+def two_workers(
+    maximum: int, per_client: int | None = None
+) -> tuple[QuotaTables, ClientQuotas, ClientQuotas]:
     rows = (ClientRow * (2 * rows_per_worker(maximum)))()
-    tables = Tables((WorkerTotals * 2)(), rows, Lock())
+    tables = QuotaTables((WorkerTotals * 2)(), rows, Lock())
     first, second = (
-        Shares(maximum, per_client=per_client, tables=tables, worker=worker) for worker in (0, 1)
+        ClientQuotas(maximum, per_client=per_client, tables=tables, worker=worker)
+        for worker in (0, 1)
     )
     return tables, first, second
 
 
 def test_a_newcomer_does_not_pass_a_client_that_waits_at_another_worker() -> None:
     _, first, second = two_workers(2)
-    assert first.take("a") and second.take("b") and not second.take("c")
+    assert first.try_acquire("a") and second.try_acquire("b") and not second.try_acquire("c")
     assert second.begin_waiting("c", until=float("inf"))
     first.release("a")
-    assert not first.take("d") and first.take_next(["d"]) is None
-    assert second.take_next(["c"]) == "c"
+    assert not first.try_acquire("d") and first.acquire_next(["d"]) is None
+    assert second.acquire_next(["c"]) == "c"
     second.end_waiting("c")
     second.release("b")
-    assert first.take("d") and (first.held, first.held_by("c")) == (2, 1)
+    assert first.try_acquire("d") and (first.held, first.held_by("c")) == (2, 1)
 
 
 def test_a_worker_that_hangs_or_dies_does_not_stop_the_others() -> None:
     tables, first, second = two_workers(2)
-    assert first.take("a") and second.take("b")
+    assert first.try_acquire("a") and second.try_acquire("b")
     assert second.begin_waiting("c", until=0.0), "its time is over, and it has not left the queue"
     first.release("a")
-    assert first.take("a")
-    tables.forget(1)
-    assert first.held == 1 and first.take("d")
+    assert first.try_acquire("a")
+    tables.clear_worker(1)
+    assert first.held == 1 and first.try_acquire("d")
 
 
 def test_the_cap_of_a_client_holds_over_all_workers_and_stops_nobody_else() -> None:
     _, first, second = two_workers(5, per_client=2)
-    assert first.take("a") and second.take("a")
-    assert not first.take("a") and not second.take("a")
+    assert first.try_acquire("a") and second.try_acquire("a")
+    assert not first.try_acquire("a") and not second.try_acquire("a")
     assert first.begin_waiting("a", until=float("inf"))
-    assert second.take("b"), "nobody waits who may have more"
-    assert first.take_next(["a"]) is None
+    assert second.try_acquire("b"), "nobody waits who may have more"
+    assert first.acquire_next(["a"]) is None
     second.release("a")
-    assert first.take_next(["a"]) == "a"
+    assert first.acquire_next(["a"]) == "a"
 
 
 async def dial(url: str, address: str) -> ClientConnection:
@@ -159,9 +164,9 @@ async def ready(line: ClientConnection) -> bool:
 
 async def test_a_second_address_is_served_though_the_first_one_asked_earlier() -> None:
     with serving(Counter, max_sessions=4, queue_timeout=60.0) as served:
-        slots = served.sessions.slots
+        slots = served.sessions.capacity
         held = [await dial(served.ws, "127.0.0.1") for _ in range(4)]
-        await until(lambda: slots.taken == 4)
+        await until(lambda: slots.in_use == 4)
         greedy = [await dial(served.ws, "127.0.0.1") for _ in range(20)]
         await until(lambda: slots.waiting == 20)
         modest = await dial(served.ws, "127.0.0.2")
@@ -175,7 +180,7 @@ async def test_a_second_address_is_served_though_the_first_one_asked_earlier() -
 async def test_one_client_may_not_hold_more_than_the_cap() -> None:
     with serving(Counter, max_sessions_per_client=2, queue_timeout=0.05) as served:
         held = [await dial(served.ws, "127.0.0.1") for _ in range(2)]
-        await until(lambda: served.sessions.slots.taken == 2)
+        await until(lambda: served.sessions.capacity.in_use == 2)
         refused = from_json(await (await dial(served.ws, "127.0.0.1")).recv())["data"]
         assert (refused["code"], refused["max_sessions_per_client"]) == ("CAPACITY_REACHED", 2)
         async with httpx.AsyncClient(trust_env=False) as http:

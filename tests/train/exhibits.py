@@ -20,6 +20,6 @@ def image_rows(folder: Path, to: Literal["sft", "dpo"], student: str | None = No
     agents = {"solved": OracleAgent(), "guessed": RandomAgent()}
     runs = [folder / name for name in agents if to == "dpo" or name == "solved"]
     for run in runs:
-        asyncio.run(collect(job(GALLERY, 6), agents[run.name], run, tuning=QUICK))
+        asyncio.run(collect(job(GALLERY, 6), agents[run.name], run, options=QUICK))
     curate(runs, folder / to, Curation(to=to, student=student))
     return folder / to

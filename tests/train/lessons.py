@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.settings import Settings
 
 TOOLS = [
@@ -76,11 +76,11 @@ class Seen:
         self.began: tuple[int, int | None] | None = None
         self.lines: list[dict[str, Any]] = []
         self.words: list[str] = []
-        self.phases: list[Progress] = []
+        self.phases: list[PhaseProgress] = []
         self._stop_after = stop_after
         self._asked = 0
 
-    def phase(self, progress: Progress) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         self.phases.append(progress)
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:

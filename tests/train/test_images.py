@@ -14,7 +14,7 @@ from policy.eyes.gallery import GALLERY, picture
 from policy.eyes.seers import processor_of, saved
 from policy.models import saved as saved_without_eyes
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.eyes.families import load_eyes
 from ludus.policy.eyes.sight import Eyes
 from ludus.policy.load import load, load_model
@@ -190,13 +190,13 @@ def test_rows_that_are_cut_lose_their_last_images(tmp_path: Path, rows: Path, ba
 
 def test_a_model_that_reads_only_text_refuses_images(tmp_path: Path, rows: Path) -> None:
     blind = str(saved_without_eyes(tmp_path / "blind"))
-    with pytest.raises(BadSetting, match=r"train\.jsonl:1 shows images, .* Qwen2\.5-VL"):
+    with pytest.raises(ConfigError, match=r"train\.jsonl:1 shows images, .* Qwen2\.5-VL"):
         sft(rows, blind, tmp_path / "out", quick())
     assert not (tmp_path / "out").exists()
 
 
 def test_packing_is_refused_for_a_model_that_sees(tmp_path: Path, rows: Path, base: str) -> None:
-    with pytest.raises(BadSetting, match="--packing"):
+    with pytest.raises(ConfigError, match="--packing"):
         sft(rows, base, tmp_path / "out", quick(packing=True))
 
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_shown_is_refused_with_its_place(
 ) -> None:
     talk = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "I see."}]
     data = write(tmp_path / "d.jsonl", [{"messages": talk}])
-    with pytest.raises(BadSetting, match=rf"d\.jsonl:1.*{said}"):
+    with pytest.raises(ConfigError, match=rf"d\.jsonl:1.*{said}"):
         sft(data, base, tmp_path / "out", quick())
 
 

@@ -47,7 +47,7 @@ def trainer(folder: Path, tokenizer: Any, method: Method, settings: Settings) ->
     pace = Pace(folder, Unwatched(), World(), every=60)
     return trainer_of(
         method, model=tiny(tokenizer), config=config, tokenizer=tokenizer,
-        train=supply.train_rows(folder / "tokens"), test=None, settings=settings, pace=pace,
+        train=supply.train_rows(folder / "tokens"), test=None, config=settings, pace=pace,
     )  # fmt: skip
 
 

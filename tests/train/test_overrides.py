@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.train.configs import made
 from ludus.train.grpo.config import grpo_config
 from ludus.train.overrides import NEUTRAL, REFUSED, checked, without_repeated
@@ -39,14 +39,14 @@ def test_fields_of_dpo_can_be_set_as_well() -> None:
 
 
 def test_an_unknown_field_is_refused_with_the_closest() -> None:
-    with pytest.raises(BadSetting, match="Did you mean 'weight_decay'"):
+    with pytest.raises(ConfigError, match="Did you mean 'weight_decay'"):
         config(weight_decai="0.1")
-    with pytest.raises(BadSetting, match=r"'learning_rate'\? It is .*: use --learning-rate\."):
+    with pytest.raises(ConfigError, match=r"'learning_rate'\? It is .*: use --learning-rate\."):
         config(learning_rat="0.1")
 
 
 def test_a_value_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(BadSetting, match="weight_decay=much cannot be read: a number is wanted"):
+    with pytest.raises(ConfigError, match="weight_decay=much cannot be read: a number is wanted"):
         config(weight_decay="much")
 
 
@@ -73,7 +73,7 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
 def test_what_ludus_decides_is_refused_with_the_option_to_use(
     key: str, value: str, option: str
 ) -> None:
-    with pytest.raises(BadSetting, match=f"--set {key} is managed by Ludus: .*{option}"):
+    with pytest.raises(ConfigError, match=f"--set {key} is managed by Ludus: .*{option}"):
         config(**{key: value})
 
 
@@ -126,15 +126,15 @@ def test_a_tutorials_fields_for_grpo_are_accepted_where_they_are_in_force() -> N
 def test_what_a_tutorial_sets_otherwise_for_grpo_is_refused_with_our_option(
     key: str, value: str, option: str
 ) -> None:
-    with pytest.raises(BadSetting, match=f"--set {key}.*{option}"):
+    with pytest.raises(ConfigError, match=f"--set {key}.*{option}"):
         grpo({key: value})
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
 def test_a_field_under_its_former_name_is_answered_with_the_option(method: Method) -> None:
-    with pytest.raises(BadSetting, match=r"'max_length'\? .*: use --max-length\."):
+    with pytest.raises(ConfigError, match=r"'max_length'\? .*: use --max-length\."):
         config(method, max_seq_length="2048")
-    with pytest.raises(BadSetting, match="'warmup_steps'"):
+    with pytest.raises(ConfigError, match="'warmup_steps'"):
         config(method, warmup_ratio="0.1")
 
 
@@ -146,7 +146,7 @@ def test_every_neutral_field_is_one_that_trl_has() -> None:
 
 
 def test_what_trl_refuses_is_one_line() -> None:
-    with pytest.raises(BadSetting, match="TRL does not take these settings") as raised:
+    with pytest.raises(ConfigError, match="TRL does not take these settings") as raised:
         config(lr_scheduler_type="sideways")
     assert "\n" not in str(raised.value)
 

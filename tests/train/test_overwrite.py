@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from policy.models import adapted, saved
 
-from ludus.errors import BadSetting, LudusError, MissingExtra, RunError
+from ludus.errors import ConfigError, LudusError, MissingExtra, RunError
 from ludus.train import folder, sft
 from ludus.train.checkpoints import Standing, mark_whole
 from ludus.train.record import begin
@@ -58,7 +58,7 @@ def test_what_cannot_begin_leaves_the_earlier_model(
     before = files(out)
     if rows:
         write(data / "train.jsonl", rows)
-    with pytest.raises(BadSetting, match=said):
+    with pytest.raises(ConfigError, match=said):
         sft(data, base, out, quick(overrides=overrides), overwrite=True)
     assert files(out) == before and not (out / "checkpoints").exists()
 
@@ -66,7 +66,7 @@ def test_what_cannot_begin_leaves_the_earlier_model(
 def test_a_run_that_was_stopped_survives_one_that_cannot_begin(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d"), tmp_path / "out"
     sft(data, base, out, quick(), watch=Seen(stop_after=2))
-    with pytest.raises(BadSetting, match="cannot begin"):
+    with pytest.raises(ConfigError, match="cannot begin"):
         sft(data, base, out, quick(overrides=WRONG), overwrite=True)
     assert sft(data, base, out, quick()).resumed_from == 2
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.train.examples import BadRow, conversations
 from ludus.train.rows import DataSet, open_data
 from train.lessons import TOOLS, call, dpo_row, sft_data, sft_row, talk, write
@@ -88,14 +88,14 @@ def test_what_is_no_data_set_is_one_line(
     Path("empty").mkdir()
     write(Path("played/episodes.jsonl"), [])
     write(Path("broken/dataset_dict.json"), [{"splits": ["train"]}])
-    with pytest.raises(BadSetting, match=said) as raised:
+    with pytest.raises(ConfigError, match=said) as raised:
         open_data(name)
     assert "\n" not in str(raised.value)
 
 
 def test_a_dot_in_its_name_makes_a_data_set_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(BadSetting, match=r"the data set org/rows\.v1 on the Hub cannot be read"):
+    with pytest.raises(ConfigError, match=r"the data set org/rows\.v1 on the Hub cannot be read"):
         open_data("org/rows.v1")
 
 
@@ -141,7 +141,7 @@ def test_a_row_that_is_none_says_what_is_wrong(row: Any, said: str) -> None:
 
 
 def test_rows_of_the_other_kind_name_the_other_command() -> None:
-    with pytest.raises(BadSetting, match="`ludus train dpo`"):
+    with pytest.raises(ConfigError, match="`ludus train dpo`"):
         conversations(dpo_row(1), "sft")
-    with pytest.raises(BadSetting, match="`ludus train sft`"):
+    with pytest.raises(ConfigError, match="`ludus train sft`"):
         conversations(sft_row(1), "dpo")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.train.settings import Lora, Settings, learning_rate_of, overrides_of, settled
 
 SMALL, LARGE = 135_000_000, 7_000_000_000
@@ -44,14 +44,14 @@ def test_more_tasks_in_a_step_allow_a_small_model_a_higher_rate() -> None:
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadSetting, match=said.replace("?", r"\?")):
+    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
         Settings(**asked)
 
 
 def test_an_adapter_without_layers_or_rank_is_refused() -> None:
     wrong: list[dict[str, Any]] = [{"rank": 0}, {"dropout": 1.0}, {"targets": ()}, {"alpha": 0}]
     for asked in wrong:
-        with pytest.raises(BadSetting, match="--lora"):
+        with pytest.raises(ConfigError, match="--lora"):
             Lora(**asked)
 
 
@@ -61,11 +61,11 @@ def test_an_adapter_is_scaled_by_twice_its_rank() -> None:
 
 
 def test_what_the_other_method_has_is_refused() -> None:
-    with pytest.raises(BadSetting, match="--packing is for SFT"):
+    with pytest.raises(ConfigError, match="--packing is for SFT"):
         settled(Settings(packing=True), "dpo")
-    with pytest.raises(BadSetting, match="--compile is for SFT"):
+    with pytest.raises(ConfigError, match="--compile is for SFT"):
         settled(Settings(compile=True), "dpo")
-    with pytest.raises(BadSetting, match="--beta is for DPO"):
+    with pytest.raises(ConfigError, match="--beta is for DPO"):
         settled(Settings(beta=0.1), "sft")
 
 
@@ -84,5 +84,5 @@ def test_assignments_are_read_by_name() -> None:
 
 @pytest.mark.parametrize("text", ["optim", "=1", "optim=a optim=b"])
 def test_what_is_no_assignment_is_refused(text: str) -> None:
-    with pytest.raises(BadSetting, match="--set"):
+    with pytest.raises(ConfigError, match="--set"):
         overrides_of(text.split())

@@ -8,7 +8,7 @@ import pytest
 from policy.models import saved
 from students import student
 
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 from ludus.train import Lora, sft
 from train.lessons import Seen, curve, quick, same, sft_data, sft_row, write
 
@@ -163,7 +163,7 @@ def test_rows_that_cannot_be_learned_from_stop_it_unless_they_may_go(
 ) -> None:
     silent = {"messages": [{"role": "user", "content": "Anybody?"}]}
     data = write(tmp_path / "rows.jsonl", [sft_row(1), silent, sft_row(2)])
-    with pytest.raises(BadSetting, match=r"1 of 3 rows hold no word .*rows\.jsonl:2"):
+    with pytest.raises(ConfigError, match=r"1 of 3 rows hold no word .*rows\.jsonl:2"):
         sft(data, base, tmp_path / "out", quick())
     sft(data, base, tmp_path / "out", quick(drop=True))
     told = json.loads((tmp_path / "out" / "training.json").read_text())["data"]
@@ -200,7 +200,7 @@ def test_what_cannot_be_trained_is_one_line(
     tmp_path: Path, base: str, rows: Any, more: dict[str, Any], said: str
 ) -> None:
     data = write(tmp_path / "rows.jsonl", rows)
-    with pytest.raises(BadSetting, match=said) as raised:
+    with pytest.raises(ConfigError, match=said) as raised:
         sft(data, base, tmp_path / "out", quick(**more))
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()

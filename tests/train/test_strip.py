@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.train.marks import Marked, check_batch
-from ludus.train.strip import STEP, Strip
+from ludus.train.strip import LENGTH_MULTIPLE, Strip
 from ludus.train.tokens import NO_LOSS
 
 SIZES = st.lists(st.integers(1, 300), min_size=1, max_size=12)
@@ -45,7 +45,7 @@ def test_any_batch_of_the_rows_has_the_same_shape(sizes: list[int], batch: int) 
         assert (made["labels"][made["attention_mask"] == 0] == NO_LOSS).all()
         starts = np.unique(bounds[:-1][np.diff(bounds) > 0])
         assert (np.flatnonzero(made["position_ids"][0].numpy() == 0) == starts).all()
-    assert len(shapes) == 1 and strip.tokens % STEP == 0
+    assert len(shapes) == 1 and strip.tokens % LENGTH_MULTIPLE == 0
 
 
 def test_the_first_batch_is_checked_row_by_row_in_a_strip_too() -> None:

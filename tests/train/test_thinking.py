@@ -12,7 +12,7 @@ from policy.models import saved
 from students import of_family
 
 from ludus import episodes
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import load
 from ludus.policy.templates import render
@@ -89,7 +89,7 @@ def test_rows_with_thoughts_are_refused_where_none_are_asked_for(
     row["chosen"][0]["reasoning_content"] = "Hm."
     write(tmp_path / "data" / "train.jsonl", [PLAYED if kind == "sft" else row])
     train = sft if kind == "sft" else dpo
-    with pytest.raises(BadSetting, match=r"reasoning_content.*--no-reasoning") as refused:
+    with pytest.raises(ConfigError, match=r"reasoning_content.*--no-reasoning") as refused:
         train(tmp_path / "data", base, tmp_path / "out", quick(chat_template_kwargs=OFF))
     assert "\n" not in str(refused.value)
 
@@ -99,9 +99,9 @@ def test_a_template_without_the_switch_is_refused_before_anything_is_written(
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen2_5"))
     data = sft_data(tmp_path / "data", rows=2)
-    with pytest.raises(BadSetting, match="'enable_thinking'"):
+    with pytest.raises(ConfigError, match="'enable_thinking'"):
         sft(data, str(model), tmp_path / "out", quick(chat_template_kwargs=OFF))
-    with pytest.raises(BadSetting, match="'enable_thinking'"):
+    with pytest.raises(ConfigError, match="'enable_thinking'"):
         grpo(PICK, str(model), tmp_path / "out", tried(chat_template_kwargs=OFF))
     assert not (tmp_path / "out").exists()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from students import CHATML, student
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.dialect import dialect_of
 from ludus.train import tokens
 from ludus.train.faithful import check_rows
@@ -65,7 +65,7 @@ def test_a_bad_row_is_told_by_its_place_from_another_process_too(
     monkeypatch.setattr(tokens, "_BATCH", 2)
     monkeypatch.setattr(tokens, "_MANY", 2)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    with pytest.raises(BadSetting, match=r"rows\.jsonl:7 has no messages in `messages`\.$"):
+    with pytest.raises(ConfigError, match=r"rows\.jsonl:7 has no messages in `messages`\.$"):
         made(tmp_path, [*map(sft_row, range(6)), {"messages": []}])
 
 
@@ -77,7 +77,7 @@ def test_only_so_many_rows_are_read_as_are_asked_for(tmp_path: Path) -> None:
 
 def test_rows_without_a_word_of_the_assistant_are_refused_with_their_place(tmp_path: Path) -> None:
     silent = {"messages": talk(1)[:1]}
-    with pytest.raises(BadSetting, match=r"1 of 3 rows hold no word .*rows\.jsonl:2"):
+    with pytest.raises(ConfigError, match=r"1 of 3 rows hold no word .*rows\.jsonl:2"):
         checked(tmp_path, [sft_row(1), silent, sft_row(2)], 2000)
 
 
@@ -92,7 +92,9 @@ def test_rows_that_the_template_refuses_are_refused_with_its_words(tmp_path: Pat
     assert len(found.load()) + len(found.refused) == 2
     number, why = found.refused[-1]
     shape = shape_of(found.load(), "sft")
-    with pytest.raises(BadSetting, match=r"cannot be shown to this model; the first is .*: the te"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be shown to this model; the first is .*: the te"
+    ):
         refuse(find(found, shape, 2000), split, context=None)
     assert number == 2 and "refuses" in why
 
@@ -100,13 +102,13 @@ def test_rows_that_the_template_refuses_are_refused_with_its_words(tmp_path: Pat
 def test_rows_whose_answer_is_cut_off_name_the_length_that_keeps_them(tmp_path: Path) -> None:
     found = made(tmp_path, [sft_row(1)])[0].load()
     whole = len(found[0]["input_ids"])
-    with pytest.raises(BadSetting, match=rf"1 of 1 rows lose all .* --max-length {whole} keeps"):
+    with pytest.raises(ConfigError, match=rf"1 of 1 rows lose all .* --max-length {whole} keeps"):
         checked(tmp_path, [sft_row(1)], 20)
 
 
 def test_a_pair_of_which_one_side_is_cut_off_is_refused(tmp_path: Path) -> None:
     checked(tmp_path, [dpo_row(1)], 2000, "dpo")
-    with pytest.raises(BadSetting, match="1 of 1 rows lose all"):
+    with pytest.raises(ConfigError, match="1 of 1 rows lose all"):
         checked(tmp_path, [dpo_row(1)], 20, "dpo")
 
 
@@ -126,7 +128,7 @@ def test_a_length_is_measured_and_never_beyond_what_the_model_reads(tmp_path: Pa
     assert wanted_length(shape, asked=None, context=None) == longest
     assert wanted_length(shape, asked=None, context=64) == 64
     assert wanted_length(shape, asked=100, context=2048) == 100
-    with pytest.raises(BadSetting, match="--max-length 100 is more than this model reads: 64"):
+    with pytest.raises(ConfigError, match="--max-length 100 is more than this model reads: 64"):
         wanted_length(shape, asked=100, context=64)
 
 
@@ -144,5 +146,5 @@ def test_what_a_template_loses_is_found_out_on_the_rows(
 ) -> None:
     split = Lines(write(tmp_path / "rows.jsonl", [{"messages": talk(1)[:1]}, row]))
     check_rows(split, student(), dialect_of(student()).template, "sft")
-    with pytest.raises(BadSetting, match=rf"rows\.jsonl:2: the chat template loses {said}"):
+    with pytest.raises(ConfigError, match=rf"rows\.jsonl:2: the chat template loses {said}"):
         check_rows(split, student(), template, "sft")

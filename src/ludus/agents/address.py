@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.protocol.loopback import is_loopback
 
 _ADVICE = "Give one like http://localhost:8000/v1."
@@ -20,9 +20,9 @@ def base_url(endpoint: str) -> str:
     endpoint = endpoint.strip()
     parts = _split(endpoint)
     if parts.username is not None or parts.password is not None or "@" in parts.netloc:
-        raise BadSetting(f"An endpoint holds no credentials; a key has its own setting. {_ADVICE}")
+        raise ConfigError(f"An endpoint holds no credentials; a key has its own setting. {_ADVICE}")
     if parts.query or parts.fragment or endpoint[-1] in "?#":
-        raise BadSetting(f"An endpoint has no query (?) and no fragment (#). {_ADVICE}")
+        raise ConfigError(f"An endpoint has no query (?) and no fragment (#). {_ADVICE}")
     path = parts.path.rstrip("/") or "/v1"
     return f"{parts.scheme}://{parts.netloc}{path}"
 
@@ -36,7 +36,9 @@ def _split(endpoint: str) -> SplitResult:
     odd = not endpoint.isprintable() or " " in endpoint
     if parts.scheme not in ("http", "https") or not host or odd:
         shown = "" if any(mark in endpoint for mark in "@?#") else f" {endpoint!r}"
-        raise BadSetting(f"The endpoint{shown} is no address of the form http(s)://HOST. {_ADVICE}")
+        raise ConfigError(
+            f"The endpoint{shown} is no address of the form http(s)://HOST. {_ADVICE}"
+        )
     return parts
 
 

@@ -34,12 +34,12 @@ class Memory:
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Message, Blocks]] = {}
 
-    def keep(self, place: int, message: Message, blocks: Blocks) -> None:
-        self._kept[place] = (message, blocks)
+    def keep(self, index: int, message: Message, blocks: Blocks) -> None:
+        self._kept[index] = (message, blocks)
 
-    def blocks(self, place: int, message: Message) -> Blocks | None:
+    def blocks(self, index: int, message: Message) -> Blocks | None:
         """What this message was made of, if it still is what was replied."""
-        kept, blocks = self._kept.get(place, (None, None))
+        kept, blocks = self._kept.get(index, (None, None))
         return blocks if kept is message or kept == message else None
 
 

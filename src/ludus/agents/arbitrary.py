@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.agents.agent import Agent, Player, Reply, Situation
-from ludus.data.messages import Message, calling
+from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall, ToolSpec
 
 _WORDS = ("apple", "river", "seven", "stone", "crane", "light", "north", "table")
@@ -30,7 +30,11 @@ class _RandomPlayer(Player):
         self._chance = chance
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        return Reply(calling(arbitrary_call(self._tools, self._chance), at=len(messages)))
+        return Reply(
+            build_tool_call_message(
+                arbitrary_call(self._tools, self._chance), position=len(messages)
+            )
+        )
 
 
 def arbitrary_call(tools: Sequence[ToolSpec], chance: random.Random) -> ToolCall:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic_core import from_json
 
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 
 def request_id(method: str, url: str, body: JsonObject, sample: int) -> str:
@@ -36,7 +36,7 @@ class Cache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadSetting(
+            raise ConfigError(
                 f"{self.folder} cannot hold cached replies: {error.strerror}. Name another folder."
             ) from None
 

@@ -18,7 +18,7 @@ from ludus.agents.typed_call import (
     required,
     usage,
 )
-from ludus.data.messages import Message, calling
+from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import JsonObject, ToolCall, ToolSpec
 from ludus.errors import ProviderRefuses
 
@@ -75,7 +75,7 @@ class _HumanPlayer(Player):
             except NoCall as reason:
                 self._say(str(reason))
             else:
-                return Reply(calling(call, at=len(messages)))
+                return Reply(build_tool_call_message(call, position=len(messages)))
 
     async def close(self) -> None:
         self._look()

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from dotenv import dotenv_values, find_dotenv
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 _VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _SHARED = "API_KEY"
@@ -28,9 +28,9 @@ class Key:
         """The variable that it came from, for messages."""
         self._secret = secret.strip()
         if not self._secret or not self._secret.isprintable() or " " in self._secret:
-            raise BadSetting(f"{source} holds no usable key: it is empty or has blanks inside.")
+            raise ConfigError(f"{source} holds no usable key: it is empty or has blanks inside.")
         if not self._secret.isascii():
-            raise BadSetting(f"{source} holds no usable key: it has characters outside ASCII.")
+            raise ConfigError(f"{source} holds no usable key: it has characters outside ASCII.")
 
     def reveal(self) -> str:
         return self._secret
@@ -85,7 +85,7 @@ def find_key(
                 return Key(secret, name)
     if for_endpoint and not variable:
         return None
-    raise BadSetting(
+    raise ConfigError(
         f"No key for {provider}: {names[0]} is neither set in the environment nor in a .env file "
         "of this folder or one above it. Set it in one of the two."
     )
@@ -99,4 +99,4 @@ def _dotenv() -> Mapping[str, str | None]:
         # Taken as it stands: a "$" in a key is a "$".
         return dotenv_values(path, interpolate=False, encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
-        raise BadSetting(f"{path} cannot be read: {error}. Mend or remove it.") from None
+        raise ConfigError(f"{path} cannot be read: {error}. Mend or remove it.") from None

@@ -13,7 +13,7 @@ from ludus.agents.openai_wire import read_reply, write_messages
 from ludus.agents.remote import RemoteAgent, stopped
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, RequestRefused
+from ludus.errors import ConfigError, RequestRefused
 
 Post = Callable[[JsonObject], Awaitable[Reply]]
 
@@ -43,7 +43,7 @@ class OpenAIAgent(RemoteAgent):
         super().__init__(model, **settings)
         if chat_template_kwargs:
             if _TEMPLATE_KWARGS in self._settings.get("extra", {}):
-                raise BadSetting(f"{_TEMPLATE_KWARGS} is given twice. Leave it out of --extra.")
+                raise ConfigError(f"{_TEMPLATE_KWARGS} is given twice. Leave it out of --extra.")
             self._settings[_TEMPLATE_KWARGS] = dict(chat_template_kwargs)
         # OpenAI's newer models refuse the old name, many other servers do not know the new one.
         self._limit = _OLD_LIMIT if self.endpoint else _NEW_LIMIT
@@ -103,7 +103,7 @@ class OpenAIAgent(RemoteAgent):
 class _OpenAIPlayer(Player):
     def __init__(self, agent: OpenAIAgent, situation: Situation) -> None:
         self._agent = agent
-        self._tools = [tool.as_openai() for tool in situation.tools]
+        self._tools = [tool.to_openai() for tool in situation.tools]
         self._member = situation.member
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:

@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Any
 
 from ludus.agents.agent import Agent, Player, Reply, Situation
-from ludus.data.messages import Message, calling
+from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall
-from ludus.environment.contract import Contract
-from ludus.environment.faults import blamed, told_with_location
-from ludus.environment.host import Host
-from ludus.environment.registry import find, is_url
-from ludus.errors import BadEnvironment, BadSetting, EnvironmentNotFound
+from ludus.environment.contract import EnvSpec
+from ludus.environment.faults import to_wire_error, raise_with_location
+from ludus.environment.host import EnvironmentRunner
+from ludus.environment.registry import find_environment, is_url
+from ludus.errors import BadEnvironment, ConfigError, EnvironmentNotFound
 from ludus.protocol.frames import action_payload
 
 
@@ -41,17 +41,17 @@ class OracleAgent(Agent):
 
 
 @lru_cache(maxsize=256)
-def _solved(spec: str) -> Contract:
+def _solved(spec: str) -> EnvSpec:
     """The environment on this machine, if it has a solution."""
     advice = "Choose who plays instead: --provider openai, anthropic, hf, random or human."
     if is_url(spec):
-        raise BadSetting(f"{spec} does not say which environment it serves. {advice}")
+        raise ConfigError(f"{spec} does not say which environment it serves. {advice}")
     try:
-        contract = find(spec)
+        contract = find_environment(spec)
     except EnvironmentNotFound as error:
-        raise BadSetting(f"The oracle plays what is installed here. {error} {advice}") from None
+        raise ConfigError(f"The oracle plays what is installed here. {error} {advice}") from None
     if not Shadow.known_to(contract):
-        raise BadSetting(f"{spec} has no oracle. {advice}")
+        raise ConfigError(f"{spec} has no oracle. {advice}")
     return contract
 
 
@@ -61,7 +61,7 @@ class _OraclePlayer(Player):
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         call = await self._shadow.act()
-        return Reply(calling(call, at=len(messages)))
+        return Reply(build_tool_call_message(call, position=len(messages)))
 
     async def close(self) -> None:
         await self._shadow.close()
@@ -70,33 +70,33 @@ class _OraclePlayer(Player):
 class Shadow:
     """A copy of the environment that is played by its own oracle."""
 
-    def __init__(self, contract: Contract) -> None:
+    def __init__(self, contract: EnvSpec) -> None:
         self._contract = contract
-        self._host: Host | None = None
+        self._host: EnvironmentRunner | None = None
 
     @staticmethod
-    def known_to(contract: Contract) -> bool:
+    def known_to(contract: EnvSpec) -> bool:
         """Whether the environment has a solution of its own."""
         oracle = getattr(contract.cls, "oracle", None)
         return oracle is not None and oracle.__module__ != "ludus.environment.base"
 
     async def reset(self, task: Mapping[str, Any]) -> None:
         """Begin the same episode as the real one; the task must hold a seed."""
-        with told_with_location():
+        with raise_with_location():
             if self._host is None:
-                self._host = Host(self._contract)
+                self._host = EnvironmentRunner(self._contract)
                 await self._host.start()
             await self._host.reset(task)
 
     async def act(self) -> ToolCall | None:
         """The next call, or None when nothing is left to do."""
-        if self._host is None or not self._host.playing:
+        if self._host is None or not self._host.episode_active:
             return None
-        with told_with_location():
+        with raise_with_location():
             try:
-                action = await self._host.ask("oracle")
+                action = await self._host.call_method("oracle")
             except Exception as error:
-                raise blamed(error, self._contract.cls) from error
+                raise to_wire_error(error, self._contract.cls) from error
             if action is None:
                 return None
             call = await self._as_call(action)
@@ -114,5 +114,5 @@ class Shadow:
         assert self._host is not None
         tools = await self._host.tools()
         if len(tools) != 1:
-            raise BadEnvironment(f"{self._contract.spec}: oracle() must name a tool: ToolCall(…).")
+            raise BadEnvironment(f"{self._contract.id}: oracle() must name a tool: ToolCall(…).")
         return ToolCall(name=tools[0].name, arguments=action_payload(action))

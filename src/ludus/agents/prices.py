@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ludus.data.episode import Usage
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 Price = Callable[[Usage], float | None]
 
@@ -79,11 +79,11 @@ def _read(path: Path) -> dict[str, Rate]:
     try:
         return _FILE.validate_json(path.read_bytes())
     except OSError as error:
-        raise BadSetting(f"The price file {path} cannot be read: {error.strerror}.") from None
+        raise ConfigError(f"The price file {path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = " -> ".join(str(step) for step in first["loc"]) or "the file itself"
-        raise BadSetting(
+        raise ConfigError(
             f"The price file {path} is wrong at {where}: {first['msg']}. "
             'An entry looks like {"MODEL": {"input": 0.15, "output": 0.6}}, in dollars for a '
             "million tokens."

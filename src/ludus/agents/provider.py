@@ -25,7 +25,7 @@ from ludus.agents.complaint import Complaints
 from ludus.agents.keys import Key
 from ludus.agents.throttle import Throttle
 from ludus.data.tools import JsonObject
-from ludus.errors import BadReply, BadSetting, ModelTimeout, ModelUnreachable
+from ludus.errors import BadReply, ConfigError, ModelTimeout, ModelUnreachable
 
 T = TypeVar("T")
 Read = Callable[[JsonObject, bool], T]
@@ -68,7 +68,7 @@ class Provider:
         cache: Cache | None = None,
     ) -> None:
         if call_timeout <= 0 or retries < 0:
-            raise BadSetting(
+            raise ConfigError(
                 f"A call_timeout of {call_timeout} s with {retries} retries cannot be: give more "
                 "than 0 seconds, and 0 retries or more."
             )

@@ -22,7 +22,7 @@ from ludus.agents.provider import Backoff, Provider
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, RequestRefused
+from ludus.errors import ConfigError, RequestRefused
 
 _RESERVED = frozenset({"model", "messages", "tools", "stream"})
 
@@ -145,7 +145,7 @@ def _settings(temperature: float | None, extra: Mapping[str, Any] | None) -> Jso
     settings: JsonObject = {}
     if temperature is not None:
         if not math.isfinite(temperature) or temperature < 0:
-            raise BadSetting(f"A temperature of {temperature} cannot be; give 0 or more.")
+            raise ConfigError(f"A temperature of {temperature} cannot be; give 0 or more.")
         settings["temperature"] = temperature
     if extra:
         settings["extra"] = _checked(dict(extra))
@@ -154,9 +154,9 @@ def _settings(temperature: float | None, extra: Mapping[str, Any] | None) -> Jso
 
 def _checked(extra: JsonObject) -> JsonObject:
     if taken := sorted(_RESERVED & set(extra)):
-        raise BadSetting(f"The extra field {taken[0]!r} is not free: Ludus sets it itself.")
+        raise ConfigError(f"The extra field {taken[0]!r} is not free: Ludus sets it itself.")
     try:
         copied: JsonObject = json.loads(json.dumps(extra, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise BadSetting(f"The extra fields cannot be sent as JSON: {error}.") from None
+        raise ConfigError(f"The extra fields cannot be sent as JSON: {error}.") from None
     return copied

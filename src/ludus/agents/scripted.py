@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ludus.agents.agent import Agent, Player, Reply, Situation
-from ludus.data.messages import Message, calling
+from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall
 
 Line = Reply | ToolCall | Sequence[ToolCall] | str | Exception
@@ -39,4 +39,4 @@ class _Actor(Player):
         if isinstance(line, str):
             return Reply(Message(role="assistant", content=line))
         calls = [line] if isinstance(line, ToolCall) else line
-        return Reply(calling(*calls, at=len(messages)))
+        return Reply(build_tool_call_message(*calls, position=len(messages)))

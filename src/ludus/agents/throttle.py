@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 
 class Clock(Protocol):
@@ -36,7 +36,7 @@ class Throttle:
 
     def __init__(self, ceiling: int, *, clock: Clock | None = None) -> None:
         if ceiling < 1:
-            raise BadSetting(f"{ceiling} calls at once is not possible; give at least 1.")
+            raise ConfigError(f"{ceiling} calls at once is not possible; give at least 1.")
         self.ceiling = ceiling
         self.under_way = 0
         self._level = float(ceiling)
@@ -63,7 +63,7 @@ class Throttle:
         """Let nobody begin a call before then. A shorter pause does not end a longer one."""
         self._resumes_at = max(self._resumes_at, self._now() + seconds)
 
-    async def _take(self) -> int:
+    async def _acquire(self) -> int:
         if not self._waiting and self._open():
             self.under_way += 1
         else:
@@ -156,7 +156,7 @@ class Slot:
         self._throttle._fall(self._epoch)
 
     async def __aenter__(self) -> Slot:
-        self._epoch = await self._throttle._take()
+        self._epoch = await self._throttle._acquire()
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.data.tools import JsonObject, ToolSpec, coerce
+from ludus.data.tools import JsonObject, ToolSpec, coerce_arguments
 from ludus.errors import did_you_mean
 
 _KINDS = {
@@ -77,7 +77,7 @@ def parse_value(tool: ToolSpec, name: str, text: str) -> Any:
     from jsonschema import Draft202012Validator
 
     schema = parameters(tool)[name]
-    value: Any = coerce({name: text}, {"properties": {name: schema}})[name]
+    value: Any = coerce_arguments({name: text}, {"properties": {name: schema}})[name]
     if "boolean" in _kinds(schema) and isinstance(value, str):
         value = _YES_AND_NO.get(value.lower(), value)
     whole = {**schema, "$defs": tool.input_schema.get("$defs", {})}

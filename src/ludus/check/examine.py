@@ -20,11 +20,11 @@ from ludus.check.player import EpisodeBroke, Player, Transcript, Turns
 from ludus.check.report import Finding, Report
 from ludus.check.visibility import describe_visibility
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
-from ludus.client.remote import fetch_json
+from ludus.client.remote import fetch_json_object
 from ludus.client.session import Session
-from ludus.client.socket import Socket
-from ludus.environment.contract import Contract
-from ludus.environment.registry import find, is_url
+from ludus.client.socket import WebSocketClient
+from ludus.environment.contract import EnvSpec
+from ludus.environment.registry import find_environment, is_url
 from ludus.errors import (
     BadEnvironment,
     ExecutionFailed,
@@ -122,7 +122,7 @@ class _Patient:
     def __init__(
         self,
         endpoint: Endpoint,
-        contract: Contract | None,
+        contract: EnvSpec | None,
         schemas: dict[str, Any],
         *,
         seeds: int,
@@ -139,16 +139,16 @@ class _Patient:
     async def admit(cls, spec: str, *, seeds: int, sessions: int, token: str | None) -> _Patient:
         endpoint = connect(spec, token=token)
         if isinstance(endpoint, LocalEndpoint):
-            contract: Contract | None = endpoint.contract
+            contract: EnvSpec | None = endpoint.env_spec
             assert contract is not None
             schemas = {
                 "observation": contract.observation.model_json_schema(),
                 "reset_observation": contract.reset_observation.model_json_schema(),
             }
         else:
-            server = Socket(spec, token=token)
-            schemas = await fetch_json(server, "/schema")
-            contract = _same_here((await fetch_json(server, "/metadata")).get("name"))
+            server = WebSocketClient(spec, token=token)
+            schemas = await fetch_json_object(server, "/schema")
+            contract = _same_here((await fetch_json_object(server, "/metadata")).get("name"))
         return cls(endpoint, contract, schemas, seeds=seeds, sessions=sessions)
 
     def checks(self) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
@@ -290,10 +290,10 @@ class _Patient:
             yield Player(self._contract), session
 
 
-def _same_here(name: Any) -> Contract | None:
+def _same_here(name: Any) -> EnvSpec | None:
     """The environment of that name on this machine, whose oracle can then play the server's."""
     try:
-        return find(name) if isinstance(name, str) and not is_url(name) else None
+        return find_environment(name) if isinstance(name, str) and not is_url(name) else None
     except LudusError:
         return None
 

@@ -17,10 +17,10 @@ from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.oracle import OracleAgent, Shadow
 from ludus.check.advice import MOVE
 from ludus.client.session import Session, StepResult
-from ludus.environment.contract import Contract
+from ludus.environment.contract import EnvSpec
 from ludus.errors import BadEnvironment, LudusError
 from ludus.protocol.frames import action_payload
-from ludus.rollout import Assignment, Limits, play
+from ludus.rollout import Assignment, EpisodeLimits, run_episode
 
 MAX_STEPS = 100
 """Where an episode is cut off that does not end by itself."""
@@ -104,10 +104,10 @@ class Witness(Session):
 class Player:
     """Plays one episode at a time on a session."""
 
-    def __init__(self, contract: Contract | None) -> None:
+    def __init__(self, contract: EnvSpec | None) -> None:
         self.is_oracle = contract is not None and Shadow.known_to(contract)
         self._agent: Agent = OracleAgent() if self.is_oracle else RandomAgent()
-        self._spec = contract.spec if contract is not None else "unknown"
+        self._spec = contract.id if contract is not None else "unknown"
 
     async def play(
         self, session: Session, seed: int, *, chance: int | None = None, turn: Turn | None = None
@@ -116,10 +116,12 @@ class Player:
         witness = Witness(session, turn)
         dice = seed if chance is None else chance
         assignment = Assignment("check", self._spec, {"seed": seed}, dice)
-        episode = await play(witness, self._agent, assignment, limits=Limits(max_turns=MAX_STEPS))
+        episode = await run_episode(
+            witness, self._agent, assignment, limits=EpisodeLimits(max_turns=MAX_STEPS)
+        )
         # A reward that is no number is for a check of its own to complain of.
         if episode.error is not None and episode.error.kind != BadEnvironment.__name__:
-            raise EpisodeBroke(episode.error.words)
+            raise EpisodeBroke(episode.error.text)
         if self.is_oracle and not witness.seen.actions and not witness.seen.done:
             raise EpisodeBroke(f"oracle() made no move on seed {seed}: it returned None.", MOVE)
         return witness.seen

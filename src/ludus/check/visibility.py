@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from ludus.check.player import Transcript
-from ludus.data.content import plain
-from ludus.protocol.render import view
+from ludus.data.content import content_text
+from ludus.protocol.render import build_view
 
 MAX_LINES, MAX_CHARACTERS = 12, 800
 """Of the first observation, as the report quotes it."""
@@ -18,7 +18,7 @@ async def describe_visibility(playing: Awaitable[Transcript]) -> str:
     shown: dict[str, str] = {}
     hidden: dict[str, str] = {}
     for result in episode.results:
-        seen = view(result.observation)
+        seen = build_view(result.observation)
         images = {name.partition(".")[0] for name, _ in seen.images}
         shown |= {name: f"{name} (image)" if name in images else name for name in seen.shown}
         hidden |= seen.hidden
@@ -26,7 +26,7 @@ async def describe_visibility(playing: Awaitable[Transcript]) -> str:
     secret = [f"{name} ({reason})" for name, reason in hidden.items() if name not in shown]
     if secret:
         lines.append(f"not shown: {', '.join(secret)}")
-    if episode.results and (words := plain(episode.results[0].content)):
+    if episode.results and (words := content_text(episode.results[0].content)):
         lines.append("first observation:")
         lines += [f"  {line}" for line in _excerpt(words)]
     return "\n".join(lines)

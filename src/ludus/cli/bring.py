@@ -65,13 +65,13 @@ def bring(
 @contextmanager
 def _folder(out: Path | None, name: str) -> Iterator[Path]:
     """The folder that was named, or a new one below runs/, which goes if nothing comes into it."""
-    from ludus.data.run import beside
+    from ludus.data.run import create_unused_dir
 
     if out is not None:
         yield out
         return
     root = Path("runs")
-    new, folder = not root.exists(), beside(root / name)
+    new, folder = not root.exists(), create_unused_dir(root / name)
     try:
         yield folder
     finally:

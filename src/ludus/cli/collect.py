@@ -15,12 +15,12 @@ from ludus.cli import arguments as given
 from ludus.cli.arguments import at_home, json_object, task_arguments, template_kwargs
 from ludus.cli.figures import seconds_of
 from ludus.cli.typed import as_typed
-from ludus.errors import BadSetting, LudusError
+from ludus.errors import ConfigError, LudusError
 
 if TYPE_CHECKING:
     from ludus.agents.agent import Agent
     from ludus.cli.progress import Display
-    from ludus.rollout import Job, Outcome
+    from ludus.rollout import CollectConfig, CollectResult
 
 _CALL_TIMEOUT, _RETRIES = "5m", 8
 _IN_PROCESS = ("oracle", "random", "human", "hf")
@@ -134,9 +134,9 @@ def collect(
     from ludus.cli.debugging import environment_faults
     from ludus.cli.progress import display
     from ludus.policy.choose import Choice, choose
-    from ludus.rollout import SYSTEM_PROMPT, Job, Limits, read_tasks
+    from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
     from ludus.rollout.budget import Budget
-    from ludus.rollout.tuning import HANG_WARNING, Tuning
+    from ludus.rollout.tuning import STALL_WARNING_S, RolloutOptions
 
     if push_to_hub is not None:
         from ludus.publish.hub import check_login, check_repo_id
@@ -162,7 +162,7 @@ def collect(
     )
     _refuse_patience(agent.provider, call_timeout, retries)
     person = agent.provider == "human"
-    job = Job(
+    job = CollectConfig(
         environment=environment,
         episodes=num_episodes or (0 if tasks is not None else 10),
         task=task_arguments(task, dataset_config),
@@ -170,7 +170,7 @@ def collect(
         group_size=group_size,
         tasks=read_tasks(tasks) if tasks is not None else (),
         system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
-        limits=Limits(
+        limits=EpisodeLimits(
             max_turns=max_turns,
             max_tokens=max_tokens if model is not None else None,
             max_episode_tokens=max_episode_tokens,
@@ -191,10 +191,10 @@ def collect(
             token=token,
             resume=resume,
             retry_broken=retry_broken,
-            tuning=Tuning(
+            tuning=RolloutOptions(
                 concurrency=1 if person else concurrency,
-                attempts=attempts,
-                hang_warning=math.inf if person else HANG_WARNING,
+                max_attempts=attempts,
+                stall_warning=math.inf if person else STALL_WARNING_S,
             ),
             budget=Budget(
                 max_cost=max_cost,
@@ -213,7 +213,7 @@ def _refuse_patience(provider: str, call_timeout: str | None, retries: int | Non
         return
     for option, value in (("--call-timeout", call_timeout), ("--retries", retries)):
         if value is not None:
-            raise BadSetting(
+            raise ConfigError(
                 f"{option} means nothing to {provider!r}, which asks no server. Leave it out; "
                 "--episode-timeout and --attempts are for every provider."
             )
@@ -228,15 +228,15 @@ def _open_repo(repo_id: str | None, private: bool) -> None:
 
 
 def _run(
-    job: Job, agent: Agent, shown: Display, checked: Callable[[], None], **settings: Any
-) -> Outcome:
+    job: CollectConfig, agent: Agent, shown: Display, checked: Callable[[], None], **settings: Any
+) -> CollectResult:
     from ludus.cli.running import Interrupts, run_async
     from ludus.rollout import collect as play_all
 
-    async def main() -> Outcome:
+    async def main() -> CollectResult:
         with Interrupts(shown, checked) as reporter:
             async with agent:
-                return await play_all(job, agent, reporter=reporter, **settings)
+                return await play_all(job, agent, progress=reporter, **settings)
 
     try:
         return run_async(main())
@@ -245,11 +245,11 @@ def _run(
         raise
 
 
-def _tell(outcome: Outcome, faults: Sequence[str], *, as_json: bool) -> None:
+def _tell(outcome: CollectResult, faults: Sequence[str], *, as_json: bool) -> None:
     from ludus.cli.running import EXIT_CODES
 
     if as_json:
-        facts = {"folder": str(outcome.folder), "stopped": outcome.stopped, **outcome.summary}
+        facts = {"folder": str(outcome.folder), "stopped": outcome.stop_reason, **outcome.summary}
         facts["environment_faults"] = list(faults)
         typer.echo(json.dumps({"event": "summary", **facts}, allow_nan=False))
     else:
@@ -257,11 +257,11 @@ def _tell(outcome: Outcome, faults: Sequence[str], *, as_json: bool) -> None:
         from ludus.cli.summary import told
 
         console().print(told(outcome, faults), soft_wrap=True)
-    if outcome.stopped in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[outcome.stopped])
+    if outcome.stop_reason in EXIT_CODES:
+        raise typer.Exit(EXIT_CODES[outcome.stop_reason])
 
 
-def _push(outcome: Outcome, repo_id: str, *, private: bool, as_json: bool) -> None:
+def _push(outcome: CollectResult, repo_id: str, *, private: bool, as_json: bool) -> None:
     from ludus.curate.exporters.openenv import write_records
     from ludus.publish.hub import push_folder
 

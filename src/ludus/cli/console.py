@@ -25,6 +25,6 @@ def complain(message: str) -> None:
     console(stderr=True).print(Text(harmless(message), style="bold red"))
 
 
-def harmless(words: str) -> str:
+def harmless(text: str) -> str:
     """What a model or a server said, without what would steer the terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", words)
+    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)

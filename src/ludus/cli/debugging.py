@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ludus.cli.console import console, harmless
-from ludus.environment.faults import FaultHandler, faults_told_to
+from ludus.environment.faults import FaultHandler, capture_faults
 
 
 @contextmanager
 def environment_faults(*, debug: bool) -> Iterator[list[str]]:
     """The distinct faults that happen in the block; with `debug` tracebacks go to stderr."""
     lines: list[str] = []
-    with faults_told_to(FaultHandler(lines.append)):
+    with capture_faults(FaultHandler(lines.append)):
         if not debug:
             yield lines
             return
-        with faults_told_to(FaultHandler(_print_traceback, tracebacks=True)):
+        with capture_faults(FaultHandler(_print_traceback, tracebacks=True)):
             yield lines
 
 

@@ -27,14 +27,14 @@ def _list() -> None:
     from rich.table import Table
 
     from ludus.cli.console import console
-    from ludus.environment.registry import find, registered
+    from ludus.environment.registry import find_environment, registered_environments
     from ludus.errors import LudusError
 
     table = Table("name", "what it is", "tools", "package", box=None, header_style="bold")
-    for name, point in registered().items():
+    for name, point in registered_environments().items():
         package = point.dist.name if point.dist else "?"
         try:
-            contract = find(name)
+            contract = find_environment(name)
             tools = ", ".join(tool.name for tool in contract.tools or ())
             table.add_row(name, escape(contract.description), tools, package)
         except LudusError as error:
@@ -46,11 +46,11 @@ def _describe(spec: str) -> None:
     import inspect
 
     from ludus.cli.console import console
-    from ludus.environment.registry import find
+    from ludus.environment.registry import find_environment
 
-    contract = find(spec)
+    contract = find_environment(spec)
     out = console()
-    out.print(f"[bold]{contract.spec}[/]\n")
+    out.print(f"[bold]{contract.id}[/]\n")
     words = inspect.getdoc(contract.cls) or contract.description
     out.print(words, markup=False, soft_wrap=True)
     variants = list(getattr(contract.cls, "variants", lambda: ())())

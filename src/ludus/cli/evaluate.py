@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from ludus.evaluate import Candidate, Evaluation
     from ludus.evaluate.table import Sheet
-    from ludus.rollout import Job
-    from ludus.rollout.reporter import Reporter
+    from ludus.rollout import CollectConfig
+    from ludus.rollout.reporter import CollectProgress
 
 _SPACE = 3
 _LABELS = "Candidate"
@@ -115,10 +115,10 @@ def evaluate(
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
     """
     from ludus.evaluate.candidates import Options, candidates_of
-    from ludus.rollout import SYSTEM_PROMPT, Job, Limits, read_tasks
-    from ludus.rollout.tuning import Tuning
+    from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
+    from ludus.rollout.tuning import RolloutOptions
 
-    job = Job(
+    job = CollectConfig(
         environment=environment,
         episodes=num_episodes or (0 if tasks is not None else 50),
         task=task_arguments(task, dataset_config),
@@ -126,7 +126,7 @@ def evaluate(
         group_size=group_size,
         tasks=read_tasks(tasks) if tasks is not None else (),
         system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
-        limits=Limits(
+        limits=EpisodeLimits(
             max_turns=max_turns,
             max_tokens=max_tokens,
             max_episode_tokens=max_episode_tokens,
@@ -152,13 +152,15 @@ def evaluate(
         token=token,
         resume=resume,
         retry_broken=retry_broken,
-        tuning=Tuning(concurrency=concurrency),
+        tuning=RolloutOptions(concurrency=concurrency),
         command=as_typed(),
     )
     _tell(found, as_json=as_json)
 
 
-def _run(job: Job, candidates: list[Candidate], *, as_json: bool, **settings: Any) -> Evaluation:
+def _run(
+    job: CollectConfig, candidates: list[Candidate], *, as_json: bool, **settings: Any
+) -> Evaluation:
     from ludus.cli.progress import display
     from ludus.cli.running import Interrupts, run_async
     from ludus.evaluate import evaluate as play_all
@@ -166,7 +168,7 @@ def _run(job: Job, candidates: list[Candidate], *, as_json: bool, **settings: An
     with display(as_json=as_json) as shown:
 
         @contextmanager
-        def watch(label: str) -> Iterator[Reporter]:
+        def watch(label: str) -> Iterator[CollectProgress]:
             # Anew for each: between two candidates Ctrl-C is what it always is.
             shown.label = label
             with Interrupts(shown, shown.announce) as reporter:

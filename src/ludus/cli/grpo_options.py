@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ludus.cli.train_options import Report, shared_of
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
     from ludus.train.grpo.settings import GrpoSettings
@@ -141,4 +141,4 @@ def grpo_settings_of(
 
 def _refuse_idle(option: str, value: int | None, *, unless: bool, add: str) -> None:
     if value is not None and not unless:
-        raise BadSetting(f"{option} means nothing without {add}. Add that, or leave it away.")
+        raise ConfigError(f"{option} means nothing without {add}. Add that, or leave it away.")

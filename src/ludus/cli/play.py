@@ -50,8 +50,8 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
     from ludus.client.endpoint import connect
     from ludus.data.messages import Message
     from ludus.errors import LudusError, ProviderRefuses
-    from ludus.rollout import Assignment, Limits
-    from ludus.rollout import play as play_episode
+    from ludus.rollout import Assignment, EpisodeLimits
+    from ludus.rollout import run_episode as play_episode
 
     out = console()
 
@@ -67,7 +67,7 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
             session,
             HumanAgent(show=show, say=say),
             Assignment.of(spec, **task),
-            limits=Limits(max_turns=1_000_000),
+            limits=EpisodeLimits(max_turns=1_000_000),
             system_prompt=None,
         )
     if episode.error is not None and episode.error.kind == ProviderRefuses.__name__:

@@ -19,8 +19,8 @@ from ludus.cli.status import (
     time_left,
 )
 from ludus.rollout.collector import Collector
-from ludus.rollout.progress import Progress
-from ludus.rollout.reporter import Reporter
+from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.reporter import CollectProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +29,7 @@ JSON_EVERY_S = 10.0
 """Seconds between two progress events."""
 
 
-class Display(Reporter):
+class Display(CollectProgress):
     """A reporter that shows the phases of a run, one after the other. Use it as a context manager.
 
     `label` says who plays, where several play one after the other.
@@ -40,7 +40,7 @@ class Display(Reporter):
     def __init__(self, status: Status) -> None:
         self._status = status
 
-    def phase(self, progress: Progress) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         self._status.show(PhaseView(progress, self.label))
 
     def checked(self) -> None:
@@ -52,7 +52,7 @@ class Display(Reporter):
 
     def announce(self) -> None:
         """The candidate of this label is about to play."""
-        self._status.show(PhaseView(Progress(f"{self.label} plays", in_log=True)))
+        self._status.show(PhaseView(PhaseProgress(f"{self.label} plays", in_log=True)))
 
     def warn(self, words: str) -> None:
         self._status.say(words, "yellow")
@@ -78,7 +78,7 @@ class JsonDisplay(Display):
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def phase(self, progress: Progress) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         self._collector = None
         if progress.in_log:
             self.event("phase", phase=progress.phase)
@@ -98,7 +98,7 @@ class JsonDisplay(Display):
                 self.report(collector)
 
     def report(self, collector: Collector) -> None:
-        tally = collector.tally
+        tally = collector.stats
         self.event(
             "progress",
             **tally.summary(),
@@ -135,8 +135,8 @@ class CollectorView:
         self._collector, self._label = collector, label
 
     def line(self) -> str:
-        tally = self._collector.tally
-        done = f"{tally.planned - tally.left:,}/{tally.planned:,} episodes"
+        tally = self._collector.stats
+        done = f"{tally.planned - tally.remaining:,}/{tally.planned:,} episodes"
         title = f"{self._label}: {done}" if self._label else done
         trouble = _trouble(self._collector)
         return ", ".join([title, *_figures(self._collector)]) + (f"; {trouble}" if trouble else "")
@@ -145,8 +145,8 @@ class CollectorView:
         from rich.console import Group
         from rich.text import Text
 
-        tally = self._collector.tally
-        done = tally.planned - tally.left
+        tally = self._collector.stats
+        done = tally.planned - tally.remaining
         said = [f"{done:,}/{tally.planned:,}", *_figures(self._collector)]
         lines = [bar_line(self._label, said, total=tally.planned, done=done)]
         if trouble := _trouble(self._collector):
@@ -155,12 +155,12 @@ class CollectorView:
 
 
 def _figures(collector: Collector) -> list[str]:
-    tally = collector.tally
+    tally = collector.stats
     totals, is_local = tally.totals, collector.meter.tokens is not None
     parts = [
         # Beside tokens a second it would be one rate too many.
         "" if is_local else speed(tally.rate),
-        f"reward {totals.mean:.3f}" if totals.mean is not None else "",
+        f"reward {totals.mean_reward:.3f}" if totals.mean_reward is not None else "",
         *_tokens(collector),
         dollars(totals.cost),
         "" if is_local else f"{tally.active} under way",
@@ -172,7 +172,7 @@ def _figures(collector: Collector) -> list[str]:
 
 def _tokens(collector: Collector) -> list[str]:
     """Of a local model those that it has sampled, else what the provider has counted."""
-    meter, totals = collector.meter, collector.tally.totals
+    meter, totals = collector.meter, collector.stats.totals
     if meter.tokens is not None:
         return decoding(meter.tokens, meter.tokens_per_second)
     tokens = totals.prompt_tokens + totals.completion_tokens
@@ -196,20 +196,20 @@ def _trouble(collector: Collector) -> str:
     faults = _faults(collector)
     parts = [f"tried again: {tallied(faults)}"] if faults else []
     level = collector.agent.level
-    if level is not None and level < collector.tuning.concurrency:
+    if level is not None and level < collector.options.concurrency:
         parts.append(f"slowed to {level} calls at once")
     if (pause := collector.agent.pause) > 1:
         parts.append(f"the provider asks to wait {clock(pause)}")
-    if (server := collector.waiting_for) is not None:
+    if (server := collector.unreachable_server) is not None:
         parts.append(f"waiting for {server} to come back")
-    if collector.stopped:
-        parts.append(f"ending: {collector.stopped}")
+    if collector.stop_reason:
+        parts.append(f"ending: {collector.stop_reason}")
     return "; ".join(parts)
 
 
 def _faults(collector: Collector) -> dict[str, int]:
     """By kind: calls that failed and attempts that broke."""
-    return dict(Counter(collector.agent.faults) + collector.tally.faults)
+    return dict(Counter(collector.agent.faults) + collector.stats.faults)
 
 
 def progress(label: str | None = None) -> Display:

@@ -41,10 +41,10 @@ def newest(runs: list[Path]) -> Path:
 
 
 def _runs() -> list[Path]:
-    from ludus.data.run import folders
+    from ludus.data.run import walk_folders
 
     here = sorted(path for path in Path().iterdir() if path.is_dir())
-    found = {path for path in (*folders(_RUNS), *here) if (path / "run.json").is_file()}
+    found = {path for path in (*walk_folders(_RUNS), *here) if (path / "run.json").is_file()}
     return sorted(found)
 
 

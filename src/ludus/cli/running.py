@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ludus.cli.figures import plural
 from ludus.cli.progress import Display
-from ludus.rollout.reporter import Reporter
+from ludus.rollout.reporter import CollectProgress
 
 if TYPE_CHECKING:
     from ludus.rollout.collector import Collector
-    from ludus.rollout.progress import Progress
+    from ludus.rollout.progress import PhaseProgress
 
 Result = TypeVar("Result")
 
@@ -33,7 +33,7 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(work)
 
 
-class Interrupts(Reporter):
+class Interrupts(CollectProgress):
     """Passes everything on to a display, and turns signals into a clean end.
 
     Before the first episode Ctrl-C is what it always is.
@@ -45,7 +45,7 @@ class Interrupts(Reporter):
         self._collector: Collector | None = None
         self._pressed = 0
 
-    def phase(self, progress: Progress) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         self._display.phase(progress)
 
     def checked(self) -> None:
@@ -85,6 +85,6 @@ class Interrupts(Reporter):
 
     def _drain(self, collector: Collector) -> None:
         collector.drain(INTERRUPTED)
-        under_way = collector.tally.active
+        under_way = collector.stats.active
         if under_way:
             self.warn(f"Finishing {plural(under_way, 'episode')}; Ctrl-C again stops at once.")

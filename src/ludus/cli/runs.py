@@ -40,10 +40,12 @@ def runs(
 
 def _found(root: Path) -> list[RunFolder]:
     """Runs of both kinds, the oldest first."""
-    from ludus.data.run import find_runs, folders
+    from ludus.data.run import find_runs, walk_folders
 
-    played = [run for folder in folders(root) if (run := _played_in_training(folder)) is not None]
-    return sorted([*find_runs(root), *played], key=lambda run: (run.about.created_at, run.path))
+    played = [
+        run for folder in walk_folders(root) if (run := _played_in_training(folder)) is not None
+    ]
+    return sorted([*find_runs(root), *played], key=lambda run: (run.metadata.created_at, run.path))
 
 
 def _played_in_training(folder: Path) -> RunFolder | None:
@@ -51,8 +53,8 @@ def _played_in_training(folder: Path) -> RunFolder | None:
     if not ((folder / "training.json").is_file() and (folder / "episodes.jsonl").is_file()):
         return None
 
-    from ludus.data.run import About, RunFolder
-    from ludus.data.settings import digest
+    from ludus.data.run import RunMetadata, RunFolder
+    from ludus.data.settings import config_digest
     from ludus.errors import RunError
     from ludus.train.record import read
 
@@ -62,10 +64,10 @@ def _played_in_training(folder: Path) -> RunFolder | None:
         return None
     if record is None or record.environment is None:
         return None
-    about = About(
+    about = RunMetadata(
         kind=record.kind,
         created_at=record.created_at,
-        digest=digest(record.settings),
+        digest=config_digest(record.settings),
         settings={"environment": record.environment.spec, "agent": {"model": record.model}},
         versions=record.versions,
     )
@@ -73,15 +75,15 @@ def _played_in_training(folder: Path) -> RunFolder | None:
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
-    from ludus.rollout.review import review
+    from ludus.rollout.review import summarize_run
 
-    settings = folder.about.settings
+    settings = folder.metadata.settings
     return {
         "run": str(folder.path),
-        "created_at": folder.about.created_at.isoformat(),
+        "created_at": folder.metadata.created_at.isoformat(),
         "environment": settings.get("environment", ""),
         "agent": settings.get("agent", {}),
-        **review(folder),
+        **summarize_run(folder),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ludus.cli.arguments import at_home
-from ludus.errors import BadSetting, MissingExtra
+from ludus.errors import ConfigError, MissingExtra
 
 
 def serve(
@@ -91,18 +91,18 @@ def serve(
     """
     try:
         from ludus.serve.run import serve as run
-        from ludus.serve.settings import MIB, ServeSettings
+        from ludus.serve.settings import MIB, ServeConfig
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
     from ludus.cli.console import console
-    from ludus.environment.registry import find
+    from ludus.environment.registry import find_environment
 
     token_typed = _is_typed(ctx, "token")
     if token_typed and token_file is not None:
-        raise BadSetting("Give either --token or --token-file, and not both.")
+        raise ConfigError("Give either --token or --token-file, and not both.")
     if max_sessions is None:
-        max_sessions = 1024 if find(spec).concurrent else 1
-    settings = ServeSettings(
+        max_sessions = 1024 if find_environment(spec).concurrent else 1
+    settings = ServeConfig(
         host=host,
         port=port,
         max_sessions=max_sessions,
@@ -136,7 +136,7 @@ def serve(
                 style="yellow",
             )
 
-    run(spec, settings, ready=ready)
+    run(spec, settings, on_ready=ready)
     console().print("Stopped.")
 
 
@@ -152,7 +152,7 @@ def _read_token(file: Path) -> str:
         token = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise BadSetting(f"--token-file {file} cannot be read: {why}.") from None
+        raise ConfigError(f"--token-file {file} cannot be read: {why}.") from None
     if not token or not token.isprintable() or " " in token:
-        raise BadSetting(f"--token-file {file} must hold one token, on one line.")
+        raise ConfigError(f"--token-file {file} must hold one token, on one line.")
     return token

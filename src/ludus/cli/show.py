@@ -87,7 +87,7 @@ def _show(path: Path, episode: str | None, *, as_json: bool) -> None:
     if _holds_episodes(file):
         found = find_episode(file, episode or "0")
         if as_json:
-            typer.echo(found.as_line().decode().rstrip())
+            typer.echo(found.to_line().decode().rstrip())
         else:
             transcript(console(), found)
         return
@@ -102,9 +102,9 @@ def _holds_episodes(file: Path) -> bool:
     """Whether a file is a journal; one without a line that can be read is taken for one."""
     from pydantic_core import from_json
 
-    from ludus.data.lines import numbered
+    from ludus.data.lines import numbered_lines
 
-    for _, line in numbered(file):
+    for _, line in numbered_lines(file):
         try:
             fields = from_json(line)
         except ValueError:

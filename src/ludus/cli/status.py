@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from ludus.rollout.progress import Progress
+    from ludus.rollout.progress import PhaseProgress
 
 LOG_EVERY_S = 30.0
 """Seconds between two lines that say how far a phase is."""
@@ -180,7 +180,7 @@ def status_on_stderr() -> Status:
 class PhaseView:
     """A phase with its counts; `label` says whose, where several have the same phases."""
 
-    def __init__(self, progress: Progress, label: str = "") -> None:
+    def __init__(self, progress: PhaseProgress, label: str = "") -> None:
         self._progress = progress
         self._title = f"{label}: {progress.phase}" if label else progress.phase
 
@@ -199,7 +199,7 @@ class PhaseView:
         return spinning(self._title, self._progress)
 
 
-def spinning(title: str, progress: Progress | None = None) -> RenderableType:
+def spinning(title: str, progress: PhaseProgress | None = None) -> RenderableType:
     """A spinner beside the title of a phase; a bar and counts where something is counted."""
     spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
     if progress is None:
@@ -232,7 +232,7 @@ def bar_line(
     return grid
 
 
-def counts(progress: Progress) -> list[str]:
+def counts(progress: PhaseProgress) -> list[str]:
     """How far it is, how fast, and how long it may take."""
     done = f"{progress.done:,}"
     if progress.total is not None:

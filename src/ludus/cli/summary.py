@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.cli.console import harmless
 from ludus.cli.figures import count, dollars, plural
-from ludus.data.bootstrap import FEWEST
+from ludus.data.bootstrap import MIN_SAMPLES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.rollout import Outcome
+    from ludus.rollout import CollectResult
 
 _BAR = 24
 
 
-def told(outcome: Outcome, faults: Sequence[str] = ()) -> RenderableType:
+def told(outcome: CollectResult, faults: Sequence[str] = ()) -> RenderableType:
     """The last words of `ludus collect`; `faults` are exceptions in the environment's code."""
     from rich.console import Group
     from rich.table import Table
@@ -27,7 +27,7 @@ def told(outcome: Outcome, faults: Sequence[str] = ()) -> RenderableType:
     facts = outcome.summary
     table = Table.grid(padding=(0, 2))
     for name, value in (
-        ("episodes", _episodes(facts, outcome.fresh)),
+        ("episodes", _episodes(facts, outcome.new_episodes)),
         ("mean reward", _labelled(reward(facts), facts)),
         ("tokens", tokens(facts)),
     ):
@@ -39,9 +39,7 @@ def told(outcome: Outcome, faults: Sequence[str] = ()) -> RenderableType:
     run = Text.assemble((f"{'run':<13}", "bold"), str(outcome.folder), overflow="ignore")
     lines: list[RenderableType] = [table, run]
     if facts["left"]:
-        words = (
-            f"Left to do: {plural(facts['left'], 'episode')} ({outcome.stopped or 'not played'})."
-        )
+        words = f"Left to do: {plural(facts['left'], 'episode')} ({outcome.stop_reason or 'not played'})."
         lines.append(Text(f"{words} The same command goes on.", style="yellow"))
     if facts["broken"]:
         words = f"Broken and not scored: {plural(facts['broken'], 'episode')}."
@@ -61,7 +59,7 @@ def reward(facts: Mapping[str, Any]) -> str:
     mean, deviation, scored = facts["mean_reward"], facts["reward_deviation"], facts["scored"]
     if mean is None:
         return "unscored" if facts["episodes"] else ""
-    if not deviation or scored < FEWEST:
+    if not deviation or scored < MIN_SAMPLES:
         return f"{mean:.3f}"
     return f"{mean:.3f} ± {deviation / math.sqrt(scored):.3f}"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ludus.cli.figures import seconds_of
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
     from ludus.train.settings import Lora as LoraSettings
@@ -134,7 +134,7 @@ def shared_of(
 
     overrides = overrides_of(assignments or ())
     if secret := next((key for key in overrides if key.endswith("hub_token")), None):
-        raise BadSetting(f"--set {secret} would be written down. Set HF_TOKEN instead.")
+        raise ConfigError(f"--set {secret} would be written down. Set HF_TOKEN instead.")
     return {
         "checkpoint_every": seconds_of(checkpoint_every, "--checkpoint-every"),
         "overrides": overrides,
@@ -167,7 +167,7 @@ def lora_of(
         return Lora(**given)
     if given:
         option = _option(*next(iter(given.items())))
-        raise BadSetting(f"{option} says how an adapter is made. Add --lora, or leave it away.")
+        raise ConfigError(f"{option} says how an adapter is made. Add --lora, or leave it away.")
     return None
 
 
@@ -183,5 +183,5 @@ def _reporter(asked: Report | None) -> str | None:
     if asked is Report.NONE:
         return None
     if not any(map(find_spec, _PACKAGES.get(asked.value, (asked.value,)))):
-        raise BadSetting(f"--report-to {asked} needs a package: pip install {asked}")
+        raise ConfigError(f"--report-to {asked} needs a package: pip install {asked}")
     return asked.value

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ludus.cli.console import harmless
-from ludus.errors import BadSetting, LudusError
+from ludus.errors import ConfigError, LudusError
 
 if TYPE_CHECKING:
     from ludus.cli.ending import Ending
@@ -41,7 +41,7 @@ class Push:
         """Checked as far as it can be without asking the Hub."""
         if repo_id is None:
             if private:
-                raise BadSetting("--private is about the Hub. Add --push-to-hub USER/NAME.")
+                raise ConfigError("--private is about the Hub. Add --push-to-hub USER/NAME.")
             return None
         from ludus.publish.hub import MODEL, check_login, check_repo_id
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ludus.cli.console import console, harmless
 from ludus.cli.status import PhaseView, Status, bar_line, status_on_stderr
 from ludus.cli.story import Story
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,7 +37,7 @@ class Display:
         self.begun = False
         self._status, self._checked = status, checked
 
-    def phase(self, progress: Progress) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         """Another phase begins; between two steps the story goes on being shown with it."""
         view = PhaseView(progress)
         self._status.show(StepsView(self.story, view) if self.story.total else view)
@@ -47,7 +47,7 @@ class Display:
             self._checked()
         self.begun = True
         self.story.begin(total_steps, resumed_from)
-        self.phase(Progress("Training"))
+        self.phase(PhaseProgress("Training"))
 
     def step(self, line: Mapping[str, Any]) -> None:
         """Keep the newest figures, and show them."""
@@ -103,7 +103,7 @@ class JsonDisplay(Display):
         super().__init__(story, Status(), checked)
         self._to = sys.stdout
 
-    def phase(self, progress: Progress) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         if progress.in_log:
             self._event("phase", phase=progress.phase)
 

@@ -35,15 +35,15 @@ def _bar() -> Iterator[Watch]:
         return
 
     from ludus.cli.status import LiveStatus, PhaseView
-    from ludus.rollout.progress import Progress
+    from ludus.rollout.progress import PhaseProgress
 
     with LiveStatus() as status:
-        progress: Progress | None = None
+        progress: PhaseProgress | None = None
 
         def show(what: str, done: int, total: int | None) -> None:
             nonlocal progress
             if progress is None or progress.phase != what:
-                progress = Progress(what, total)
+                progress = PhaseProgress(what, total)
                 status.show(PhaseView(progress))
             progress.total = total
             progress.advance(done - progress.done)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.client.local import LocalSession
-from ludus.client.remote import Description, RemoteSession, describe_server
+from ludus.client.remote import ServerDescription, RemoteSession, describe_server
 from ludus.client.session import Session
-from ludus.client.socket import Socket
-from ludus.environment.contract import Contract
-from ludus.environment.registry import find, is_url
+from ludus.client.socket import WebSocketClient
+from ludus.environment.contract import EnvSpec
+from ludus.environment.registry import find_environment, is_url
 
 
 class Endpoint(ABC):
@@ -28,13 +28,13 @@ class Endpoint(ABC):
 class LocalEndpoint(Endpoint):
     """Sessions in this process."""
 
-    def __init__(self, contract: Contract, *, step_timeout: float | None = None) -> None:
-        self.contract = contract
-        self.spec = contract.spec
+    def __init__(self, env_spec: EnvSpec, *, step_timeout: float | None = None) -> None:
+        self.env_spec = env_spec
+        self.spec = env_spec.id
         self._step_timeout = step_timeout
 
     def session(self) -> Session:
-        return LocalSession(self.contract, step_timeout=self._step_timeout)
+        return LocalSession(self.env_spec, step_timeout=self._step_timeout)
 
 
 class RemoteEndpoint(Endpoint):
@@ -50,17 +50,17 @@ class RemoteEndpoint(Endpoint):
     ) -> None:
         self.spec = base_url
         self._options = {"token": token, "headers": headers, **settings}
-        self._described: Description | None = None
-        self._asking = asyncio.Lock()
+        self._description: ServerDescription | None = None
+        self._describe_lock = asyncio.Lock()
 
     def session(self) -> Session:
-        return RemoteSession(Socket(self.spec, **self._options), self._describe)
+        return RemoteSession(WebSocketClient(self.spec, **self._options), self._describe)
 
-    async def _describe(self, socket: Socket) -> Description:
-        async with self._asking:
-            if self._described is None:
-                self._described = await describe_server(socket)
-            return self._described
+    async def _describe(self, socket: WebSocketClient) -> ServerDescription:
+        async with self._describe_lock:
+            if self._description is None:
+                self._description = await describe_server(socket)
+            return self._description
 
 
 def connect(
@@ -81,4 +81,4 @@ def connect(
     """
     if is_url(spec):
         return RemoteEndpoint(spec, token=token, headers=headers, **settings)
-    return LocalEndpoint(find(spec), step_timeout=step_timeout)
+    return LocalEndpoint(find_environment(spec), step_timeout=step_timeout)

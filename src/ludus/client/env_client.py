@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from ludus.client.event_loop import run_sync
 from ludus.client.remote import describe_server
-from ludus.client.session import StepResult, result_from
-from ludus.client.socket import Socket
+from ludus.client.session import StepResult, parse_result
+from ludus.client.socket import WebSocketClient
 from ludus.data.tools import ToolSpec
 from ludus.protocol.frames import action_payload
 
@@ -53,7 +53,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         message_timeout_s: float = 60.0,
         max_message_size_mb: float = 100.0,
     ) -> None:
-        self._settings: dict[str, Any] = {
+        self._socket_options: dict[str, Any] = {
             "headers": headers,
             "token": token,
             "connect_timeout": connect_timeout_s,
@@ -61,32 +61,32 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             "max_message_mb": max_message_size_mb,
         }
         self.base_url = base_url
-        self._socket: Socket | None = None
+        self._socket: WebSocketClient | None = None
 
     async def connect(self) -> Self:
         """Open the session now rather than with the first request."""
-        await self._connected()
+        await self._ensure_connected()
         return self
 
     async def reset(self, **task: Any) -> StepResult[ObsT]:
         """Begin an episode."""
-        return await self._ask({"type": "reset", "data": task})
+        return await self._request({"type": "reset", "data": task})
 
     async def step(self, action: ActT) -> StepResult[ObsT]:
         """Do one action."""
         data = action_payload(cast("Mapping[str, Any] | BaseModel", action))
-        return await self._ask({"type": "step", "data": data})
+        return await self._request({"type": "step", "data": data})
 
     async def state(self) -> StateT:
         """What the environment tells about itself."""
-        socket = await self._connected()
+        socket = await self._ensure_connected()
         data = await socket.request({"type": "state"})
         model = self._types[2]
         return cast(StateT, model.model_validate(data) if model else data)
 
     async def list_tools(self) -> tuple[ToolSpec, ...]:
         """The tools that a model may call here."""
-        return (await describe_server(await self._connected())).tools
+        return (await describe_server(await self._ensure_connected())).tools
 
     async def close(self) -> None:
         """Give the session back."""
@@ -108,24 +108,24 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     ) -> None:
         await self.close()
 
-    async def _connected(self) -> Socket:
+    async def _ensure_connected(self) -> WebSocketClient:
         if self._socket is None:
-            socket = Socket(self.base_url, **self._settings)
+            socket = WebSocketClient(self.base_url, **self._socket_options)
             await socket.open()
             self._socket = socket
         return self._socket
 
-    async def _ask(self, frame: Mapping[str, Any]) -> StepResult[ObsT]:
-        socket = await self._connected()
-        result = result_from(await socket.request(frame))
+    async def _request(self, frame: Mapping[str, Any]) -> StepResult[ObsT]:
+        socket = await self._ensure_connected()
+        result = parse_result(await socket.request(frame))
         return StepResult(
-            observation=cast(ObsT, self._observation(result)),
+            observation=cast(ObsT, self._parse_observation(result)),
             reward=result.reward,
             done=result.done,
             metadata=result.metadata,
         )
 
-    def _observation(self, result: StepResult[dict[str, Any]]) -> Any:
+    def _parse_observation(self, result: StepResult[dict[str, Any]]) -> Any:
         model = self._types[1]
         if model is None:
             return result.observation

@@ -25,7 +25,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 _unfinished: set[asyncio.Task[None]] = set()
 
 
-def run_sync(work: Coroutine[Any, Any, T]) -> T:
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the background loop and return its result.
 
     Never call this from the background loop itself. Ctrl-C cancels the coroutine and waits until
@@ -36,7 +36,7 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
     done = threading.Event()
 
     def start() -> None:
-        task = loop.create_task(work)
+        task = loop.create_task(coroutine)
         tasks.append(task)
         task.add_done_callback(lambda _: done.set())
 
@@ -44,7 +44,7 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
         if tasks:
             tasks[0].cancel()
         else:
-            work.close()
+            coroutine.close()
             done.set()
 
     # An interrupt can arrive as soon as the work has started, so the start lies inside `try`.
@@ -58,7 +58,7 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
     return tasks[0].result()
 
 
-def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def to_sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """The same function for callers that do not await."""
 
     @wraps(function)
@@ -68,10 +68,10 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
     return call
 
 
-def run_later(work: Coroutine[Any, Any, None]) -> None:
+def run_in_background(coroutine: Coroutine[Any, Any, None]) -> None:
     """Start a coroutine on the background loop without waiting: finalizers must not block."""
     loop = background_loop()
-    loop.call_soon_threadsafe(lambda: _start(loop, work))
+    loop.call_soon_threadsafe(lambda: _start_tracked(loop, coroutine))
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
@@ -81,17 +81,17 @@ def background_loop() -> asyncio.AbstractEventLoop:
         if _loop is None:
             _loop = asyncio.new_event_loop()
             threading.Thread(target=_loop.run_forever, name="ludus-sync", daemon=True).start()
-            atexit.register(_finish)
+            atexit.register(_finish_background_tasks)
         return _loop
 
 
-def _start(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+def _start_tracked(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
     task = loop.create_task(work)
     _unfinished.add(task)
     task.add_done_callback(_unfinished.discard)
 
 
-def _finish() -> None:
+def _finish_background_tasks() -> None:
     async def finish_all() -> None:
         if _unfinished:
             await asyncio.wait(set(_unfinished), timeout=CLOSE_TIMEOUT_S)

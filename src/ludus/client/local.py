@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ludus.client.session import Session, StepResult, result_from
-from ludus.environment.contract import Contract
-from ludus.environment.faults import told_with_location
-from ludus.environment.host import Host
+from ludus.client.session import Session, StepResult, parse_result
+from ludus.environment.contract import EnvSpec
+from ludus.environment.faults import raise_with_location
+from ludus.environment.host import EnvironmentRunner
 from ludus.errors import SessionLost, StepTimeout
 from ludus.protocol.derive import calls_by_name
 from ludus.protocol.frames import action_payload, result_payload
@@ -20,45 +20,45 @@ from ludus.protocol.types import Observation
 class LocalSession(Session):
     """An environment of this process."""
 
-    def __init__(self, contract: Contract, *, step_timeout: float | None = None) -> None:
-        self._host = Host(contract, step_timeout=step_timeout)
+    def __init__(self, env_spec: EnvSpec, *, step_timeout: float | None = None) -> None:
+        self._runner = EnvironmentRunner(env_spec, step_timeout=step_timeout)
         self._open = False
 
     async def open(self) -> None:
-        with told_with_location():
-            await self._host.start()
-            self.tools = await self._host.tools()
-        self.calls_by_name = calls_by_name(self._host.contract.action_schema, self.tools)
+        with raise_with_location():
+            await self._runner.start()
+            self.tools = await self._runner.tools()
+        self.calls_by_name = calls_by_name(self._runner.env_spec.action_schema, self.tools)
         self._open = True
 
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
-        return self._first(await self._ask(self._host.reset(task)))
+        return self._record_reset(await self._request(self._runner.reset(task)))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        return self._next(await self._ask(self._host.step(action_payload(action))))
+        return self._record_step(await self._request(self._runner.step(action_payload(action))))
 
     async def state(self) -> dict[str, Any]:
         if not self._open:
-            raise _closed()
-        with told_with_location():
-            return await self._host.state()
+            raise _closed_error()
+        with raise_with_location():
+            return await self._runner.state()
 
     async def close(self) -> None:
-        if self._host.environment is not None:
+        if self._runner.environment is not None:
             self._open = False
-            await self._host.close()
+            await self._runner.close()
 
-    async def _ask(self, seen: Coroutine[Any, Any, Observation]) -> StepResult[dict[str, Any]]:
+    async def _request(self, seen: Coroutine[Any, Any, Observation]) -> StepResult[dict[str, Any]]:
         if not self._open:
             seen.close()
-            raise _closed()
+            raise _closed_error()
         try:
-            with told_with_location():
-                return result_from(result_payload(await seen))
+            with raise_with_location():
+                return parse_result(result_payload(await seen))
         except StepTimeout:
             self._open = False
             raise
 
 
-def _closed() -> SessionLost:
+def _closed_error() -> SessionLost:
     return SessionLost("The session is closed; open another.")

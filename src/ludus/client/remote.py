@@ -8,19 +8,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ludus.client.session import Session, StepResult, result_from
-from ludus.client.socket import Socket, http_url, is_local, refused, unreachable
+from ludus.client.session import Session, StepResult, parse_result
+from ludus.client.socket import WebSocketClient, http_url, is_local, status_error, unreachable_error
 from ludus.data.tools import JsonObject, ToolSpec
 from ludus.errors import ConnectFailed, WireError
 from ludus.protocol.derive import calls_by_name, tool_from_action
 from ludus.protocol.frames import action_payload
 
-_NO_SUCH_FRAME = ("UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR")
+_UNSUPPORTED_FRAME_CODES = ("UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR")
 """How servers from before MCP answer an `mcp` frame."""
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class ServerDescription:
     """What a server offers; the same for all of its sessions."""
 
     action_schema: JsonObject
@@ -32,7 +32,9 @@ class RemoteSession(Session):
     """An environment on a server."""
 
     def __init__(
-        self, socket: Socket, describe: Callable[[Socket], Awaitable[Description]] | None = None
+        self,
+        socket: WebSocketClient,
+        describe: Callable[[WebSocketClient], Awaitable[ServerDescription]] | None = None,
     ) -> None:
         self._socket = socket
         self._describe = describe or describe_server
@@ -48,11 +50,11 @@ class RemoteSession(Session):
 
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
         payload = await self._socket.request({"type": "reset", "data": task})
-        return self._first(result_from(payload))
+        return self._record_reset(parse_result(payload))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
         payload = await self._socket.request({"type": "step", "data": action_payload(action)})
-        return self._next(result_from(payload))
+        return self._record_step(parse_result(payload))
 
     async def state(self) -> dict[str, Any]:
         return await self._socket.request({"type": "state"})
@@ -61,15 +63,15 @@ class RemoteSession(Session):
         await self._socket.close()
 
 
-async def describe_server(socket: Socket) -> Description:
+async def describe_server(socket: WebSocketClient) -> ServerDescription:
     """Ask the server for its tools; where it has none by name, derive one from its action."""
-    schema = await fetch_json(socket, "/schema")
+    schema = await fetch_json_object(socket, "/schema")
     action_schema: JsonObject = schema.get("action", {})
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     try:
         answer = await socket.request({"type": "mcp", "data": listing})
     except WireError as error:
-        if error.code not in _NO_SUCH_FRAME:
+        if error.code not in _UNSUPPORTED_FRAME_CODES:
             raise
         answer = {}
     tools = tuple(
@@ -77,19 +79,19 @@ async def describe_server(socket: Socket) -> Description:
         for tool in answer.get("result", {}).get("tools", ())
     )
     tools = tools or (tool_from_action(action_schema),)
-    return Description(action_schema, tools, calls_by_name(action_schema, tools))
+    return ServerDescription(action_schema, tools, calls_by_name(action_schema, tools))
 
 
-async def fetch_json(socket: Socket, path: str) -> dict[str, Any]:
+async def fetch_json_object(socket: WebSocketClient, path: str) -> dict[str, Any]:
     """The object that one of the server's HTTP routes answers with."""
-    reply = await fetch_any(socket, path)
+    reply = await fetch_json_value(socket, path)
     if not isinstance(reply, dict):
         url = http_url(socket.base_url, path)
         raise ConnectFailed(f"{url} cannot be read: it is no JSON object.")
     return reply
 
 
-async def fetch_any(socket: Socket, path: str) -> Any:
+async def fetch_json_value(socket: WebSocketClient, path: str) -> Any:
     """The JSON that one of the server's HTTP routes answers with."""
     import aiohttp
 
@@ -104,10 +106,10 @@ async def fetch_any(socket: Socket, path: str) -> Any:
             client.get(url, allow_redirects=False) as reply,
         ):
             if reply.status != 200:
-                raise refused(url, reply.status)
+                raise status_error(url, reply.status)
             return await reply.json(content_type=None)
     except aiohttp.ClientConnectorError as error:
-        raise unreachable(socket.base_url, error.os_error) from None
+        raise unreachable_error(socket.base_url, error.os_error) from None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         why = str(error) or "no answer in 10 s"
         raise ConnectFailed(f"{url} cannot be read: {why}") from None

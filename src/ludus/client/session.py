@@ -11,13 +11,13 @@ from typing import Any, Generic, Self, TypeVar
 from pydantic import BaseModel
 
 from ludus.data.content import Content
-from ludus.data.tools import ToolSpec, coerce
+from ludus.data.tools import ToolSpec, coerce_arguments
 from ludus.errors import InvalidAction, did_you_mean
-from ludus.protocol.render import render, transcript
+from ludus.protocol.render import render_observation, conversation_text
 
 ObsT = TypeVar("ObsT")
 
-_NO_SUCH_CALL = ("tool_not_found", "invalid_args")
+_MALFORMED_CALL_TYPES = ("tool_not_found", "invalid_args")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class StepResult(Generic[ObsT]):
             return f"Error: {self.error}"
         seen: Any = self.observation
         seen = seen.model_dump(mode="json") if isinstance(seen, BaseModel) else seen
-        return render(seen, shown_before=self.shown_before)
+        return render_observation(seen, shown_before=self.shown_before)
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -50,7 +50,7 @@ class StepResult(Generic[ObsT]):
         return dict(self.metadata.get("rewards", {}))
 
 
-def result_from(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
+def parse_result(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
     """Read the wire's result; every known version of OpenEnv puts metadata somewhere else."""
     observation = dict(payload.get("observation") or {})
     metadata = payload.get("metadata") or observation.get("metadata") or {}
@@ -99,7 +99,7 @@ class Session(ABC):
         if tool not in known:
             hint = did_you_mean(tool, known, f"There are: {', '.join(known)}.")
             return StepResult({}, error=f"No tool is named {tool!r}. {hint}", malformed=True)
-        given = coerce(arguments or {}, known[tool].input_schema)
+        given = coerce_arguments(arguments or {}, known[tool].input_schema)
         action: Mapping[str, Any] = given
         if self.calls_by_name:
             action = {"type": "call_tool", "tool_name": tool, "arguments": given}
@@ -109,22 +109,22 @@ class Session(ABC):
             return StepResult({}, error=str(error), malformed=True)
         fault = result.observation.get("error") or result.metadata.get("error")
         if isinstance(fault, Mapping) and "message" in fault:
-            malformed = fault.get("error_type") in _NO_SUCH_CALL
+            malformed = fault.get("error_type") in _MALFORMED_CALL_TYPES
             return replace(result, error=str(fault["message"]), malformed=malformed)
         return result
 
-    def _first(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+    def _record_reset(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
         """Subclasses pass the result of every reset through here."""
-        self._transcript = transcript(result.observation)
+        self._transcript = conversation_text(result.observation)
         return result
 
-    def _next(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+    def _record_step(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
         """Subclasses pass the result of every step through here.
 
         A server that sends the whole conversation every time begins it with what it sent before.
         One that does not once is not trusted again: it may repeat a message by chance.
         """
-        before, now = self._transcript, transcript(result.observation)
+        before, now = self._transcript, conversation_text(result.observation)
         if not before or not now.startswith(before):
             self._transcript = ""
             return result

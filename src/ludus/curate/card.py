@@ -14,7 +14,14 @@ from ludus.curate.curation import Curation, Report
 from ludus.curate.formats import COLUMNS
 from ludus.curate.target import ABOUT, CARD
 from ludus.data.columns import DATASETS_VERSION
-from ludus.data.markdown import code, fenced, front_matter_of, inline, size_category, table
+from ludus.data.markdown import (
+    inline_code,
+    code_block,
+    build_front_matter,
+    to_single_line,
+    size_category,
+    markdown_table,
+)
 from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
 
@@ -89,7 +96,7 @@ def card(report: Report, curation: Curation, origin: Origin) -> str:
 
 
 def _title(curation: Curation, origin: Origin) -> str:
-    runs = [inline(Path(run).resolve().name) for run in origin.runs]
+    runs = [to_single_line(Path(run).resolve().name) for run in origin.runs]
     named = ", ".join(runs[:3])
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     return f"{_PURPOSE[curation.to]} from {named}{more}"
@@ -109,14 +116,21 @@ def _opening(report: Report, curation: Curation) -> str:
 def _steps(report: Report) -> str:
     rows = [["episodes read", "", f"{report.episodes:,}", ""]]
     for step in report.steps:
-        rows.append([code(step.reason), inline(step.detail), f"{step.left:,}", f"{step.removed:,}"])
-    return table(("step", "", "left", "left out"), rows)
+        rows.append(
+            [
+                inline_code(step.reason),
+                to_single_line(step.detail),
+                f"{step.left:,}",
+                f"{step.removed:,}",
+            ]
+        )
+    return markdown_table(("step", "", "left", "left out"), rows)
 
 
 def _unreadable(report: Report) -> str:
     if not report.unreadable:
         return ""
-    listed = "\n".join(f"- {code(place)}" for place in report.unreadable)
+    listed = "\n".join(f"- {inline_code(place)}" for place in report.unreadable)
     return f"Lines that are no episode (the first {len(report.unreadable)}):\n\n{listed}"
 
 
@@ -133,8 +147,8 @@ def _lengths(report: Report) -> str:
         return ""
     measured = report.lengths.as_json()
     names = ("p50", "p95", "p99", "max", "max_length")
-    head = f"## Tokens under the template of {inline(report.lengths.student)}"
-    return f"{head}\n\n" + table(names, [[f"{measured[name]:,}" for name in names]])
+    head = f"## Tokens under the template of {to_single_line(report.lengths.student)}"
+    return f"{head}\n\n" + markdown_table(names, [[f"{measured[name]:,}" for name in names]])
 
 
 def _loading(curation: Curation, origin: Origin) -> str:
@@ -142,20 +156,22 @@ def _loading(curation: Curation, origin: Origin) -> str:
         return ""
     load = "load_from_disk" if curation.format == "datasets" else "load_dataset"
     lines = [f"from datasets import {load}", "", f"rows = {load}({json.dumps(origin.location)})"]
-    block = fenced("\n".join(lines), "python")
+    block = code_block("\n".join(lines), "python")
     needs = f"This needs datasets {DATASETS_VERSION} or newer."
     return "\n\n".join(["## Load it", block, f"{needs} {_TRAINING.get(curation.to, '')}".rstrip()])
 
 
 def _columns(curation: Curation) -> str:
-    rows = [(code(column.name), column.what) for column in COLUMNS.get(curation.kind, ())]
-    return "## A row\n\n" + table(("field", "what"), rows) if rows else ""
+    rows = [
+        (inline_code(column.name), column.description) for column in COLUMNS.get(curation.kind, ())
+    ]
+    return "## A row\n\n" + markdown_table(("field", "what"), rows) if rows else ""
 
 
 def _again(curation: Curation, origin: Origin) -> str:
-    blocks = [fenced(origin.command, "bash")] if origin.command else []
+    blocks = [code_block(origin.command, "bash")] if origin.command else []
     text = json.dumps(_settings(curation), indent=2, ensure_ascii=False, default=str)
-    return "\n\n".join(["## Make it again", *blocks, "The settings:", fenced(text, "json")])
+    return "\n\n".join(["## Make it again", *blocks, "The settings:", code_block(text, "json")])
 
 
 def _front_matter(report: Report, curation: Curation, origin: Origin) -> str:
@@ -168,8 +184,8 @@ def _front_matter(report: Report, curation: Curation, origin: Origin) -> str:
         "size_categories": size_category(sum(report.rows.values())),
         "configs": [{"config_name": "default", "data_files": files}],
     }
-    features = [column.feature() for column in COLUMNS.get(curation.kind, ())]
-    return front_matter_of(values, features, description=f"Rows {origin.digest}.")
+    features = [column.to_feature() for column in COLUMNS.get(curation.kind, ())]
+    return build_front_matter(values, features, description=f"Rows {origin.digest}.")
 
 
 def _settings(curation: Curation) -> JsonObject:

@@ -19,7 +19,7 @@ from ludus.curate.lint.rows import Row, lines_of, row_of
 from ludus.curate.target import written_into
 from ludus.curate.writing import Watch, write_rows
 from ludus.curate.writing import explain as explain_all
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 from ludus.policy.eyes.families import load_eyes
 from ludus.policy.tokenizer import load_tokenizer
 
@@ -146,7 +146,7 @@ def episode_files(runs: Sequence[Path]) -> list[Path]:
     seen: set[Path] = set()
     for run, file in zip(runs, files, strict=True):
         if file.resolve() in seen:
-            raise BadSetting(f"{run} is named twice. Name each run once.")
+            raise ConfigError(f"{run} is named twice. Name each run once.")
         seen.add(file.resolve())
     return files
 

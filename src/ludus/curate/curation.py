@@ -13,7 +13,7 @@ from ludus.curate.rows import WHOLE, Form
 from ludus.curate.select import Selection
 from ludus.curate.writing import To
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +44,27 @@ class Curation:
     def __post_init__(self) -> None:
         check_format(self.format, self.kind)
         if self.test is not None and not 0 < self.test < 1:
-            raise BadSetting(f"--test {self.test} is not between 0 and 1: a part of the tasks.")
+            raise ConfigError(f"--test {self.test} is not between 0 and 1: a part of the tasks.")
         for name, likeness in (
             ("near-prompts", self.near_prompts),
             ("near-completions", self.near_completions),
             ("likeness", self.likeness),
         ):
             if likeness is not None and not 0 < likeness <= 1:
-                raise BadSetting(f"--{name} {likeness} is not above 0 and at most 1.")
+                raise ConfigError(f"--{name} {likeness} is not above 0 and at most 1.")
         if self.form != WHOLE and not self.trains:
-            raise BadSetting(
+            raise ConfigError(
                 f"--to {self.to} takes episodes as they are: what is left of a "
                 "conversation can be chosen for sft and dpo only."
             )
         if self.student is not None and not self.trains:
-            raise BadSetting(f"--student is for --to sft and dpo, and not for {self.to}.")
+            raise ConfigError(f"--student is for --to sft and dpo, and not for {self.to}.")
         if self.to != "dpo":
             return
         if self.selection.best_of_group:
-            raise BadSetting("--best-of-group leaves one attempt at a task, and a pair needs two.")
+            raise ConfigError("--best-of-group leaves one attempt at a task, and a pair needs two.")
         if self.form.last_turn:
-            raise BadSetting("--last-turn is for SFT: two attempts part ways at their first turn.")
+            raise ConfigError("--last-turn is for SFT: two attempts part ways at their first turn.")
 
     @property
     def kind(self) -> str:

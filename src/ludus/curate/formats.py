@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ludus.data.columns import COLUMNS as EPISODE
 from ludus.data.columns import FLOAT, JSON_LIST, TEXT, Column
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, MissingExtra, RunError
+from ludus.errors import ConfigError, MissingExtra, RunError
 
 if TYPE_CHECKING:
     from datasets import Features
@@ -55,7 +55,7 @@ def check_format(format: Format, kind: str) -> None:
     if format == "jsonl":
         return
     if kind not in COLUMNS:
-        raise BadSetting(f"--format {format} is not for --to {kind}, which is a JSONL file.")
+        raise ConfigError(f"--format {format} is not for --to {kind}, which is a JSONL file.")
     _datasets()
 
 
@@ -92,7 +92,7 @@ def _dataset(file: Path, features: Features, work: Path) -> Any:
 def features_of(columns: Sequence[Column]) -> Features:
     from datasets import Features
 
-    return Features({column.name: _feature(column.form) for column in columns})
+    return Features({column.name: _feature(column.feature_type) for column in columns})
 
 
 def _feature(form: JsonObject) -> Any:

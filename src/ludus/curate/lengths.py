@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.rows import Row
-from ludus.data.spread import allowance, quantile
+from ludus.data.spread import suggest_max_length, quantile
 from ludus.data.tools import JsonObject
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.dialect import any_dialect
@@ -54,7 +54,7 @@ class Lengths:
             p95=quantile(counts, 0.95),
             p99=quantile(counts, 0.99),
             max=longest,
-            max_length=allowance(counts),
+            max_length=suggest_max_length(counts),
             refused=refused,
         )
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ludus.curate.catalog import Catalog
 from ludus.curate.select import BETTER, DUPLICATE_PAIR
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 Pairing = Literal["best", "all"]
 MIN_MARGIN = 0.1
@@ -25,7 +25,7 @@ _WORSE = "reward, turns, rowid"
 def pair_up(catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = MIN_MARGIN) -> None:
     """Make the table `pairs`, and leave out the episodes that are in none of them."""
     if not 0 <= min_margin < inf:
-        raise BadSetting(f"--min-margin {min_margin} cannot be: it is a number, 0 or more.")
+        raise ConfigError(f"--min-margin {min_margin} cannot be: it is a number, 0 or more.")
     _check_scored(catalog)
     # What floats make of 0.3 - 0.2 is still 0.1 to whoever typed it.
     least = max(0.0, min_margin - 1e-9)
@@ -87,4 +87,6 @@ def pairs(catalog: Catalog) -> Iterator[tuple[int, int, str | None]]:
 
 def _check_scored(catalog: Catalog) -> None:
     if catalog.sql("SELECT count(*) FROM episodes WHERE reason IS NULL AND reward IS NULL")[0][0]:
-        raise BadSetting("--unscored is not for pairs: without a reward nothing is the better one.")
+        raise ConfigError(
+            "--unscored is not for pairs: without a reward nothing is the better one."
+        )

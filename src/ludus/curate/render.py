@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, did_you_mean
+from ludus.errors import ConfigError, did_you_mean
 
 _Write = Callable[[str, JsonObject], str]
 
@@ -51,7 +51,7 @@ def family_of(name: str) -> Family:
     if name not in FAMILIES:
         known = ", ".join(FAMILIES)
         hint = did_you_mean(name, FAMILIES)
-        raise BadSetting(f"There is no text form {name!r}: one of {known}. {hint}".rstrip())
+        raise ConfigError(f"There is no text form {name!r}: one of {known}. {hint}".rstrip())
     return FAMILIES[name]
 
 
@@ -74,7 +74,7 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if any(part["type"] != "text" for part in content):
-        raise BadSetting("A picture has no text form. Leave out --render for these episodes.")
+        raise ConfigError("A picture has no text form. Leave out --render for these episodes.")
     return "\n".join(part["text"] for part in content)
 
 

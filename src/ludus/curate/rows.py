@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from ludus.curate.render import family_of, rendered
 from ludus.data.content import Text
 from ludus.data.episode import Episode
-from ludus.data.messages import Message, prompt_of
-from ludus.data.tools import JsonObject, arguments_of
-from ludus.errors import BadSetting
+from ludus.data.messages import Message, messages_before_reply
+from ludus.data.tools import JsonObject, parse_arguments
+from ludus.errors import ConfigError
 
 
 class MalformedCall(ValueError):
@@ -67,8 +67,8 @@ def dpo_row(chosen: Episode, rejected: Episode, form: Form = WHOLE) -> JsonObjec
     A side ends with the model's last word: what the environment said to it teaches nothing.
     """
     if form.last_turn:
-        raise BadSetting("--last-turn is for SFT: two attempts part ways at their first turn.")
-    prompt = prompt_of(chosen.messages)
+        raise ConfigError("--last-turn is for SFT: two attempts part ways at their first turn.")
+    prompt = messages_before_reply(chosen.messages)
     return {
         "prompt": _messages(prompt, form),
         "chosen": _messages(_until_last_reply(chosen.messages[len(prompt) :]), form),
@@ -87,7 +87,7 @@ def check_calls(messages: Sequence[Message]) -> None:
     """Raise `MalformedCall` where the arguments of a call are no JSON object."""
     for message in messages:
         for call in message.tool_calls or ():
-            _arguments(call.function.arguments)
+            _parse_arguments(call.function.arguments)
 
 
 def wording(messages: Sequence[JsonObject]) -> list[JsonObject]:
@@ -136,7 +136,7 @@ def _message(message: Message, form: Form) -> JsonObject:
                 "type": "function",
                 "function": {
                     "name": call.function.name,
-                    "arguments": _arguments(call.function.arguments),
+                    "arguments": _parse_arguments(call.function.arguments),
                 },
             }
             for call in message.tool_calls
@@ -148,8 +148,8 @@ def _message(message: Message, form: Form) -> JsonObject:
     return made
 
 
-def _arguments(text: str) -> JsonObject:
-    read = arguments_of(text)
+def _parse_arguments(text: str) -> JsonObject:
+    read = parse_arguments(text)
     if read is None:
         raise MalformedCall(text)
     return read

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import StopReason
-from ludus.errors import BadSetting, RunError, did_you_mean
+from ludus.errors import ConfigError, RunError, did_you_mean
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -94,7 +94,7 @@ def scan(
                 continue
             if where is None:
                 raise RunError(f"The episodes cannot be read: {_sentence(str(error))}") from None
-            raise BadSetting(f"--where cannot be worked out: {_sentence(str(error))}") from None
+            raise ConfigError(f"--where cannot be worked out: {_sentence(str(error))}") from None
     raise RunError(
         f"The episodes cannot be read: a line is longer than {_BIGGEST_LINES[-1] >> 20} MB. "
         "Take that episode out of its file."
@@ -147,9 +147,9 @@ def check_condition(database: DuckDBPyConnection, where: str) -> None:
         database.execute(f"SELECT 1 FROM {episode} WHERE ({where}\n) LIMIT 0")
         kind = database.execute(f"SELECT typeof(({where}\n)) FROM {episode}").fetchall()[0][0]
     except duckdb.Error as error:
-        raise BadSetting(_refusal(where, str(error))) from None
+        raise ConfigError(_refusal(where, str(error))) from None
     if kind not in ("BOOLEAN", '"NULL"'):
-        raise BadSetting(f"--where {where!r} is a {kind}, and not a condition.")
+        raise ConfigError(f"--where {where!r} is a {kind}, and not a condition.")
 
 
 def _refusal(where: str, said: str) -> str:

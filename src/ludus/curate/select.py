@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from ludus.curate.catalog import Catalog
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 MALFORMED = "malformed call"
 DUPLICATE = "duplicate"
@@ -41,16 +41,16 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.where is not None and not self.where.strip():
-            raise BadSetting("--where is empty. Leave it out, or write a condition in SQL.")
+            raise ConfigError("--where is empty. Leave it out, or write a condition in SQL.")
         for name, bound in (("min-reward", self.min_reward), ("solved-at", self.solved_at)):
             if bound is not None and not isfinite(bound):
-                raise BadSetting(f"--{name} {bound} cannot be: a reward is a finite number.")
+                raise ConfigError(f"--{name} {bound} cannot be: a reward is a finite number.")
         if self.top_fraction is not None and not 0 < self.top_fraction <= 1:
-            raise BadSetting(f"--top-fraction {self.top_fraction} is not above 0 and at most 1.")
+            raise ConfigError(f"--top-fraction {self.top_fraction} is not above 0 and at most 1.")
         if self.solve_rate is not None:
             low, high = self.solve_rate
             if not 0 <= low <= high <= 1:
-                raise BadSetting(f"--solve-rate {low}..{high} is no band within 0..1.")
+                raise ConfigError(f"--solve-rate {low}..{high} is no band within 0..1.")
 
 
 def leave_out_faults(catalog: Catalog, *, unscored: bool = False) -> None:

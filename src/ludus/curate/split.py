@@ -14,9 +14,9 @@ from pydantic_core import from_json
 from ludus.curate.catalog import Catalog
 from ludus.curate.select import tasks_of_copies
 from ludus.curate.tasks import Repeated, Task, Tasks, question
-from ludus.data.episode import digest_of
-from ludus.data.lines import numbered
-from ludus.errors import BadSetting, RunError
+from ludus.data.episode import digest_64
+from ludus.data.lines import numbered_lines
+from ludus.errors import ConfigError, RunError
 
 TRAIN, TEST = "train", "test"
 LIKENESS = 0.8
@@ -91,7 +91,7 @@ def _drawn(names: list[str], families: list[int], test: float, seed: int) -> set
     """
     draws: dict[int, float] = {}
     for name, family in zip(names, families, strict=True):
-        draws[family] = min(digest_of(f"{seed}/{name}") / 2**64, draws.get(family, 1.0))
+        draws[family] = min(digest_64(f"{seed}/{name}") / 2**64, draws.get(family, 1.0))
     ordered = sorted(draws, key=lambda family: draws[family])
     chosen = {family for family in ordered if draws[family] < test} or {ordered[0]}
     return chosen if len(chosen) < len(ordered) else set(ordered[:-1])
@@ -107,12 +107,12 @@ def _refuse_one_family(catalog: Catalog, names: list[str], families: list[int]) 
         else f"{len(names)} task is left, and a split needs two"
     )
     if copied := tasks_of_copies(catalog):
-        raise BadSetting(
+        raise ConfigError(
             f"There is nothing to split: {left}. {copied:,} more were left out because their "
             "episodes are exact copies of others. Keep those with --no-dedupe, or leave out --test."
         )
     more = ", or raise --likeness" if near else ""
-    raise BadSetting(f"There is nothing to split: {left}. Leave out --test{more}.")
+    raise ConfigError(f"There is nothing to split: {left}. Leave out --test{more}.")
 
 
 def _check(catalog: Catalog) -> None:
@@ -132,10 +132,10 @@ def _prompts(source: Path) -> Iterator[tuple[str | None, str | None, str]]:
     files = [source / name for name in _FILES] if source.is_dir() else [source]
     found = [file for file in files if file.is_file()]
     if not found:
-        raise BadSetting(
+        raise ConfigError(
             f"--held-out {source} is neither a file nor a folder with one of {', '.join(_FILES)}."
         )
-    for number, line in numbered(found[0]):
+    for number, line in numbered_lines(found[0]):
         try:
             row = from_json(line)
             messages = row["prompt"] if "prompt" in row else row["messages"]

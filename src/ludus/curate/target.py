@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ludus.data.drafts import draft_in, strangers
+from ludus.data.drafts import atomic_dir, existing_files
 from ludus.errors import RunError
 
 ABOUT = "curation.json"
@@ -21,7 +21,7 @@ _DRAFT = ".curating-"
 def written_into(out: Path, *, overwrite: bool = False) -> AbstractContextManager[Path]:
     """A draft folder; what is in it when the work is done goes to `out`."""
     _check(out, overwrite=overwrite)
-    return draft_in(out, _DRAFT, last=ABOUT, ours=OURS)
+    return atomic_dir(out, _DRAFT, last=ABOUT, ours=OURS)
 
 
 def _check(out: Path, *, overwrite: bool) -> None:
@@ -30,7 +30,7 @@ def _check(out: Path, *, overwrite: bool) -> None:
         return
     if not out.is_dir():
         raise RunError(f"{out} is a file, and a data set needs a folder. Use another -o.")
-    names = strangers(out, _DRAFT)
+    names = existing_files(out, _DRAFT)
     # One that was killed while it moved its files may have left all but the last.
     if ABOUT in names or (names and set(names) <= {*OURS}):
         if not overwrite:

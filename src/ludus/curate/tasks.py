@@ -10,9 +10,9 @@ from pydantic_core import from_json
 
 from ludus.curate.catalog import Catalog
 from ludus.curate.near import Commonness, NearCopies, shingles
-from ludus.data.episode import digest_of
+from ludus.data.episode import digest_64
 
-_SAMPLE = 2_000
+_SAMPLE_SIZE = 2_000
 """So many prompts of an environment tell what they all share."""
 _FIRST_ROWS = """
     SELECT min(rowid) AS row, any_value(environment) AS environment
@@ -55,7 +55,7 @@ class Tasks:
         else:
             constant = any(seen.is_constant(text) for seen in self._seen.values())
             pieces = shingles(text).difference(*self._common.values())
-        question = None if constant or not text.strip() else digest_of(text.casefold().strip())
+        question = None if constant or not text.strip() else digest_64(text.casefold().strip())
         return Task(name or "", environment or "", question, pieces)
 
     def _sample(self) -> Iterator[tuple[str, str]]:
@@ -63,7 +63,7 @@ class Tasks:
         for _, _, line in self._catalog.lines(
             f"""SELECT row, 1 FROM (
                 SELECT row, row_number() OVER (PARTITION BY environment ORDER BY row) AS number,
-                    ceil(count(*) OVER (PARTITION BY environment) / {_SAMPLE}) AS every
+                    ceil(count(*) OVER (PARTITION BY environment) / {_SAMPLE_SIZE}) AS every
                 FROM ({_FIRST_ROWS})
             ) WHERE (number - 1) % every = 0"""
         ):

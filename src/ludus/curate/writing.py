@@ -18,8 +18,8 @@ from ludus.curate.pairs import pairs
 from ludus.curate.rows import Form, MalformedCall, check_calls, dpo_row, sft_row, wording
 from ludus.curate.select import DUPLICATE, MALFORMED
 from ludus.curate.split import TEST, TRAIN
-from ludus.data.episode import Episode, digest_of
-from ludus.data.lines import begins_as_written
+from ludus.data.episode import Episode, digest_64
+from ludus.data.lines import has_canonical_prefix
 from ludus.data.tools import JsonObject
 
 To = Literal["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"]
@@ -110,7 +110,7 @@ def _single(
         "WHERE reason IS NULL"
     ):
         side = TEST if mark == 2 else TRAIN
-        if make is None and line.endswith(b"}\n") and begins_as_written(line):
+        if make is None and line.endswith(b"}\n") and has_canonical_prefix(line):
             yield side, line
         elif (episode := _episode(line, row, to, unwritten)) is not None:
             made = make(episode, form) if make is not None else None
@@ -123,7 +123,7 @@ def _single(
 def _is_copy(row: JsonObject, seen: set[int]) -> bool:
     """Whether a row says what one before it said: what told their episodes apart was dropped."""
     said = row.get("messages") or [*row["prompt"], *row["completion"]]
-    name = digest_of(to_json([wording(said), row["tools"]], inf_nan_mode="null").decode())
+    name = digest_64(to_json([wording(said), row["tools"]], inf_nan_mode="null").decode())
     if name in seen:
         return True
     seen.add(name)

@@ -10,23 +10,23 @@ from __future__ import annotations
 from math import sqrt
 from statistics import NormalDist
 
-Z = 1.959963984540054
+Z_975 = 1.959963984540054
 """Between -Z and Z lie 95 % of a normal distribution."""
-FEWEST = 5
+MIN_SAMPLES = 5
 """Values below which no interval of a mean is given: any would seem surer than it is."""
 
 
-def tail(n: int) -> float:
+def tail_fraction(n: int) -> float:
     """The share of draws to cut off at either side for an interval of the mean of n values."""
     return NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile(n - 1))
 
 
-def t_quantile(freedom: int) -> float:
+def t_quantile(degrees_of_freedom: int) -> float:
     """The 97.5 % quantile of Student's t: Fisher and Cornish's expansion about the normal one.
 
     Off by less than 0.01 from 4 degrees of freedom on.
     """
-    z, v = Z, freedom
+    z, v = Z_975, degrees_of_freedom
     return (
         z
         + (z**3 + z) / (4 * v)

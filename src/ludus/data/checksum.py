@@ -8,7 +8,7 @@ from zlib import crc32
 
 from ludus.errors import RunError
 
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 class Checksum(NamedTuple):
@@ -18,10 +18,10 @@ class Checksum(NamedTuple):
     crc32: int = 0
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def of_file(cls, path: Path) -> Self:
         """That of a whole file."""
         size = crc = 0
-        block = bytearray(_BLOCK)
+        block = bytearray(_BLOCK_BYTES)
         try:
             with path.open("rb", buffering=0) as file:
                 while read := file.readinto(block):

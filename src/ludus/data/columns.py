@@ -26,12 +26,12 @@ class Column:
     """A field of an episode."""
 
     name: str
-    form: JsonObject
+    feature_type: JsonObject
     """Its type, as `dataset_info` has it in a card's front matter."""
-    what: str
+    description: str
 
-    def feature(self) -> JsonObject:
-        return {"name": self.name, **self.form}
+    def to_feature(self) -> JsonObject:
+        return {"name": self.name, **self.feature_type}
 
 
 INT, FLOAT, TEXT, BOOL = ({"dtype": dtype} for dtype in ("int64", "float64", "string", "bool"))
@@ -82,9 +82,9 @@ COLUMNS = (
     ),
 )
 
-RECORDS = "results.jsonl"
+OPENENV_RESULTS_FILE = "results.jsonl"
 """The same episodes as records of `openenv collect`, whose `messages` begin with the question."""
-RECORD_COLUMNS = (
+OPENENV_COLUMNS = (
     Column("episode_id", TEXT, "The same plan gives the same ids."),
     Column("messages", JSON_LIST, "The conversation without the system prompt, in OpenAI's form."),
     Column("reward", FLOAT, "The sum of the rewards; null: unscored."),

@@ -51,7 +51,7 @@ Block = Annotated[Text | Image, Field(discriminator="type")]
 Content = str | Sequence[Text | Image]
 
 
-def plain(content: Content) -> str:
+def content_text(content: Content) -> str:
     """The words in it; a picture leaves a mark of its kind."""
     if isinstance(content, str):
         return content

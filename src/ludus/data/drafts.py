@@ -17,7 +17,7 @@ from ludus.errors import RunError
 
 
 @contextmanager
-def draft_in(out: Path, prefix: str, *, last: str, ours: Collection[str]) -> Iterator[Path]:
+def atomic_dir(out: Path, prefix: str, *, marker: str, owned: Collection[str]) -> Iterator[Path]:
     """A hidden folder in `out`; what is in it when the work is done goes to `out`, `last` at last.
 
     Whatever else of `ours` is in `out` goes away then. Folders that were made for it go again where
@@ -27,10 +27,10 @@ def draft_in(out: Path, prefix: str, *, last: str, ours: Collection[str]) -> Ite
     draft = None
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _remove_left_overs(out, prefix)
+        _remove_stale_drafts(out, prefix)
         draft = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=out))
         yield draft
-        _move(draft, out, last, ours)
+        _publish(draft, out, marker, owned)
     except OSError as error:
         raise RunError(f"{out} cannot be written: {error.strerror or error}.") from error
     finally:
@@ -41,20 +41,20 @@ def draft_in(out: Path, prefix: str, *, last: str, ours: Collection[str]) -> Ite
                 folder.rmdir()
 
 
-def strangers(out: Path, prefix: str) -> list[str]:
+def existing_files(out: Path, prefix: str) -> list[str]:
     """What is in the folder and is no draft, by name."""
     return sorted(file.name for file in out.iterdir() if not file.name.startswith(prefix))
 
 
-def _remove_left_overs(out: Path, prefix: str) -> None:
+def _remove_stale_drafts(out: Path, prefix: str) -> None:
     """Drafts of processes that were killed. What is being written by others is theirs."""
     for left_over in out.glob(f"{prefix}*"):
         process = left_over.name.removeprefix(prefix).partition("-")[0]
-        if not (process.isdecimal() and _lives(int(process))):
+        if not (process.isdecimal() and _is_running(int(process))):
             shutil.rmtree(left_over, ignore_errors=True)
 
 
-def _lives(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -64,7 +64,7 @@ def _lives(process: int) -> bool:
     return process != os.getpid()
 
 
-def _move(draft: Path, out: Path, last: str, ours: Collection[str]) -> None:
+def _publish(draft: Path, out: Path, last: str, ours: Collection[str]) -> None:
     # Without its last file the folder is nothing yet: so that goes first, and comes last.
     for name in sorted(ours, key=lambda name: name != last):
         old = out / name

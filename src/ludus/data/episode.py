@@ -55,7 +55,7 @@ class Fault(BaseModel):
     message: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Kind and message; the message alone where it names the author's exception itself."""
         named = self.kind in ("ExecutionFailed", "FactoryFailed")
         return self.message if named else f"{self.kind}: {self.message}"
@@ -176,7 +176,7 @@ class Episode(BaseModel):
             return False
         return True if self.tool_calls else None
 
-    def as_line(self) -> bytes:
+    def to_line(self) -> bytes:
         try:
             return self.__pydantic_serializer__.to_json(self) + b"\n"
         except ValueError as error:
@@ -184,30 +184,30 @@ class Episode(BaseModel):
                 raise error.__cause__ from None  # A signal came in between, and pydantic wraps it.
             # Half a character: models can write \\ud800, and no file can hold what that decodes to.
             whole = self.__pydantic_serializer__.to_python(self, mode="json")
-            return to_json(_encodable(whole)) + b"\n"
+            return to_json(_replace_surrogates(whole)) + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes | str) -> Episode:
         return cls.model_validate_json(line)
 
 
-def group_of(environment: str, task: Mapping[str, Any]) -> str:
+def task_group_id(environment: str, task: Mapping[str, Any]) -> str:
     """A name for the task itself: the same in every run, whoever plays it."""
     words = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
-    return f"{digest_of(words):016x}"
+    return f"{digest_64(words):016x}"
 
 
-def digest_of(words: str) -> int:
+def digest_64(text: str) -> int:
     """Eight bytes of a hash that is the same everywhere, unlike Python's own."""
-    data = words.encode("utf-8", "surrogatepass")
+    data = text.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
-def _encodable(value: Any) -> Any:
+def _replace_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
+        return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_encodable(item) for item in value]
+        return [_replace_surrogates(item) for item in value]
     return value

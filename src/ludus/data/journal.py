@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from ludus.errors import RunError
 
-_BLOCK = 64 << 10
+_BLOCK_BYTES = 64 << 10
 _CLOSED = -1
 
 
@@ -34,26 +34,26 @@ class Journal:
         path: Path,
         descriptor: int,
         *,
-        repaired: str | None = None,
-        sync_every: float = 0.25,
+        repair_note: str | None = None,
+        sync_interval: float = 0.25,
         fsync: Callable[[int], None] = os.fsync,
     ) -> None:
         self.path = path
-        self.repaired = repaired
+        self.repair_note = repair_note
         """What was wrong with the last line when the file was opened, in words for the user."""
         self._descriptor = descriptor
-        self._sync_every = sync_every
+        self._sync_interval = sync_interval
         self._fsync = fsync
         self._end = os.fstat(descriptor).st_size
         self._appended = self._synced = 0
-        self._refusal: str | None = None
-        self._news, self._closing, self._syncing = Event(), Event(), Lock()
-        self._thread = Thread(target=self._keep_synced, name=f"sync {path.name}", daemon=True)
+        self._failure: str | None = None
+        self._has_new_lines, self._closing, self._sync_lock = Event(), Event(), Lock()
+        self._thread = Thread(target=self._sync_loop, name=f"sync {path.name}", daemon=True)
         self._thread.start()
 
     @classmethod
     def open(
-        cls, path: Path, *, sync_every: float = 0.25, fsync: Callable[[int], None] = os.fsync
+        cls, path: Path, *, sync_interval: float = 0.25, fsync: Callable[[int], None] = os.fsync
     ) -> Journal:
         """Open or create the file, lock it, and repair its last line if a writer was cut off.
 
@@ -62,45 +62,45 @@ class Journal:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                repaired = _made_ready(path, descriptor)
+                repaired = _prepare(path, descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
         except OSError as error:
-            raise _unwritable(path, error) from error
-        return cls(path, descriptor, repaired=repaired, sync_every=sync_every, fsync=fsync)
+            raise _write_error(path, error) from error
+        return cls(path, descriptor, repaired=repaired, sync_every=sync_interval, fsync=fsync)
 
     def append(self, line: bytes) -> None:
         """Append one line, with the newline that ends it.
 
         All of it is in the file afterwards; or, with an error, nothing of it.
         """
-        if self._refusal:
-            raise RunError(self._refusal)
+        if self._failure:
+            raise RunError(self._failure)
         if line.find(b"\n") != len(line) - 1 or not line:
             raise ValueError("A line ends with a newline, and has no other.")
         try:
             self._write(line)
         except BaseException as error:
-            self._take_back(self._end)
+            self._truncate(self._end)
             if isinstance(error, OSError):
-                raise _unwritable(self.path, error) from error
+                raise _write_error(self.path, error) from error
             raise
         self._end += len(line)
         self._appended += 1
-        self._news.set()
+        self._has_new_lines.set()
 
     def close(self) -> None:
         """Write to the disk what is not there yet, and let others write. Once is enough."""
         if self._descriptor == _CLOSED:
             return
         self._closing.set()
-        self._news.set()
+        self._has_new_lines.set()
         self._thread.join()
         self._flush()
         os.close(self._descriptor)
         self._descriptor = _CLOSED
-        refusal, self._refusal = self._refusal, f"{self.path} is closed."
+        refusal, self._failure = self._failure, f"{self.path} is closed."
         if refusal:
             raise RunError(refusal)
 
@@ -125,19 +125,19 @@ class Journal:
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
 
-    def _take_back(self, end: int) -> None:
+    def _truncate(self, end: int) -> None:
         """Cut off what a failed write has left. Where that fails too, nothing may follow it."""
         try:
             os.ftruncate(self._descriptor, end)
         except OSError as error:
-            self._refusal = str(_unwritable(self.path, error))
+            self._failure = str(_write_error(self.path, error))
 
-    def _keep_synced(self) -> None:
+    def _sync_loop(self) -> None:
         while not self._closing.is_set():
-            self._news.wait()
-            self._news.clear()
+            self._has_new_lines.wait()
+            self._has_new_lines.clear()
             self._flush()
-            self._closing.wait(self._sync_every)
+            self._closing.wait(self._sync_interval)
 
     def _flush(self) -> None:
         """Write to the disk what is new. From any thread, one at a time.
@@ -145,18 +145,18 @@ class Journal:
         After a failure the system may have dropped what it could not write, and a second try
         would succeed without it. So the first failure is the last try.
         """
-        with self._syncing:
+        with self._sync_lock:
             appended = self._appended
-            if appended == self._synced or self._refusal:
+            if appended == self._synced or self._failure:
                 return
             try:
                 self._fsync(self._descriptor)
                 self._synced = appended
             except OSError as error:
-                self._refusal = str(_unwritable(self.path, error))
+                self._failure = str(_write_error(self.path, error))
 
 
-def sync_folder(path: Path) -> None:
+def fsync_dir(path: Path) -> None:
     """Make sure that a folder's list of names is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -165,17 +165,17 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _unwritable(path: Path, error: OSError) -> RunError:
+def _write_error(path: Path, error: OSError) -> RunError:
     return RunError(
         f"{path} cannot be written: {error.strerror or error}. What was recorded stands; once "
         "that is seen to, the same command goes on where this one stopped."
     )
 
 
-def _made_ready(path: Path, descriptor: int) -> str | None:
+def _prepare(path: Path, descriptor: int) -> str | None:
     _lock(path, descriptor)
     if os.fstat(descriptor).st_size == 0:
-        sync_folder(path.parent)
+        fsync_dir(path.parent)
     return _repair(path, descriptor)
 
 
@@ -194,25 +194,25 @@ def _lock(path: Path, descriptor: int) -> None:
 def _repair(path: Path, descriptor: int) -> str | None:
     """See to a last line that has no end; tells the user what was done."""
     size = os.fstat(descriptor).st_size
-    start = _last_line(descriptor, size)
+    start = _last_line_start(descriptor, size)
     if start == size:
         return None
-    if _is_object(descriptor, start, size):
+    if _is_json_object(descriptor, start, size):
         os.write(descriptor, b"\n")
         os.fsync(descriptor)
         return f"The last line of {path} was whole but for its end, and got one."
     torn = path.with_suffix(".torn")
-    _set_aside(descriptor, start, size, torn)
+    _save_torn_line(descriptor, start, size, torn)
     os.ftruncate(descriptor, start)
     os.fsync(descriptor)
     return f"The last line of {path} was cut off; its {size - start:,} bytes are now in {torn}."
 
 
-def _last_line(descriptor: int, size: int) -> int:
+def _last_line_start(descriptor: int, size: int) -> int:
     """Where the bytes after the last newline begin, sought from the end."""
     end = size
     while end > 0:
-        start = max(0, end - _BLOCK)
+        start = max(0, end - _BLOCK_BYTES)
         found = os.pread(descriptor, end - start, start).rfind(b"\n")
         if found >= 0:
             return start + found + 1
@@ -220,9 +220,9 @@ def _last_line(descriptor: int, size: int) -> int:
     return 0
 
 
-def _is_object(descriptor: int, start: int, size: int) -> bool:
+def _is_json_object(descriptor: int, start: int, size: int) -> bool:
     # Most torn lines are told by how they end, and may be too long to be worth parsing.
-    ending = os.pread(descriptor, _BLOCK, max(start, size - _BLOCK))
+    ending = os.pread(descriptor, _BLOCK_BYTES, max(start, size - _BLOCK_BYTES))
     if not ending.rstrip().endswith(b"}"):
         return False
     try:
@@ -231,11 +231,11 @@ def _is_object(descriptor: int, start: int, size: int) -> bool:
         return False
 
 
-def _set_aside(descriptor: int, start: int, size: int, torn: Path) -> None:
+def _save_torn_line(descriptor: int, start: int, size: int, torn: Path) -> None:
     with torn.open("ab") as aside:
-        for offset in range(start, size, _BLOCK):
-            aside.write(os.pread(descriptor, min(_BLOCK, size - offset), offset))
+        for offset in range(start, size, _BLOCK_BYTES):
+            aside.write(os.pread(descriptor, min(_BLOCK_BYTES, size - offset), offset))
         aside.write(b"\n")
         aside.flush()
         os.fsync(aside.fileno())
-    sync_folder(torn.parent)
+    fsync_dir(torn.parent)

@@ -18,10 +18,10 @@ from pydantic_core import SchemaValidator, core_schema, from_json
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.errors import RunError
 
-VERSION = 1
-_BLOCK = 4 << 20
-_NOWHERE = -1
-_LISTED = 10
+EPISODE_VERSION = 1
+_BLOCK_BYTES = 4 << 20
+_NO_INDEX = -1
+_MAX_LISTED = 10
 _log = logging.getLogger("ludus.data")
 # Parses a line in full and builds nothing of it: a tenth of the time that `from_json` takes.
 _ANY_OBJECT = SchemaValidator(core_schema.typed_dict_schema({}, extra_behavior="ignore"))
@@ -31,11 +31,11 @@ _COUNT = rb"(0|[1-9][0-9]{0,17}+)"
 _NUMBER = rb"(?:null|(-?+(?:0|[1-9][0-9]{0,20}+)(?:\.[0-9]{1,40}+)?+(?:[eE][-+]?+[0-9]{1,2}+)?+))"
 # Eight digits at most, so that one odd id cannot ask for gigabytes of marks.
 _INDEX = r"([0-9]{6}|[1-9][0-9]{6,7})"
-_ID = re.compile(rf"[0-9a-f]{{8}}-{_INDEX}")
-_OURS = re.compile(
+_ID_PATTERN = re.compile(rf"[0-9a-f]{{8}}-{_INDEX}")
+_CANONICAL_PREFIX = re.compile(
     rb'\{"version":1,"episode_id":"[0-9a-f]{8}-' + _INDEX.encode() + rb'","attempt":[0-9]+,"'
 )
-_HEAD = re.compile(
+_HEAD_PATTERN = re.compile(
     rb'\{"version":1,"episode_id":"([0-9a-f]{8}-' + _INDEX.encode() + rb')","attempt":' + _COUNT
     + rb',"stop_reason":"(' + "|".join(StopReason).encode() + rb')","reward":' + _NUMBER
     + rb',"usage":\{"prompt_tokens":' + _COUNT + rb',"completion_tokens":' + _COUNT
@@ -43,16 +43,16 @@ _HEAD = re.compile(
 )  # fmt: skip
 
 
-def episode_id(run: str, index: int) -> str:
+def format_episode_id(run: str, index: int) -> str:
     """The id of the plan's episode at `index`; `run` is eight hex digits."""
     return f"{run}-{index:06d}"
 
 
-class Head(NamedTuple):
+class EpisodeHead(NamedTuple):
     """What stands first in a line: all that a resumed run needs."""
 
     episode_id: str
-    place: int | None
+    index: int | None
     """Its index in the plan; None where the id is not of the form that `episode_id` gives."""
     attempt: int
     stop_reason: str
@@ -62,22 +62,22 @@ class Head(NamedTuple):
     cost: float | None
 
     @classmethod
-    def of(cls, episode: Episode | _Line) -> Head:
+    def from_episode(cls, episode: Episode | _HeadFields) -> EpisodeHead:
         """The head of the line that this episode makes. What is not finite is written as null."""
-        usage, ours = episode.usage, _ID.fullmatch(episode.episode_id)
+        usage, ours = episode.usage, _ID_PATTERN.fullmatch(episode.episode_id)
         return cls(
             episode.episode_id,
             int(ours[1]) if ours else None,
             episode.attempt,
             episode.stop_reason.value,
-            _finite(episode.reward),
+            _finite_or_none(episode.reward),
             usage.prompt_tokens,
             usage.completion_tokens,
-            _finite(usage.cost),
+            _finite_or_none(usage.cost),
         )
 
 
-class _Line(BaseModel):
+class _HeadFields(BaseModel):
     """The fields of an episode that make its head, in any order and among any others."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -89,7 +89,7 @@ class _Line(BaseModel):
     usage: Usage = Usage()
 
 
-def _finite(number: float | None) -> float | None:
+def _finite_or_none(number: float | None) -> float | None:
     return number if number is not None and isfinite(number) else None
 
 
@@ -103,73 +103,75 @@ def episodes(path: str | Path, *, strict: bool = False) -> Iterator[Episode]:
     path = Path(path).expanduser()
     path = path / "episodes.jsonl" if path.is_dir() else path
     skipped: list[int] = []
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         try:
             yield Episode.from_line(line)
         except ValidationError as error:
-            head_of(line, path, number)  # Raises where it is of a later version.
+            parse_head(line, path, number)  # Raises where it is of a later version.
             if not line.endswith(b"\n"):
                 continue
             if strict:
-                raise _damaged(path, number, error) from error
+                raise _damaged_line_error(path, number, error) from error
             skipped.append(number)
     if skipped:
-        _log.warning("%s: skipped %s.", path, listed_lines(len(skipped), skipped[:_LISTED]))
+        _log.warning(
+            "%s: skipped %s.", path, format_damaged_lines(len(skipped), skipped[:_MAX_LISTED])
+        )
 
 
-def listed_lines(count: int, first: Sequence[int]) -> str:
+def format_damaged_lines(count: int, first: Sequence[int]) -> str:
     """`3 damaged lines (4, 9, 17)`, of which the first few are named."""
     named = ", ".join(map(str, first)) + (", …" if count > len(first) else "")
     return f"{count:,} damaged line{'s' if count != 1 else ''} ({named})"
 
 
-def find_episode(path: Path, wanted: str) -> Episode:
+def find_episode(path: Path, id_or_index: str) -> Episode:
     """The episode with this id, or at this index of the plan (`"17"`).
 
     Where it was tried again, the last attempt that is not broken; only broken ones: the last.
     Where no line is numbered, because they were imported, an index counts the lines.
     """
-    index = int(wanted) if wanted.isascii() and wanted.isdecimal() else _NOWHERE
+    index = int(id_or_index) if id_or_index.isascii() and id_or_index.isdecimal() else _NO_INDEX
     best: dict[bool, tuple[int, bytes]] = {}
-    lowest, highest = _NOWHERE, _NOWHERE
+    lowest, highest = _NO_INDEX, _NO_INDEX
     at_place: tuple[int, bytes] | None = None
-    for place, (number, line) in enumerate(numbered(path)):
+    for place, (number, line) in enumerate(numbered_lines(path)):
         if place == index:
             at_place = number, line
-        if (head := head_of(line, path, number)) is None:
+        if (head := parse_head(line, path, number)) is None:
             continue
-        if head.episode_id == wanted or head.place == index:
+        if head.episode_id == id_or_index or head.index == index:
             best[not StopReason(head.stop_reason).is_fault] = number, line
-        if head.place is not None:
-            highest = max(highest, head.place)
-            lowest = head.place if lowest == _NOWHERE else min(lowest, head.place)
-    if not best and highest == _NOWHERE and at_place is not None:
-        return _whole(path, *at_place)
+        if head.index is not None:
+            highest = max(highest, head.index)
+            lowest = head.index if lowest == _NO_INDEX else min(lowest, head.index)
+    if not best and highest == _NO_INDEX and at_place is not None:
+        return _parse_episode(path, *at_place)
     if not best:
-        there = "none that are numbered" if highest == _NOWHERE else f"{lowest} to {highest}"
-        raise RunError(f"There is no episode {wanted!r} in {path}. It holds {there}.")
-    return _whole(path, *(best.get(True) or best[False]))
+        there = "none that are numbered" if highest == _NO_INDEX else f"{lowest} to {highest}"
+        raise RunError(f"There is no episode {id_or_index!r} in {path}. It holds {there}.")
+    return _parse_episode(path, *(best.get(True) or best[False]))
 
 
-def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file and their numbers, from 1. Empty ones are passed over."""
-    for number, line in enumerate(lines_in(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if not line.isspace():
             yield number, line
 
 
-def lines_in(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path) -> Iterator[bytes]:
     """All lines of a file, as they are."""
     try:
-        with path.open("rb", buffering=_BLOCK) as file:
+        with path.open("rb", buffering=_BLOCK_BYTES) as file:
             yield from file
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def begins_as_written(line: bytes) -> bool:
+def has_canonical_prefix(line: bytes) -> bool:
     """Whether an episode begins as this version writes them; then the rest is taken on trust."""
-    return _OURS.match(line) is not None
+    return _CANONICAL_PREFIX.match(line) is not None
 
 
 def is_json_object(line: bytes) -> bool:
@@ -181,20 +183,20 @@ def is_json_object(line: bytes) -> bool:
     return True
 
 
-def head_of(line: bytes, path: Path, number: int) -> Head | None:
+def parse_head(line: bytes, path: Path, number: int) -> EpisodeHead | None:
     """The head of a line, or None where the line is no episode.
 
     A regular expression reads the head as this version writes it. Other writers may order or
     space the fields otherwise: then the line is parsed. So is one that does not end as lines do,
     and one with a zero byte, which a power failure can leave in the middle of a file.
     """
-    found = _HEAD.match(line)
+    found = _HEAD_PATTERN.match(line)
     if found is None or not line.endswith(b"}\n") or 0 in line:
-        return _parsed(line, path, number)
+        return _parse_head_json(line, path, number)
     name, index, attempt, reason, reward, prompt, completion, cost = found.groups()
     # `Head(...)` does the same in twice the time.
     return tuple.__new__(
-        Head,
+        EpisodeHead,
         (
             name.decode(),
             int(index),
@@ -208,28 +210,30 @@ def head_of(line: bytes, path: Path, number: int) -> Head | None:
     )
 
 
-def _parsed(line: bytes, path: Path, number: int) -> Head | None:
+def _parse_head_json(line: bytes, path: Path, number: int) -> EpisodeHead | None:
     try:
         fields = from_json(line)
-        version = fields.get("version", VERSION) if isinstance(fields, dict) else VERSION
-        if version == VERSION:
-            return Head.of(_Line.model_validate(fields))
+        version = (
+            fields.get("version", EPISODE_VERSION) if isinstance(fields, dict) else EPISODE_VERSION
+        )
+        if version == EPISODE_VERSION:
+            return EpisodeHead.from_episode(_HeadFields.model_validate(fields))
     except ValueError:
         return None
     raise RunError(
         f"{path}:{number} is of version {version!r} of the episode format, and this Ludus reads "
-        f"version {VERSION}. Install a newer Ludus."
+        f"version {EPISODE_VERSION}. Install a newer Ludus."
     )
 
 
-def _whole(path: Path, number: int, line: bytes) -> Episode:
+def _parse_episode(path: Path, number: int, line: bytes) -> Episode:
     try:
         return Episode.from_line(line)
     except ValidationError as error:
-        raise _damaged(path, number, error) from error
+        raise _damaged_line_error(path, number, error) from error
 
 
-def _damaged(path: Path, number: int, error: ValidationError) -> RunError:
+def _damaged_line_error(path: Path, number: int, error: ValidationError) -> RunError:
     first = error.errors(include_url=False, include_input=False)[0]
     field = ".".join(map(str, first["loc"]))
     return RunError(f"{path}:{number} is no episode: {field + ': ' if field else ''}{first['msg']}")

@@ -12,7 +12,7 @@ from ludus.data.tools import JsonObject
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
 
 
-def front_matter_of(
+def build_front_matter(
     values: Mapping[str, Any], features: Sequence[JsonObject], *, description: str = ""
 ) -> str:
     """The YAML block that begins a card. Every value is JSON, which is YAML too.
@@ -37,31 +37,31 @@ def _yaml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def inline(value: Any) -> str:
+def to_single_line(value: Any) -> str:
     """One line of printable characters: what YAML and a table's cell can hold."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def code(value: Any) -> str:
+def inline_code(value: Any) -> str:
     if value is None:
         return ""
-    text = inline(value)
-    marks = "`" * (_longest_run(text) + 1)
+    text = to_single_line(value)
+    marks = "`" * (_longest_backtick_run(text) + 1)
     return f"{marks} {text} {marks}" if "`" in text else f"{marks}{text}{marks}"
 
 
-def fenced(text: str, language: str) -> str:
+def code_block(text: str, language: str) -> str:
     """A block of code that its own backticks cannot end."""
-    fence = "`" * max(3, _longest_run(text) + 1)
+    fence = "`" * max(3, _longest_backtick_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def _longest_run(text: str) -> int:
+def _longest_backtick_run(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)

@@ -68,7 +68,7 @@ class Message(BaseModel):
     name: str | None = None
 
     @model_serializer(mode="wrap")
-    def _without_nothing(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {key: value for key, value in write(self).items() if value is not None}
 
     @property
@@ -81,7 +81,7 @@ class Message(BaseModel):
         )
 
 
-def prompt_of(messages: Sequence[Message]) -> tuple[Message, ...]:
+def messages_before_reply(messages: Sequence[Message]) -> tuple[Message, ...]:
     """What stood there before the model spoke."""
     for at, message in enumerate(messages):
         if message.role == "assistant":
@@ -89,14 +89,14 @@ def prompt_of(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def calling(*calls: ToolCall | None, at: int) -> Message:
+def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
     """The message of a player that only calls tools; `at` is its place, from which ids are made."""
     made = [call for call in calls if call is not None]
     return Message(
         role="assistant",
         tool_calls=tuple(
             Call(
-                id=f"call_{at}_{number}",
+                id=f"call_{position}_{number}",
                 function=Function(
                     name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)
                 ),
@@ -107,18 +107,18 @@ def calling(*calls: ToolCall | None, at: int) -> Message:
     )
 
 
-def said(role: Role, content: Content, **more: Any) -> Message:
+def message_from_content(role: Role, content: Content, **more: Any) -> Message:
     """A message of what an environment showed."""
-    return Message(role=role, content=_parts(content), **more)
+    return Message(role=role, content=_to_parts(content), **more)
 
 
-def _parts(content: Content) -> str | tuple[Part, ...]:
+def _to_parts(content: Content) -> str | tuple[Part, ...]:
     if isinstance(content, str):
         return content
-    return tuple(_part(block) for block in content)
+    return tuple(_to_part(block) for block in content)
 
 
-def _part(block: Text | Image) -> Text | ImagePart:
+def _to_part(block: Text | Image) -> Text | ImagePart:
     if isinstance(block, Text):
         return block
     return ImagePart(image_url=ImageUrl(url=f"data:{block.mime_type};base64,{block.data}"))

@@ -14,10 +14,10 @@ from zlib import crc32
 
 from ludus.data.checksum import Checksum
 from ludus.data.episode import StopReason
-from ludus.data.lines import Head, head_of, is_json_object, lines_in
+from ludus.data.lines import EpisodeHead, parse_head, is_json_object, read_lines
 
-_REMEMBERED = 10
-_PAGE = 64 << 10
+_MAX_REMEMBERED = 10
+_GROWTH_BYTES = 64 << 10
 # What is known of an episode: nothing, how it broke, or that it was played.
 _MISSING = 0
 _FAULTS = dict(enumerate((reason.value for reason in StopReason if reason.is_fault), 1))
@@ -26,7 +26,7 @@ _MARKS = {reason.value: _PLAYED for reason in StopReason} | {name: m for m, name
 
 
 @dataclass(slots=True)
-class Totals:
+class JournalTotals:
     """Sums over episodes. Tokens and cost are of every line: a broken attempt was paid for too."""
 
     scored: int = 0
@@ -50,11 +50,11 @@ class Totals:
         return sum(self.stop_reasons[reason] for reason in _FAULTS.values())
 
     @property
-    def mean(self) -> float | None:
+    def mean_reward(self) -> float | None:
         return self.reward_sum / self.scored if self.scored else None
 
     @property
-    def deviation(self) -> float | None:
+    def reward_std(self) -> float | None:
         """The standard deviation of the rewards, as estimated from this sample."""
         if self.scored < 2:
             return None
@@ -63,7 +63,7 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Recorded:
+class ResumeIndex:
     """Which episodes of a plan are recorded, in one byte for each, and their totals.
 
     Episodes of another plan are in the totals as well, because they are in the file.
@@ -71,7 +71,7 @@ class Recorded:
 
     run: str | None = None
     """The eight hex digits that the plan's ids begin with; None: those of the first id."""
-    totals: Totals = field(default_factory=Totals)
+    totals: JournalTotals = field(default_factory=JournalTotals)
     foreign: int = 0
     """Lines with the id of another run, or of another form."""
     retries: int = 0
@@ -85,19 +85,19 @@ class Recorded:
     """Of the file; None where some of its lines are damaged, so that they are found every time."""
     _marks: bytearray = field(default_factory=bytearray, repr=False)
 
-    def played(self, index: int) -> bool:
+    def is_played(self, index: int) -> bool:
         return self._mark(index) == _PLAYED
 
-    def broken(self, index: int) -> bool:
+    def is_broken(self, index: int) -> bool:
         """Whether it was tried, and nothing but the infrastructure ever ended it."""
         return self._mark(index) in _FAULTS
 
-    def open_until(self, planned: int, *, retry_broken: bool = True) -> Iterator[int]:
+    def pending_indices(self, planned: int, *, retry_broken: bool = True) -> Iterator[int]:
         """The indexes below `planned` that are still to be played, in order."""
         settled = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS)
         return (index for index in range(planned) if self._mark(index) not in settled)
 
-    def add(self, heads: Iterable[Head]) -> None:
+    def add(self, heads: Iterable[EpisodeHead]) -> None:
         """Count more lines. One loop over locals, because a run of a million waits for it."""
         totals, marks, reasons = self.totals, self._marks, self.totals.stop_reasons
         for name, place, attempt, reason, reward, prompt, completion, cost in heads:
@@ -108,11 +108,11 @@ class Recorded:
             if attempt > totals.highest_attempt:
                 totals.highest_attempt = attempt
             mark = _MARKS[reason]
-            if place is None or not self._is_ours(name):
+            if place is None or not self._belongs_to_run(name):
                 self.foreign += 1
             else:
                 if place >= len(marks):
-                    marks.extend(bytes(place + _PAGE - len(marks)))
+                    marks.extend(bytes(place + _GROWTH_BYTES - len(marks)))
                 if before := marks[place]:
                     if before == _PLAYED:
                         self.duplicates += 1
@@ -128,19 +128,21 @@ class Recorded:
 
     def add_unreadable(self, number: int) -> None:
         self.unreadable += 1
-        if self.unreadable <= _REMEMBERED:
+        if self.unreadable <= _MAX_REMEMBERED:
             self.unreadable_lines.append(number)
 
     def _mark(self, index: int) -> int:
         return self._marks[index] if 0 <= index < len(self._marks) else _MISSING
 
-    def _is_ours(self, name: str) -> bool:
+    def _belongs_to_run(self, name: str) -> bool:
         if self.run is None:
             self.run = name[:8]
         return name.startswith(self.run)
 
 
-def read_back(path: Path, *, run: str | None = None, checksum: Checksum | None = None) -> Recorded:
+def read_resume_index(
+    path: Path, *, run: str | None = None, checksum: Checksum | None = None
+) -> ResumeIndex:
     """What is recorded in an `episodes.jsonl`, from the heads of its lines.
 
     A line that is no episode is counted and left alone. `checksum` is that of the file at an
@@ -154,15 +156,15 @@ def read_back(path: Path, *, run: str | None = None, checksum: Checksum | None =
     return recorded
 
 
-def _read(path: Path, run: str | None, known: Checksum) -> Recorded | None:
+def _read(path: Path, run: str | None, known: Checksum) -> ResumeIndex | None:
     """The same; None where the file does not begin as it did."""
-    recorded, reader = Recorded(run=run), _Reader(path, known)
+    recorded, reader = ResumeIndex(run=run), _HeadReader(path, known)
     recorded.add(reader.heads(recorded.add_unreadable))
     recorded.checksum = None if recorded.unreadable else reader.checksum
     return recorded if reader.unchanged else None
 
 
-class _Reader:
+class _HeadReader:
     """One pass over a journal: heads and the checksum at once."""
 
     def __init__(self, path: Path, known: Checksum) -> None:
@@ -172,10 +174,10 @@ class _Reader:
         self.checksum = Checksum()
         """Of the whole file, after all heads were read."""
 
-    def heads(self, unreadable: Callable[[int], None]) -> Iterator[Head]:
+    def heads(self, unreadable: Callable[[int], None]) -> Iterator[EpisodeHead]:
         # Locals and plain numbers: a run of a million waits for this loop.
         path, known, size, crc = self._path, self._known.size, 0, 0
-        for number, line in enumerate(lines_in(path), 1):
+        for number, line in enumerate(read_lines(path), 1):
             size += len(line)
             crc = crc32(line, crc)
             if size == known:
@@ -184,7 +186,7 @@ class _Reader:
                     return
             if line.isspace():
                 continue
-            head = head_of(line, path, number)
+            head = parse_head(line, path, number)
             if head is not None and (size <= known or is_json_object(line)):
                 yield head
             elif line.endswith(b"\n"):

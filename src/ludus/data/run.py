@@ -20,18 +20,18 @@ from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from ludus.data.journal import sync_folder
-from ludus.data.settings import differences, digest, written
+from ludus.data.journal import fsync_dir
+from ludus.data.settings import describe_differences, config_digest, dump_json
 from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import RunError
 
-_DEPTH = 3
-_SHOWN = 20
-_DRAFT = ".draft"
+_MAX_DEPTH = 3
+_MAX_SHOWN = 20
+_DRAFT_SUFFIX = ".draft"
 
 
-class About(BaseModel):
+class RunMetadata(BaseModel):
     """What `run.json` says."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,7 +51,7 @@ class RunFolder:
     """A folder with a `run.json`."""
 
     path: Path
-    about: About
+    metadata: RunMetadata
 
     @classmethod
     def create(
@@ -62,21 +62,21 @@ class RunFolder:
         kind: str = "collect",
     ) -> RunFolder:
         """Begin a run, in a new folder or an empty one."""
-        about = About(
+        about = RunMetadata(
             kind=kind,
             created_at=datetime.now(UTC),
-            digest=digest(settings),
+            digest=config_digest(settings),
             settings=settings,
             versions=versions(),
         )
-        text = _json(about.model_dump() | {"created_at": about.created_at.isoformat()})
+        text = _to_json(about.model_dump() | {"created_at": about.created_at.isoformat()})
         if path.exists() and not path.is_dir():
             raise RunError(f"{path} is a file, and a run needs a folder. Use another --output-dir.")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _refuse_strangers(path)
+            _require_empty(path)
             _write_new(path / "run.json", text)
-            sync_folder(path.absolute().parent)
+            fsync_dir(path.absolute().parent)
         except OSError as error:
             raise RunError(f"No run can begin in {path}: {error.strerror or error}.") from error
         return cls.open(path)
@@ -85,11 +85,11 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """The run that is in this folder."""
         file = path / "run.json"
-        fields = _read(file)
+        fields = _read_json_object(file)
         if fields is None:
             raise RunError(f"{path} holds no run: there is no run.json in it.")
         try:
-            return cls(path, About.model_validate(fields))
+            return cls(path, RunMetadata.model_validate(fields))
         except ValidationError as error:
             if fields.get("version") != 1:
                 raise RunError(
@@ -115,35 +115,35 @@ class RunFolder:
         if not (path / "run.json").exists():
             return cls.create(path, settings, kind=kind)
         there = cls.open(path)
-        if there.about.kind != kind:
+        if there.metadata.kind != kind:
             raise RunError(
-                f"{path} holds a run of another kind: {there.about.kind}, not {kind}. "
+                f"{path} holds a run of another kind: {there.metadata.kind}, not {kind}. "
                 "Use another --output-dir."
             )
-        if there.about.digest != digest(settings):
-            raise RunError(_other_settings(there, settings))
+        if there.metadata.digest != config_digest(settings):
+            raise RunError(_describe_mismatch(there, settings))
         return there
 
     @property
-    def episodes(self) -> Path:
+    def episodes_path(self) -> Path:
         return self.path / "episodes.jsonl"
 
     def write_summary(self, summary: JsonObject) -> None:
         """Write `summary.json`, whole or not at all."""
         file = self.path / "summary.json"
         try:
-            draft = _draft(file, _json(summary))
+            draft = _write_draft(file, _to_json(summary))
             draft.replace(file)
-            sync_folder(self.path)
+            fsync_dir(self.path)
         except OSError as error:
             raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
 
     def read_summary(self) -> JsonObject | None:
         """What `summary.json` says; None before there is one."""
-        return _read(self.path / "summary.json")
+        return _read_json_object(self.path / "summary.json")
 
 
-def beside(path: Path) -> Path:
+def create_unused_dir(path: Path) -> Path:
     """Make the first folder that is not there yet of `path`, `path-2`, `path-3` and so on."""
     if path.name in ("", ".."):
         path = path.resolve()
@@ -167,21 +167,21 @@ def find_runs(root: Path) -> list[RunFolder]:
     A `run.json` that is not one of ours is passed over: other tools have files of that name.
     """
     found = []
-    for folder in folders(root):
+    for folder in walk_folders(root):
         if (folder / "run.json").is_file():
             try:
                 found.append(RunFolder.open(folder))
             except RunError:
                 continue
-    return sorted(found, key=lambda run: (run.about.created_at, run.path))
+    return sorted(found, key=lambda run: (run.metadata.created_at, run.path))
 
 
-def folders(root: Path) -> Iterator[Path]:
+def walk_folders(root: Path) -> Iterator[Path]:
     """Where a run may be: `root` and the folders up to three levels below it."""
-    return _folders(root, _DEPTH, set())
+    return _walk(root, _MAX_DEPTH, set())
 
 
-def _folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
+def _walk(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
     """`root` and the folders below it, each one once, however many links lead there."""
     try:
         status = root.stat()
@@ -196,12 +196,12 @@ def _folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Pat
     if depth:
         for folder in below:
             if not folder.name.startswith("."):
-                yield from _folders(folder, depth - 1, seen)
+                yield from _walk(folder, depth - 1, seen)
 
 
-def _refuse_strangers(path: Path) -> None:
+def _require_empty(path: Path) -> None:
     """Episodes without a `run.json` are of who knows which run, and other files are not ours."""
-    names = sorted(file.name for file in path.iterdir() if file.suffix != _DRAFT)
+    names = sorted(file.name for file in path.iterdir() if file.suffix != _DRAFT_SUFFIX)
     if "run.json" in names:
         raise RunError(f"{path} holds a run already. Use another --output-dir.")
     if names:
@@ -214,7 +214,7 @@ def _refuse_strangers(path: Path) -> None:
 
 def _write_new(file: Path, text: str) -> None:
     """Write a file that must not be there yet. A link, unlike a rename, never replaces one."""
-    draft = _draft(file, text)
+    draft = _write_draft(file, text)
     try:
         os.link(draft, file)
     except FileExistsError as error:
@@ -224,12 +224,12 @@ def _write_new(file: Path, text: str) -> None:
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
-    sync_folder(file.parent)
+    fsync_dir(file.parent)
 
 
-def _draft(file: Path, text: str) -> Path:
+def _write_draft(file: Path, text: str) -> Path:
     """The text on the disk, under a name that nobody reads."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}{_DRAFT}")
+    draft = file.with_name(f".{file.name}.{os.getpid()}{_DRAFT_SUFFIX}")
     with draft.open("w", encoding="utf-8") as out:
         out.write(text)
         out.flush()
@@ -237,11 +237,11 @@ def _draft(file: Path, text: str) -> Path:
     return draft
 
 
-def _json(value: JsonObject) -> str:
-    return written(value, indent=2) + "\n"
+def _to_json(value: JsonObject) -> str:
+    return dump_json(value, indent=2) + "\n"
 
 
-def _read(file: Path) -> JsonObject | None:
+def _read_json_object(file: Path) -> JsonObject | None:
     try:
         value = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -255,12 +255,12 @@ def _read(file: Path) -> JsonObject | None:
     return value
 
 
-def _other_settings(there: RunFolder, settings: JsonObject) -> str:
-    lines = list(differences(there.about.settings, settings))
+def _describe_mismatch(there: RunFolder, settings: JsonObject) -> str:
+    lines = list(describe_differences(there.metadata.settings, settings))
     if not lines:
-        lines = [f"its run.json was changed by hand: its digest is not {there.about.digest}"]
-    if len(lines) > _SHOWN:
-        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more"]
+        lines = [f"its run.json was changed by hand: its digest is not {there.metadata.digest}"]
+    if len(lines) > _MAX_SHOWN:
+        lines[_MAX_SHOWN:] = [f"and {len(lines) - _MAX_SHOWN} more"]
     listed = "\n".join(f"  {line}" for line in lines)
     return (
         f"{there.path} holds a run with other settings:\n{listed}\n"

@@ -10,18 +10,18 @@ from typing import Any
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
-_WIDTH = 60
-_LEAD = 20
+_EXCERPT_CHARS = 60
+_EXCERPT_LEAD = 20
 _NOT_SET = "not set"
 
 
-def digest(settings: JsonObject) -> str:
+def config_digest(settings: JsonObject) -> str:
     """Eight hex digits that are the same for the same settings, in whatever order they stand."""
-    text = written(_whole_numbers(settings), sort_keys=True)
+    text = dump_json(_normalize_numbers(settings), sort_keys=True)
     return blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def written(value: JsonObject, *, indent: int | None = None, sort_keys: bool = False) -> str:
+def dump_json(value: JsonObject, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """JSON that every reader takes: no NaN, no half characters."""
     try:
         text = json.dumps(
@@ -33,14 +33,14 @@ def written(value: JsonObject, *, indent: int | None = None, sort_keys: bool = F
     return text
 
 
-def differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
+def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
     """`temperature: 0.2 there, 0.7 here`, for every setting that is not the same."""
-    old, new = dict(_leaves(there)), dict(_leaves(here))
+    old, new = dict(_flatten(there)), dict(_flatten(here))
     for key in sorted(old | new):
         before, after = old.get(key, _NOT_SET), new.get(key, _NOT_SET)
         if before != after and not any(other.startswith(f"{key}.") for other in old | new):
-            start = max(0, _first_difference(before, after) - _LEAD)
-            yield f"{key}: {_cut(before, start)} there, {_cut(after, start)} here"
+            start = max(0, _first_difference(before, after) - _EXCERPT_LEAD)
+            yield f"{key}: {_excerpt(before, start)} there, {_excerpt(after, start)} here"
 
 
 def _first_difference(one: str, other: str) -> int:
@@ -48,28 +48,28 @@ def _first_difference(one: str, other: str) -> int:
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Every single setting under its dotted name, as JSON."""
     if isinstance(value, Mapping) and (value or not key):
         for name, item in value.items():
-            yield from _leaves(item, f"{key}.{name}" if key else str(name))
+            yield from _flatten(item, f"{key}.{name}" if key else str(name))
     else:
-        yield key, json.dumps(_whole_numbers(value), ensure_ascii=False)
+        yield key, json.dumps(_normalize_numbers(value), ensure_ascii=False)
 
 
-def _cut(text: str, start: int) -> str:
+def _excerpt(text: str, start: int) -> str:
     """What fits on a line, from a little before where two long texts begin to differ."""
-    if len(text) <= _WIDTH:
+    if len(text) <= _EXCERPT_CHARS:
         return text
-    start = min(start, len(text) - _WIDTH)
-    end = start + _WIDTH
+    start = min(start, len(text) - _EXCERPT_CHARS)
+    end = start + _EXCERPT_CHARS
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
 
 
-def _whole_numbers(value: Any) -> Any:
+def _normalize_numbers(value: Any) -> Any:
     """1.0 as 1: a command line and a TOML file write the same number differently."""
     if isinstance(value, Mapping):
-        return {key: _whole_numbers(item) for key, item in value.items()}
+        return {key: _normalize_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_whole_numbers(item) for item in value]
+        return [_normalize_numbers(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-MARGIN = 16
-STEP = 64
+LENGTH_MARGIN = 16
+LENGTH_MULTIPLE = 64
 
 
 def quantile(counts: Mapping[int, int], share: float) -> int:
@@ -21,10 +21,10 @@ def quantile(counts: Mapping[int, int], share: float) -> int:
     return 0
 
 
-def allowance(counts: Mapping[int, int]) -> int:
+def suggest_max_length(counts: Mapping[int, int]) -> int:
     """A length that cuts off one row in a hundred at most, and does not pay for the few longest.
 
     Never more than the longest row.
     """
-    rounded = -(-(quantile(counts, 0.99) + MARGIN) // STEP) * STEP
+    rounded = -(-(quantile(counts, 0.99) + LENGTH_MARGIN) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     return min(rounded, max(counts, default=0))

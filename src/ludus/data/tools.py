@@ -28,7 +28,7 @@ class ToolSpec(BaseModel):
         serialization_alias="inputSchema",
     )
 
-    def as_openai(self) -> JsonObject:
+    def to_openai(self) -> JsonObject:
         """The form that chat APIs and chat templates take."""
         return {
             "type": "function",
@@ -49,7 +49,7 @@ class ToolCall(BaseModel):
     arguments: JsonObject = Field(default_factory=dict)
 
 
-def arguments_of(text: str) -> JsonObject | None:
+def parse_arguments(text: str) -> JsonObject | None:
     """The arguments that a model wrote, or None where they are no JSON object.
 
     NaN and half a character are no JSON. Neither is what is nested so deeply that readers give up.
@@ -103,13 +103,13 @@ _COERCIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _types(schema: Any) -> list[str]:
+def _json_types(schema: Any) -> list[str]:
     if not isinstance(schema, Mapping):  # `true`: anything goes.
         return []
     if "type" in schema:
         kind = schema["type"]
         return list(kind) if isinstance(kind, list) else [kind]
-    return [kind for option in schema.get("anyOf", ()) for kind in _types(option)]
+    return [kind for option in schema.get("anyOf", ()) for kind in _json_types(option)]
 
 
 def _fits(value: Any, kind: str) -> bool:
@@ -118,7 +118,7 @@ def _fits(value: Any, kind: str) -> bool:
     return isinstance(value, _JSON_TYPES.get(kind, (object,)))
 
 
-def coerce(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> JsonObject:
+def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> JsonObject:
     """Turn what the model sent into the declared types where nothing is lost by it.
 
     Models write 41 where the schema says string and "41" where it says integer. What does not fit
@@ -127,7 +127,7 @@ def coerce(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> JsonObjec
     properties: Mapping[str, Any] = schema.get("properties", {})
     coerced = dict(arguments)
     for name, value in arguments.items():
-        kinds = _types(properties.get(name, {}))
+        kinds = _json_types(properties.get(name, {}))
         if any(_fits(value, kind) for kind in kinds):
             continue
         for kind in kinds:

@@ -14,21 +14,21 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from ludus.data.tools import JsonObject, ToolSpec, coerce
-from ludus.environment.location import location_of, one_line
+from ludus.data.tools import JsonObject, ToolSpec, coerce_arguments
+from ludus.environment.location import function_location, format_exception_line
 from ludus.environment.tool_environment import ToolEnvironment
-from ludus.environment.tools import explain, tools_of
+from ludus.environment.tools import explain_validation_error, collect_tools
 from ludus.errors import BadEnvironment, InvalidAction
 from ludus.protocol.derive import takes_tool_calls, tool_from_action
 from ludus.protocol.frames import readable_errors
 from ludus.protocol.types import CallToolAction, EnvironmentMetadata
 
-CARRIED = ("seed", "episode_id")
+IMPLICIT_TASK_ARGUMENTS = ("seed", "episode_id")
 """Task arguments that every reset may be sent, whether its signature names them or not."""
 
 
 @dataclass(frozen=True)
-class Contract:
+class EnvSpec:
     """Everything about an environment that does not need a running one."""
 
     cls: type
@@ -53,7 +53,7 @@ class Contract:
     """Each instance keeps to one thread of its own, from construction to close."""
 
     @property
-    def spec(self) -> str:
+    def id(self) -> str:
         return f"{self.name}:{self.variant}" if self.variant else self.name
 
     @cached_property
@@ -65,7 +65,7 @@ class Contract:
     def metadata(self) -> EnvironmentMetadata:
         distribution = sys.modules.get(self.cls.__module__.partition(".")[0])
         return EnvironmentMetadata(
-            name=self.spec,
+            name=self.id,
             description=self.description,
             readme_content=inspect.getdoc(self.cls),
             version=getattr(distribution, "__version__", None) or "1.0.0",
@@ -79,13 +79,13 @@ class Contract:
     def tools(self) -> tuple[ToolSpec, ...] | None:
         """The tools that a model is offered; None where only a running environment can tell."""
         if self._has_tools:
-            return tuple(tool.spec for tool in tools_of(self.cls).values())
+            return tuple(tool.spec for tool in collect_tools(self.cls).values())
         if takes_tool_calls(self.action_schema):
             return None
         return (tool_from_action(self.action_schema),)
 
     @cached_property
-    def waits(self) -> bool:
+    def is_async(self) -> bool:
         """Whether any part of it is a coroutine."""
         names = ["reset", "step", "state", *(tool.name for tool in self.tools or ())]
         return self.later or any(
@@ -102,7 +102,7 @@ class Contract:
         except ValidationError:
             # Most actions are right; only those that are not get put right.
             schema = self.action_schema if model is self.action else {}
-            return self._parse_coerced(model, coerce(data, schema))
+            return self._parse_coerced(model, coerce_arguments(data, schema))
 
     def _parse_coerced(self, model: type[BaseModel], data: Mapping[str, Any]) -> Any:
         try:
@@ -110,7 +110,7 @@ class Contract:
         except ValidationError as error:
             known = [name for name in model.model_fields if name != "metadata"]
             raise InvalidAction(
-                f"Invalid action: {explain(error, known)}",
+                f"Invalid action: {explain_validation_error(error, known)}",
                 details={"errors": readable_errors(error)},
             ) from None
 
@@ -125,7 +125,7 @@ class Contract:
         return dict(list(inspect.signature(method).parameters.items())[1:])
 
     @cached_property
-    def takes_anything(self) -> bool:
+    def accepts_any_task(self) -> bool:
         return any(p.kind is p.VAR_KEYWORD for p in self._reset_parameters.values())
 
     @cached_property
@@ -144,8 +144,8 @@ class Contract:
             hints = get_type_hints(method)
         except Exception as error:
             raise BadEnvironment(
-                f"{location_of(method)}: reset has a type hint that cannot be resolved: "
-                f"{one_line(error)}.",
+                f"{function_location(method)}: reset has a type hint that cannot be resolved: "
+                f"{format_exception_line(error)}.",
                 "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
             ) from None
         fields: dict[str, Any] = {
@@ -156,25 +156,25 @@ class Contract:
             for name, parameter in self._reset_parameters.items()
             if name in self.task_arguments
         }
-        extra: Any = "allow" if self.takes_anything else "forbid"
+        extra: Any = "allow" if self.accepts_any_task else "forbid"
         config = ConfigDict(extra=extra, arbitrary_types_allowed=True)
         return create_model("task", __config__=config, **fields)
 
     def parse_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for `reset`; an unknown one is an error, not a shrug."""
         given = dict(task)
-        for name in CARRIED:
-            if name not in self.task_arguments and not self.takes_anything:
+        for name in IMPLICIT_TASK_ARGUMENTS:
+            if name not in self.task_arguments and not self.accepts_any_task:
                 given.pop(name, None)
         if not self.native:
-            if self.takes_anything:
+            if self.accepts_any_task:
                 return given
             return {name: given[name] for name in given if name in self.task_arguments}
         try:
             model = self._task_model.model_validate(given)
         except ValidationError as error:
             raise InvalidAction(
-                f"Cannot reset {self.spec}: {explain(error, list(self.task_arguments))}",
+                f"Cannot reset {self.id}: {explain_validation_error(error, list(self.task_arguments))}",
                 details={"errors": readable_errors(error)},
             ) from None
         return {name: getattr(model, name) for name in given}

@@ -19,16 +19,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ludus.environment.location import describe, first_frame, locate
+from ludus.environment.location import describe_with_location, author_traceback, locate_exception
 from ludus.errors import ExecutionFailed, WireError
 
 WireErrorT = TypeVar("WireErrorT", bound=WireError)
 
-_HEARD = (signal.SIGINT, signal.SIGTERM)
+_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _log = logging.getLogger("ludus.environment")
 
 
-def is_fault(error: BaseException) -> bool:
+def is_author_error(error: BaseException) -> bool:
     """Whether the code raised it, and not somebody who cancels the call or ends the process."""
     if isinstance(error, Exception):
         return True
@@ -37,17 +37,17 @@ def is_fault(error: BaseException) -> bool:
     # Signals are heard in the main thread, whatever code it is in just then.
     if threading.current_thread() is not threading.main_thread():
         return True
-    return not isinstance(error, KeyboardInterrupt) and not _is_from_handler(error)
+    return not isinstance(error, KeyboardInterrupt) and not _is_from_signal_handler(error)
 
 
-def blamed(error: BaseException, cls: type) -> WireError:
+def to_wire_error(error: BaseException, cls: type) -> WireError:
     """What the code of `cls` raised, as the wire's error; what it did not raise goes on its way."""
-    if isinstance(error, WireError) or not is_fault(error):
+    if isinstance(error, WireError) or not is_author_error(error):
         raise error
-    return with_location(ExecutionFailed(words_of(error)), error, cls.__module__)
+    return attach_location(ExecutionFailed(describe_exception(error)), error, cls.__module__)
 
 
-def with_location(wire_error: WireErrorT, error: BaseException, module: str) -> WireErrorT:
+def attach_location(wire_error: WireErrorT, error: BaseException, module: str) -> WireErrorT:
     """Add file and line of the author's code to an error of the wire, and log the traceback."""
     wire_error.author_line = log_fault(error, module)
     return wire_error
@@ -55,17 +55,17 @@ def with_location(wire_error: WireErrorT, error: BaseException, module: str) -> 
 
 def log_fault(error: BaseException, module: str) -> str:
     """Log what an author's code raised; returns it as one line with file and line number."""
-    line = describe(error, module)
+    line = describe_with_location(error, module)
     if _log.isEnabledFor(logging.INFO):
-        place = locate(error, module) or line
-        trace = first_frame(error, module) or error.__traceback__
+        place = locate_exception(error, module) or line
+        trace = author_traceback(error, module) or error.__traceback__
         exc_info = (type(error), error, trace)
         _log.info("%s", line, exc_info=exc_info, extra={"author_location": place})
     return line
 
 
 @contextmanager
-def told_with_location() -> Iterator[None]:
+def raise_with_location() -> Iterator[None]:
     """Errors of the wire leave the block with file and line: who called is in this process."""
     try:
         yield
@@ -82,25 +82,25 @@ class FaultHandler(logging.Handler):
     Faults at the same line are the same. With `tracebacks` the whole traceback is passed on.
     """
 
-    def __init__(self, say: Callable[[str], None], *, tracebacks: bool = False) -> None:
+    def __init__(self, report: Callable[[str], None], *, tracebacks: bool = False) -> None:
         super().__init__(logging.INFO)
-        self._say = say
+        self._report = report
         self._tracebacks = tracebacks
-        self._known: set[str] = set()
+        self._reported: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         place = getattr(record, "author_location", record.getMessage())
-        if place in self._known:
+        if place in self._reported:
             return
-        self._known.add(place)
+        self._reported.add(place)
         if self._tracebacks and record.exc_info:
-            self._say("".join(traceback.format_exception(*record.exc_info)).rstrip())
+            self._report("".join(traceback.format_exception(*record.exc_info)).rstrip())
         else:
-            self._say(record.getMessage())
+            self._report(record.getMessage())
 
 
 @contextmanager
-def faults_told_to(handler: FaultHandler) -> Iterator[None]:
+def capture_faults(handler: FaultHandler) -> Iterator[None]:
     """While it lasts, the handler hears of every exception in an author's code."""
     level = _log.level
     _log.addHandler(handler)
@@ -112,7 +112,7 @@ def faults_told_to(handler: FaultHandler) -> Iterator[None]:
         _log.setLevel(level)
 
 
-def log_faults() -> None:
+def log_faults_to_stderr() -> None:
     """From now on write faults of authors' code to stderr, each once: what a server does.
 
     Clients get the exception without file and line.
@@ -121,11 +121,11 @@ def log_faults() -> None:
     _log.setLevel(logging.INFO)
 
 
-def words_of(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _is_from_handler(error: BaseException) -> bool:
+def _is_from_signal_handler(error: BaseException) -> bool:
     *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
-    handlers = [signal.getsignal(number) for number in _HEARD]
+    handlers = [signal.getsignal(number) for number in _HANDLED_SIGNALS]
     return any(getattr(each, "__code__", None) is innermost.f_code for each in handlers)

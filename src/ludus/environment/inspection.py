@@ -14,10 +14,10 @@ from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, create_model
 
 from ludus.environment.base import Environment
-from ludus.environment.contract import Contract
+from ludus.environment.contract import EnvSpec
 from ludus.environment.faults import log_fault
 from ludus.environment.tool_environment import ToolEnvironment
-from ludus.environment.tools import tools_of
+from ludus.environment.tools import collect_tools
 from ludus.errors import BadEnvironment
 from ludus.protocol.derive import takes_tool_calls
 from ludus.protocol.types import (
@@ -30,15 +30,15 @@ from ludus.protocol.types import (
 )
 
 
-def contract_of(
+def build_env_spec(
     environment: Callable[..., Any],
     *,
     name: str | None = None,
     variant: str | None = None,
-) -> Contract:
+) -> EnvSpec:
     """Read the contract off a class, or off what a factory function makes."""
     factory = partial(environment, variant=variant) if variant else environment
-    cls: type = environment if inspect.isclass(environment) else type(_try_out(factory))
+    cls: type = environment if inspect.isclass(environment) else type(_build_once(factory))
     if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
         raise BadEnvironment(
             f"{cls.__name__} is not an environment: it has no reset and step.",
@@ -48,7 +48,7 @@ def contract_of(
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise BadEnvironment(f"{cls.__name__} does not implement {missing}.", "Define it.")
     terms = _read_native(cls) if issubclass(cls, Environment) else _read_foreign(cls)
-    return Contract(
+    return EnvSpec(
         cls=cls,
         factory=factory,
         name=name or f"{cls.__module__}:{cls.__name__}",
@@ -57,7 +57,7 @@ def contract_of(
     )
 
 
-def _try_out(factory: Callable[[], Any]) -> Any:
+def _build_once(factory: Callable[[], Any]) -> Any:
     try:
         environment = factory()
     except Exception as error:
@@ -80,25 +80,25 @@ def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
     }
     if issubclass(cls, ToolEnvironment):
         return terms | _read_tools(cls)
-    action, observation, state = _types(cls)
+    action, observation, state = _model_types(cls)
     return terms | {
         "action": action,
         "observation": observation,
-        "reset_observation": _shown_by(cls.reset) or observation,
+        "reset_observation": _observation_type(cls.reset) or observation,
         "state": state,
         "named_calls": False,
     }
 
 
 def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
-    tools = tools_of(cls)
+    tools = collect_tools(cls)
     if not tools:
         raise BadEnvironment(
             f"{cls.__name__} declares no @tool, so a model could do nothing in it.",
             "Put @tool above the methods that a model may call.",
         )
     default = next((tool for tool in tools.values() if tool.default), None)
-    shown = [_shown_by(getattr(cls, name)) for name in tools]
+    shown = [_observation_type(getattr(cls, name)) for name in tools]
     typed = next((one for one in shown if one), None)
     action: type[BaseModel] = CallToolAction
     observation: type[BaseModel] = CallToolObservation
@@ -116,13 +116,13 @@ def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     return {
         "action": action,
         "observation": observation,
-        "reset_observation": _shown_by(cls.reset) or TextObservation,
+        "reset_observation": _observation_type(cls.reset) or TextObservation,
         "named_calls": True,
     }
 
 
 def _read_foreign(cls: type) -> dict[str, Any]:
-    action, observation, state = _types(cls)
+    action, observation, state = _model_types(cls)
     later = _overrides(cls, "step_async")
     # Nothing is known of a stranger's step but what it says itself: `blocking = False` is ours.
     blocking = bool(getattr(cls, "blocking", not later))
@@ -133,7 +133,7 @@ def _read_foreign(cls: type) -> dict[str, Any]:
     return {
         "action": action,
         "observation": observation,
-        "reset_observation": _shown_by(cls.reset) or observation,  # type: ignore[attr-defined]
+        "reset_observation": _observation_type(cls.reset) or observation,  # type: ignore[attr-defined]
         "state": state,
         "blocking": blocking,
         "later": later,
@@ -151,18 +151,18 @@ def _overrides(cls: type, method: str) -> bool:
     return owner is not None and owner.__name__ not in ("Environment", "MCPEnvironment")
 
 
-def _types(cls: type) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
+def _model_types(cls: type) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
     """Action, observation and state: from the base class's brackets, else from annotations."""
     for base in cls.__mro__:
         for generic in getattr(base, "__orig_bases__", ()):
             arguments = [arg for arg in get_args(generic) if _is_model(arg)]
             if len(arguments) == 3 and get_origin(generic) is not None:
                 return arguments[0], arguments[1], arguments[2]
-    hints = _hints(cls.step)  # type: ignore[attr-defined]
+    hints = _type_hints(cls.step)  # type: ignore[attr-defined]
     actions = [hint for name, hint in hints.items() if name != "return" and _is_model(hint)]
     observation = hints.get("return")
     getter = getattr(cls, "state", None)
-    state = _hints(getter.fget).get("return") if isinstance(getter, property) else None
+    state = _type_hints(getter.fget).get("return") if isinstance(getter, property) else None
     return (
         actions[0] if actions else Action,
         observation if _is_model(observation) else Observation,
@@ -170,13 +170,13 @@ def _types(cls: type) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]
     )
 
 
-def _shown_by(method: Any) -> type[BaseModel] | None:
+def _observation_type(method: Any) -> type[BaseModel] | None:
     """The observation that a method is annotated to return, if it is one."""
-    hint = _hints(method).get("return")
+    hint = _type_hints(method).get("return")
     return hint if _is_model(hint) and "done" in hint.model_fields else None
 
 
-def _hints(method: Any) -> dict[str, Any]:
+def _type_hints(method: Any) -> dict[str, Any]:
     try:
         return get_type_hints(method)
     except Exception:

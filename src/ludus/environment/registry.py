@@ -18,14 +18,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from ludus.environment.contract import Contract
+from ludus.environment.contract import EnvSpec
 from ludus.environment.faults import log_fault
-from ludus.environment.inspection import contract_of
+from ludus.environment.inspection import build_env_spec
 from ludus.environment.source_file import SourceFile
 from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_you_mean
 
-GROUP = "ludus.environments"
-_files: dict[str, SourceFile] = {}
+ENTRY_POINT_GROUP = "ludus.environments"
+_loaded_files: dict[str, SourceFile] = {}
 """Files that were loaded, by the name that episodes have for them: found from any folder."""
 
 
@@ -33,66 +33,69 @@ def is_url(spec: str) -> bool:
     return spec.startswith(("http://", "https://", "ws://", "wss://"))
 
 
-def registered() -> Mapping[str, EntryPoint]:
+def registered_environments() -> Mapping[str, EntryPoint]:
     """Everything that installed packages offer, by name, without importing it."""
-    return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda p: p.name)}
+    return {
+        point.name: point
+        for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: p.name)
+    }
 
 
-def find(spec: str) -> Contract:
+def find_environment(spec: str) -> EnvSpec:
     """The contract behind a name, a variant, an import path or a file."""
     if (source := SourceFile.parse(spec)) is not None:
-        return _from_file(source)
-    if spec in _files:
-        return _from_file(_files[spec])
+        return _load_file(source)
+    if spec in _loaded_files:
+        return _load_file(_loaded_files[spec])
     name, _, rest = spec.partition(":")
-    offered = registered()
+    offered = registered_environments()
     if name in offered:
-        return _variant(name, _loaded(offered[name]), rest or None)
+        return _build_variant(name, _load_entry_point(offered[name]), rest or None)
     if rest:
-        return contract_of(_imported(spec, name, rest))
+        return build_env_spec(_import_class(spec, name, rest))
     hint = did_you_mean(name, offered, "See `ludus envs`, or give file.py:Class or a URL.")
     raise EnvironmentNotFound(f"No environment named {name!r} is installed. {hint}")
 
 
-def _from_file(source: SourceFile) -> Contract:
+def _load_file(source: SourceFile) -> EnvSpec:
     try:
         cls = source.load()
     except LudusError:
         raise
     except Exception as error:
-        raise _unloadable(str(source.path), source.import_name(), error) from error
-    _files[source.name] = replace(source, path=source.path.absolute())
-    return contract_of(cls, name=source.name)
+        raise _load_error(str(source.path), source.import_name(), error) from error
+    _loaded_files[source.name] = replace(source, path=source.path.absolute())
+    return build_env_spec(cls, name=source.name)
 
 
-def _unloadable(what: str, module: str, error: Exception) -> BadEnvironment:
+def _load_error(what: str, module: str, error: Exception) -> BadEnvironment:
     return BadEnvironment(f"{what} cannot be loaded: {log_fault(error, module)}")
 
 
-def _loaded(point: EntryPoint) -> Any:
+def _load_entry_point(point: EntryPoint) -> Any:
     try:
         return point.load()
     except LudusError:
         raise
     except Exception as error:
         what = f"{point.name!r} ({point.value})"
-        raise _unloadable(what, point.module, error) from error
+        raise _load_error(what, point.module, error) from error
 
 
-def _variant(name: str, cls: Any, variant: str | None) -> Contract:
+def _build_variant(name: str, cls: Any, variant: str | None) -> EnvSpec:
     if variant is None:
-        return contract_of(cls, name=name)
+        return build_env_spec(cls, name=name)
     known = list(cls.variants()) if hasattr(cls, "variants") else []
     if variant not in known and variant == getattr(cls, "__name__", None):
         # The package is named like its environment: this is module:Class.
-        return contract_of(cls, name=name)
+        return build_env_spec(cls, name=name)
     if variant not in known:
         hint = did_you_mean(variant, known, f"See `ludus envs {name}`.")
         raise EnvironmentNotFound(f"{name!r} has no variant {variant!r}. {hint}")
-    return contract_of(cls, name=name, variant=variant)
+    return build_env_spec(cls, name=name, variant=variant)
 
 
-def _imported(spec: str, module: str, attribute: str) -> Any:
+def _import_class(spec: str, module: str, attribute: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -100,13 +103,13 @@ def _imported(spec: str, module: str, attribute: str) -> Any:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and not module.startswith(error.name):
-            raise _unloadable(module, module, error) from error
-        hint = did_you_mean(module, registered(), "See `ludus envs`.")
+            raise _load_error(module, module, error) from error
+        hint = did_you_mean(module, registered_environments(), "See `ludus envs`.")
         raise EnvironmentNotFound(
             f"{spec!r} is neither a registered environment nor an importable class. {hint}"
         ) from None
     except Exception as error:
-        raise _unloadable(module, module, error) from error
+        raise _load_error(module, module, error) from error
     try:
         return getattr(found, attribute)
     except AttributeError:

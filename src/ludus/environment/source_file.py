@@ -54,14 +54,16 @@ class SourceFile:
     def load(self) -> Any:
         """The class. Exceptions of the module itself are left as they are."""
         if not self.path.is_file():
-            raise EnvironmentNotFound(f"There is no file {self.path}. {self._neighbour()}".strip())
-        module = self._imported()
+            raise EnvironmentNotFound(
+                f"There is no file {self.path}. {self._similar_file_hint()}".strip()
+            )
+        module = self._import_module()
         if not self.attribute:
-            raise EnvironmentNotFound(self._unnamed(module))
+            raise EnvironmentNotFound(self._missing_class_message(module))
         try:
             return getattr(module, self.attribute)
         except AttributeError:
-            hint = did_you_mean(self.attribute, vars(module), self._classes(module))
+            hint = did_you_mean(self.attribute, vars(module), self._classes_hint(module))
             raise EnvironmentNotFound(f"{self.path} has no {self.attribute!r}. {hint}") from None
 
     def import_name(self) -> str:
@@ -73,25 +75,25 @@ class SourceFile:
         root = path.parents[self.module.count(".") + (path.stem == "__init__")]
         if str(root) not in sys.path:
             sys.path.insert(0, str(root))
-        if _is_free(self.module, path):
+        if _is_name_free(self.module, path):
             return self.module
         return f"{self.module}_{hashlib.blake2b(bytes(path), digest_size=4).hexdigest()}"
 
-    def _imported(self) -> ModuleType:
+    def _import_module(self) -> ModuleType:
         name = self.import_name()
         if name in sys.modules:
             return sys.modules[name]
-        return importlib.import_module(name) if "." in name else _executed(name, self.path)
+        return importlib.import_module(name) if "." in name else _execute_module(name, self.path)
 
-    def _neighbour(self) -> str:
+    def _similar_file_hint(self) -> str:
         folder = self.path.parent
         names = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
         return did_you_mean(self.path.name, names)
 
-    def _unnamed(self, module: ModuleType) -> str:
-        return f"{self.path} is a file: name the class in it. {self._classes(module)}".strip()
+    def _missing_class_message(self, module: ModuleType) -> str:
+        return f"{self.path} is a file: name the class in it. {self._classes_hint(module)}".strip()
 
-    def _classes(self, module: ModuleType) -> str:
+    def _classes_hint(self, module: ModuleType) -> str:
         specs = [
             f"{self.path}:{name}"
             for name, value in vars(module).items()
@@ -109,7 +111,7 @@ def recorded_name(spec: str) -> str:
     return source.name if source is not None and source.attribute else spec
 
 
-def _is_free(name: str, path: Path) -> bool:
+def _is_name_free(name: str, path: Path) -> bool:
     """Whether no other file than this one is imported by that name."""
     if (loaded := sys.modules.get(name)) is not None:
         origin = getattr(loaded, "__file__", None)
@@ -123,7 +125,7 @@ def _is_free(name: str, path: Path) -> bool:
     return found is None or Path(found.origin or "").resolve() == path.resolve()
 
 
-def _executed(name: str, path: Path) -> ModuleType:
+def _execute_module(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -15,28 +15,28 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-_Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+_Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
 
 
-class Worker:
+class WorkerThread:
     """One thread that runs calls in the order in which they come."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        threading.Thread(target=self._work, name="ludus-step", daemon=True).start()
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="ludus-step", daemon=True).start()
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._jobs.put((loop, future, call))
+        self._calls.put((loop, future, call))
         return future
 
     def stop(self) -> None:
         """End the thread once what was submitted is done."""
-        self._jobs.put(None)
+        self._calls.put(None)
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+    def _run(self) -> None:
+        while (job := self._calls.get()) is not None:
             loop, future, call = job
             try:
                 result, error = call(), None
@@ -44,20 +44,20 @@ class Worker:
                 result, error = None, caught
             # The loop may be gone when a call that hung comes back at last.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_settle, future, result, error)
+                loop.call_soon_threadsafe(_resolve_future, future, result, error)
 
 
-class Workers:
+class WorkerThreads:
     """As many threads as there are calls under way; idle ones are used again."""
 
     def __init__(self) -> None:
-        self._idle: deque[Worker] = deque()
+        self._idle: deque[WorkerThread] = deque()
         if hasattr(os, "register_at_fork"):
             # Threads do not come along into a forked process.
             os.register_at_fork(after_in_child=self._idle.clear)
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        worker = self._idle.pop() if self._idle else Worker()
+        worker = self._idle.pop() if self._idle else WorkerThread()
 
         def and_come_back() -> Any:
             try:
@@ -68,7 +68,7 @@ class Workers:
         return worker.submit(and_come_back)
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _resolve_future(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.cancelled():
         return
     if error is None:

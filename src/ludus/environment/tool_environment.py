@@ -13,9 +13,9 @@ from typing import Any
 
 from ludus.data.content import Image, Text
 from ludus.environment.base import Environment
-from ludus.environment.tools import BadArguments, Tool, fault_of, tools_of
+from ludus.environment.tools import InvalidArguments, Tool, invalid_args_fault, collect_tools
 from ludus.errors import InvalidAction, ToolError, did_you_mean
-from ludus.protocol.render import render
+from ludus.protocol.render import render_observation
 from ludus.protocol.types import (
     Action,
     CallToolAction,
@@ -28,7 +28,7 @@ from ludus.protocol.types import (
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _CallOutcome:
     """What the tool that is running has earned so far."""
 
     reward: float | None = None
@@ -44,11 +44,11 @@ class ToolEnvironment(Environment[Action, Observation, State]):
     `ToolError` tells the model what it did wrong.
     """
 
-    _outcome: _Outcome | None = None
+    _outcome: _CallOutcome | None = None
 
     def award(self, reward: float, **parts: float) -> None:
         """Add to the reward of the call that is running; `parts` names what it is made of."""
-        outcome = self._outcome = self._outcome or _Outcome()
+        outcome = self._outcome = self._outcome or _CallOutcome()
         outcome.reward = (outcome.reward or 0.0) + reward
         outcome.parts.update(parts)
 
@@ -61,16 +61,16 @@ class ToolEnvironment(Environment[Action, Observation, State]):
 
     def step(self, action: Action) -> Observation | Awaitable[Observation]:
         """Call the tool that the action names, or the default one with a bare action."""
-        tools = tools_of(type(self))
+        tools = collect_tools(type(self))
         self._outcome = None
         if isinstance(action, CallToolAction):
             tool = tools.get(action.tool_name)
             if tool is None:
-                return _fault(action.tool_name, _unknown(action.tool_name, tools))
+                return _fault_result(action.tool_name, _unknown_tool_fault(action.tool_name, tools))
             try:
                 arguments = tool.bind(action.arguments)
-            except BadArguments as error:
-                return _fault(action.tool_name, fault_of(error))
+            except InvalidArguments as error:
+                return _fault_result(action.tool_name, invalid_args_fault(error))
             return self._call(tool, arguments, named=True)
         default = next((tool for tool in tools.values() if tool.default), None)
         if default is None:
@@ -85,27 +85,27 @@ class ToolEnvironment(Environment[Action, Observation, State]):
         try:
             value = getattr(self, name)(**arguments)
         except ToolError as error:
-            return self._failed(name, error, named)
+            return self._fault_observation(name, error, named)
         if inspect.isawaitable(value):
-            return self._call_later(name, value, named)
-        return self._answered(name, value, named)
+            return self._call_async(name, value, named)
+        return self._result_observation(name, value, named)
 
-    async def _call_later(self, name: str, value: Awaitable[Any], named: bool) -> Observation:
+    async def _call_async(self, name: str, value: Awaitable[Any], named: bool) -> Observation:
         try:
-            return self._answered(name, await value, named)
+            return self._result_observation(name, await value, named)
         except ToolError as error:
-            return self._failed(name, error, named)
+            return self._fault_observation(name, error, named)
 
-    def _failed(self, name: str, error: ToolError, named: bool) -> Observation:
+    def _fault_observation(self, name: str, error: ToolError, named: bool) -> Observation:
         fault = ToolFault(error_type="execution_error", message=str(error))
-        return self._scored(_fault(name, fault) if named else faulty_text(fault))
+        return self._apply_outcome(_fault_result(name, fault) if named else fault_as_text(fault))
 
-    def _answered(self, name: str, value: Any, named: bool) -> Observation:
+    def _result_observation(self, name: str, value: Any, named: bool) -> Observation:
         if named:
-            return self._scored(_as_result(name, value))
-        return self._scored(as_observation(value))
+            return self._apply_outcome(_to_tool_observation(name, value))
+        return self._apply_outcome(as_observation(value))
 
-    def _scored(self, observation: Observation) -> Observation:
+    def _apply_outcome(self, observation: Observation) -> Observation:
         if (outcome := self._outcome) is not None:
             observation.reward, observation.done = outcome.reward, outcome.done
             if outcome.parts:
@@ -118,28 +118,28 @@ def as_observation(value: Any) -> Observation:
     if hasattr(value, "model_dump") and hasattr(value, "done"):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) or _is_blocks(value):
-        return TextObservation.showing(value)
+        return TextObservation.from_content(value)
     return TextObservation(text=json.dumps(value, ensure_ascii=False))
 
 
-def faulty_text(fault: ToolFault) -> TextObservation:
+def fault_as_text(fault: ToolFault) -> TextObservation:
     """A mistake of the model's, where the wire has no place of its own for it."""
     return TextObservation(
         text=f"Error: {fault.message}", metadata={"error": fault.model_dump(mode="json")}
     )
 
 
-def _as_result(name: str, value: Any) -> Observation:
+def _to_tool_observation(name: str, value: Any) -> Observation:
     if isinstance(value, Observation):
-        result = render(value.model_dump(mode="json", exclude={"reward", "done"}))
-        observation = CallToolObservation(tool_name=name, result=_plain_result(result))
+        result = render_observation(value.model_dump(mode="json", exclude={"reward", "done"}))
+        observation = CallToolObservation(tool_name=name, result=_to_wire_result(result))
         observation.reward, observation.done = value.reward, value.done
         observation.metadata = value.metadata
         return observation
-    return CallToolObservation(tool_name=name, result=_plain_result(value))
+    return CallToolObservation(tool_name=name, result=_to_wire_result(value))
 
 
-def _plain_result(value: Any) -> Any:
+def _to_wire_result(value: Any) -> Any:
     if _is_blocks(value):
         return {"content": [block.model_dump(mode="json", by_alias=True) for block in value]}
     return value
@@ -154,10 +154,10 @@ def _is_blocks(value: Any) -> bool:
     )
 
 
-def _fault(name: str, fault: ToolFault) -> CallToolObservation:
+def _fault_result(name: str, fault: ToolFault) -> CallToolObservation:
     return CallToolObservation(tool_name=name, error=fault)
 
 
-def _unknown(name: str, tools: Mapping[str, Tool]) -> ToolFault:
+def _unknown_tool_fault(name: str, tools: Mapping[str, Tool]) -> ToolFault:
     hint = did_you_mean(name, tools, f"There are: {', '.join(tools)}.")
     return ToolFault(error_type="tool_not_found", message=f"No tool is named {name!r}. {hint}")

@@ -19,14 +19,14 @@ from pydantic import (
     create_model,
 )
 
-from ludus.data.tools import ToolSpec, coerce
-from ludus.environment.location import location_of, one_line
+from ludus.data.tools import ToolSpec, coerce_arguments
+from ludus.environment.location import function_location, format_exception_line
 from ludus.errors import BadEnvironment, did_you_mean
-from ludus.protocol.derive import untitled
+from ludus.protocol.derive import strip_titles
 from ludus.protocol.types import ToolFault
 
-RESERVED = frozenset({"reset", "step", "state", "close"})
-_MARK = "__ludus_tool__"
+RESERVED_NAMES = frozenset({"reset", "step", "state", "close"})
+_TOOL_ATTRIBUTE = "__ludus_tool__"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,13 +44,13 @@ def tool(function: F | None = None, *, default: bool = False) -> F | Callable[[F
     """
 
     def mark(method: F) -> F:
-        setattr(method, _MARK, {"default": default})
+        setattr(method, _TOOL_ATTRIBUTE, {"default": default})
         return method
 
     return mark(function) if function is not None else mark
 
 
-class BadArguments(Exception):
+class InvalidArguments(Exception):
     """Arguments that do not fit; the message is for the model."""
 
 
@@ -65,17 +65,19 @@ class Tool:
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments of the method, validated and never guessed."""
         try:
-            model = self.arguments.model_validate(coerce(arguments, self.spec.input_schema))
+            model = self.arguments.model_validate(
+                coerce_arguments(arguments, self.spec.input_schema)
+            )
         except ValidationError as error:
-            raise BadArguments(self._explain(error)) from None
+            raise InvalidArguments(self._explain(error)) from None
         return {name: getattr(model, name) for name in model.model_fields_set}
 
     def _explain(self, error: ValidationError) -> str:
         known = list(self.arguments.model_fields)
-        return explain(error, known, prefix=f"{self.spec.name}: ")
+        return explain_validation_error(error, known, prefix=f"{self.spec.name}: ")
 
 
-def explain(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
+def explain_validation_error(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
     """A validation error in one line that a model, or a person, can act on."""
     parts = []
     for item in error.errors(include_url=False, include_input=False):
@@ -90,29 +92,31 @@ def explain(error: ValidationError, known: list[str], *, prefix: str = "") -> st
     return prefix + "; ".join(parts)
 
 
-def fault_of(error: BadArguments) -> ToolFault:
+def invalid_args_fault(error: InvalidArguments) -> ToolFault:
     return ToolFault(error_type="invalid_args", message=str(error))
 
 
 @cache
-def tools_of(cls: type) -> dict[str, Tool]:
+def collect_tools(cls: type) -> dict[str, Tool]:
     """The tools of a class, in the order in which they were written."""
     methods = {
         name: method
         for base in reversed(cls.__mro__)
         for name, method in vars(base).items()
-        if hasattr(method, _MARK)
+        if hasattr(method, _TOOL_ATTRIBUTE)
     }
     return {
-        name: _declare(cls, name, getattr(method, _MARK)["default"] or len(methods) == 1)
+        name: _build_tool(
+            cls, name, getattr(method, _TOOL_ATTRIBUTE)["default"] or len(methods) == 1
+        )
         for name, method in methods.items()
     }
 
 
-def _declare(cls: type, name: str, default: bool) -> Tool:
+def _build_tool(cls: type, name: str, default: bool) -> Tool:
     method = getattr(cls, name)
-    owner = f"{location_of(method)}: tool {cls.__name__}.{name}"
-    if name in RESERVED:
+    owner = f"{function_location(method)}: tool {cls.__name__}.{name}"
+    if name in RESERVED_NAMES:
         raise BadEnvironment(f"{owner} has a name that the wire uses itself.", "Rename the tool.")
     documentation = parse_docstring(inspect.getdoc(method) or "", DocstringStyle.GOOGLE)
     if not documentation.short_description:
@@ -122,7 +126,7 @@ def _declare(cls: type, name: str, default: bool) -> Tool:
         )
     described = {param.arg_name: param.description or "" for param in documentation.params}
     fields = {
-        parameter: _field(owner, parameter, detail, hint, described)
+        parameter: _build_field(owner, parameter, detail, hint, described)
         for parameter, detail, hint in _parameters(method, owner)
     }
     arguments = _arguments_model(name, owner, fields)
@@ -130,7 +134,7 @@ def _declare(cls: type, name: str, default: bool) -> Tool:
         part for part in (documentation.short_description, documentation.long_description) if part
     )
     spec = ToolSpec(
-        name=name, description=purpose, input_schema=untitled(arguments.model_json_schema())
+        name=name, description=purpose, input_schema=strip_titles(arguments.model_json_schema())
     )
     return Tool(spec=spec, arguments=arguments, default=default)
 
@@ -140,7 +144,7 @@ def _arguments_model(name: str, owner: str, fields: dict[str, Any]) -> type[Base
         return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     except PydanticUserError as error:
         raise BadEnvironment(
-            f"{owner} has an argument of a type that JSON cannot carry: {one_line(error)}.",
+            f"{owner} has an argument of a type that JSON cannot carry: {format_exception_line(error)}.",
             "Use str, int, float, bool, list, dict or a pydantic model.",
         ) from None
 
@@ -150,7 +154,7 @@ def _parameters(method: Any, owner: str) -> list[tuple[str, inspect.Parameter, A
         hints = get_type_hints(method, include_extras=True)
     except Exception as error:
         raise BadEnvironment(
-            f"{owner} has a type hint that cannot be resolved: {one_line(error)}.",
+            f"{owner} has a type hint that cannot be resolved: {format_exception_line(error)}.",
             "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
         ) from None
     found = []
@@ -166,7 +170,7 @@ def _parameters(method: Any, owner: str) -> list[tuple[str, inspect.Parameter, A
     return found
 
 
-def _field(
+def _build_field(
     owner: str, name: str, parameter: inspect.Parameter, hint: Any, described: Mapping[str, str]
 ) -> Any:
     if not described.get(name):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ludus.data.episode import Episode
-from ludus.data.lines import Head, episodes
-from ludus.data.messages import prompt_of
+from ludus.data.lines import EpisodeHead, episodes
+from ludus.data.messages import messages_before_reply
 from ludus.data.run import RunFolder
 
 
@@ -38,9 +38,9 @@ def attempts_in(folder: RunFolder, episodes_planned: int) -> list[Attempt]:
     Of one that was tried again the first that is not broken counts, as it does when a run goes on.
     """
     found: dict[int, Attempt] = {}
-    for episode in episodes(folder.episodes, strict=False):
-        place = Head.of(episode).place
-        if place is None or not episode.episode_id.startswith(folder.about.digest):
+    for episode in episodes(folder.episodes_path, strict=False):
+        place = EpisodeHead.from_episode(episode).index
+        if place is None or not episode.episode_id.startswith(folder.metadata.digest):
             continue
         if place < episodes_planned and (place not in found or found[place].broken):
             found[place] = attempt_of(episode, place)
@@ -48,7 +48,7 @@ def attempts_in(folder: RunFolder, episodes_planned: int) -> list[Attempt]:
 
 
 def attempt_of(episode: Episode, place: int) -> Attempt:
-    asked = prompt_of(episode.messages)
+    asked = messages_before_reply(episode.messages)
     return Attempt(
         place=place,
         environment=episode.environment,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.choose import parse_agent
 from ludus.policy.source import here
 
@@ -82,7 +82,7 @@ def _parsed(text: str) -> tuple[str, str, str | None]:
     label, spec = _split(text)
     provider, model = parse_agent(spec)
     if provider == "human":
-        raise BadSetting("A person cannot be a candidate. Play with `ludus play`.")
+        raise ConfigError("A person cannot be a candidate. Play with `ludus play`.")
     return label or (provider if model is None else _named(model)), provider, model
 
 
@@ -97,7 +97,7 @@ def _split(text: str) -> tuple[str, str]:
 
 def _check_label(label: str) -> None:
     if _LABEL.fullmatch(label) is None:
-        raise BadSetting(
+        raise ConfigError(
             f"{label!r} cannot be a candidate's label: it becomes the name of a folder. "
             "Use letters, digits, dots and dashes."
         )
@@ -118,9 +118,9 @@ def _refuse_unused(options: Options, providers: set[str]) -> None:
     ):
         if value is not None and not wanted & providers:
             kinds = ", ".join(f"{name}:MODEL" for name in _WITH_MODEL if name in wanted)
-            raise BadSetting(f"{option} means nothing here: no candidate is one of {kinds}.")
+            raise ConfigError(f"{option} means nothing here: no candidate is one of {kinds}.")
     if options.chat_template_kwargs and not any(map(options.template_kwargs_of, providers)):
-        raise BadSetting(
+        raise ConfigError(
             "--thinking, --no-thinking and --chat-template-kwargs mean nothing here: no candidate "
             "is hf:MODEL, or openai:MODEL behind --llm-endpoint."
         )

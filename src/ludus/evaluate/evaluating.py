@@ -13,12 +13,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ludus.client.event_loop import synchronous
+from ludus.client.event_loop import to_sync
 from ludus.data.run import RunFolder
-from ludus.data.settings import written
+from ludus.data.settings import dump_json
 from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.evaluate.attempts import attempts_in
 from ludus.evaluate.candidates import Candidate, candidates_of
 from ludus.evaluate.evaluation import Evaluation, Played, scores_of
@@ -37,17 +37,17 @@ from ludus.evaluate.target import (
     written_into,
 )
 from ludus.policy.preflight import check_model
-from ludus.rollout import Job, Outcome, collect
-from ludus.rollout.progress import Progress
-from ludus.rollout.reporter import Reporter
-from ludus.rollout.tuning import Tuning
+from ludus.rollout import CollectConfig, CollectResult, collect
+from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.reporter import CollectProgress
+from ludus.rollout.tuning import RolloutOptions
 
-Watch = Callable[[str], AbstractContextManager[Reporter]]
+Watch = Callable[[str], AbstractContextManager[CollectProgress]]
 """Who is told how the candidate of this label plays; a new one for each."""
 
 
 async def evaluate(
-    job: Job,
+    config: CollectConfig,
     candidates: Sequence[Candidate | str],
     out: str | Path | None = None,
     *,
@@ -57,9 +57,9 @@ async def evaluate(
     token: str | None = None,
     resume: bool = True,
     retry_broken: bool = False,
-    tuning: Tuning | None = None,
-    watch: Watch = lambda label: nullcontext(Reporter()),
-    phase: Callable[[Progress], None] = lambda progress: None,
+    tuning: RolloutOptions | None = None,
+    watch: Watch = lambda label: nullcontext(CollectProgress()),
+    phase: Callable[[PhaseProgress], None] = lambda progress: None,
     command: str | None = None,
 ) -> Evaluation:
     """Let every candidate play the tasks of the job, and write what came of it into `out`.
@@ -71,30 +71,30 @@ async def evaluate(
     players = [one if isinstance(one, Candidate) else candidates_of([one])[0] for one in candidates]
     _check_labels(players)
     if base_url is None:
-        job.mix.check_installed()
+        config.mixture.check_installed()
     _check_bar(solved_at)
     known = read_known(Path(not_in)) if not_in is not None else None
-    settings = {one.label: job.settings(one.make()) for one in players}
-    wanted = default_folder(str(job.mix), settings) if out is None else Path(out)
+    settings = {one.label: config.identity(one.make()) for one in players}
+    wanted = default_folder(str(config.mixture), settings) if out is None else Path(out)
     folder = _folder(wanted, resume=resume)
     unplayed = [
         one
         for one in players
         if not _is_done(
-            folder / one.label, settings[one.label], job.episodes, retry_broken=retry_broken
+            folder / one.label, settings[one.label], config.episodes, retry_broken=retry_broken
         )
     ]
     local = [one for one in unplayed if one.model is not None]
     for one in local:
         check_model(one.model or "", device=one.device, dtype=one.dtype)
-    phase(Progress("Checking the candidates", in_log=bool(local)))
+    phase(PhaseProgress("Checking the candidates", in_log=bool(local)))
     for one in local:
         await _check(one)
     played, stopped = [], None
     for candidate in players:
         outcome = await _play(
             candidate,
-            job,
+            config,
             folder / candidate.label,
             watch,
             base_url=base_url,
@@ -102,18 +102,18 @@ async def evaluate(
             retry_broken=retry_broken,
             tuning=tuning,
         )
-        found = attempts_in(RunFolder.open(outcome.folder), job.episodes)
+        found = attempts_in(RunFolder.open(outcome.folder), config.episodes)
         played.append(Played(candidate.label, settings[candidate.label]["agent"], found))
-        stopped = outcome.stopped
+        stopped = outcome.stop_reason
         if stopped is not None:
             break
     environments = {attempt.environment for one in played for attempt in one.attempts}
     metrics = metrics_at(solved_at, sorted(environments))
     evaluation = Evaluation(
         folder=folder,
-        settings=_shared(job, settings[players[0].label]),
+        settings=_shared(config, settings[players[0].label]),
         metrics=metrics,
-        scores=scores_of(played, metrics, job.episodes, known),
+        scores=scores_of(played, metrics, config.episodes, known),
         solved_at=solved_at,
         not_in=None if not_in is None else str(not_in),
         stopped=stopped,
@@ -125,7 +125,7 @@ async def evaluate(
     return evaluation
 
 
-evaluate_sync = synchronous(evaluate)
+evaluate_sync = to_sync(evaluate)
 """`evaluate` for callers that do not await, in a notebook too."""
 
 
@@ -152,12 +152,12 @@ async def _check(candidate: Candidate) -> None:
 
 
 async def _play(
-    candidate: Candidate, job: Job, folder: Path, watch: Watch, **settings: Any
-) -> Outcome:
+    candidate: Candidate, config: CollectConfig, folder: Path, watch: Watch, **settings: Any
+) -> CollectResult:
     """The agent is made here and closed here: two models never lie in memory at once."""
     with watch(candidate.label) as reporter:
         async with candidate.make() as agent:
-            return await collect(job, agent, folder, reporter=reporter, **settings)
+            return await collect(config, agent, folder, progress=reporter, **settings)
 
 
 def _folder(wanted: Path, *, resume: bool) -> Path:
@@ -169,7 +169,7 @@ def _folder(wanted: Path, *, resume: bool) -> Path:
 
 def _check_bar(solved_at: float) -> None:
     if not isfinite(solved_at):
-        raise BadSetting(
+        raise ConfigError(
             f"--solved-at {solved_at} is no reward from which a task could be solved. Give a "
             "number, such as 1."
         )
@@ -177,11 +177,11 @@ def _check_bar(solved_at: float) -> None:
 
 def _check_labels(candidates: Sequence[Candidate]) -> None:
     if not candidates:
-        raise BadSetting("Nobody is to be evaluated. Name one: --candidate oracle.")
+        raise ConfigError("Nobody is to be evaluated. Name one: --candidate oracle.")
     taken: dict[str, str] = {name.casefold(): name for name in OURS}
     for label in (candidate.label for candidate in candidates):
         if label.casefold() in taken:
-            raise BadSetting(
+            raise ConfigError(
                 f"Two candidates are called {label!r}. "
                 "Tell them apart by a label: --candidate base=… --candidate sft=…"
                 if taken[label.casefold()] not in OURS
@@ -198,15 +198,15 @@ def _alike(played: Sequence[Played], known: Known | None) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _shared(job: Job, settings: JsonObject) -> JsonObject:
+def _shared(config: CollectConfig, settings: JsonObject) -> JsonObject:
     """What is the same for all candidates."""
     rest = {name: value for name, value in settings.items() if name != "agent"}
-    return {"episodes": job.episodes, **rest}
+    return {"episodes": config.episodes, **rest}
 
 
 def _write(evaluation: Evaluation) -> None:
     with written_into(evaluation.folder) as draft:
-        summary = written(evaluation.as_json(), indent=2)
+        summary = dump_json(evaluation.as_json(), indent=2)
         (draft / SUMMARY).write_text(f"{summary}\n", encoding="utf-8")
         (draft / REPORT).write_text(report(evaluation), encoding="utf-8")
         (draft / PICTURE).write_text(picture(evaluation), encoding="utf-8")

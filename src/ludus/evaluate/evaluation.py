@@ -20,7 +20,7 @@ class Score:
     agent: JsonObject
     episodes: int
     """Recorded, whatever became of them."""
-    left: int
+    remaining: int
     """Still to be played."""
     broken: int
     """Ended by the infrastructure: left out of every figure."""
@@ -39,7 +39,7 @@ class Score:
             "label": self.label,
             "agent": self.agent,
             "episodes": self.episodes,
-            "left": self.left,
+            "left": self.remaining,
             "broken": self.broken,
             "unscored": self.unscored,
             "cut_off": self.cut_off,
@@ -132,7 +132,7 @@ def _score(
         label=played.label,
         agent=played.agent,
         episodes=len(played.attempts),
-        left=planned - len(played.attempts),
+        remaining=planned - len(played.attempts),
         broken=sum(attempt.broken for attempt in counted),
         unscored=sum(attempt.reward is None and not attempt.broken for attempt in counted),
         cut_off=sum(attempt.cut_off for attempt in counted),

@@ -12,7 +12,7 @@ from math import fsum, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-from ludus.data.bootstrap import FEWEST, Z, tail
+from ludus.data.bootstrap import MIN_SAMPLES, Z_975, tail_fraction
 
 _DRAWS = 2_000_000
 """Numbers that a bootstrap may draw in all: less than a second's work."""
@@ -29,9 +29,9 @@ def wilson(hits: float, n: float) -> Interval:
     """Wilson's score interval for a share: it holds near 0 and 1, and for small samples."""
     if n <= 0:
         raise ValueError("A share of nothing has no interval.")
-    share, square = hits / n, Z * Z / n
+    share, square = hits / n, Z_975 * Z_975 / n
     middle = (share + square / 2) / (1 + square)
-    reach = Z * sqrt(max(0.0, share * (1 - share)) / n + square / (4 * n)) / (1 + square)
+    reach = Z_975 * sqrt(max(0.0, share * (1 - share)) / n + square / (4 * n)) / (1 + square)
     return Interval(max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach)))
 
 
@@ -74,17 +74,17 @@ def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval | None:
     which then differs by less than chance does.
     """
     n = len(values)
-    if n < FEWEST or min(values) == max(values):
+    if n < MIN_SAMPLES or min(values) == max(values):
         return None
     if n > _DRAWS // _LEAST:
         return _normal(values)
     chance, rounds = random.Random(seed), max(_LEAST, min(_MOST, _DRAWS // n))
     means = sorted(sum(chance.choices(values, k=n)) / n for _ in range(rounds))
-    mean, cut = sum(values) / n, round(tail(n) * rounds)
+    mean, cut = sum(values) / n, round(tail_fraction(n) * rounds)
     return Interval(min(mean, means[cut]), max(mean, means[rounds - 1 - cut]))
 
 
 def _normal(values: Sequence[float]) -> Interval:
     mean, n = fmean(values), len(values)
-    reach = Z * sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    reach = Z_975 * sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
     return Interval(mean - reach, mean + reach)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from ludus.data.lines import numbered
-from ludus.errors import BadSetting, RunError
+from ludus.data.lines import numbered_lines
+from ludus.errors import ConfigError, RunError
 from ludus.evaluate.attempts import Attempt
 
 FILES = ("train.jsonl", "episodes.jsonl")
@@ -95,7 +95,7 @@ def _common(asked: Iterable[_Asked | Attempt], *, few: int) -> set[tuple[str, st
 
 def _rows(source: Path) -> Iterator[_Asked]:
     file = _file(source)
-    for number, line in numbered(file):
+    for number, line in numbered_lines(file):
         try:
             row = from_json(line)
             messages = row["prompt"] if "prompt" in row else row["messages"]
@@ -113,7 +113,7 @@ def _file(source: Path) -> Path:
     files = [source / name for name in FILES] if source.is_dir() else [source]
     found = next((file for file in files if file.is_file()), None)
     if found is None or found.suffix == ".parquet":
-        raise BadSetting(
+        raise ConfigError(
             f"--not-in {source} is neither a JSONL file nor a folder with {' or '.join(FILES)}. "
             "`ludus curate --format jsonl` writes such a folder."
         )

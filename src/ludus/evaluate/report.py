@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ludus.data.markdown import code, fenced, inline, table
+from ludus.data.markdown import inline_code, code_block, to_single_line, markdown_table
 from ludus.evaluate.evaluation import Evaluation
 from ludus.evaluate.table import method_of, notes_of, sheets_of
 from ludus.evaluate.target import PICTURE
@@ -14,12 +14,14 @@ def report(evaluation: Evaluation) -> str:
     """The whole file."""
     sheet = sheets_of(evaluation)[0]
     parts = (
-        f"# {inline(evaluation.settings['environment'])}: {_labels(evaluation)}",
+        f"# {to_single_line(evaluation.settings['environment'])}: {_labels(evaluation)}",
         _opening(evaluation),
         # A server names its environment as it likes.
-        table(sheet.head, [[inline(title), *figures] for title, *figures in sheet.rows]),
+        markdown_table(
+            sheet.head, [[to_single_line(title), *figures] for title, *figures in sheet.rows]
+        ),
         method_of(evaluation),
-        "\n".join(f"- {inline(note)}" for note in notes_of(evaluation)),
+        "\n".join(f"- {to_single_line(note)}" for note in notes_of(evaluation)),
         f"![The figures of every candidate]({PICTURE})",
         _metrics(evaluation),
         _candidates(evaluation),
@@ -36,7 +38,7 @@ def _opening(evaluation: Evaluation) -> str:
     settings = evaluation.settings
     times = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""
     return (
-        f"{settings['episodes']:,} episodes of {code(settings['environment'])} with the seed "
+        f"{settings['episodes']:,} episodes of {inline_code(settings['environment'])} with the seed "
         f"{settings['seed']}{times}, the same for every candidate."
     )
 
@@ -61,14 +63,14 @@ def _metrics(evaluation: Evaluation) -> str:
         "one; where they came out differently, shares too have that interval. All are 95% "
         "confidence intervals."
     )
-    return "## What is measured\n\n" + table(("", ""), rows) + f"\n\n{method}"
+    return "## What is measured\n\n" + markdown_table(("", ""), rows) + f"\n\n{method}"
 
 
 def _candidates(evaluation: Evaluation) -> str:
     rows = [
         (
-            inline(score.label),
-            ", ".join(f"{key} {code(value)}" for key, value in score.agent.items()),
+            to_single_line(score.label),
+            ", ".join(f"{key} {inline_code(value)}" for key, value in score.agent.items()),
             f"{score.episodes:,}",
             f"{score.broken:,}",
             f"{score.unscored:,}",
@@ -77,12 +79,16 @@ def _candidates(evaluation: Evaluation) -> str:
         for score in evaluation.scores
     ]
     head = ("candidate", "who", "episodes", "broken", "unscored", "known")
-    return "## Who has played\n\n" + table(head, rows)
+    return "## Who has played\n\n" + markdown_table(head, rows)
 
 
 def _again(evaluation: Evaluation) -> str:
-    blocks = [fenced(evaluation.command, "bash")] if evaluation.command else []
+    blocks = [code_block(evaluation.command, "bash")] if evaluation.command else []
     text = json.dumps(evaluation.settings, indent=2, ensure_ascii=False)
     used = ", ".join(f"{name} {found}" for name, found in evaluation.versions.items())
-    blocks += ["The settings that decide what was played:", fenced(text, "json"), f"With {used}."]
+    blocks += [
+        "The settings that decide what was played:",
+        code_block(text, "json"),
+        f"With {used}.",
+    ]
     return "\n\n".join(["## Play it again", *blocks])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ludus.data.bootstrap import FEWEST
+from ludus.data.bootstrap import MIN_SAMPLES
 from ludus.data.tools import JsonObject
 from ludus.evaluate.evaluation import Evaluation, Score
 from ludus.evaluate.metrics import Estimate, Metric
@@ -89,7 +89,9 @@ def method_of(evaluation: Evaluation) -> str:
         else ""
     )
     lacking = any(_NO_INTERVAL in cell for row in side_by_side(evaluation).rows for cell in row)
-    why = f" No interval: fewer than {FEWEST} tasks, or all of them the same." if lacking else ""
+    why = (
+        f" No interval: fewer than {MIN_SAMPLES} tasks, or all of them the same." if lacking else ""
+    )
     return f"In brackets: 95% confidence intervals.{why}{against}"
 
 
@@ -128,8 +130,8 @@ def _count(*found: Estimate | None) -> str:
 
 def _notes(score: Score, evaluation: Evaluation) -> list[str]:
     notes = []
-    if score.left:
-        notes.append(f"{_many(score.left, 'episode')} still to be played")
+    if score.remaining:
+        notes.append(f"{_many(score.remaining, 'episode')} still to be played")
     if score.broken:
         notes.append(
             f"{_many(score.broken, 'episode')} broken and left out of every figure "

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ludus.data.drafts import draft_in, strangers
-from ludus.data.settings import digest
+from ludus.data.drafts import atomic_dir, existing_files
+from ludus.data.settings import config_digest
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
@@ -31,7 +31,7 @@ _DRAFT = ".evaluating-"
 def default_folder(environment: str, settings: Mapping[str, JsonObject]) -> Path:
     """The same candidates on the same tasks always get the same folder."""
     words = re.sub(r"[^A-Za-z0-9._]+", "-", environment).strip("-")[:60]
-    return EVALS / f"{words}-{digest(dict(settings))}"
+    return EVALS / f"{words}-{config_digest(dict(settings))}"
 
 
 def check_folder(folder: Path) -> None:
@@ -42,7 +42,7 @@ def check_folder(folder: Path) -> None:
         raise RunError(f"{folder} is a file, and an evaluation needs a folder. Use another -o.")
     if (folder / "run.json").exists():
         raise RunError(f"{folder} holds a run, and an evaluation needs a folder of its own.")
-    names = strangers(folder, _DRAFT)
+    names = existing_files(folder, _DRAFT)
     foreign = [
         name
         for name in names
@@ -68,7 +68,7 @@ def free_folder(path: Path) -> Path:
 
 def written_into(folder: Path) -> AbstractContextManager[Path]:
     """A draft folder; what is in it when the work is done goes to `folder`, the summary last."""
-    return draft_in(folder, _DRAFT, last=SUMMARY, ours=OURS)
+    return atomic_dir(folder, _DRAFT, last=SUMMARY, ours=OURS)
 
 
 def _is_ours(file: Path) -> bool:

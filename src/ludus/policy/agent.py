@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from ludus.agents.agent import Agent, Finish, Player, Reply, Situation
-from ludus.data.episode import Tokens, Usage, digest_of
+from ludus.data.episode import Tokens, Usage, digest_64
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
-from ludus.environment.threads import Worker
-from ludus.errors import AgentError, BadSetting, LudusError
+from ludus.environment.threads import WorkerThread
+from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.policy.engines import PLAIN_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.generate import Generator, Sampled, Sampling
@@ -109,7 +109,7 @@ class PolicyAgent(Agent):
         self._template_kwargs = dict(chat_template_kwargs or {})
         check_values(self._template_kwargs)
         if self._loaded is not None and self._template_kwargs:
-            raise BadSetting("chat_template_kwargs are given to `load` where a policy is loaded.")
+            raise ConfigError("chat_template_kwargs are given to `load` where a policy is loaded.")
         self._ready: Ready | None = None
         self._sampled_before = 0
         """Tokens of generators that are closed."""
@@ -154,7 +154,7 @@ class PolicyAgent(Agent):
     @property
     def sampled_tokens(self) -> int:
         ready = self._ready
-        return self._sampled_before + (0 if ready is None else ready.generator.tally.sampled)
+        return self._sampled_before + (0 if ready is None else ready.generator.stats.sampled)
 
     @property
     def excused(self) -> bool:
@@ -181,7 +181,7 @@ class PolicyAgent(Agent):
 
     async def _open(self) -> Ready:
         # In a thread that nothing waits for: a load that takes minutes can be interrupted.
-        worker = Worker()
+        worker = WorkerThread()
         try:
             ready: Ready = await worker.submit(lambda: self._opened(self._loaded or self._load()))
             return ready
@@ -224,7 +224,7 @@ class _PolicyPlayer(Player):
     def __init__(self, ready: Ready, situation: Situation, seed: int) -> None:
         self._model = ready
         self._environment = situation.environment
-        self._tools = [tool.as_openai() for tool in situation.tools]
+        self._tools = [tool.to_openai() for tool in situation.tools]
         self._seed = f"{seed}/{situation.seed}/{situation.member}"
         self._ids: list[int] = []
         self._logprobs: list[float | None] = []
@@ -291,7 +291,7 @@ class _PolicyPlayer(Player):
                 max_tokens=max_tokens,
                 stops=self._model.policy.dialect.stops,
                 sampling=self._model.sampling,
-                seed=digest_of(f"{self._seed}/{self._turn}"),
+                seed=digest_64(f"{self._seed}/{self._turn}"),
                 pictures=self._pictures,
             )
         except LudusError:

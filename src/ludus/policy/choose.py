@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
-from ludus.errors import BadSetting, closest, did_you_mean
+from ludus.errors import ConfigError, closest_match, did_you_mean
 from ludus.policy import smollm2
 from ludus.policy.source import check_name, here
 
@@ -41,18 +41,18 @@ def choose(choice: Choice) -> Agent:
     if provider not in _MAKERS:
         known = ", ".join(_MAKERS)
         hint = did_you_mean(provider, _MAKERS, f"There are: {known}.")
-        raise BadSetting(f"No provider is named {provider!r}. {hint}")
+        raise ConfigError(f"No provider is named {provider!r}. {hint}")
     if unused := _unused(choice, provider):
         trouble = (
             f"{unused} needs a --provider"
             if choice.provider is None
             else f"{unused} means nothing to {provider!r}"
         )
-        raise BadSetting(f"{trouble}; {_remedy(unused, choice)}.")
+        raise ConfigError(f"{trouble}; {_remedy(unused, choice)}.")
     if choice.chat_template_kwargs:
         _refuse_without_template(provider, choice.endpoint)
     if provider in _EXAMPLES and not choice.model:
-        raise BadSetting(f"--provider {provider} needs a --model, such as {_EXAMPLES[provider]}.")
+        raise ConfigError(f"--provider {provider} needs a --model, such as {_EXAMPLES[provider]}.")
     return _MAKERS[provider](choice)
 
 
@@ -62,19 +62,19 @@ def parse_agent(spec: str) -> tuple[str, str | None]:
     if provider in _EXAMPLES and model:
         return provider, _expand_home(model) if provider == "hf" else model
     if provider in _EXAMPLES:
-        raise BadSetting(f"{spec!r} names no model. Write {provider}:MODEL.")
+        raise ConfigError(f"{spec!r} names no model. Write {provider}:MODEL.")
     if provider in _MAKERS and not colon:
         return provider, None
     if provider in _MAKERS:
-        raise BadSetting(f"{spec!r}: {provider!r} plays without a model. Write {provider}.")
+        raise ConfigError(f"{spec!r}: {provider!r} plays without a model. Write {provider}.")
     if spec == smollm2.NAME or (spec and Path(_expand_home(spec)).exists()):
         return "hf", _expand_home(spec)
     if not colon and "/" in spec:
         check_name(spec)
-        raise BadSetting(f"{spec!r} may be a model on the Hub. Write hf:{spec}.")
+        raise ConfigError(f"{spec!r} may be a model on the Hub. Write hf:{spec}.")
     known = (*_MAKERS, smollm2.NAME)
     forms = "oracle, random, openai:MODEL, anthropic:MODEL, hf:MODEL, a model's folder or smollm2"
-    raise BadSetting(f"Unknown agent {spec!r}. {did_you_mean(provider, known, f'Write {forms}.')}")
+    raise ConfigError(f"Unknown agent {spec!r}. {did_you_mean(provider, known, f'Write {forms}.')}")
 
 
 def agent_of(spec: str, **options: Any) -> Agent:
@@ -86,7 +86,7 @@ def agent_of(spec: str, **options: Any) -> Agent:
     for name in options:
         if name not in known:
             hint = did_you_mean(name, known, f"There are: {', '.join(sorted(known))}.")
-            raise BadSetting(f"An agent has no option {name!r}. {hint}")
+            raise ConfigError(f"An agent has no option {name!r}. {hint}")
     provider, model = parse_agent(spec)
     return choose(Choice(provider=provider, model=model, **options))
 
@@ -96,7 +96,9 @@ def _expand_home(model: str) -> str:
     try:
         return str(Path(model).expanduser()) if model.startswith("~") else model
     except RuntimeError:
-        raise BadSetting(f"{model}: there is no such user here. Write the folder itself.") from None
+        raise ConfigError(
+            f"{model}: there is no such user here. Write the folder itself."
+        ) from None
 
 
 def _unused(choice: Choice, provider: str) -> str | None:
@@ -124,7 +126,7 @@ def _refuse_without_template(provider: str, endpoint: str | None) -> None:
         if provider in _THINKING
         else "Leave it out."
     )
-    raise BadSetting(
+    raise ConfigError(
         f"--thinking, --no-thinking and --chat-template-kwargs are for --provider hf and for "
         f"--llm-endpoint; {provider!r} takes no template arguments. {instead}"
     )
@@ -142,7 +144,7 @@ def _remedy(option: str, choice: Choice) -> str:
 def _is_local(model: str) -> bool:
     """Whether the name is one of a model that runs here: no API has such names."""
     local = model == smollm2.NAME or here(model) is not None or "/" in model
-    return local or closest(model.lower(), [smollm2.NAME]) is not None
+    return local or closest_match(model.lower(), [smollm2.NAME]) is not None
 
 
 def _oracle(choice: Choice) -> Agent:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted, context_of, nobody
 from ludus.policy.sampling import Chooser
 from ludus.policy.tally import Tally
@@ -29,7 +29,7 @@ class Row:
 
     at: int
     request: Request
-    left: int
+    remaining: int
     """Tokens that it may still have."""
     uniform: Callable[[], float]
     ids: list[int] = field(default_factory=list)
@@ -41,8 +41,8 @@ class Row:
             raise ValueError("the model's logits are no numbers; load it in another dtype")
         self.ids.append(token)
         self.logprobs.append(logprob)
-        self.left -= 1
-        self.live = self.left > 0 and token not in self.request.stops
+        self.remaining -= 1
+        self.live = self.remaining > 0 and token not in self.request.stops
 
     @property
     def position(self) -> int:
@@ -64,13 +64,13 @@ class Decoder:
     def __init__(self, model: Any, *, pad_id: int) -> None:
         self.model = model
         self.pad_id = pad_id
-        self.tally = Tally()
+        self.stats = Tally()
         self.context = context_of(model)
         # An adapter passes on what it does not name itself.
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._known = inspect.signature(base.forward).parameters
         if "past_key_values" not in self._known:
-            raise BadSetting(
+            raise ConfigError(
                 f"{type(base).__name__} keeps what it has read in a way of its own, which Ludus "
                 "does not know. Name a model with attention, such as a Llama or a Qwen."
             )
@@ -104,7 +104,7 @@ class Decoder:
         return Batch(self, rows)
 
     def _answer(self, batch: Batch, deliver: Deliver, wanted: Wanted) -> None:
-        self.tally.read += sum(len(row.request.ids) for row in batch.rows)
+        self.stats.read += sum(len(row.request.ids) for row in batch.rows)
         logits = batch.read_prompts()
         while True:
             batch.take(logits, deliver)
@@ -160,8 +160,8 @@ class Batch:
         if shared:
             self._forward([prompts[0][:shared]], [list(range(shared))], [[1] * shared])
             self._cache.batch_repeat_interleave(len(prompts))
-            self._decoder.tally.read -= (len(prompts) - 1) * shared
-            self._decoder.tally.reused += (len(prompts) - 1) * shared
+            self._decoder.stats.read -= (len(prompts) - 1) * shared
+            self._decoder.stats.reused += (len(prompts) - 1) * shared
         width = max(map(len, prompts)) - shared
         gaps = [shared + width - len(prompt) for prompt in prompts]
         pad = self._decoder.pad_id
@@ -206,7 +206,7 @@ class Batch:
             if row.live:
                 row.take(token, logprob)
                 # Token by token, so that a display sees how fast it goes.
-                self._decoder.tally.sampled += 1
+                self._decoder.stats.sampled += 1
                 if not row.live:
                     deliver(row.at, row.sampled)
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting, did_you_mean
+from ludus.errors import ConfigError, did_you_mean
 
 DEVICES = ("cuda", "mps", "cpu")
 """In the order in which they are chosen."""
@@ -38,7 +38,7 @@ def check_device(asked: str | None) -> None:
 def check_dtype(asked: str | None) -> None:
     if asked is not None and asked not in DTYPES:
         meant = did_you_mean(asked, DTYPES, "Write bfloat16, float16 or float32.")
-        raise BadSetting(f"Unknown dtype {asked!r}. {meant}")
+        raise ConfigError(f"Unknown dtype {asked!r}. {meant}")
 
 
 def choose_device(asked: str | None = None) -> str:
@@ -50,7 +50,7 @@ def choose_device(asked: str | None = None) -> str:
     if not count:
         raise _absent(asked)
     if number and int(number) >= count:
-        raise BadSetting(f"There is no {asked} here: torch sees {count}, counted from 0.")
+        raise ConfigError(f"There is no {asked} here: torch sees {count}, counted from 0.")
     return asked
 
 
@@ -74,12 +74,12 @@ def _parse_device(asked: str) -> tuple[str, str]:
     kind, colon, number = asked.partition(":")
     if kind not in DEVICES or (colon and not number.isdecimal()):
         meant = did_you_mean(kind, DEVICES, "Write cuda, cuda:1, mps or cpu.")
-        raise BadSetting(f"Unknown device {asked!r}. {meant}")
+        raise ConfigError(f"Unknown device {asked!r}. {meant}")
     return kind, number
 
 
-def _absent(asked: str) -> BadSetting:
-    return BadSetting(
+def _absent(asked: str) -> ConfigError:
+    return ConfigError(
         f"The device {asked} was asked for, and torch sees none here. Use cpu, or a machine and a "
         f"build of torch with {asked.partition(':')[0]}."
     )

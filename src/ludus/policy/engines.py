@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.decoder import Decoder
 from ludus.policy.device import choose_dtype
 from ludus.policy.generate import LULL, Engine
@@ -49,7 +49,7 @@ def choose_engine(
 
 def _plain(engine: Engine, reason: str, fast: bool | None, max_batch: int | None) -> Chosen:
     if fast:
-        raise BadSetting(f"Fast decoding was asked for, and cannot be: {reason}. Leave it off.")
+        raise ConfigError(f"Fast decoding was asked for, and cannot be: {reason}. Leave it off.")
     return Chosen(engine, f"plain generate: {reason}", max_batch or PLAIN_BATCH)
 
 

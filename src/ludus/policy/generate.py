@@ -100,9 +100,9 @@ class Generator:
                 self._orders.discard(order)
 
     @property
-    def tally(self) -> Tally:
+    def stats(self) -> Tally:
         """What has been sampled, read and reused so far."""
-        return self._engine.tally
+        return self._engine.stats
 
     @property
     def at_work(self) -> bool:
@@ -230,7 +230,7 @@ class Generator:
             # Counted first: whoever gets the last answer may look at the tally at once.
             nonlocal began
             began, before = time.monotonic(), began
-            self.tally.busy += began - before
+            self.stats.busy += began - before
             party.answer(at, sampled)
 
         def wanted(at: int) -> bool:
@@ -246,7 +246,7 @@ class Generator:
             error.__traceback__ = error.__context__ = None
             return error
         finally:
-            self.tally.busy += time.monotonic() - began
+            self.stats.busy += time.monotonic() - began
         return None
 
 

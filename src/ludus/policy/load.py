@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.errors import BadSetting, LudusError
+from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
 from ludus.policy.complaint import why
 from ludus.policy.device import choose_device, choose_dtype
@@ -114,7 +114,7 @@ def _placed(source: Source, device: str, dtype: str, *, sees: bool) -> Any:
         try:
             model = model.to(device).eval()
         except Exception as error:
-            raise BadSetting(
+            raise ConfigError(
                 why(source.name, "weights", error, unreached=source.unreached)
             ) from None
     model.name_or_path = model.config._name_or_path = source.lasting
@@ -129,7 +129,7 @@ def _weights(source: Source, dtype: str, *, sees: bool) -> Any:
     except LudusError:
         raise
     except Exception as error:
-        raise BadSetting(why(source.name, "weights", error, unreached=source.unreached)) from None
+        raise ConfigError(why(source.name, "weights", error, unreached=source.unreached)) from None
     _refuse_holes(source, info)
     return model
 
@@ -167,18 +167,18 @@ def _merged(adapter: Source, base: Any) -> Any:
         model: Any = PeftModel.from_pretrained(base, adapter.path, local_files_only=True)
         return model.merge_and_unload()
     except Exception as error:
-        raise BadSetting(why(adapter.name, "adapter", error)) from None
+        raise ConfigError(why(adapter.name, "adapter", error)) from None
 
 
 def _refuse_empty(source: Source) -> None:
     folder = Path(source.path)
     if not (folder / "config.json").is_file():
-        raise BadSetting(
+        raise ConfigError(
             f"{source.name} holds no config.json, so it is no model. Name a folder that "
             "`save_pretrained` wrote."
         )
     if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
-        raise BadSetting(
+        raise ConfigError(
             f"{source.name} holds no weights: there is no .safetensors file in it. Was its "
             "training stopped before it ended?"
         )
@@ -188,7 +188,7 @@ def _refuse_others(source: Source, config: Any, instead: str) -> None:
     """Encoders and models with other eyes could be made to load, and would write nonsense."""
     classes = config.architectures or []
     if classes and not any(part in name for name in classes for part in _WRITES_ON):
-        raise BadSetting(
+        raise ConfigError(
             f"{source.name} is a {classes[0]}, which does not write text alone. Name a language "
             f"model (a ...ForCausalLM{instead})."
         )
@@ -198,7 +198,7 @@ def _refuse_holes(source: Source, info: dict[str, Any]) -> None:
     """Weights that are not in the file were filled in at random."""
     missing = sorted(info["missing_keys"])
     if missing:
-        raise BadSetting(
+        raise ConfigError(
             f"The weights of {source.name} are not whole: {len(missing)} parts are missing, "
             f"{missing[0]} among them."
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy import smollm2
 from ludus.policy.device import check_device, check_dtype
 from ludus.policy.source import Kind, base_name, check_name, here
@@ -34,13 +34,13 @@ def _check_files(name: str, above: frozenset[str]) -> None:
         return
     folder = Path(source.path)
     if source.kind is Kind.FOLDER and not (folder / "config.json").is_file():
-        raise BadSetting(
+        raise ConfigError(
             f"{source.name} holds no config.json, so it is no model. Name a folder that "
             "`save_pretrained` wrote."
         )
     patterns = _WEIGHTS.get(source.kind, ())
     if patterns and not any(any(folder.glob(pattern)) for pattern in patterns):
-        raise BadSetting(
+        raise ConfigError(
             f"{source.name} holds no weights: there is no .safetensors file in it. Was its "
             "training stopped before it ended?"
         )
@@ -48,5 +48,5 @@ def _check_files(name: str, above: frozenset[str]) -> None:
         base = base_name(source)
         try:
             _check_files(base, above | {source.path})
-        except BadSetting as error:
-            raise BadSetting(f"{source.name} is an adapter over {base}. {error}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{source.name} is an adapter over {base}. {error}") from None

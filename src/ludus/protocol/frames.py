@@ -61,10 +61,10 @@ _CODES = {
 }
 
 
-_BESIDE = {"reward", "done"}
+_TOP_LEVEL_FIELDS = {"reward", "done"}
 
 
-class FrameRefused(WireError):
+class InvalidFrame(WireError):
     """A frame that is not one; the socket stays open."""
 
 
@@ -76,7 +76,7 @@ def parse_frame(text: str | bytes) -> Frame:
         first = error.errors(include_url=False, include_input=False)[0]
         code = _CODES.get(first["type"], ErrorCode.VALIDATION_ERROR)
         details = {"errors": readable_errors(error)} if code is ErrorCode.VALIDATION_ERROR else {}
-        raise FrameRefused(first["msg"], code, details) from None
+        raise InvalidFrame(first["msg"], code, details) from None
 
 
 def readable_errors(error: ValidationError) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ def readable_errors(error: ValidationError) -> list[dict[str, Any]]:
 def result_payload(observation: Observation) -> dict[str, Any]:
     """`reward` and `done` stand beside the observation; metadata in both places."""
     payload: dict[str, Any] = {
-        "observation": observation.model_dump(mode="json", exclude=_BESIDE),
+        "observation": observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS),
         "reward": observation.reward,
         "done": observation.done,
     }
@@ -106,13 +106,13 @@ def action_payload(action: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
     return dict(action)
 
 
-def encode(kind: str, data: Mapping[str, Any]) -> bytes:
+def encode_frame(kind: str, data: Mapping[str, Any]) -> bytes:
     return to_json({"type": kind, "data": data}, inf_nan_mode="null")
 
 
 def encode_observation(observation: Observation) -> bytes:
     """The frame of `result_payload`, without the detour over dictionaries."""
-    seen = observation.__pydantic_serializer__.to_json(observation, exclude=_BESIDE)
+    seen = observation.__pydantic_serializer__.to_json(observation, exclude=_TOP_LEVEL_FIELDS)
     frame = b'{"type":"observation","data":{"observation":%b,"reward":%b,"done":%b' % (
         seen,
         b"null" if observation.reward is None else to_json(observation.reward),
@@ -124,4 +124,4 @@ def encode_observation(observation: Observation) -> bytes:
 
 
 def encode_error(error: WireError) -> bytes:
-    return encode("error", {"message": str(error), "code": error.code, **error.details})
+    return encode_frame("error", {"message": str(error), "code": error.code, **error.details})

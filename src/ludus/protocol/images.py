@@ -30,7 +30,7 @@ def image_from_text(name: str, text: str) -> Image | None:
         return Image(data=data, mime_type=head.removeprefix("data:").rstrip(";"))
     if len(text) < _MIN_ENCODED or " " in text[:_MIN_ENCODED]:
         return None
-    mime_type = _signature(text)
+    mime_type = _sniff_mime_type(text)
     if mime_type is None and _IMAGE_NAME.search(name.lower()):
         mime_type = "image/png"
     if mime_type is None or not _BASE64.fullmatch(text):
@@ -38,7 +38,7 @@ def image_from_text(name: str, text: str) -> Image | None:
     return Image(data=text, mime_type=mime_type)
 
 
-def _signature(text: str) -> str | None:
+def _sniff_mime_type(text: str) -> str | None:
     """The media type that the first bytes tell."""
     try:
         first = base64.b64decode(text[:16], validate=True)
@@ -73,7 +73,7 @@ def image_from_array(name: str, array: Any, shape: Any = None) -> Image | None:
     height, width, channels = sizes
     if len(pixels) != prod(sizes):
         return None
-    return Image.from_bytes(_png(pixels, width, height, channels))
+    return Image.from_bytes(_encode_png(pixels, width, height, channels))
 
 
 def dimensions(array: Any) -> tuple[int, ...]:
@@ -93,14 +93,14 @@ def _flatten(array: list[Any]) -> list[Any]:
     return array
 
 
-def _png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
+def _encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
     """An uncropped, unfiltered PNG; Pillow is no dependency here."""
     stride = width * channels
     rows = b"".join(b"\0" + pixels[at : at + stride] for at in range(0, height * stride, stride))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(kind, data) for kind, data in parts)
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -30,7 +30,7 @@ class RpcRequest(BaseModel):
     id: str | int | None = None
 
 
-class RpcRefused(Exception):
+class RpcError(Exception):
     """A call that gets an error for an answer."""
 
     def __init__(
@@ -48,18 +48,18 @@ def parse_request(body: str | bytes | dict[str, Any]) -> RpcRequest:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         if first["type"] == "json_invalid":
-            raise RpcRefused(RpcCode.PARSE_ERROR, first["msg"]) from None
+            raise RpcError(RpcCode.PARSE_ERROR, first["msg"]) from None
         where = ".".join(str(part) for part in first["loc"])
-        raise RpcRefused(
+        raise RpcError(
             RpcCode.INVALID_REQUEST, f"Invalid request: {where}: {first['msg']}"
         ) from None
 
 
-def success(result: Any, id: str | int | None) -> dict[str, Any]:
+def success_response(result: Any, id: str | int | None) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "result": result}
 
 
-def failure(refused: RpcRefused, id: str | int | None = None) -> dict[str, Any]:
+def error_response(refused: RpcError, id: str | int | None = None) -> dict[str, Any]:
     error: dict[str, Any] = {"code": int(refused.code), "message": str(refused)}
     if refused.data is not None:
         error["data"] = refused.data

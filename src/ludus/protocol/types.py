@@ -47,7 +47,7 @@ class TextObservation(Observation):
     """Set where there is more than text; then `text` holds the words of it."""
 
     @classmethod
-    def showing(cls, content: Content) -> TextObservation:
+    def from_content(cls, content: Content) -> TextObservation:
         if isinstance(content, str):
             return cls(text=content)
         words = "\n".join(block.text for block in content if not isinstance(block, Image))

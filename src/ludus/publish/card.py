@@ -13,8 +13,21 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.columns import COLUMNS, DATASETS_VERSION, RECORD_COLUMNS, RECORDS, Column
-from ludus.data.markdown import code, fenced, front_matter_of, inline, size_category, table
+from ludus.data.columns import (
+    COLUMNS,
+    DATASETS_VERSION,
+    OPENENV_COLUMNS,
+    OPENENV_RESULTS_FILE,
+    Column,
+)
+from ludus.data.markdown import (
+    inline_code,
+    code_block,
+    build_front_matter,
+    to_single_line,
+    size_category,
+    markdown_table,
+)
 from ludus.data.tools import JsonObject
 
 CARD = "README.md"
@@ -42,7 +55,7 @@ def data_card(
         _facts(settings, summary),
         _endings(summary),
         _usage(repo_id, records=records),
-        _row(RECORD_COLUMNS if records else COLUMNS),
+        _row(OPENENV_COLUMNS if records else COLUMNS),
         _row(COLUMNS, f"A row of `{EPISODES}`") if records else "",
         _again(settings, command),
     )
@@ -56,7 +69,10 @@ def front_matter(
     """The YAML block that begins a card. Every value is JSON, which is YAML too."""
     files: dict[str, tuple[str, Sequence[Column]]] = {"default": (EPISODES, COLUMNS)}
     if records:
-        files = {"default": (RECORDS, RECORD_COLUMNS), "episodes": (EPISODES, COLUMNS)}
+        files = {
+            "default": (OPENENV_RESULTS_FILE, OPENENV_COLUMNS),
+            "episodes": (EPISODES, COLUMNS),
+        }
     values: JsonObject = {
         "pretty_name": _title(settings),
         "tags": _TAGS,
@@ -67,11 +83,11 @@ def front_matter(
             for name, (file, _) in files.items()
         ],
         "dataset_info": [
-            {"config_name": name, "features": [column.feature() for column in columns]}
+            {"config_name": name, "features": [column.to_feature() for column in columns]}
             for name, (_, columns) in files.items()
         ],
     }
-    return front_matter_of(values, [])
+    return build_front_matter(values, [])
 
 
 def card_of(folder: Path, repo_id: str, *, command: str | None = None) -> str:
@@ -81,7 +97,7 @@ def card_of(folder: Path, repo_id: str, *, command: str | None = None) -> str:
     """
     settings = _read(folder / "run.json").get("settings") or {}
     summary = _read(folder / "summary.json")
-    own, records = folder / CARD, (folder / RECORDS).is_file()
+    own, records = folder / CARD, (folder / OPENENV_RESULTS_FILE).is_file()
     if not own.is_file():
         return data_card(settings, summary, repo_id=repo_id, command=command, records=records)
     text = own.read_text(encoding="utf-8-sig")
@@ -99,10 +115,10 @@ def _read(path: Path) -> JsonObject:
 
 
 def _title(settings: Mapping[str, Any]) -> str:
-    played = f"Rollouts of {inline(settings.get('environment') or 'an environment')}"
+    played = f"Rollouts of {to_single_line(settings.get('environment') or 'an environment')}"
     agent = _agent(settings)
     name = agent.get("model") or agent.get("provider")
-    return f"{played} by {inline(name)}" if name else played
+    return f"{played} by {to_single_line(name)}" if name else played
 
 
 def _opening(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -123,16 +139,16 @@ def _facts(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     ]
     episodes, scored = summary.get("episodes"), summary.get("scored")
     rows = {
-        "Environment": code(settings.get("environment")),
+        "Environment": inline_code(settings.get("environment")),
         "Agent": _sampling(_agent(settings)),
-        "Episodes": _number(episodes),
-        "Scored": _number(scored),
-        "Mean reward": _number(summary.get("mean_reward")),
+        "Episodes": _format_number(episodes),
+        "Scored": _format_number(scored),
+        "Mean reward": _format_number(summary.get("mean_reward")),
         "Tokens": ", ".join(spent),
         "Cost": f"${usage['cost']:,.2f}" if usage.get("cost") is not None else "",
     }
     known = [(name, fact) for name, fact in rows.items() if fact]
-    listed = table(("", ""), known) if known else ""
+    listed = markdown_table(("", ""), known) if known else ""
     if episodes is None or scored is None or episodes <= scored:
         return listed
     some = "One of them is" if episodes - scored == 1 else f"{episodes - scored:,} of them are"
@@ -147,8 +163,8 @@ def _endings(summary: Mapping[str, Any]) -> str:
     if not reasons:
         return ""
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    rows = [(code(reason), f"{count:,}") for reason, count in ordered]
-    return "## How they ended\n\n" + table(("stop_reason", "episodes"), rows)
+    rows = [(inline_code(reason), f"{count:,}") for reason, count in ordered]
+    return "## How they ended\n\n" + markdown_table(("stop_reason", "episodes"), rows)
 
 
 def _usage(repo_id: str, *, records: bool) -> str:
@@ -159,7 +175,7 @@ def _usage(repo_id: str, *, records: bool) -> str:
         'solved = episodes.filter(lambda episode: episode["reward"] == 1.0)',
         'print(f"{len(solved)} of {len(episodes)} are solved")',
     )
-    block = fenced("\n".join(lines), "python")
+    block = code_block("\n".join(lines), "python")
     needs = f"This needs datasets {DATASETS_VERSION} or newer."
     whole = f'`load_dataset({json.dumps(repo_id)}, "episodes", split="train")`'
     more = (
@@ -170,15 +186,15 @@ def _usage(repo_id: str, *, records: bool) -> str:
 
 
 def _row(columns: Sequence[Column], title: str = "A row") -> str:
-    rows = [(code(column.name), column.what) for column in columns]
-    return f"## {title}\n\n" + table(("field", "what"), rows)
+    rows = [(inline_code(column.name), column.description) for column in columns]
+    return f"## {title}\n\n" + markdown_table(("field", "what"), rows)
 
 
 def _again(settings: Mapping[str, Any], command: str | None) -> str:
-    blocks = [fenced(command, "bash")] if command else []
+    blocks = [code_block(command, "bash")] if command else []
     if settings:
         text = json.dumps(settings, indent=2, ensure_ascii=False, default=str)
-        blocks += ["The settings that decide what the episodes are:", fenced(text, "json")]
+        blocks += ["The settings that decide what the episodes are:", code_block(text, "json")]
     return "\n\n".join(["## Make it again", *blocks]) if blocks else ""
 
 
@@ -189,12 +205,12 @@ def _agent(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _sampling(agent: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in agent.items() if key not in ("provider", "model")}
-    named = [code(agent.get("model")), inline(agent.get("provider") or "")]
-    tuned = [f"{key} {code(value)}" for key, value in rest.items() if value is not None]
+    named = [inline_code(agent.get("model")), to_single_line(agent.get("provider") or "")]
+    tuned = [f"{key} {inline_code(value)}" for key, value in rest.items() if value is not None]
     return ", ".join(filter(None, [*named, *tuned]))
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ludus.data.columns import RECORDS
-from ludus.errors import BadSetting, MissingExtra, PublishFailed
+from ludus.data.columns import OPENENV_RESULTS_FILE
+from ludus.errors import ConfigError, MissingExtra, PublishFailed
 from ludus.publish.card import CARD, EPISODES, card_of
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-FILES = (EPISODES, RECORDS, "run.json", "summary.json")
+FILES = (EPISODES, OPENENV_RESULTS_FILE, "run.json", "summary.json")
 TIMEOUT = 60.0
 """Seconds without a sign of life before a request is given up."""
 
@@ -53,7 +53,7 @@ def check_repo_id(repo_id: str, kind: Kind = DATASET) -> None:
     """Whether the Hub can have something of this name."""
     fits = _REPO_ID.fullmatch(repo_id) and len(repo_id) <= _LONGEST
     if not fits or "--" in repo_id or ".." in repo_id or repo_id.endswith(".git"):
-        raise BadSetting(
+        raise ConfigError(
             f"{repo_id!r} cannot be the name of a {kind.noun} on the Hub. "
             f"Give USER/NAME, such as {kind.example!r}."
         )
@@ -67,11 +67,11 @@ def check_login() -> None:
         try:
             token = get_token()
         except Exception as error:
-            raise BadSetting(f"There is no token for the Hub: {_why(error)}.") from None
+            raise ConfigError(f"There is no token for the Hub: {_why(error)}.") from None
     if not token:
-        raise BadSetting("Uploading needs a login: run `hf auth login`, or set HF_TOKEN.")
+        raise ConfigError("Uploading needs a login: run `hf auth login`, or set HF_TOKEN.")
     if constants.HF_HUB_OFFLINE:
-        raise BadSetting("HF_HUB_OFFLINE is set, so nothing can be uploaded. Unset it.")
+        raise ConfigError("HF_HUB_OFFLINE is set, so nothing can be uploaded. Unset it.")
 
 
 def open_repo(
@@ -92,7 +92,7 @@ def open_repo(
     except MissingExtra:
         raise
     except Exception as error:
-        raise BadSetting(f"Nothing can be uploaded to {repo_id}: {_why(error)}.") from None
+        raise ConfigError(f"Nothing can be uploaded to {repo_id}: {_why(error)}.") from None
 
 
 def push_folder(

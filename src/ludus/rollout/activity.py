@@ -14,12 +14,12 @@ Side = Literal["model", "environment"]
 
 
 @dataclass(slots=True)
-class Activity:
+class EpisodeStatus:
     """One attempt, and where its time goes."""
 
     episode_id: str
     environment: str = ""
-    words: str = "starting"
+    activity: str = "starting"
     side: Side = "environment"
     since: float = field(default_factory=time.monotonic)
     usage: Usage = field(default_factory=Usage)
@@ -27,14 +27,14 @@ class Activity:
     seconds: dict[Side, float] = field(default_factory=lambda: {"model": 0.0, "environment": 0.0})
 
     @contextmanager
-    def doing(self, side: Side, words: str) -> Iterator[None]:
+    def track(self, side: Side, activity: str) -> Iterator[None]:
         """While the block runs, this is what the episode waits for."""
-        self.side, self.words, self.since = side, words, time.monotonic()
+        self.side, self.activity, self.since = side, activity, time.monotonic()
         try:
             yield
         finally:
             self.seconds[side] += time.monotonic() - self.since
 
-    def waited(self) -> float:
+    def elapsed(self) -> float:
         """How long the present thing has taken."""
         return time.monotonic() - self.since

@@ -17,99 +17,109 @@ from ludus.agents.agent import Agent
 from ludus.client.session import Session
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.errors import SessionLost
-from ludus.rollout.activity import Activity
-from ludus.rollout.breaker import LASTING
-from ludus.rollout.loop import Limits, fault_of, overdue, play, recorded
+from ludus.rollout.activity import EpisodeStatus
+from ludus.rollout.breaker import PERMANENT_FAULTS
+from ludus.rollout.loop import (
+    EpisodeLimits,
+    fault_from_exception,
+    deadline_fault,
+    run_episode,
+    build_episode,
+)
 from ludus.rollout.plan import Assignment
 from ludus.rollout.sessions import SessionPool
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.tuning import RolloutOptions
 
 
 @dataclass(slots=True)
-class Attempts:
+class EpisodeRunner:
     """How episodes are tried, by one agent within the same limits."""
 
     agent: Agent
-    limits: Limits
+    limits: EpisodeLimits
     system_prompt: str | None
-    tuning: Tuning
-    activities: dict[str, Activity] = field(default_factory=dict)
+    options: RolloutOptions
+    statuses: dict[str, EpisodeStatus] = field(default_factory=dict)
     """What each episode under way is doing, by its id."""
-    attempted: Callable[[Episode], None] = lambda episode: None
+    on_attempt: Callable[[Episode], None] = lambda episode: None
     """Told of every attempt, whatever became of it."""
-    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: nothing is tried again."""
 
-    async def episode(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
+    async def run(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
         """Play it until it is not the infrastructure that ends it; None: left for another time."""
         try:
-            return await self._tried(assignment, pool)
+            return await self._run_with_retries(assignment, pool)
         finally:
-            self.activities.pop(assignment.episode_id, None)
+            self.statuses.pop(assignment.episode_id, None)
 
-    async def _tried(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
+    async def _run_with_retries(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
         spent = Usage()
-        for attempt in range(1, self.tuning.attempts + 1):
-            episode = await self._attempt(assignment, pool, attempt)
-            self.attempted(episode)
+        for attempt in range(1, self.options.max_attempts + 1):
+            episode = await self._run_attempt(assignment, pool, attempt)
+            self.on_attempt(episode)
             spent += episode.usage
-            if episode.error is None or episode.error.kind in LASTING:
+            if episode.error is None or episode.error.kind in PERMANENT_FAULTS:
                 break
-            if attempt < self.tuning.attempts:
-                pause = self.tuning.retry_pause * 2 ** (attempt - 1)
-                await wait(self.ending, pause * random.uniform(0.5, 1.5))
-                if self.ending.is_set():
+            if attempt < self.options.max_attempts:
+                pause = self.options.retry_delay * 2 ** (attempt - 1)
+                await wait_for_event(self.stopping, pause * random.uniform(0.5, 1.5))
+                if self.stopping.is_set():
                     return None
         # What broken attempts have cost was paid for this episode too.
         return episode if attempt == 1 else episode.model_copy(update={"usage": spent})
 
-    async def _attempt(self, assignment: Assignment, pool: SessionPool, attempt: int) -> Episode:
-        activity = Activity(assignment.episode_id, assignment.environment)
-        self.activities[assignment.episode_id] = activity
+    async def _run_attempt(
+        self, assignment: Assignment, pool: SessionPool, attempt: int
+    ) -> Episode:
+        activity = EpisodeStatus(assignment.episode_id, assignment.environment)
+        self.statuses[assignment.episode_id] = activity
         limits, started_at = self.limits, datetime.now(UTC)
         try:
-            with activity.doing("environment", f"a session of {pool.endpoint.spec}"):
+            with activity.track("environment", f"a session of {pool.endpoint.spec}"):
                 async with asyncio.timeout(limits.episode_timeout):
-                    session = await pool.take()
+                    session = await pool.acquire()
         except Exception as error:
             late = isinstance(error, TimeoutError)
-            return recorded(
+            return build_episode(
                 assignment,
                 self.agent,
                 limits,
                 attempt=attempt,
                 stop_reason=StopReason.DEADLINE if late else StopReason.BROKEN,
-                error=overdue(activity, limits) if late else fault_of(error, activity),
+                error=deadline_fault(activity, limits)
+                if late
+                else fault_from_exception(error, activity),
                 started_at=started_at,
-                activity=activity,
+                status=activity,
             )
         try:
-            episode = await play(
+            episode = await run_episode(
                 session,
                 self.agent,
                 assignment,
                 limits=limits,
                 system_prompt=self.system_prompt,
                 attempt=attempt,
-                activity=activity,
+                status=activity,
             )
         except BaseException:
-            await pool.drop(session)
+            await pool.discard(session)
             raise
-        await _give_back(session, pool, episode)
+        await _return_session(session, pool, episode)
         return episode
 
 
-async def _give_back(session: Session, pool: SessionPool, episode: Episode) -> None:
+async def _return_session(session: Session, pool: SessionPool, episode: Episode) -> None:
     if episode.error is None or episode.error.where == "model":
-        pool.keep(session)
+        pool.release(session)
         return
-    await pool.drop(session)
+    await pool.discard(session)
     if episode.error.kind == SessionLost.__name__:
-        await pool.drop_idle()
+        await pool.discard_idle()
 
 
-async def wait(event: asyncio.Event, seconds: float) -> None:
+async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
     """Until the event, but no longer than so many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

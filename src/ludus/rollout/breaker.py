@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable
 from ludus.data.episode import Episode
 from ludus.errors import InvalidAction, ProviderRefuses, RequestRefused
 
-HOPELESS = frozenset({ProviderRefuses.__name__})
+FATAL_FAULTS = frozenset({ProviderRefuses.__name__})
 """Faults that meet every episode alike: a wrong key, an unknown model."""
-LASTING = HOPELESS | {InvalidAction.__name__, RequestRefused.__name__}
+PERMANENT_FAULTS = FATAL_FAULTS | {InvalidAction.__name__, RequestRefused.__name__}
 """Faults that trying again does not mend."""
-LONG = 600.0
+NO_SUCCESS_TIMEOUT_S = 600.0
 """Seconds without a success after which a few broken episodes are enough."""
-FEW = 3
+NO_SUCCESS_FAULT_LIMIT = 3
 
 
-class Breaker:
+class CircuitBreaker:
     """Watches faults in a row.
 
     Faults are quicker than successes, so a row that is long enough ends the run only when all that
@@ -34,57 +34,61 @@ class Breaker:
         self,
         limit: int = 20,
         *,
-        played: bool = False,
+        has_succeeded: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit = limit
-        self.why: str | None = None
+        self.reason: str | None = None
         """Why the run has to end; None while there is hope."""
-        self._held: list[Episode] = []
-        self._awaited: set[str] | None = None
+        self._held_back: list[Episode] = []
+        self._deciding_episodes: set[str] | None = None
         """Episodes whose end decides; None while the row is short."""
-        self._since = 0.0
-        self._worked = played
+        self._first_fault_at = 0.0
+        self._has_succeeded = has_succeeded
         self._clock = clock
 
-    def succeeded(self) -> list[Episode]:
+    def record_success(self) -> list[Episode]:
         """Something works. Returns the broken episodes that are now to be recorded."""
-        self._worked = True
+        self._has_succeeded = True
         return self._release()
 
-    def failed(self, episode: Episode, under_way: Iterable[str] = ()) -> None:
+    def record_fault(self, episode: Episode, active: Iterable[str] = ()) -> None:
         """An episode broke, while others are under way."""
         assert episode.error is not None
-        if not self._held:
-            self._since = self._clock()
-        self._held.append(episode)
-        if episode.error.kind in HOPELESS:
-            self.why = episode.error.message
-        enough = FEW if self._clock() - self._since > LONG else self.limit
-        if self._awaited is None and len(self._held) >= enough:
-            self._awaited = set(under_way)
-        self.ended(episode.episode_id)
+        if not self._held_back:
+            self._first_fault_at = self._clock()
+        self._held_back.append(episode)
+        if episode.error.kind in FATAL_FAULTS:
+            self.reason = episode.error.message
+        enough = (
+            NO_SUCCESS_FAULT_LIMIT
+            if self._clock() - self._first_fault_at > NO_SUCCESS_TIMEOUT_S
+            else self.limit
+        )
+        if self._deciding_episodes is None and len(self._held_back) >= enough:
+            self._deciding_episodes = set(active)
+        self.record_end(episode.episode_id)
 
-    def ended(self, episode_id: str) -> None:
+    def record_end(self, episode_id: str) -> None:
         """An episode is over, in whatever way."""
-        if self._awaited is None or self.why is not None:
+        if self._deciding_episodes is None or self.reason is not None:
             return
-        self._awaited.discard(episode_id)
-        if not self._awaited:
-            last = _words(self._held[-1])
-            self.why = f"{len(self._held)} episodes in a row broke, the last with: {last}"
+        self._deciding_episodes.discard(episode_id)
+        if not self._deciding_episodes:
+            last = _fault_text(self._held_back[-1])
+            self.reason = f"{len(self._held_back)} episodes in a row broke, the last with: {last}"
 
-    def finished(self) -> list[Episode]:
+    def finish(self) -> list[Episode]:
         """Nothing is left to play. Returns what is still to be recorded."""
-        if self._held and not self._worked and self.why is None:
-            self.why = f"Not one episode could be played: {_words(self._held[-1])}"
-        return [] if self.why else self._release()
+        if self._held_back and not self._has_succeeded and self.reason is None:
+            self.reason = f"Not one episode could be played: {_fault_text(self._held_back[-1])}"
+        return [] if self.reason else self._release()
 
     def _release(self) -> list[Episode]:
-        held, self._held, self._awaited = self._held, [], None
+        held, self._held_back, self._deciding_episodes = self._held_back, [], None
         return held
 
 
-def _words(episode: Episode) -> str:
+def _fault_text(episode: Episode) -> str:
     assert episode.error is not None
-    return episode.error.words
+    return episode.error.text

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ludus.data.episode import Usage
-from ludus.rollout.tally import Tally
+from ludus.rollout.tally import RunStats
 
-SCOUTS = 4
+INITIAL_CONCURRENCY = 4
 """Episodes at once while nobody knows yet what one costs."""
 
 
@@ -27,35 +27,37 @@ class Budget:
     def limits_spending(self) -> bool:
         return self.max_cost is not None or self.max_total_tokens is not None
 
-    def reached(self, tally: Tally, under_way: Sequence[Usage] = ()) -> str | None:
+    def exhausted_reason(self, stats: RunStats, active: Sequence[Usage] = ()) -> str | None:
         """Why no further episode should be begun, or None.
 
         Episodes under way have spent something already, and will cost what episodes cost on
         average, or more if they have.
         """
-        if self.max_time is not None and tally.seconds >= self.max_time:
+        if self.max_time is not None and stats.seconds >= self.max_time:
             return f"--max-time {self.max_time:g} s is used up"
         if self.max_cost is not None:
-            spent = _expected(tally, under_way, lambda usage: usage.cost or 0.0)
+            spent = _projected_spend(stats, active, lambda usage: usage.cost or 0.0)
             if spent > self.max_cost:
                 return f"--max-cost ${self.max_cost:g} is used up"
         if self.max_total_tokens is not None:
-            spent = _expected(tally, under_way, lambda usage: usage.total_tokens)
+            spent = _projected_spend(stats, active, lambda usage: usage.total_tokens)
             if spent > self.max_total_tokens:
                 return f"--max-total-tokens {self.max_total_tokens:,} is used up"
         return None
 
-    def room(self, tally: Tally) -> float:
+    def max_active(self, stats: RunStats) -> float:
         """How many episodes may be under way.
 
         The shortest end first, so what one costs on average is known only bit by bit: no more are
         begun than that knowledge carries.
         """
-        return SCOUTS + tally.known if self.limits_spending else float("inf")
+        return INITIAL_CONCURRENCY + stats.costed_attempts if self.limits_spending else float("inf")
 
 
-def _expected(tally: Tally, under_way: Sequence[Usage], price: Callable[[Usage], float]) -> float:
+def _projected_spend(
+    stats: RunStats, active: Sequence[Usage], price: Callable[[Usage], float]
+) -> float:
     """What will have been spent when all that was begun, and one more, has ended."""
-    finished = price(tally.spent_before) + price(tally.spent_now)
-    mean = finished / tally.known if tally.known else 0.0
-    return finished + mean + sum(max(mean, price(usage)) for usage in under_way)
+    finished = price(stats.usage_before) + price(stats.usage_now)
+    mean = finished / stats.costed_attempts if stats.costed_attempts else 0.0
+    return finished + mean + sum(max(mean, price(usage)) for usage in active)

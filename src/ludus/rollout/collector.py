@@ -14,26 +14,26 @@ from ludus.data.journal import Journal
 from ludus.data.run import RunFolder
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError, StoppedEarly
-from ludus.rollout.activity import Activity
-from ludus.rollout.attempts import Attempts, wait
-from ludus.rollout.breaker import Breaker
+from ludus.rollout.activity import EpisodeStatus
+from ludus.rollout.attempts import EpisodeRunner, wait_for_event
+from ludus.rollout.breaker import CircuitBreaker
 from ludus.rollout.budget import Budget
-from ludus.rollout.job import Job
-from ludus.rollout.places import Place
+from ludus.rollout.job import CollectConfig
+from ludus.rollout.places import EnvironmentEndpoint
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import DecodeMeter, seconds_left
-from ludus.rollout.reporter import Reporter
-from ludus.rollout.review import length_of
+from ludus.rollout.progress import DecodeMeter, estimate_seconds_left
+from ludus.rollout.reporter import CollectProgress
+from ludus.rollout.review import describe_journal
 from ludus.rollout.sessions import SessionPool
-from ludus.rollout.tally import Tally
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.tally import RunStats
+from ludus.rollout.tuning import RolloutOptions
 from ludus.rollout.watchdog import Watchdog
 
-TICK = 0.25
-SUMMARY_EVERY = 10.0
-READY = 32
+TICK_INTERVAL_S = 0.25
+SUMMARY_INTERVAL_S = 10.0
+MAX_QUEUED_EPISODES = 32
 """Episodes that may wait for their turn to call the model."""
-GRACE = 30.0
+TIME_LIMIT_GRACE_S = 30.0
 """Seconds that episodes under way still get when the time is used up."""
 
 
@@ -42,86 +42,88 @@ class Collector:
 
     def __init__(
         self,
-        job: Job,
+        config: CollectConfig,
         agent: Agent,
         folder: RunFolder,
         plan: Plan,
-        places: Mapping[str, Place],
+        endpoints: Mapping[str, EnvironmentEndpoint],
         *,
-        tally: Tally,
-        todo: Iterator[int],
-        tuning: Tuning,
+        stats: RunStats,
+        pending: Iterator[int],
+        options: RolloutOptions,
         budget: Budget,
-        reporter: Reporter,
+        progress: CollectProgress,
     ) -> None:
-        self.job = job
+        self.config = config
         self.agent = agent
         self.folder = folder
-        self.tally = tally
-        self.tuning = tuning
+        self.stats = stats
+        self.options = options
         self.meter = DecodeMeter(lambda: agent.sampled_tokens)
-        self.stopped: str | None = None
+        self.stop_reason: str | None = None
         """Why it ended before everything was played, if it did."""
-        self.activities: dict[str, Activity] = {}
+        self.statuses: dict[str, EpisodeStatus] = {}
         self._plan = plan
-        self._todo = todo
+        self._pending = pending
         self._budget = budget
-        self._reporter = reporter
+        self._progress = progress
         self._pools = {
-            spec: SessionPool(place.endpoint, patience=tuning.patience)
-            for spec, place in places.items()
+            spec: SessionPool(place.endpoint, reconnect_timeout=options.reconnect_timeout)
+            for spec, place in endpoints.items()
         }
-        self._breaker = Breaker(played=tally.totals.scored > 0)
+        self._breaker = CircuitBreaker(has_succeeded=stats.totals.scored > 0)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unbegun = 0
+        self._not_started = 0
         """Episodes that were given a task, which has not run yet."""
-        self._freed = asyncio.Event()
-        self._ending = asyncio.Event()
-        self._attempts = Attempts(
-            agent, job.limits, job.system_prompt, tuning, self.activities, tally.attempted,
-            self._ending,
+        self._slot_freed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._runner = EpisodeRunner(
+            agent, config.limits, config.system_prompt, options, self.statuses, stats.record_attempt,
+            self._stopping,
         )  # fmt: skip
-        self._failed: RunError | None = None
+        self._write_error: RunError | None = None
 
     @property
     def seconds_left(self) -> float | None:
         """An estimate: from the tokens of a local model, else from the episodes that have ended."""
-        tally = self.tally
+        tally = self.stats
         if self.meter.tokens is None:
             return tally.seconds_left
-        return seconds_left(
-            self.meter, self.job.limits,
-            waiting=max(0, tally.left - tally.active), active=tally.active,
-            finished=tally.fresh, finished_tokens=tally.spent_now.completion_tokens,
+        return estimate_seconds_left(
+            self.meter, self.config.limits,
+            waiting=max(0, tally.remaining - tally.active), active=tally.active,
+            finished=tally.new_episodes, finished_tokens=tally.usage_now.completion_tokens,
         )  # fmt: skip
 
     @property
-    def waiting_for(self) -> str | None:
+    def unreachable_server(self) -> str | None:
         """The server that nobody can reach just now, if there is one."""
         for pool in self._pools.values():
-            if pool.waiting_since is not None:
+            if pool.unreachable_since is not None:
                 return pool.endpoint.spec
         return None
 
     @property
-    def room(self) -> int:
+    def max_active(self) -> int:
         """How many episodes may be under way just now.
 
         More than the model takes calls: some are always with their environment or waiting to try
         again, and a call that ends finds another one ready.
         """
         level = self.agent.level
-        return self.tuning.concurrency if level is None else level + min(level, READY)
+        return (
+            self.options.concurrency if level is None else level + min(level, MAX_QUEUED_EPISODES)
+        )
 
-    def drain(self, why: str) -> None:
+    def drain(self, reason: str) -> None:
         """Begin no further episode; those under way are finished."""
-        self.stopped = self.stopped or why
-        self._ending.set()
-        self._freed.set()
+        self.stop_reason = self.stop_reason or reason
+        self._stopping.set()
+        self._slot_freed.set()
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """Stop at once; what is under way will be played again when the run goes on."""
-        self.drain(why)
+        self.drain(reason)
         for task in self._tasks:
             task.cancel()
 
@@ -129,12 +131,12 @@ class Collector:
         """Play all that is left to do. Raises `StoppedEarly` when nothing works any more."""
         self._journal = journal
         self.write_summary()
-        self._reporter.begin(self)
+        self._progress.begin(self)
         dog = Watchdog(
-            self.activities,
-            self._reporter.warn,
-            patience=self.tuning.hang_warning,
-            excused=lambda: self.agent.excused,
+            self.statuses,
+            self._progress.warn,
+            timeout=self.options.stall_warning,
+            model_excused=lambda: self.agent.excused,
         )
         with dog:
             ticking = asyncio.create_task(self._tick(dog))
@@ -142,99 +144,99 @@ class Collector:
                 await self._play_all()
             finally:
                 ticking.cancel()
-                await self._settle()
-        if self._failed is not None:
-            raise self._failed
-        if self._breaker.why is not None:
-            raise StoppedEarly(f"{self._breaker.why.rstrip('.')}. {self._rest()}")
+                await self._finish()
+        if self._write_error is not None:
+            raise self._write_error
+        if self._breaker.reason is not None:
+            raise StoppedEarly(f"{self._breaker.reason.rstrip('.')}. {self._resume_hint()}")
 
-    def _rest(self) -> str:
+    def _resume_hint(self) -> str:
         return (
-            f"{self.tally.totals.episodes:,} of {self.tally.planned:,} episodes are recorded in "
+            f"{self.stats.totals.episodes:,} of {self.stats.planned:,} episodes are recorded in "
             f"{self.folder.path}; the same command goes on with the rest."
         )
 
     async def _play_all(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for index in self._todo:
-                if not await self._room():
+            for index in self._pending:
+                if not await self._wait_for_slot():
                     break
-                task = group.create_task(self._episode(index))
+                task = group.create_task(self._run_episode(index))
                 self._tasks.add(task)
-                self.tally.active += 1
-                self._unbegun += 1
-                task.add_done_callback(self._ended)
+                self.stats.active += 1
+                self._not_started += 1
+                task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self.tally.active -= 1
-        self._freed.set()
+        self.stats.active -= 1
+        self._slot_freed.set()
 
-    async def _room(self) -> bool:
+    async def _wait_for_slot(self) -> bool:
         """Wait until another episode may begin; False when none should."""
-        while self.stopped is None:
-            spent = self._budget.reached(self.tally, self._under_way())
+        while self.stop_reason is None:
+            spent = self._budget.exhausted_reason(self.stats, self._active_usage())
             if spent is not None:
                 self.drain(spent)
                 break
-            if self.tally.active < min(self.room, self._budget.room(self.tally)):
+            if self.stats.active < min(self.max_active, self._budget.max_active(self.stats)):
                 return True
-            self._freed.clear()
-            await wait(self._freed, TICK)
+            self._slot_freed.clear()
+            await wait_for_event(self._slot_freed, TICK_INTERVAL_S)
         return False
 
-    def _under_way(self) -> list[Usage]:
+    def _active_usage(self) -> list[Usage]:
         """What each episode under way has used; only budgets want to know."""
         if not self._budget.limits_spending:
             return []
-        begun = [activity.usage for activity in self.activities.values()]
-        return begun + [Usage()] * self._unbegun
+        begun = [activity.usage for activity in self.statuses.values()]
+        return begun + [Usage()] * self._not_started
 
-    async def _episode(self, index: int) -> None:
-        self._unbegun -= 1
+    async def _run_episode(self, index: int) -> None:
+        self._not_started -= 1
         assignment = self._plan[index]
-        episode = await self._attempts.episode(assignment, self._pools[self._plan.spec_of(index)])
+        episode = await self._runner.run(assignment, self._pools[self._plan.spec_of(index)])
         if episode is not None:
             self._record(episode)
-        self._breaker.ended(assignment.episode_id)
-        if self._breaker.why is not None:
+        self._breaker.record_end(assignment.episode_id)
+        if self._breaker.reason is not None:
             self.abort("nothing works any more")
 
     def _record(self, episode: Episode) -> None:
         if not episode.broken:
-            for held in self._breaker.succeeded():
+            for held in self._breaker.record_success():
                 self._write(held)
             self._write(episode)
             return
-        self._breaker.failed(episode, self.activities)
+        self._breaker.record_fault(episode, self.statuses)
 
     def _write(self, episode: Episode) -> None:
-        line = episode.as_line()
+        line = episode.to_line()
         try:
             self._journal.append(line)
         except RunError as error:
-            self._failed = error
+            self._write_error = error
             self.abort("the journal cannot be written")
             return
-        self.tally.add(episode, line)
+        self.stats.add(episode, line)
 
-    async def _settle(self) -> None:
+    async def _finish(self) -> None:
         """Write what is still held back, and give everything back."""
-        if self.stopped is None:
-            for held in self._breaker.finished():
+        if self.stop_reason is None:
+            for held in self._breaker.finish():
                 self._write(held)
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
-        if self.tally.left == 0:
-            self.stopped = None
+        if self.stats.remaining == 0:
+            self.stop_reason = None
         self.write_summary()
 
     def summary(self) -> JsonObject:
         """For `summary.json`, with the length and the checksum of the journal."""
         return {
-            **self.tally.summary(),
-            "seconds": round(self.tally.seconds, 3),
-            "stopped": self.stopped,
-            **length_of(self.tally.recorded, self.folder.episodes.stat().st_size),
+            **self.stats.summary(),
+            "seconds": round(self.stats.seconds, 3),
+            "stopped": self.stop_reason,
+            **describe_journal(self.stats.index, self.folder.episodes_path.stat().st_size),
         }
 
     def write_summary(self) -> None:
@@ -242,17 +244,21 @@ class Collector:
         try:
             self.folder.write_summary(self.summary())
         except RunError as error:
-            self._reporter.warn(str(error))
+            self._progress.warn(str(error))
 
     async def _tick(self, dog: Watchdog) -> None:
         """What has to happen now and then, whatever the episodes do."""
         beats = 0
         while True:
-            await asyncio.sleep(TICK)
-            dog.beat()
+            await asyncio.sleep(TICK_INTERVAL_S)
+            dog.heartbeat()
             beats += 1
-            if beats % round(SUMMARY_EVERY / TICK) == 0:
+            if beats % round(SUMMARY_INTERVAL_S / TICK_INTERVAL_S) == 0:
                 await asyncio.to_thread(self.write_summary)
             limit = self._budget.max_time
-            if limit is not None and self.tally.seconds > limit + GRACE and self._tasks:
+            if (
+                limit is not None
+                and self.stats.seconds > limit + TIME_LIMIT_GRACE_S
+                and self._tasks
+            ):
                 self.abort(f"--max-time {limit:g} s is used up")

@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ludus.agents.agent import Agent
-from ludus.data.episode import digest_of
+from ludus.data.episode import digest_64
 from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mix, parse_mix
-from ludus.errors import BadSetting
-from ludus.rollout.loop import SYSTEM_PROMPT, Limits
+from ludus.environment.mix import Mixture, parse_mixture
+from ludus.errors import ConfigError
+from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.rollout.task_file import check_seed
 
-_ADDRESSES = ("endpoint",)
+_ADDRESS_FIELDS = ("endpoint",)
 
 
 @dataclass(frozen=True)
-class Job:
+class CollectConfig:
     """Which episodes, on which environments, within which limits."""
 
-    environment: str | Mix
+    environment: str | Mixture
     """A spec, a mix of them, or a mix as a command line writes it."""
     episodes: int = 0
     """How many; with `tasks` at most so many, and all of them unless told."""
@@ -38,40 +38,44 @@ class Job:
     tasks: Sequence[JsonObject] = ()
     """Arguments of reset for each task, where they do not come from the seed: `read_tasks`."""
     system_prompt: str | None = SYSTEM_PROMPT
-    limits: Limits = field(default_factory=Limits)
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
 
     def __post_init__(self) -> None:
         if self.tasks:
             self._check_tasks()
         if self.episodes < 1 or self.group_size < 1:
-            raise BadSetting("A run needs at least one episode, and groups at least one member.")
+            raise ConfigError("A run needs at least one episode, and groups at least one member.")
         if "seed" in self.task:
-            raise BadSetting("The seed of each episode comes from --seed; leave it out of --task.")
+            raise ConfigError("The seed of each episode comes from --seed; leave it out of --task.")
 
     def _check_tasks(self) -> None:
-        if len(self.mix.specs) > 1:
-            raise BadSetting(f"--tasks is for one environment, and not for the mix {self.mix}.")
+        if len(self.mixture.specs) > 1:
+            raise ConfigError(
+                f"--tasks is for one environment, and not for the mix {self.mixture}."
+            )
         for number, task in enumerate(self.tasks):
             check_seed(task, f"task {number}")
         there = len(self.tasks) * self.group_size
         object.__setattr__(self, "episodes", min(self.episodes or there, there))
 
     @cached_property
-    def mix(self) -> Mix:
+    def mixture(self) -> Mixture:
         given = self.environment
-        return parse_mix(given) if isinstance(given, str) else given
+        return parse_mixture(given) if isinstance(given, str) else given
 
-    def settings(self, agent: Agent) -> JsonObject:
+    def identity(self, agent: Agent) -> JsonObject:
         """What must be the same for a run to go on."""
         described = agent.describe().items()
-        tasks = {"tasks": f"{len(self.tasks)} tasks {_digest(self.tasks)}"} if self.tasks else {}
+        tasks = (
+            {"tasks": f"{len(self.tasks)} tasks {_tasks_digest(self.tasks)}"} if self.tasks else {}
+        )
         return {
-            "environment": str(self.mix),
+            "environment": str(self.mixture),
             "task": self.task,
             **tasks,
             "seed": self.seed,
             "group_size": self.group_size,
-            "agent": {key: value for key, value in described if key not in _ADDRESSES},
+            "agent": {key: value for key, value in described if key not in _ADDRESS_FIELDS},
             "system_prompt": self.system_prompt,
             "max_turns": self.limits.max_turns,
             "max_tokens": self.limits.max_tokens,
@@ -79,6 +83,6 @@ class Job:
         }
 
 
-def _digest(tasks: Sequence[JsonObject]) -> str:
+def _tasks_digest(tasks: Sequence[JsonObject]) -> str:
     text = json.dumps(list(tasks), sort_keys=True, ensure_ascii=False, default=str)
-    return f"{digest_of(text):016x}"
+    return f"{digest_64(text):016x}"

@@ -17,21 +17,21 @@ from typing import Any
 from ludus.agents.agent import Agent, Finish, Player, Reply, Situation
 from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
-from ludus.data.messages import Call, Message, said
+from ludus.data.messages import Call, Message, message_from_content
 from ludus.data.tools import JsonObject, ToolSpec
-from ludus.rollout.activity import Activity
+from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.plan import Assignment
-from ludus.rollout.score import Score
+from ludus.rollout.score import RewardSum
 
 SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "
     "words alone do nothing here."
 )
-NOT_RUN = "Error: This call was not run, because the episode had ended before it."
+NOT_RUN_MESSAGE = "Error: This call was not run, because the episode had ended before it."
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EpisodeLimits:
     """Where an episode is cut off."""
 
     max_turns: int = 20
@@ -43,32 +43,32 @@ class Limits:
     """Seconds for the whole episode."""
 
 
-async def play(
+async def run_episode(
     session: Session,
     agent: Agent,
     assignment: Assignment,
     *,
-    limits: Limits | None = None,
+    limits: EpisodeLimits | None = None,
     system_prompt: str | None = SYSTEM_PROMPT,
     attempt: int = 1,
-    activity: Activity | None = None,
+    status: EpisodeStatus | None = None,
 ) -> Episode:
     """Play one episode on an open session; what breaks it is in the episode's `error`."""
-    limits = limits or Limits()
-    activity = activity or Activity(assignment.episode_id, assignment.environment)
-    table = _Table(session, assignment, limits, activity)
+    limits = limits or EpisodeLimits()
+    status = status or EpisodeStatus(assignment.episode_id, assignment.environment)
+    table = _EpisodeInProgress(session, assignment, limits, status)
     if system_prompt:
         table.messages.append(Message(role="system", content=system_prompt))
     started_at = datetime.now(UTC)
     error: Fault | None = None
     try:
         async with asyncio.timeout(limits.episode_timeout) as clock:
-            stop = await table.play(agent)
+            stop = await table.run(agent)
     except Exception as failed:
         late = clock.expired() and isinstance(failed, TimeoutError)
         stop = StopReason.DEADLINE if late else StopReason.BROKEN
-        error = overdue(activity, limits) if late else fault_of(failed, activity)
-    return recorded(
+        error = deadline_fault(status, limits) if late else fault_from_exception(failed, status)
+    return build_episode(
         assignment,
         agent,
         limits,
@@ -76,28 +76,28 @@ async def play(
         stop_reason=stop,
         error=error,
         started_at=started_at,
-        activity=activity,
-        reward=table.score.total if error is None else None,
+        status=status,
+        reward=table.reward_sum.total if error is None else None,
         usage=table.usage,
         messages=tuple(table.messages),
-        tools=tuple(tool.as_openai() for tool in session.tools),
-        rewards=dict(table.score.parts) if error is None else {},
-        done=table.score.done,
+        tools=tuple(tool.to_openai() for tool in session.tools),
+        rewards=dict(table.reward_sum.parts) if error is None else {},
+        done=table.reward_sum.done,
         turns=table.turns,
         tool_calls=table.tool_calls,
-        malformed_calls=table.score.malformed_calls,
+        malformed_calls=table.reward_sum.malformed_calls,
         tokens=table.tokens,
     )
 
 
-def recorded(
+def build_episode(
     assignment: Assignment,
     agent: Agent,
-    limits: Limits,
+    limits: EpisodeLimits,
     *,
     started_at: datetime,
-    activity: Activity,
-    **what: Any,
+    status: EpisodeStatus,
+    **fields: Any,
 ) -> Episode:
     """The record of an attempt: who and which task, and what became of it."""
     return Episode(
@@ -106,18 +106,18 @@ def recorded(
         task=assignment.task,
         seed=assignment.seed,
         group_id=assignment.group_id,
-        agent=described(agent, limits),
+        agent=describe_agent(agent, limits),
         timing=Timing(
             started_at=started_at,
             ended_at=datetime.now(UTC),
-            model_s=round(activity.seconds["model"], 6),
-            environment_s=round(activity.seconds["environment"], 6),
+            model_s=round(status.seconds["model"], 6),
+            environment_s=round(status.seconds["environment"], 6),
         ),
-        **what,
+        **fields,
     )
 
 
-def described(agent: Agent, limits: Limits) -> JsonObject:
+def describe_agent(agent: Agent, limits: EpisodeLimits) -> JsonObject:
     """The agent as an episode records it."""
     budgets = {
         "max_tokens": limits.max_tokens,
@@ -127,49 +127,49 @@ def described(agent: Agent, limits: Limits) -> JsonObject:
     return {**agent.describe(), **given}
 
 
-def fault_of(error: BaseException, activity: Activity) -> Fault:
+def fault_from_exception(error: BaseException, status: EpisodeStatus) -> Fault:
     """An exception as a record: what it is, and on whose side it happened."""
     message = str(error) or repr(error)
-    return Fault(kind=type(error).__name__, where=activity.side, message=message)
+    return Fault(kind=type(error).__name__, where=status.side, message=message)
 
 
-def overdue(activity: Activity, limits: Limits) -> Fault:
+def deadline_fault(status: EpisodeStatus, limits: EpisodeLimits) -> Fault:
     """The record of a deadline that passed, and of what it passed in."""
     message = (
         f"The episode was not over after {limits.episode_timeout:g} s; "
-        f"the last {activity.waited():.1f} s went into {activity.words}."
+        f"the last {status.elapsed():.1f} s went into {status.activity}."
     )
-    return Fault(kind="Deadline", where=activity.side, message=message)
+    return Fault(kind="Deadline", where=status.side, message=message)
 
 
 @dataclass(slots=True)
-class _Table:
+class _EpisodeInProgress:
     """An episode while it is being played."""
 
     session: Session
     assignment: Assignment
-    limits: Limits
-    activity: Activity
+    limits: EpisodeLimits
+    status: EpisodeStatus
     messages: list[Message] = field(default_factory=list)
-    score: Score = field(default_factory=Score)
+    reward_sum: RewardSum = field(default_factory=RewardSum)
     usage: Usage = field(default_factory=Usage)
     tokens: Tokens | None = None
     turns: int = 0
     tool_calls: int = 0
 
-    async def play(self, agent: Agent) -> StopReason:
-        with self.activity.doing("environment", "reset"):
-            self.see(await self.session.reset(**self.assignment.task), "user")
-        if self.score.done:
+    async def run(self, agent: Agent) -> StopReason:
+        with self.status.track("environment", "reset"):
+            self.add_result(await self.session.reset(**self.assignment.task), "user")
+        if self.reward_sum.done:
             return StopReason.DONE
-        with self.activity.doing("model", "the agent's first thoughts"):
-            player = await agent.begin(self.situation())
+        with self.status.track("model", "the agent's first thoughts"):
+            player = await agent.begin(self.build_context())
         try:
-            return await self.turn_by_turn(player)
+            return await self.run_turns(player)
         finally:
             await player.close()
 
-    def situation(self) -> Situation:
+    def build_context(self) -> Situation:
         play = self.assignment
         return Situation(
             environment=play.environment,
@@ -179,29 +179,29 @@ class _Table:
             member=play.member,
         )
 
-    async def turn_by_turn(self, player: Player) -> StopReason:
+    async def run_turns(self, player: Player) -> StopReason:
         cut = False
         while self.turns < self.limits.max_turns:
-            budget = self.budget()
+            budget = self.next_max_tokens()
             if budget is not None and budget <= 0:
                 return StopReason.MAX_TOKENS
-            with self.activity.doing("model", f"the model's reply (turn {self.turns + 1})"):
+            with self.status.track("model", f"the model's reply (turn {self.turns + 1})"):
                 reply = await player.act(self.messages, max_tokens=budget)
-            calls = self.hear(reply)
+            calls = self.add_reply(reply)
             if not calls:
-                return _silence(reply.finish)
+                return _stop_reason_without_call(reply.finish)
             for call in calls:
-                malformed = await self.answer(call)
-            if self.score.done:
+                malformed = await self.run_tool_call(call)
+            if self.reward_sum.done:
                 return StopReason.DONE
             cut = malformed and reply.finish is Finish.LENGTH
             if cut:
                 # The token limit cut the last call in two: that is no mistake of the model's.
                 self.tool_calls -= 1
-                self.score.malformed_calls -= 1
+                self.reward_sum.malformed_calls -= 1
         return StopReason.MAX_TOKENS if cut else StopReason.MAX_TURNS
 
-    def budget(self) -> int | None:
+    def next_max_tokens(self) -> int | None:
         """How many tokens the next reply may have."""
         bounds = [self.limits.max_tokens]
         if self.limits.max_episode_tokens is not None:
@@ -209,43 +209,47 @@ class _Table:
         known = [bound for bound in bounds if bound is not None]
         return min(known) if known else None
 
-    def hear(self, reply: Reply) -> Sequence[Call]:
+    def add_reply(self, reply: Reply) -> Sequence[Call]:
         self.turns += 1
         self.usage += reply.usage
-        self.activity.usage = self.usage
+        self.status.usage = self.usage
         self.tokens = reply.tokens or self.tokens
         message = reply.message
         if message.content or message.tool_calls or message.reasoning_content:
             self.messages.append(message)
         return message.tool_calls or ()
 
-    async def answer(self, call: Call) -> bool:
+    async def run_tool_call(self, call: Call) -> bool:
         """Run one of the model's calls; each gets a reply, whatever became of it.
 
         Returns whether the call was malformed: no tool could take it.
         """
         self.tool_calls += 1
-        if self.score.done:
-            self.messages.append(Message(role="tool", content=NOT_RUN, tool_call_id=call.id))
+        if self.reward_sum.done:
+            self.messages.append(
+                Message(role="tool", content=NOT_RUN_MESSAGE, tool_call_id=call.id)
+            )
             return False
         name = call.function.name
-        arguments = _arguments(call.function.arguments)
+        arguments = _parse_arguments(call.function.arguments)
         if isinstance(arguments, str):
-            wrong = f"{arguments} {_example(self.session.tools, name)}".strip()
-            self.see(StepResult({}, error=wrong, malformed=True), "tool", tool_call_id=call.id)
+            wrong = f"{arguments} {_arguments_hint(self.session.tools, name)}".strip()
+            self.add_result(
+                StepResult({}, error=wrong, malformed=True), "tool", tool_call_id=call.id
+            )
             return True
-        with self.activity.doing("environment", f"the tool {name}"):
+        with self.status.track("environment", f"the tool {name}"):
             result = await self.session.call(name, arguments)
-        self.see(result, "tool", tool_call_id=call.id)
+        self.add_result(result, "tool", tool_call_id=call.id)
         return result.malformed
 
-    def see(self, result: StepResult[dict[str, Any]], role: Any, **more: Any) -> None:
+    def add_result(self, result: StepResult[dict[str, Any]], role: Any, **more: Any) -> None:
         """Take in what the environment gave."""
-        self.messages.append(said(role, result.content, **more))
-        self.score.see(result)
+        self.messages.append(message_from_content(role, result.content, **more))
+        self.reward_sum.add(result)
 
 
-def _silence(finish: Finish) -> StopReason:
+def _stop_reason_without_call(finish: Finish) -> StopReason:
     """Why a model called nothing."""
     match finish:
         case Finish.LENGTH:
@@ -256,7 +260,7 @@ def _silence(finish: Finish) -> StopReason:
             return StopReason.NO_TOOL_CALL
 
 
-def _arguments(written: str) -> dict[str, Any] | str:
+def _parse_arguments(written: str) -> dict[str, Any] | str:
     """The arguments of a call, or what is wrong with them in words for the model."""
     try:
         arguments = json.loads(written) if written.strip() else {}
@@ -267,7 +271,7 @@ def _arguments(written: str) -> dict[str, Any] | str:
     return arguments
 
 
-def _example(tools: Sequence[ToolSpec], name: str) -> str:
+def _arguments_hint(tools: Sequence[ToolSpec], name: str) -> str:
     for tool in tools:
         if tool.name == name:
             names = tool.input_schema.get("properties", {})

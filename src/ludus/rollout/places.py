@@ -10,15 +10,15 @@ from urllib.parse import urlsplit
 
 from ludus.client.endpoint import Endpoint, connect
 from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mix
-from ludus.environment.registry import find, is_url
+from ludus.environment.mix import Mixture
+from ludus.environment.registry import find_environment, is_url
 from ludus.environment.source_file import SourceFile, recorded_name
-from ludus.errors import BadSetting, LudusError
-from ludus.rollout.server_name import name_to_record, names_at
+from ludus.errors import ConfigError, LudusError
+from ludus.rollout.server_name import choose_recorded_name, fetch_server_names
 
 
 @dataclass(frozen=True)
-class Place:
+class EnvironmentEndpoint:
     """One environment of a run."""
 
     name: str
@@ -32,61 +32,63 @@ def _warn(words: str) -> None:
     warnings.warn(words, stacklevel=2)
 
 
-async def find_places(
-    environments: Mix,
+async def resolve_endpoints(
+    mixture: Mixture,
     *,
     base_url: str | None = None,
     token: str | None = None,
     warn: Callable[[str], None] = _warn,
-) -> dict[str, Place]:
+) -> dict[str, EnvironmentEndpoint]:
     """Every environment of a mix, by its spec. `base_url` is where to find a single one.
 
     `warn` is told where that server serves something else, which is then what episodes call it.
     """
-    if base_url is not None and len(environments.specs) > 1:
-        raise BadSetting("--base-url is the address of one environment; a mix has several.")
+    if base_url is not None and len(mixture.specs) > 1:
+        raise ConfigError("--base-url is the address of one environment; a mix has several.")
     if base_url is not None and not is_url(base_url):
-        raise BadSetting(f"--base-url wants an address such as http://localhost:8000: {base_url}")
-    for address in (base_url, *environments.specs):
+        raise ConfigError(f"--base-url wants an address such as http://localhost:8000: {base_url}")
+    for address in (base_url, *mixture.specs):
         if address is not None and is_url(address) and "@" in urlsplit(address).netloc:
-            raise BadSetting(
+            raise ConfigError(
                 "An address stands in files that are shared: leave user and password out of it, "
                 "and use --token."
             )
-    return {spec: await _place(spec, base_url, token, warn) for spec in environments.specs}
+    return {spec: await _resolve_endpoint(spec, base_url, token, warn) for spec in mixture.specs}
 
 
-async def _place(
+async def _resolve_endpoint(
     spec: str, base_url: str | None, token: str | None, warn: Callable[[str], None]
-) -> Place:
+) -> EnvironmentEndpoint:
     if is_url(spec):
-        names = await names_at(spec, token)
-        return Place(names[0] if names else spec, connect(spec, token=token))
+        names = await fetch_server_names(spec, token)
+        return EnvironmentEndpoint(names[0] if names else spec, connect(spec, token=token))
     if base_url is None:
         endpoint = connect(spec)
-        return Place(recorded_name(spec), endpoint, _variant_task(spec))
+        return EnvironmentEndpoint(recorded_name(spec), endpoint, _variant_task(spec))
     variant_task = _variant_task(spec)
-    name = name_to_record(
+    name = choose_recorded_name(
         recorded_name(spec),
         base_url,
-        await names_at(base_url, token),
+        await fetch_server_names(base_url, token),
         has_variants=bool(variant_task),
         warn=warn,
     )
-    return Place(name, connect(base_url, token=token), variant_task)
+    return EnvironmentEndpoint(name, connect(base_url, token=token), variant_task)
 
 
 def _variant_task(spec: str) -> JsonObject:
     if SourceFile.parse(spec) is not None:
         with suppress(LudusError):
-            find(spec)  # From now on it is found by its recorded name too, which the oracle uses.
+            find_environment(
+                spec
+            )  # From now on it is found by its recorded name too, which the oracle uses.
         return {}
     name, _, variant = spec.partition(":")
     if not variant:
         return {}
     try:
         # Only the class is needed: a server's variants may be ones that are not installed here.
-        cls = find(name).cls
+        cls = find_environment(name).cls
     except LudusError:
         return {}
     return dict(cls.variant_task(variant)) if hasattr(cls, "variant_task") else {}

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.data.episode import digest_of, group_of
-from ludus.data.lines import episode_id
+from ludus.data.episode import digest_64, task_group_id
+from ludus.data.lines import format_episode_id
 from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mix
+from ludus.environment.mix import Mixture
 
-_SEEDS = 2**31
+_NUM_SEEDS = 2**31
 """Seeds fit into 31 bits: environments hand them to numpy and to C."""
 
 
@@ -35,7 +35,9 @@ class Assignment:
     @classmethod
     def of(cls, environment: str, *, episode_id: str = "episode", **task: Any) -> Assignment:
         """A single episode, outside of any run."""
-        return cls(episode_id, environment, task, task.get("seed"), group_of(environment, task))
+        return cls(
+            episode_id, environment, task, task.get("seed"), task_group_id(environment, task)
+        )
 
 
 @dataclass(frozen=True)
@@ -43,20 +45,20 @@ class Plan:
     """All the episodes of a run; without an end, unless the tasks are given."""
 
     run_id: str
-    environments: Mix
+    mixture: Mixture
     seed: int = 0
     group_size: int = 1
     task: JsonObject = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     """What episodes call an environment, where that is not its spec: a URL says who it is."""
-    variants: Mapping[str, JsonObject] = field(default_factory=dict)
+    variant_tasks: Mapping[str, JsonObject] = field(default_factory=dict)
     """Arguments of reset that ask for an environment's variant, by spec."""
     tasks: Sequence[JsonObject] = ()
     """Arguments of reset for each task; one without a seed gets that of its number."""
 
     def spec_of(self, index: int) -> str:
         """Where episode `index` is played."""
-        return self.environments.pick(index // self.group_size, _unit(self.seed))
+        return self.mixture.pick(index // self.group_size, _mixture_offset(self.seed))
 
     def __getitem__(self, index: int) -> Assignment:
         number, member = divmod(index, self.group_size)
@@ -65,14 +67,14 @@ class Plan:
         seed = own.get("seed")
         if seed is None:
             seed = task_seed(self.seed, number)
-        task = {**self.variants.get(spec, {}), **self.task, **own, "seed": seed}
+        task = {**self.variant_tasks.get(spec, {}), **self.task, **own, "seed": seed}
         name = self.names.get(spec, spec)
         return Assignment(
-            episode_id=episode_id(self.run_id, index),
+            episode_id=format_episode_id(self.run_id, index),
             environment=name,
             task=task,
             seed=seed,
-            group_id=group_of(name, task),
+            group_id=task_group_id(name, task),
             member=member,
         )
 
@@ -83,8 +85,8 @@ def task_seed(seed: int, number: int) -> int:
     Scattered, so that runs with different seeds share no tasks: with seeds that only count up from
     the run's, a run of seed 0 and its held-out test of seed 1 would be nearly the same tasks.
     """
-    return digest_of(f"{seed}/{number}") % _SEEDS
+    return digest_64(f"{seed}/{number}") % _NUM_SEEDS
 
 
-def _unit(seed: int) -> float:
-    return digest_of(f"mix/{seed}") / 2**64
+def _mixture_offset(seed: int) -> float:
+    return digest_64(f"mix/{seed}") / 2**64

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
-from ludus.rollout.loop import Limits
+from ludus.rollout.loop import EpisodeLimits
 
 RATE_WINDOW_S = 10.0
 """Seconds over which the present speed is taken."""
 
 
 @dataclass
-class Progress:
+class PhaseProgress:
     """One phase, such as loading a model or measuring the test loss."""
 
     phase: str
@@ -32,18 +32,18 @@ class Progress:
     in_log: bool = False
     """Whether a log file gets a line when the phase begins, because it may take a while."""
     clock: Callable[[], float] = monotonic
-    _began: float = field(init=False)
-    _advanced: float = field(init=False)
+    _started_at: float = field(init=False)
+    _advanced_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._began = self._advanced = self.clock()
+        self._started_at = self._advanced_at = self.clock()
 
     def advance(self, done: int, tokens: int = 0) -> None:
         """So many more are done, with so many tokens."""
         self.done += done
         if self.token_count is not None:
             self.token_count += tokens
-        self._advanced = self.clock()
+        self._advanced_at = self.clock()
 
     @property
     def tokens(self) -> int | None:
@@ -51,7 +51,7 @@ class Progress:
 
     @property
     def tokens_per_second(self) -> float | None:
-        passed = self._advanced - self._began
+        passed = self._advanced_at - self._started_at
         return self.token_count / passed if self.token_count and passed > 0 else None
 
     @property
@@ -59,8 +59,10 @@ class Progress:
         """As what is done so far promises; the time since the last of it is taken off."""
         if self.total is None or self.done <= 0:
             return None
-        promised = (self._advanced - self._began) / self.done * max(0, self.total - self.done)
-        return max(0.0, promised - (self.clock() - self._advanced))
+        promised = (
+            (self._advanced_at - self._started_at) / self.done * max(0, self.total - self.done)
+        )
+        return max(0.0, promised - (self.clock() - self._advanced_at))
 
 
 class DecodeMeter:
@@ -71,16 +73,16 @@ class DecodeMeter:
     """
 
     def __init__(
-        self, sampled: Callable[[], int | None], clock: Callable[[], float] = monotonic
+        self, count_tokens: Callable[[], int | None], clock: Callable[[], float] = monotonic
     ) -> None:
-        self._sampled, self._clock = sampled, clock
-        self._before = sampled() or 0
+        self._count_tokens, self._clock = count_tokens, clock
+        self._initial_tokens = count_tokens() or 0
         self._readings: deque[tuple[float, int]] = deque([(clock(), 0)])
 
     @property
     def tokens(self) -> int | None:
-        count = self._sampled()
-        return None if count is None else count - self._before
+        count = self._count_tokens()
+        return None if count is None else count - self._initial_tokens
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -97,7 +99,7 @@ class DecodeMeter:
         return (tokens - before) / (now - since) if now > since else None
 
 
-class PlayingProgress(Progress):
+class RolloutProgress(PhaseProgress):
     """Episodes that a local model plays, all of them at once.
 
     Args:
@@ -109,17 +111,17 @@ class PlayingProgress(Progress):
         phase: str,
         total: int,
         *,
-        limits: Limits,
-        sampled: Callable[[], int | None],
+        limits: EpisodeLimits,
+        count_tokens: Callable[[], int | None],
         in_log: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         super().__init__(phase, total, "episodes", in_log=in_log, clock=clock)
         self._episodes, self._limits = total, limits
-        self._meter = DecodeMeter(sampled, clock)
+        self._meter = DecodeMeter(count_tokens, clock)
         self._finished_tokens = 0
 
-    def finish(self, tokens: int) -> None:
+    def finish_episode(self, tokens: int) -> None:
         """An episode has finished, with so many tokens of the model's."""
         self.advance(1)
         self._finished_tokens += tokens
@@ -134,15 +136,15 @@ class PlayingProgress(Progress):
 
     @property
     def seconds_left(self) -> float | None:
-        return seconds_left(
+        return estimate_seconds_left(
             self._meter, self._limits, waiting=0, active=self._episodes - self.done,
             finished=self.done, finished_tokens=self._finished_tokens,
         )  # fmt: skip
 
 
-def seconds_left(
+def estimate_seconds_left(
     meter: DecodeMeter,
-    limits: Limits,
+    limits: EpisodeLimits,
     *,
     waiting: int,
     active: int,
@@ -153,15 +155,21 @@ def seconds_left(
     rate = meter.tokens_per_second
     if not rate:
         return None
-    left = tokens_left(
+    left = estimate_tokens_left(
         limits, sampled=meter.tokens or 0, waiting=waiting, active=active, finished=finished,
         finished_tokens=finished_tokens,
     )  # fmt: skip
     return left / rate
 
 
-def tokens_left(
-    limits: Limits, *, sampled: int, waiting: int, active: int, finished: int, finished_tokens: int
+def estimate_tokens_left(
+    limits: EpisodeLimits,
+    *,
+    sampled: int,
+    waiting: int,
+    active: int,
+    finished: int,
+    finished_tokens: int,
 ) -> float:
     """Estimate how many tokens are still to be sampled.
 
@@ -181,7 +189,7 @@ def tokens_left(
     return waiting * mean + active * min(mean, max(0.0, budget - so_far))
 
 
-def _episode_budget(limits: Limits, so_far: float, finished: float) -> float:
+def _episode_budget(limits: EpisodeLimits, so_far: float, finished: float) -> float:
     """The most tokens that an episode is expected to have, given the means up to now.
 
     Where only replies are limited, an episode is taken to have one of them, and half a reply more

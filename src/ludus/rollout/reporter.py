@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ludus.rollout.collector import Collector
-    from ludus.rollout.progress import Progress
+    from ludus.rollout.progress import PhaseProgress
 
 
-class Reporter:
+class CollectProgress:
     """Told how a run goes. This one keeps it to itself."""
 
-    def phase(self, progress: Progress) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         """Another phase begins, before the first episode is played."""
 
     def checked(self) -> None:

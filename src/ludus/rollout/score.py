@@ -15,30 +15,30 @@ from ludus.errors import BadEnvironment
 
 
 @dataclass(slots=True)
-class Score:
+class RewardSum:
     """An episode's so far."""
 
-    given: list[float] = field(default_factory=list)
+    step_rewards: list[float] = field(default_factory=list)
     parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     done: bool = False
     malformed_calls: int = 0
 
-    def see(self, result: StepResult[dict[str, Any]]) -> None:
+    def add(self, result: StepResult[dict[str, Any]]) -> None:
         """Take in what the environment gave."""
         self.malformed_calls += result.malformed
         self.done = result.done
         if result.reward is not None:
-            self.given.append(_finite(result.reward))
+            self.step_rewards.append(_check_finite(result.reward))
         for name, part in result.rewards.items():
-            self.parts[name] += _finite(part)
+            self.parts[name] += _check_finite(part)
 
     @property
     def total(self) -> float | None:
         """The return. An environment that ends an episode without ever rewarding does not score."""
-        return None if self.done and not self.given else math.fsum(self.given)
+        return None if self.done and not self.step_rewards else math.fsum(self.step_rewards)
 
 
-def _finite(reward: float) -> float:
+def _check_finite(reward: float) -> float:
     """A reward that can be summed."""
     value = float(reward)
     if not math.isfinite(value):

@@ -12,47 +12,47 @@ from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
-from ludus.client.event_loop import synchronous
+from ludus.client.event_loop import to_sync
 from ludus.data.checksum import Checksum
 from ludus.data.journal import Journal
-from ludus.data.lines import listed_lines
-from ludus.data.recorded import Recorded, read_back
-from ludus.data.run import RunFolder, beside
-from ludus.data.settings import digest
+from ludus.data.lines import format_damaged_lines
+from ludus.data.recorded import ResumeIndex, read_resume_index
+from ludus.data.run import RunFolder, create_unused_dir
+from ludus.data.settings import config_digest
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, CapacityReached, ExecutionFailed, InvalidAction, RunError
-from ludus.rollout.activity import Activity
+from ludus.errors import ConfigError, CapacityReached, ExecutionFailed, InvalidAction, RunError
+from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.budget import Budget
 from ludus.rollout.collector import Collector
-from ludus.rollout.job import Job
-from ludus.rollout.places import Place, find_places
+from ludus.rollout.job import CollectConfig
+from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import Progress
-from ludus.rollout.reporter import Reporter
-from ludus.rollout.review import checksum_in, review
-from ludus.rollout.tally import Tally
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.reporter import CollectProgress
+from ludus.rollout.review import parse_checksum, summarize_run
+from ludus.rollout.tally import RunStats
+from ludus.rollout.tuning import RolloutOptions
 
-RUNS = Path("runs")
-REHEARSAL_LIMIT = 300.0
-REHEARSALS = 3
+RUNS_DIR = Path("runs")
+PREFLIGHT_TIMEOUT_S = 300.0
+PREFLIGHT_TASKS = 3
 """How many tasks have to crash before the environment is said to be at fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CollectResult:
     """What a start of a run came to."""
 
     folder: Path
     summary: dict[str, Any]
-    fresh: int
+    new_episodes: int
     """Episodes that this start has recorded."""
-    stopped: str | None
+    stop_reason: str | None
     """Why it ended before everything was played, if it did."""
 
 
 async def collect(
-    job: Job,
+    config: CollectConfig,
     agent: Agent | None = None,
     out: str | Path | None = None,
     *,
@@ -60,10 +60,10 @@ async def collect(
     token: str | None = None,
     resume: bool = True,
     retry_broken: bool = False,
-    tuning: Tuning | None = None,
+    options: RolloutOptions | None = None,
     budget: Budget | None = None,
-    reporter: Reporter | None = None,
-) -> Outcome:
+    progress: CollectProgress | None = None,
+) -> CollectResult:
     """Play every episode of a job that its run folder does not have yet.
 
     Without an agent the environment's own solution plays. Without `out` the folder's name is made
@@ -71,152 +71,164 @@ async def collect(
     environment is served, if not in this process.
     """
     if isinstance(agent, str):
-        raise BadSetting(f"collect takes an agent, not its name: ludus.agent({agent!r}).")
-    tuning, budget, reporter = tuning or Tuning(), budget or Budget(), reporter or Reporter()
+        raise ConfigError(f"collect takes an agent, not its name: ludus.agent({agent!r}).")
+    options, budget, progress = (
+        options or RolloutOptions(),
+        budget or Budget(),
+        progress or CollectProgress(),
+    )
     agent = agent or OracleAgent()
-    path = default_folder(job, agent) if out is None else Path(out)
-    if resume and (done := _finished(job, agent, path, retry_broken=retry_broken)):
+    path = default_output_dir(config, agent) if out is None else Path(out)
+    if resume and (done := _completed_result(config, agent, path, retry_broken=retry_broken)):
         return done
     if budget.max_cost is not None and not agent.priced:
-        raise BadSetting(
+        raise ConfigError(
             "--max-cost needs a price, and none is known for this model. "
             "Say what it costs with --prices, or use --max-total-tokens."
         )
     if base_url is None:
-        job.mix.check_installed()
+        config.mixture.check_installed()
     agent.check()
     model = agent.local_model
-    reporter.phase(Progress(f"Checking {job.mix}", in_log=model is not None))
-    places = await find_places(job.mix, base_url=base_url, token=token, warn=reporter.warn)
-    plan = _plan(job, agent, places)
-    await rehearse(plan, places, job.episodes)
+    progress.phase(PhaseProgress(f"Checking {config.mixture}", in_log=model is not None))
+    places = await resolve_endpoints(
+        config.mixture, base_url=base_url, token=token, warn=progress.warn
+    )
+    plan = _build_plan(config, agent, places)
+    await preflight(plan, places, config.episodes)
     if model is not None:
-        reporter.phase(Progress(f"Loading {model}", in_log=True))
+        progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
     await agent.prepare([place.name for place in places.values()])
-    reporter.checked()
-    settings = job.settings(agent)
+    progress.checked()
+    settings = config.identity(agent)
     folder = (
         RunFolder.resume_or_create(path, settings)
         if resume
-        else RunFolder.create(beside(path), settings)
+        else RunFolder.create(create_unused_dir(path), settings)
     )
-    with Journal.open(folder.episodes) as journal:
-        if journal.repaired:
-            reporter.warn(journal.repaired)
-        recorded = read_back(
-            folder.episodes, run=folder.about.digest, checksum=_known_checksum(folder)
+    with Journal.open(folder.episodes_path) as journal:
+        if journal.repair_note:
+            progress.warn(journal.repair_note)
+        recorded = read_resume_index(
+            folder.episodes_path, run=folder.metadata.digest, checksum=_summary_checksum(folder)
         )
-        for words in _oddities(folder.episodes, recorded):
-            reporter.warn(words)
+        for words in _journal_warnings(folder.episodes_path, recorded):
+            progress.warn(words)
         collector = Collector(
-            job,
+            config,
             agent,
             folder,
             plan,
             places,
-            tally=Tally.of(recorded, job.episodes, retry_broken=retry_broken),
-            todo=recorded.open_until(job.episodes, retry_broken=retry_broken),
-            tuning=tuning,
+            stats=RunStats.from_index(recorded, config.episodes, retry_broken=retry_broken),
+            pending=recorded.pending_indices(config.episodes, retry_broken=retry_broken),
+            options=options,
             budget=budget,
-            reporter=reporter,
+            progress=progress,
         )
         await collector.run(journal)
-    return Outcome(
+    return CollectResult(
         folder=folder.path,
-        summary=collector.tally.summary(),
-        fresh=collector.tally.fresh,
-        stopped=collector.stopped,
+        summary=collector.stats.summary(),
+        new_episodes=collector.stats.new_episodes,
+        stop_reason=collector.stop_reason,
     )
 
 
-collect_sync = synchronous(collect)
+collect_sync = to_sync(collect)
 """`collect` for callers that do not await, in a notebook too."""
 
 
-def _finished(job: Job, agent: Agent, path: Path, *, retry_broken: bool) -> Outcome | None:
+def _completed_result(
+    config: CollectConfig, agent: Agent, path: Path, *, retry_broken: bool
+) -> CollectResult | None:
     """The run as it is, if it has all that is asked for: then no server and no model is needed."""
     if not (path / "run.json").exists():
         return None
-    facts = review(RunFolder.resume_or_create(path, job.settings(agent)), verified=True)
-    complete = facts["complete"] and facts["planned"] >= job.episodes
+    facts = summarize_run(RunFolder.resume_or_create(path, config.identity(agent)), verify=True)
+    complete = facts["complete"] and facts["planned"] >= config.episodes
     if not complete or (retry_broken and facts["broken"]):
         return None
-    return Outcome(folder=path, summary=facts, fresh=0, stopped=None)
+    return CollectResult(folder=path, summary=facts, new_episodes=0, stop_reason=None)
 
 
-def _known_checksum(folder: RunFolder) -> Checksum | None:
+def _summary_checksum(folder: RunFolder) -> Checksum | None:
     try:
-        return checksum_in(folder.read_summary() or {})
+        return parse_checksum(folder.read_summary() or {})
     except RunError:
         return None  # A summary that cannot be read vouches for nothing.
 
 
-def _oddities(journal: Path, recorded: Recorded) -> Iterator[str]:
+def _journal_warnings(journal: Path, index: ResumeIndex) -> Iterator[str]:
     """What is in a journal that this run has not written."""
-    if recorded.unreadable:
-        damaged = listed_lines(recorded.unreadable, recorded.unreadable_lines)
+    if index.unreadable:
+        damaged = format_damaged_lines(index.unreadable, index.unreadable_lines)
         yield f"{journal} has {damaged}. They stay there; their episodes are played again."
-    if recorded.foreign:
-        yield f"{journal} has {recorded.foreign} episodes of other runs; they are left alone."
-    if recorded.duplicates:
-        yield f"{journal} has {recorded.duplicates} episodes twice; the first of each counts."
+    if index.foreign:
+        yield f"{journal} has {index.foreign} episodes of other runs; they are left alone."
+    if index.duplicates:
+        yield f"{journal} has {index.duplicates} episodes twice; the first of each counts."
 
 
-def default_folder(job: Job, agent: Agent) -> Path:
+def default_output_dir(config: CollectConfig, agent: Agent) -> Path:
     """The same job always gets the same folder."""
-    words = re.sub(r"[^A-Za-z0-9._]+", "-", str(job.mix)).strip("-")[:60]
-    return RUNS / f"{words}-{digest(job.settings(agent))}"
+    words = re.sub(r"[^A-Za-z0-9._]+", "-", str(config.mixture)).strip("-")[:60]
+    return RUNS_DIR / f"{words}-{config_digest(config.identity(agent))}"
 
 
-def _plan(job: Job, agent: Agent, places: Mapping[str, Place]) -> Plan:
+def _build_plan(
+    config: CollectConfig, agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]
+) -> Plan:
     return Plan(
-        run_id=digest(job.settings(agent)),
-        environments=job.mix,
-        seed=job.seed,
-        group_size=job.group_size,
-        task=job.task,
-        names={spec: place.name for spec, place in places.items()},
-        variants={spec: place.variant_task for spec, place in places.items()},
-        tasks=job.tasks,
+        run_id=config_digest(config.identity(agent)),
+        mixture=config.mixture,
+        seed=config.seed,
+        group_size=config.group_size,
+        task=config.task,
+        names={spec: place.name for spec, place in endpoints.items()},
+        variant_tasks={spec: place.variant_task for spec, place in endpoints.items()},
+        tasks=config.tasks,
     )
 
 
-async def rehearse(
+async def preflight(
     plan: Plan,
-    places: Mapping[str, Place],
-    episodes: int,
-    activities: MutableMapping[str, Activity] | None = None,
+    endpoints: Mapping[str, EnvironmentEndpoint],
+    num_episodes: int,
+    statuses: MutableMapping[str, EpisodeStatus] | None = None,
 ) -> None:
     """Begin a task everywhere, so that what cannot be is said before there is a run folder.
 
     `activities` has what is being done, for a watchdog to look at.
     """
-    activities = {} if activities is None else activities
-    for spec, place in places.items():
-        firsts = range(0, episodes, plan.group_size)
+    statuses = {} if statuses is None else statuses
+    for spec, place in endpoints.items():
+        firsts = range(0, num_episodes, plan.group_size)
         tasks = (plan[index].task for index in firsts if plan.spec_of(index) == spec)
-        activities[spec] = Activity(f"The rehearsal of {spec}", place.name, "reset")
-        await _begin_one_of(spec, place, list(islice(tasks, REHEARSALS)))
-        del activities[spec]
+        statuses[spec] = EpisodeStatus(f"The rehearsal of {spec}", place.name, "reset")
+        await _check_reset(spec, place, list(islice(tasks, PREFLIGHT_TASKS)))
+        del statuses[spec]
 
 
-async def _begin_one_of(spec: str, place: Place, tasks: Sequence[JsonObject]) -> None:
+async def _check_reset(
+    spec: str, endpoint: EnvironmentEndpoint, tasks: Sequence[JsonObject]
+) -> None:
     """One task may have a crash of its own; several in a row are a fault of them all."""
     crash: ExecutionFailed | None = None
     for task in tasks:
         try:
-            async with asyncio.timeout(REHEARSAL_LIMIT), place.endpoint.session() as session:
+            async with asyncio.timeout(PREFLIGHT_TIMEOUT_S), endpoint.endpoint.session() as session:
                 await session.reset(**task)
             return
         except InvalidAction as error:
-            raise BadSetting(str(error)) from None
+            raise ConfigError(str(error)) from None
         except ExecutionFailed as error:
             crash = error
         except TimeoutError:
-            raise BadSetting(
-                f"{spec} has not begun an episode after {REHEARSAL_LIMIT:g} s."
+            raise ConfigError(
+                f"{spec} has not begun an episode after {PREFLIGHT_TIMEOUT_S:g} s."
             ) from None
         except CapacityReached:
             return  # Others use the server: the run will wait for its turn.
     if crash is not None:
-        raise BadSetting(f"{spec} cannot begin an episode: {crash}")
+        raise ConfigError(f"{spec} cannot begin an episode: {crash}")

@@ -8,43 +8,45 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.data.episode import Episode, Usage
-from ludus.data.lines import Head
-from ludus.data.recorded import Recorded, Totals
+from ludus.data.lines import EpisodeHead
+from ludus.data.recorded import ResumeIndex, JournalTotals
 
-WINDOW = 20.0
+RATE_WINDOW_S = 20.0
 """Seconds over which the present speed is taken."""
 
 
 @dataclass
-class Tally:
+class RunStats:
     """Counts over the whole run, those of earlier starts included."""
 
     planned: int
-    left: int
+    remaining: int
     """Episodes that are still to be played."""
-    recorded: Recorded = field(default_factory=Recorded)
+    index: ResumeIndex = field(default_factory=ResumeIndex)
     active: int = 0
-    known: int = 0
+    costed_attempts: int = 0
     """Attempts of which it is known what they cost."""
-    fresh: int = 0
+    new_episodes: int = 0
     """Recorded since this start."""
     faults: Counter[str] = field(default_factory=Counter)
     """Attempts that broke since this start, by kind; most of them went well the next time."""
-    spent_before: Usage = field(default_factory=Usage)
+    usage_before: Usage = field(default_factory=Usage)
     """What earlier starts have recorded."""
-    spent_now: Usage = field(default_factory=Usage)
+    usage_now: Usage = field(default_factory=Usage)
     """Of every attempt since this start, also of those that broke."""
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, recorded: Recorded, planned: int, *, retry_broken: bool = False) -> Tally:
+    def from_index(
+        cls, index: ResumeIndex, planned: int, *, retry_broken: bool = False
+    ) -> RunStats:
         """Go on from what is recorded."""
-        totals = recorded.totals
+        totals = index.totals
         return cls(
             planned=planned,
-            left=sum(1 for _ in recorded.open_until(planned, retry_broken=retry_broken)),
-            recorded=recorded,
+            left=sum(1 for _ in index.pending_indices(planned, retry_broken=retry_broken)),
+            recorded=index,
             known=totals.episodes,
             spent_before=Usage(
                 prompt_tokens=totals.prompt_tokens,
@@ -55,45 +57,45 @@ class Tally:
 
     def add(self, episode: Episode, line: bytes = b"") -> None:
         """An episode was recorded, as this line of the journal."""
-        self.recorded.add([Head.of(episode)])
-        if self.recorded.checksum is not None:
-            self.recorded.checksum = self.recorded.checksum.extend(line)
-        self.fresh += 1
-        self.left -= 1
+        self.index.add([EpisodeHead.from_episode(episode)])
+        if self.index.checksum is not None:
+            self.index.checksum = self.index.checksum.extend(line)
+        self.new_episodes += 1
+        self.remaining -= 1
         now = time.monotonic()
         if not self._recent or now - self._recent[-1][0] > 0.1:
-            self._recent.append((now, self.fresh))
+            self._recent.append((now, self.new_episodes))
 
-    def attempted(self, episode: Episode) -> None:
+    def record_attempt(self, episode: Episode) -> None:
         """An attempt ended; it may be tried again."""
-        self.known += 1
-        self.spent_now += episode.usage
+        self.costed_attempts += 1
+        self.usage_now += episode.usage
         if episode.error is not None:
             self.faults[episode.error.kind] += 1
 
     @property
-    def totals(self) -> Totals:
-        return self.recorded.totals
+    def totals(self) -> JournalTotals:
+        return self.index.totals
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.began
+        return time.monotonic() - self.started_at
 
     @property
     def rate(self) -> float:
         """Episodes a second, lately."""
         now = time.monotonic()
-        while len(self._recent) > 1 and now - self._recent[0][0] > WINDOW:
+        while len(self._recent) > 1 and now - self._recent[0][0] > RATE_WINDOW_S:
             self._recent.popleft()
         if not self._recent:
             return 0.0
-        since, before = self._recent[0] if len(self._recent) > 1 else (self.began, 0)
-        return (self.fresh - before) / max(now - since, 1e-6)
+        since, before = self._recent[0] if len(self._recent) > 1 else (self.started_at, 0)
+        return (self.new_episodes - before) / max(now - since, 1e-6)
 
     @property
     def seconds_left(self) -> float | None:
         rate = self.rate
-        return self.left / rate if rate > 0 else None
+        return self.remaining / rate if rate > 0 else None
 
     def summary(self) -> dict[str, Any]:
         """For `summary.json` and for machines."""
@@ -101,12 +103,12 @@ class Tally:
         return {
             "planned": self.planned,
             "episodes": totals.episodes,
-            "left": self.left,
-            "complete": self.left == 0,
+            "left": self.remaining,
+            "complete": self.remaining == 0,
             "scored": totals.scored,
             "broken": totals.broken,
-            "mean_reward": totals.mean,
-            "reward_deviation": totals.deviation,
+            "mean_reward": totals.mean_reward,
+            "reward_deviation": totals.reward_std,
             "stop_reasons": {name: n for name, n in sorted(totals.stop_reasons.items()) if n},
             "usage": {
                 "prompt_tokens": totals.prompt_tokens,

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from ludus.rollout.activity import Activity
+from ludus.rollout.activity import EpisodeStatus
 
-NAMED = 3
+MAX_NAMED = 3
 """How many of those that hang are named at once."""
 
 
@@ -21,73 +21,75 @@ class Watchdog:
 
     def __init__(
         self,
-        activities: Mapping[str, Activity],
+        statuses: Mapping[str, EpisodeStatus],
         warn: Callable[[str], None],
         *,
-        patience: float = 60.0,
-        excused: Callable[[], bool] = lambda: False,
+        timeout: float = 60.0,
+        model_excused: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._activities = activities
+        self._statuses = statuses
         self._warn = warn
-        self._patience = patience
-        self._excused = excused
-        self._beat = time.monotonic()
-        self._named: dict[tuple[str, float], float] = {}
-        self._standstill = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="ludus-watchdog", daemon=True)
+        self._timeout = timeout
+        self._model_excused = model_excused
+        self._last_heartbeat = time.monotonic()
+        self._warned: dict[tuple[str, float], float] = {}
+        self._warned_stall = 0.0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ludus-watchdog", daemon=True)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """The event loop is alive."""
-        self._beat = time.monotonic()
+        self._last_heartbeat = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._beat = time.monotonic()
+        self._last_heartbeat = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
 
-    def _watch(self) -> None:
-        while not self._over.wait(min(1.0, self._patience / 4)):
-            self.look()
+    def _run(self) -> None:
+        while not self._stopped.wait(min(1.0, self._timeout / 4)):
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Say what has taken too long, each thing once, and again when it has taken twice that."""
-        held_up = time.monotonic() - self._beat
-        if held_up < self._patience:
-            self._standstill = 0.0
-            self._name_the_slow()
-        elif held_up > 2 * self._standstill:
-            self._standstill = held_up
-            self._warn(f"Everything has stood still for {held_up:.0f} s: {self._culprit()}.")
+        held_up = time.monotonic() - self._last_heartbeat
+        if held_up < self._timeout:
+            self._warned_stall = 0.0
+            self._warn_slow_episodes()
+        elif held_up > 2 * self._warned_stall:
+            self._warned_stall = held_up
+            self._warn(
+                f"Everything has stood still for {held_up:.0f} s: {self._describe_blocker()}."
+            )
 
-    def _name_the_slow(self) -> None:
-        present = list(self._activities.values())
-        excused = self._excused()
+    def _warn_slow_episodes(self) -> None:
+        present = list(self._statuses.values())
+        excused = self._model_excused()
         late = {
             (activity.episode_id, activity.since): activity
             for activity in present
-            if activity.waited() > self._patience and not (excused and activity.side == "model")
+            if activity.elapsed() > self._timeout and not (excused and activity.side == "model")
         }
-        self._named = {key: told for key, told in self._named.items() if key in late}
-        news = [key for key in late if late[key].waited() > 2 * self._named.get(key, 0.0)]
-        for key in news[:NAMED]:
+        self._warned = {key: told for key, told in self._warned.items() if key in late}
+        news = [key for key in late if late[key].elapsed() > 2 * self._warned.get(key, 0.0)]
+        for key in news[:MAX_NAMED]:
             slow = late[key]
-            self._warn(f"{slow.episode_id} has waited {slow.waited():.0f} s for {slow.words}.")
-        if len(news) > NAMED:
-            self._warn(f"{len(news) - NAMED} more episodes wait like that.")
-        self._named.update((key, late[key].waited()) for key in news)
+            self._warn(f"{slow.episode_id} has waited {slow.elapsed():.0f} s for {slow.activity}.")
+        if len(news) > MAX_NAMED:
+            self._warn(f"{len(news) - MAX_NAMED} more episodes wait like that.")
+        self._warned.update((key, late[key].elapsed()) for key in news)
 
-    def _culprit(self) -> str:
+    def _describe_blocker(self) -> str:
         """The environment whose call holds up the loop is the one that began last."""
-        busy = [a for a in list(self._activities.values()) if a.side == "environment"]
+        busy = [a for a in list(self._statuses.values()) if a.side == "environment"]
         if not busy:
             return "the event loop is held up"
         latest = max(busy, key=lambda activity: activity.since)
         return (
-            f"{latest.environment} holds up the event loop in {latest.words} "
+            f"{latest.environment} holds up the event loop in {latest.activity} "
             f"({latest.episode_id}); it should say blocking = True"
         )

@@ -20,9 +20,9 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.protocol.loopback import is_loopback
-from ludus.serve.settings import ServeSettings
+from ludus.serve.settings import ServeConfig
 
-FROM_WORKER = "ludus_from_worker"
+FROM_WORKER_KEY = "ludus_from_worker"
 """Set in the state of a connection that another worker made; it has checked the request already."""
 CLIENT_HEADER = "ludus-client"
 """The address of the client, in a request that another worker passes on."""
@@ -36,31 +36,31 @@ class Refusal:
     status: HTTPStatus
     detail: str
 
-    def response(self) -> JSONResponse:
+    def to_response(self) -> JSONResponse:
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
         return JSONResponse({"detail": self.detail}, self.status, headers=headers)
 
-    def as_bytes(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The whole HTTP response, for a connection that is closed after it."""
-        response = self.response()
+        response = self.to_response()
         lines = [f"HTTP/1.1 {self.status.value} {self.status.phrase}".encode()]
         lines += [name + b": " + value for name, value in response.raw_headers]
         return b"\r\n".join([*lines, b"connection: close", b"", bytes(response.body)])
 
 
-class Access:
+class AccessPolicy:
     """The rules, as the settings of the server make them."""
 
-    def __init__(self, settings: ServeSettings) -> None:
-        self._token = f"Bearer {settings.token}".encode() if settings.token else None
-        self._any_host = not settings.allow_hosts and not is_loopback(settings.host)
-        self._hosts = {hostname(host) for host in (settings.host, *settings.allow_hosts)}
-        self._origins = {origin.lower() for origin in settings.allow_origins}
+    def __init__(self, config: ServeConfig) -> None:
+        self._token = f"Bearer {config.token}".encode() if config.token else None
+        self._any_host = not config.allow_hosts and not is_loopback(config.host)
+        self._hosts = {parse_hostname(host) for host in (config.host, *config.allow_hosts)}
+        self._origins = {origin.lower() for origin in config.allow_origins}
 
-    def refusal(self, scope: Mapping[str, Any]) -> Refusal | None:
+    def check(self, scope: Mapping[str, Any]) -> Refusal | None:
         """Why this HTTP request or upgrade is refused; None if it is let in."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        refusal = None if _is_from_worker(scope) else self._foreign(scope, headers)
+        refusal = None if _is_from_worker(scope) else self._check_host_and_origin(scope, headers)
         if refusal is not None:
             return refusal
         if scope["path"] != "/health" and not self._has_token(headers):
@@ -68,16 +68,18 @@ class Access:
                 HTTPStatus.UNAUTHORIZED,
                 "This server wants a token: send 'Authorization: Bearer TOKEN'.",
             )
-        return None if scope["type"] == "websocket" else _wrong_content(scope, headers)
+        return None if scope["type"] == "websocket" else _check_content_type(scope, headers)
 
     def _has_token(self, headers: Mapping[bytes, bytes]) -> bool:
         given = headers.get(b"authorization", b"")
         return self._token is None or secrets.compare_digest(given, self._token)
 
-    def _foreign(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
+    def _check_host_and_origin(
+        self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]
+    ) -> Refusal | None:
         hosts = {value.decode("latin-1") for name, value in scope["headers"] if name == b"host"}
         for host in hosts:
-            if not self._is_known(hostname(host)):
+            if not self._is_allowed_host(parse_hostname(host)):
                 return Refusal(
                     HTTPStatus.MISDIRECTED_REQUEST,
                     f"This server does not answer to the host {host[:100]!r}: "
@@ -92,11 +94,11 @@ class Access:
                 f"Web pages of the origin {origin[:100]!r} may not use this server: "
                 "start it with --allow-origin if they should.",
             )
-        if not origin and _from_another_site(headers):
+        if not origin and _is_cross_site(headers):
             return Refusal(HTTPStatus.FORBIDDEN, "Other web sites may not use this server.")
         return None
 
-    def _is_known(self, host: str) -> bool:
+    def _is_allowed_host(self, host: str) -> bool:
         # Many tutorials write 0.0.0.0 for this machine. No page has it as its name by rebinding.
         if is_loopback(host) or host in ("0.0.0.0", "::"):
             return True
@@ -105,7 +107,7 @@ class Access:
         return any(known[:2] == "*." and host.endswith(known[1:]) for known in self._hosts)
 
 
-def hostname(netloc: str) -> str:
+def parse_hostname(netloc: str) -> str:
     """The name in a Host header, without the port."""
     netloc = netloc.strip().lower()
     if netloc.startswith("["):
@@ -113,7 +115,7 @@ def hostname(netloc: str) -> str:
     return netloc.rstrip(".") if netloc.count(":") > 1 else netloc.partition(":")[0].rstrip(".")
 
 
-def is_origin(text: str) -> bool:
+def is_valid_origin(text: str) -> bool:
     """Whether a browser could send this as Origin: scheme, host and port, and nothing more."""
     if text in ("*", _NULL_ORIGIN):
         return True
@@ -122,7 +124,7 @@ def is_origin(text: str) -> bool:
 
 
 def _is_from_worker(scope: Mapping[str, Any]) -> bool:
-    return FROM_WORKER in (scope.get("state") or {})
+    return FROM_WORKER_KEY in (scope.get("state") or {})
 
 
 def client_address(scope: Mapping[str, Any]) -> str:
@@ -133,7 +135,7 @@ def client_address(scope: Mapping[str, Any]) -> str:
     return scope["client"][0] if scope.get("client") else ""
 
 
-def _from_another_site(headers: Mapping[bytes, bytes]) -> bool:
+def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
     """A GET that the browser makes for a page of another site (images, scripts) has no Origin.
 
     Links to this server are followed all the same.
@@ -143,7 +145,7 @@ def _from_another_site(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(b"sec-fetch-dest") != b"document"
 
 
-def _wrong_content(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
+def _check_content_type(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
     """Forms and plain text are what a page may post to another site without asking for leave."""
     kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
     if scope["method"] not in ("POST", "PUT", "PATCH") or not kind:
@@ -159,20 +161,20 @@ def _wrong_content(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> 
 class AccessMiddleware:
     """Applies the rules to every request, and bounds the size of its body."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, max_body: int) -> None:
+    def __init__(self, app: ASGIApp, *, access: AccessPolicy, max_body: int) -> None:
         self._app, self._access, self._max_body = app, access, max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif (refusal := self._access.refusal(scope)) is not None:
+        elif (refusal := self._access.check(scope)) is not None:
             await _refuse(refusal, scope, receive, send)
         elif scope["type"] == "websocket":
             await self._app(scope, receive, send)
         else:
-            await self._app(scope, self._bounded(receive), send)
+            await self._app(scope, self._limit_body(receive), send)
 
-    def _bounded(self, receive: Receive) -> Receive:
+    def _limit_body(self, receive: Receive) -> Receive:
         seen = 0
 
         async def bounded() -> Any:
@@ -192,4 +194,4 @@ async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) 
         await receive()
         await send({"type": "websocket.close", "code": 1008})
     else:
-        await refusal.response()(scope, receive, send)
+        await refusal.to_response()(scope, receive, send)

@@ -17,26 +17,26 @@ from pydantic_core import to_json
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import WebSocketRoute
 
-from ludus.environment.contract import Contract
+from ludus.environment.contract import EnvSpec
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import readable_errors, result_payload
 from ludus.protocol.types import EnvironmentMetadata
-from ludus.serve.access import Access, AccessMiddleware, client_address
-from ludus.serve.forward import Forwarder
+from ludus.serve.access import AccessPolicy, AccessMiddleware, client_address
+from ludus.serve.forward import WorkerProxy
 from ludus.serve.mcp import McpEndpoint
-from ludus.serve.mcp_http import SESSION as MCP_SESSION_HEADER
-from ludus.serve.mcp_http import McpHttp, McpSocket
+from ludus.serve.mcp_http import SESSION_HEADER as MCP_SESSION_HEADER
+from ludus.serve.mcp_http import McpHttp, McpWebSocket
 from ludus.serve.metrics import Metrics
-from ludus.serve.sessions import ServedSession, Sessions
-from ludus.serve.settings import ServeSettings
-from ludus.serve.slots import Slots
-from ludus.serve.sockets import SocketEndpoint
+from ludus.serve.sessions import ServedSession, SessionRegistry
+from ludus.serve.settings import ServeConfig
+from ludus.serve.slots import SessionCapacity
+from ludus.serve.sockets import WsEndpoint
 from ludus.serve.tasks import add_task_routes
-from ludus.serve.upgrade import Door
+from ludus.serve.upgrade import UpgradeConfig
 
 M = TypeVar("M", bound=BaseModel)
 
-_STATUS = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR": 504}
+_STATUS_BY_CODE = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR": 504}
 
 
 class ResetRequest(BaseModel):
@@ -69,48 +69,50 @@ class ResultReply(BaseModel):
 
 
 def create_app(
-    contract: Contract,
-    settings: ServeSettings | None = None,
+    env_spec: EnvSpec,
+    config: ServeConfig | None = None,
     *,
-    slots: Slots | None = None,
+    capacity: SessionCapacity | None = None,
     metrics: Metrics | None = None,
     worker: int = 0,
-    forwarder: Forwarder | None = None,
+    proxy: WorkerProxy | None = None,
 ) -> FastAPI:
     """The application that serves one environment. `app.state.sessions` holds its sessions."""
-    settings = settings or ServeSettings()
-    slots = slots or Slots(settings.max_sessions, per_client=settings.max_sessions_per_client)
-    sessions = Sessions(contract, settings, slots, worker=worker, metrics=metrics)
-    forwarder = forwarder or Forwarder(worker, [])
+    config = config or ServeConfig()
+    capacity = capacity or SessionCapacity(
+        config.max_sessions, per_client=config.max_sessions_per_client
+    )
+    sessions = SessionRegistry(env_spec, config, capacity, worker=worker, metrics=metrics)
+    proxy = proxy or WorkerProxy(worker, [])
     rpc = McpEndpoint(sessions)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await sessions.close()
-        await forwarder.close()
+        await proxy.close()
 
     app = FastAPI(
-        title=contract.spec, description=contract.description, version="1.0.0", lifespan=lifespan
+        title=env_spec.id, description=env_spec.description, version="1.0.0", lifespan=lifespan
     )
-    sockets = SocketEndpoint(sessions, rpc.in_session)
-    access = Access(settings)
+    sockets = WsEndpoint(sessions, rpc.handle_in_session)
+    access = AccessPolicy(config)
     app.state.sessions = sessions
-    app.state.door = Door(sockets, settings, access.refusal, forwarder.is_here)
+    app.state.door = UpgradeConfig(sockets, config, access.check, proxy.is_local)
     app.router.routes += [
-        WebSocketRoute("/ws", forwarder.sockets(sockets)),
-        WebSocketRoute("/mcp", McpSocket(sessions, rpc)),
+        WebSocketRoute("/ws", proxy.websocket_app(sockets)),
+        WebSocketRoute("/mcp", McpWebSocket(sessions, rpc)),
     ]
-    _add_information(app, contract, sessions)
+    _add_info_routes(app, env_spec, sessions)
     _add_episode_routes(app, sessions)
-    McpHttp(sessions, rpc, forwarder).add_to(app)
+    McpHttp(sessions, rpc, proxy).add_routes(app)
     add_task_routes(app, sessions)
-    app.add_middleware(AccessMiddleware, access=access, max_body=settings.max_frame)
-    if settings.allow_origins:
+    app.add_middleware(AccessMiddleware, access=access, max_body=config.max_frame)
+    if config.allow_origins:
         # Outermost: a preflight request carries no token.
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=settings.allow_origins,
+            allow_origins=config.allow_origins,
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=[MCP_SESSION_HEADER],
@@ -118,22 +120,22 @@ def create_app(
     return app
 
 
-def _add_information(app: FastAPI, contract: Contract, sessions: Sessions) -> None:
+def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "healthy"}
 
     @app.get("/metadata")
     async def metadata() -> EnvironmentMetadata:
-        return contract.metadata
+        return env_spec.metadata
 
     @app.get("/schema")
     async def schema() -> dict[str, Any]:
         return {
-            "action": contract.action_schema,
-            "observation": contract.observation.model_json_schema(),
-            "state": contract.state.model_json_schema(),
-            "reset_observation": contract.reset_observation.model_json_schema(),
+            "action": env_spec.action_schema,
+            "observation": env_spec.observation.model_json_schema(),
+            "state": env_spec.state.model_json_schema(),
+            "reset_observation": env_spec.reset_observation.model_json_schema(),
         }
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -141,7 +143,7 @@ def _add_information(app: FastAPI, contract: Contract, sessions: Sessions) -> No
         return Response(sessions.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-def _add_episode_routes(app: FastAPI, sessions: Sessions) -> None:
+def _add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
     @asynccontextmanager
     async def one(request: Request) -> AsyncIterator[ServedSession]:
         try:
@@ -155,40 +157,42 @@ def _add_episode_routes(app: FastAPI, sessions: Sessions) -> None:
         finally:
             await sessions.destroy(session)
 
-    @app.post("/reset", openapi_extra=_body_of(ResetRequest), response_model=ResultReply)
+    @app.post(
+        "/reset", openapi_extra=_request_body_schema(ResetRequest), response_model=ResultReply
+    )
     async def reset(request: Request) -> Any:
-        body = await read_body(request, ResetRequest)
+        body = await parse_body(request, ResetRequest)
         async with one(request) as session:
             task = body.model_dump(exclude_unset=True)
-            return _json(result_payload(await session.reset(task)))
+            return _json_response(result_payload(await session.reset(task)))
 
-    @app.post("/step", openapi_extra=_body_of(StepRequest), response_model=ResultReply)
+    @app.post("/step", openapi_extra=_request_body_schema(StepRequest), response_model=ResultReply)
     async def step(request: Request) -> Any:
-        body = await read_body(request, StepRequest)
+        body = await parse_body(request, StepRequest)
         async with one(request) as session:
             if body.timeout_s is not None:
-                limit = session.host.step_timeout
-                session.host.step_timeout = min(body.timeout_s, limit or body.timeout_s)
+                limit = session.runner.step_timeout
+                session.runner.step_timeout = min(body.timeout_s, limit or body.timeout_s)
             await session.reset({})
-            return _json(result_payload(await session.step(body.action)))
+            return _json_response(result_payload(await session.step(body.action)))
 
     @app.get("/state", response_model=dict[str, Any])
     async def state(request: Request) -> Any:
         async with one(request) as session:
-            return _json(await session.host.state())
+            return _json_response(await session.runner.state())
 
 
-def _json(data: Mapping[str, Any]) -> Response:
+def _json_response(data: Mapping[str, Any]) -> Response:
     """Encoded as the socket does it: what JSON has no number for is null."""
     return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
 
 
-def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+def _request_body_schema(model: type[BaseModel]) -> dict[str, Any]:
     schema = model.model_json_schema()
     return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
 
 
-async def read_body(request: Request, model: type[M]) -> M:
+async def parse_body(request: Request, model: type[M]) -> M:
     """The body as this model; whatever was sent instead is a 422 with the reasons."""
     try:
         return model.model_validate_json(await request.body() or b"{}")
@@ -206,4 +210,4 @@ def _http_error(error: SessionError) -> HTTPException:
     if isinstance(error, SessionLost):
         return HTTPException(503, {"message": str(error)})
     code = error.code if isinstance(error, WireError) else ""
-    return HTTPException(_STATUS.get(code, 500), {"message": str(error), "code": code})
+    return HTTPException(_STATUS_BY_CODE.get(code, 500), {"message": str(error), "code": code})

@@ -20,35 +20,39 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from ludus.serve.access import CLIENT_HEADER, client_address
-from ludus.serve.lines import Message, Receive, Send, in_background
-from ludus.serve.sockets import SocketEndpoint
+from ludus.serve.lines import Message, Receive, Send, create_background_task
+from ludus.serve.sockets import WsEndpoint
 
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "server"}
 
 
-class Forwarder:
+class WorkerProxy:
     """Knows the other workers by their Unix sockets."""
 
-    def __init__(self, worker: int, doors: Sequence[Path]) -> None:
+    def __init__(self, worker: int, socket_paths: Sequence[Path]) -> None:
         self._worker = worker
-        self._doors = doors
+        self._socket_paths = socket_paths
         self._clients: dict[Path, ClientSession] = {}
 
-    def elsewhere(self, session_id: str | None) -> Path | None:
+    def find_owner(self, session_id: str | None) -> Path | None:
         """The door of the worker that has this session, unless that is this one."""
         head = (session_id or "").partition("-")[0]
-        if not head.isdecimal() or int(head) == self._worker or int(head) >= len(self._doors):
+        if (
+            not head.isdecimal()
+            or int(head) == self._worker
+            or int(head) >= len(self._socket_paths)
+        ):
             return None
-        return self._doors[int(head)]
+        return self._socket_paths[int(head)]
 
-    def is_here(self, scope: Mapping[str, Any]) -> bool:
+    def is_local(self, scope: Mapping[str, Any]) -> bool:
         """Whether the session that an upgrade asks for is one of this worker."""
-        return self.elsewhere(_session_in(scope)) is None
+        return self.find_owner(_requested_session_id(scope)) is None
 
-    async def http(self, door: Path, request: Request, body: bytes) -> Response:
-        client = self._clients.get(door)
+    async def forward_http(self, socket_path: Path, request: Request, body: bytes) -> Response:
+        client = self._clients.get(socket_path)
         if client is None:
-            client = self._clients[door] = _client(door)
+            client = self._clients[socket_path] = _build_client(socket_path)
         headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
         headers[CLIENT_HEADER] = client_address(request.scope)
         url = f"http://worker{request.url.path}"
@@ -59,44 +63,44 @@ class Forwarder:
             kept = {k: v for k, v in reply.headers.items() if k.lower() not in _HOP_BY_HOP}
             return Response(await reply.read(), reply.status, headers=kept)
 
-    def sockets(self, here: SocketEndpoint) -> _ForwardingSockets:
-        return _ForwardingSockets(self, here)
+    def websocket_app(self, local: WsEndpoint) -> _WebSocketProxy:
+        return _WebSocketProxy(self, local)
 
     async def close(self) -> None:
         for client in self._clients.values():
             await client.close()
 
 
-def _client(door: Path) -> ClientSession:
+def _build_client(socket_path: Path) -> ClientSession:
     return ClientSession(
         # A line is dropped before the other worker drops it: a POST cannot be sent twice.
-        connector=UnixConnector(path=str(door), limit=0, keepalive_timeout=2.0),
+        connector=UnixConnector(path=str(socket_path), limit=0, keepalive_timeout=2.0),
         timeout=ClientTimeout(total=None, sock_connect=None),
         cookie_jar=DummyCookieJar(),
         auto_decompress=False,
     )
 
 
-class _ForwardingSockets:
+class _WebSocketProxy:
     """`/ws`: answered here, or piped to the worker that has the session."""
 
-    def __init__(self, forwarder: Forwarder, here: SocketEndpoint) -> None:
-        self._forwarder, self._here = forwarder, here
+    def __init__(self, proxy: WorkerProxy, local: WsEndpoint) -> None:
+        self._proxy, self._local = proxy, local
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        door = self._forwarder.elsewhere(_session_in(scope))
+        door = self._proxy.find_owner(_requested_session_id(scope))
         if door is None:
-            await self._here(scope, receive, send)
+            await self._local(scope, receive, send)
         else:
-            await _pipe(door, scope, receive, send)
+            await _proxy_websocket(door, scope, receive, send)
 
 
-def _session_in(scope: Mapping[str, Any]) -> str | None:
+def _requested_session_id(scope: Mapping[str, Any]) -> str | None:
     query: str = scope["query_string"].decode("latin-1")
     return next(iter(parse_qs(query).get("session_id", ())), None)
 
 
-async def _pipe(door: Path, scope: Message, receive: Receive, send: Send) -> None:
+async def _proxy_websocket(socket_path: Path, scope: Message, receive: Receive, send: Send) -> None:
     await receive()
     query = scope["query_string"].decode("latin-1")
     headers = {
@@ -106,7 +110,7 @@ async def _pipe(door: Path, scope: Message, receive: Receive, send: Send) -> Non
     }
     try:
         inner = await unix_connect(
-            str(door),
+            str(socket_path),
             f"ws://worker/ws?{query}",
             additional_headers=headers,
             compression=None,
@@ -126,15 +130,15 @@ async def _pipe(door: Path, scope: Message, receive: Receive, send: Send) -> Non
         if name.lower().startswith("ludus-")
     ]
     await send({"type": "websocket.accept", "headers": told})
-    inward = in_background(_inward(receive, inner))
+    inward = create_background_task(_pump_to_worker(receive, inner))
     try:
-        await _outward(inner, send)
+        await _pump_to_client(inner, send)
     finally:
         inward.cancel()
         inner.transport.abort()
 
 
-async def _inward(receive: Receive, inner: ClientConnection) -> None:
+async def _pump_to_worker(receive: Receive, inner: ClientConnection) -> None:
     while True:
         message: Any = await receive()
         if message["type"] == "websocket.disconnect":
@@ -146,7 +150,7 @@ async def _inward(receive: Receive, inner: ClientConnection) -> None:
         await inner.send(text if text is not None else message.get("bytes") or b"")
 
 
-async def _outward(inner: ClientConnection, send: Send) -> None:
+async def _pump_to_client(inner: ClientConnection, send: Send) -> None:
     try:
         async for text in inner:
             await send({"type": "websocket.send", "text": text})

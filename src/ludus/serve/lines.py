@@ -20,46 +20,46 @@ from ludus.serve.access import client_address
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Direct = Callable[[bytes], bytes | None]
+DirectHandler = Callable[[bytes], bytes | None]
 T = TypeVar("T")
 
-_BACKLOG = 16
+_MAX_READ_AHEAD = 16
 """Messages that are read ahead while one is being answered; the rest waits in the client."""
-CLEAN = (1000, 1001)
+CLEAN_CLOSE_CODES = (1000, 1001)
 """Close codes of a client that leaves on purpose."""
 
 
-class Gone(Exception):
+class Disconnected(Exception):
     """The client has left; `clean` says whether it said so."""
 
     def __init__(self, clean: bool = False) -> None:
         self.clean = clean
 
 
-def in_background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def create_background_task(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """A task whose failure may go unnoticed: it is not logged when nobody asks for the result."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(coroutine)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
 
 
-class Line:
+class Connection:
     """What the client said about itself when it connected, and reading with foresight."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
         self.session_id: str | None = next(iter(query.get("session_id", ())), None)
-        self.named_session = self.session_id is not None
+        self.has_session_id = self.session_id is not None
         """Whether the client asks for a session that exists already."""
         replies = query.get("replies", [""])[0]
-        self.replies = int(replies) if replies.isdecimal() else None
+        self.replies_received = int(replies) if replies.isdecimal() else None
         """How many replies a returning client has; None for one that does not return."""
         self.resumable = RESUME_HEADER.encode() in dict(scope["headers"])
         self.client = client_address(scope)
-        self.direct: Direct | None = None
+        self.direct_handler: DirectHandler | None = None
         """Answers a message at once, or with None leaves it to whoever receives."""
-        self._backlog: deque[bytes] = deque()
-        self._early: asyncio.Task[bytes] | None = None
+        self._received_early: deque[bytes] = deque()
+        self._read_ahead: asyncio.Task[bytes] | None = None
 
     @abstractmethod
     async def send(self, text: bytes) -> None:
@@ -70,40 +70,40 @@ class Line:
         """Hang up."""
 
     @abstractmethod
-    async def _next(self) -> bytes:
+    async def _read_next(self) -> bytes:
         """The next message; raises `Gone`."""
 
     async def receive(self) -> bytes:
         """The next message; raises `Gone` when there will be none."""
-        if self._backlog:
-            return self._backlog.popleft()
-        early, self._early = self._early, None
-        return await (early or self._next())
+        if self._received_early:
+            return self._received_early.popleft()
+        early, self._read_ahead = self._read_ahead, None
+        return await (early or self._read_next())
 
-    def answered(self) -> None:
+    def mark_answered(self) -> None:
         """The message that was received last has been dealt with."""
 
-    async def watch(self, work: asyncio.Task[T]) -> T:
+    async def wait_while_connected(self, work: asyncio.Task[T]) -> T:
         """Wait for this work; raises `Gone` if the client leaves first. Messages are kept."""
         while not work.done():
-            if len(self._backlog) >= _BACKLOG:
+            if len(self._received_early) >= _MAX_READ_AHEAD:
                 await asyncio.wait((work,))
                 break
-            self._early = self._early or in_background(self._next())
-            await asyncio.wait((work, self._early), return_when=asyncio.FIRST_COMPLETED)
+            self._read_ahead = self._read_ahead or create_background_task(self._read_next())
+            await asyncio.wait((work, self._read_ahead), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                early, self._early = self._early, None
-                self._backlog.append(early.result())
+                early, self._read_ahead = self._read_ahead, None
+                self._received_early.append(early.result())
         return work.result()
 
-    def let_go(self) -> None:
+    def stop_reading(self) -> None:
         """Stop listening."""
-        if self._early is not None:
-            self._early.cancel()
-            self._early = None
+        if self._read_ahead is not None:
+            self._read_ahead.cancel()
+            self._read_ahead = None
 
 
-class AsgiLine(Line):
+class AsgiConnection(Connection):
     """The socket that an ASGI server hands us."""
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -119,17 +119,17 @@ class AsgiLine(Line):
         try:
             await self._send({"type": "websocket.send", "text": text.decode()})
         except (OSError, RuntimeError):
-            raise Gone from None
+            raise Disconnected from None
 
     async def close(self, code: int = 1000) -> None:
-        self.let_go()
+        self.stop_reading()
         # It may have hung up first.
         with suppress(OSError, RuntimeError):
             await self._send({"type": "websocket.close", "code": code})
 
-    async def _next(self) -> bytes:
+    async def _read_next(self) -> bytes:
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
-            raise Gone(clean=message.get("code") in CLEAN)
+            raise Disconnected(clean=message.get("code") in CLEAN_CLOSE_CODES)
         text = message.get("text")
         return text.encode() if text is not None else message.get("bytes") or b""

@@ -12,32 +12,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus import __version__
-from ludus.data.content import Content, Text, plain
+from ludus.data.content import Content, Text, content_text
 from ludus.errors import CapacityReached, FactoryFailed, SessionError, SessionLost
 from ludus.protocol.frames import result_payload
-from ludus.protocol.jsonrpc import RpcCode, RpcRefused, RpcRequest, failure, parse_request, success
-from ludus.protocol.render import render, render_result
-from ludus.serve.sessions import ServedSession, Sessions
+from ludus.protocol.jsonrpc import (
+    RpcCode,
+    RpcError,
+    RpcRequest,
+    error_response,
+    parse_request,
+    success_response,
+)
+from ludus.protocol.render import render_observation, render_tool_result
+from ludus.serve.sessions import ServedSession, SessionRegistry
 
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-_BAD_PARAMS = ("tool_not_found", "invalid_args")
+_INVALID_PARAMS_FAULTS = ("tool_not_found", "invalid_args")
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class RpcCaller:
     """Who sent a request: a client, and the session that it has, if it has one."""
 
     client: str
     session: ServedSession | None = None
 
 
-Method = Callable[[RpcRequest, Caller], Awaitable[Any]]
+Method = Callable[[RpcRequest, RpcCaller], Awaitable[Any]]
 
 
 class McpEndpoint:
     """Answers JSON-RPC, with or without a session of the caller's."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: SessionRegistry) -> None:
         self._sessions = sessions
         self._methods: dict[str, Method] = {
             "initialize": self._initialize,
@@ -48,8 +55,8 @@ class McpEndpoint:
             "openenv/session/close": self._close,
         }
 
-    async def answer(
-        self, body: str | bytes | Mapping[str, Any], caller: Caller
+    async def handle(
+        self, body: str | bytes | Mapping[str, Any], caller: RpcCaller
     ) -> dict[str, Any] | None:
         """The response to one request; None for a notification."""
         id = None
@@ -59,93 +66,91 @@ class McpEndpoint:
             if request.method.startswith("notifications/"):
                 return None
             if request.method not in self._methods:
-                raise RpcRefused(
-                    RpcCode.METHOD_NOT_FOUND, f"Method not found: {request.method[:80]}"
-                )
-            return success(await self._methods[request.method](request, caller), id)
-        except RpcRefused as refused:
-            return failure(refused, id)
+                raise RpcError(RpcCode.METHOD_NOT_FOUND, f"Method not found: {request.method[:80]}")
+            return success_response(await self._methods[request.method](request, caller), id)
+        except RpcError as refused:
+            return error_response(refused, id)
         except SessionError as error:
-            return failure(_refusal(error), id)
+            return error_response(_to_rpc_error(error), id)
 
-    async def in_session(
+    async def handle_in_session(
         self, session: ServedSession, body: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """The `mcp` frames of a socket."""
-        return await self.answer(body, Caller(session.client, session))
+        return await self.handle(body, RpcCaller(session.client, session))
 
-    async def _initialize(self, request: RpcRequest, caller: Caller) -> Any:
+    async def _initialize(self, request: RpcRequest, caller: RpcCaller) -> Any:
         asked, session = request.params.get("protocolVersion"), caller.session
         if session is None:
-            raise RpcRefused(RpcCode.INVALID_REQUEST, "initialize needs a connection of its own.")
+            raise RpcError(RpcCode.INVALID_REQUEST, "initialize needs a connection of its own.")
         session.speaks_mcp = True
-        seen = await session.reset(_task(request.params))
-        words = plain(render(result_payload(seen)["observation"]))
-        contract = self._sessions.contract
+        seen = await session.reset(_task_from_meta(request.params))
+        words = content_text(render_observation(result_payload(seen)["observation"]))
+        contract = self._sessions.env_spec
         return {
             "protocolVersion": asked if asked in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[1],
             "capabilities": {"tools": {"listChanged": False}},
-            "serverInfo": {"name": contract.spec, "version": __version__},
+            "serverInfo": {"name": contract.id, "version": __version__},
             "instructions": f"{contract.description}\n\n{words}",
         }
 
-    async def _ping(self, request: RpcRequest, caller: Caller) -> Any:
+    async def _ping(self, request: RpcRequest, caller: RpcCaller) -> Any:
         return {}
 
-    async def _list_tools(self, request: RpcRequest, caller: Caller) -> Any:
-        borrowed = self._borrowed(request, caller)
-        declared = self._sessions.contract.tools
+    async def _list_tools(self, request: RpcRequest, caller: RpcCaller) -> Any:
+        borrowed = self._borrow_session(request, caller)
+        declared = self._sessions.env_spec.tools
         if declared is None:
             async with borrowed as one:
-                declared = await one.host.tools()
+                declared = await one.runner.tools()
         return {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in declared]}
 
-    async def _call_tool(self, request: RpcRequest, caller: Caller) -> Any:
+    async def _call_tool(self, request: RpcRequest, caller: RpcCaller) -> Any:
         name, arguments = request.params.get("name"), request.params.get("arguments") or {}
         if not isinstance(name, str) or not name:
-            raise RpcRefused(RpcCode.INVALID_PARAMS, "Missing 'name' in params.")
+            raise RpcError(RpcCode.INVALID_PARAMS, "Missing 'name' in params.")
         if not isinstance(arguments, Mapping):
-            raise RpcRefused(RpcCode.INVALID_PARAMS, "'arguments' must be an object.")
-        async with self._borrowed(request, caller) as one:
-            if one.host.episode_id is None and one.host.contract.native:
+            raise RpcError(RpcCode.INVALID_PARAMS, "'arguments' must be an object.")
+        async with self._borrow_session(request, caller) as one:
+            if one.runner.episode_id is None and one.runner.env_spec.native:
                 await one.reset({})
             action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
             seen = result_payload(await one.step(action))
             return _tool_result(seen, as_results=one.speaks_mcp)
 
-    async def _create(self, request: RpcRequest, caller: Caller) -> Any:
+    async def _create(self, request: RpcRequest, caller: RpcCaller) -> Any:
         made = caller.session
         if made is None:
-            made = await self._sessions.create(kept=True, client=caller.client)
+            made = await self._sessions.create(persistent=True, client=caller.client)
         return {"session_id": made.id}
 
-    async def _close(self, request: RpcRequest, caller: Caller) -> Any:
+    async def _close(self, request: RpcRequest, caller: RpcCaller) -> Any:
         id = _session_id(request)
         if not id:
-            raise RpcRefused(RpcCode.INVALID_PARAMS, "'session_id' is required.")
+            raise RpcError(RpcCode.INVALID_PARAMS, "'session_id' is required.")
         if caller.session is not None and id == caller.session.id:
-            raise RpcRefused(
+            raise RpcError(
                 RpcCode.INVALID_REQUEST, "This session is the socket's own: close the socket."
             )
         target = self._sessions.get(id)
         if target.owner is not None:
             # The socket that holds it goes on; the session ends when that socket leaves.
-            target.kept = target.resumable = False
+            target.persistent = target.resumable = False
             return {"session_id": id, "closed": False, "closing": True}
         await self._sessions.destroy(target)
         return {"session_id": id, "closed": True}
 
-    def _borrowed(self, request: RpcRequest, caller: Caller) -> _Borrowed:
+    def _borrow_session(self, request: RpcRequest, caller: RpcCaller) -> _BorrowedSession:
         session = caller.session
         if session is None and (id := _session_id(request)):
             session = self._sessions.get(id)
-        return _Borrowed(self._sessions, Caller(caller.client, session))
+        return _BorrowedSession(self._sessions, RpcCaller(caller.client, session))
 
 
-class _Borrowed:
+class _BorrowedSession:
     """The caller's session, or one that lives for this call only."""
 
-    def __init__(self, sessions: Sessions, caller: Caller) -> None:
+    def __init__(self, sessions: SessionRegistry, caller: RpcCaller) -> None:
         self._sessions, self._caller = sessions, caller
 
     async def __aenter__(self) -> ServedSession:
@@ -163,11 +168,13 @@ def _tool_result(payload: Mapping[str, Any], *, as_results: bool) -> dict[str, A
     fault = observation.get("error")
     if fault and not as_results:
         code = (
-            RpcCode.INVALID_PARAMS if fault["error_type"] in _BAD_PARAMS else RpcCode.INTERNAL_ERROR
+            RpcCode.INVALID_PARAMS
+            if fault["error_type"] in _INVALID_PARAMS_FAULTS
+            else RpcCode.INTERNAL_ERROR
         )
-        raise RpcRefused(code, fault["message"])
+        raise RpcError(code, fault["message"])
     data = None if fault else observation.get("result")
-    content: Content = fault["message"] if fault else render_result(data)
+    content: Content = fault["message"] if fault else render_tool_result(data)
     blocks = [Text(text=content)] if isinstance(content, str) else content
     if isinstance(data, Mapping) and "data" in data:
         data = data["data"]
@@ -180,7 +187,7 @@ def _tool_result(payload: Mapping[str, Any], *, as_results: bool) -> dict[str, A
     }
 
 
-def _task(params: Mapping[str, Any]) -> dict[str, Any]:
+def _task_from_meta(params: Mapping[str, Any]) -> dict[str, Any]:
     """Task arguments that a client put into `initialize`, under `_meta.task`."""
     meta = params.get("_meta")
     task = meta.get("task") if isinstance(meta, Mapping) else None
@@ -192,9 +199,9 @@ def _session_id(request: RpcRequest) -> str:
     return id if isinstance(id, str) else ""
 
 
-def _refusal(error: SessionError) -> RpcRefused:
+def _to_rpc_error(error: SessionError) -> RpcError:
     if isinstance(error, CapacityReached | FactoryFailed):
-        return RpcRefused(RpcCode.SERVER_ERROR, str(error), data=error.details)
+        return RpcError(RpcCode.SERVER_ERROR, str(error), data=error.details)
     if isinstance(error, SessionLost):
-        return RpcRefused(RpcCode.INVALID_PARAMS, str(error))
-    return RpcRefused(RpcCode.INTERNAL_ERROR, str(error))
+        return RpcError(RpcCode.INVALID_PARAMS, str(error))
+    return RpcError(RpcCode.INTERNAL_ERROR, str(error))

@@ -10,43 +10,43 @@ from fastapi.responses import JSONResponse, Response
 from pydantic_core import from_json, to_json
 
 from ludus.errors import SessionError, SessionLost
-from ludus.protocol.jsonrpc import RpcCode, RpcRefused, failure
+from ludus.protocol.jsonrpc import RpcCode, RpcError, error_response
 from ludus.serve.access import client_address
-from ludus.serve.forward import Forwarder
-from ludus.serve.lines import AsgiLine, Gone, Message, Receive, Send
-from ludus.serve.mcp import Caller, McpEndpoint
-from ludus.serve.sessions import ServedSession, Sessions
+from ludus.serve.forward import WorkerProxy
+from ludus.serve.lines import AsgiConnection, Disconnected, Message, Receive, Send
+from ludus.serve.mcp import RpcCaller, McpEndpoint
+from ludus.serve.sessions import ServedSession, SessionRegistry
 
-SESSION = "mcp-session-id"
+SESSION_HEADER = "mcp-session-id"
 
 
 class McpHttp:
     """The routes of `/mcp`. The answer is always one JSON body with status 200."""
 
-    def __init__(self, sessions: Sessions, rpc: McpEndpoint, forwarder: Forwarder) -> None:
-        self._sessions, self._rpc, self._forwarder = sessions, rpc, forwarder
+    def __init__(self, sessions: SessionRegistry, rpc: McpEndpoint, proxy: WorkerProxy) -> None:
+        self._sessions, self._rpc, self._proxy = sessions, rpc, proxy
 
-    def add_to(self, app: FastAPI) -> None:
+    def add_routes(self, app: FastAPI) -> None:
         app.add_api_route("/mcp", self.post, methods=["POST"], response_model=None)
         app.add_api_route("/mcp", self.delete, methods=["DELETE"], response_model=None)
 
     async def post(self, request: Request) -> Response:
         """JSON-RPC 2.0: MCP, and OpenEnv's session methods."""
         body = await request.body()
-        message = _object(body)
-        named = request.headers.get(SESSION) or _session_param(message)
-        if (elsewhere := self._forwarder.elsewhere(named)) is not None:
-            return await self._forwarder.http(elsewhere, request, body)
+        message = _parse_object(body)
+        named = request.headers.get(SESSION_HEADER) or _session_param(message)
+        if (elsewhere := self._proxy.find_owner(named)) is not None:
+            return await self._proxy.forward_http(elsewhere, request, body)
         try:
-            session = await self._session(request, message)
+            session = await self._find_session(request, message)
         except SessionError as error:
             lost = isinstance(error, SessionLost)
-            refused = RpcRefused(RpcCode.SERVER_ERROR, str(error))
-            return JSONResponse(failure(refused, message.get("id")), 404 if lost else 200)
-        answer = await self._rpc.answer(body, Caller(client_address(request.scope), session))
+            refused = RpcError(RpcCode.SERVER_ERROR, str(error))
+            return JSONResponse(error_response(refused, message.get("id")), 404 if lost else 200)
+        answer = await self._rpc.handle(body, RpcCaller(client_address(request.scope), session))
         if answer is None:
             return Response(status_code=202)
-        headers = {SESSION: session.id} if session is not None else None
+        headers = {SESSION_HEADER: session.id} if session is not None else None
         if session is not None and message.get("method") == "initialize" and "error" in answer:
             await self._sessions.destroy(session)
             headers = None
@@ -56,53 +56,59 @@ class McpHttp:
 
     async def delete(self, request: Request) -> Response:
         """End an MCP session."""
-        id = request.headers.get(SESSION, "")
-        if (elsewhere := self._forwarder.elsewhere(id)) is not None:
-            return await self._forwarder.http(elsewhere, request, b"")
+        id = request.headers.get(SESSION_HEADER, "")
+        if (elsewhere := self._proxy.find_owner(id)) is not None:
+            return await self._proxy.forward_http(elsewhere, request, b"")
         try:
             await self._sessions.destroy(self._sessions.get(id))
         except SessionLost as error:
             return JSONResponse({"detail": str(error)}, 404)
         return Response(status_code=204)
 
-    async def _session(self, request: Request, message: dict[str, Any]) -> ServedSession | None:
+    async def _find_session(
+        self, request: Request, message: dict[str, Any]
+    ) -> ServedSession | None:
         if message.get("method") == "initialize":
-            return await self._sessions.create(kept=True, client=client_address(request.scope))
-        id = request.headers.get(SESSION)
+            return await self._sessions.create(
+                persistent=True, client=client_address(request.scope)
+            )
+        id = request.headers.get(SESSION_HEADER)
         return self._sessions.get(id) if id else None
 
 
-class McpSocket:
+class McpWebSocket:
     """The WebSocket `/mcp`: one session, JSON-RPC in and out."""
 
-    def __init__(self, sessions: Sessions, rpc: McpEndpoint) -> None:
+    def __init__(self, sessions: SessionRegistry, rpc: McpEndpoint) -> None:
         self._sessions, self._rpc = sessions, rpc
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        line = AsgiLine(scope, receive, send)
+        line = AsgiConnection(scope, receive, send)
         await line.accept({})
         try:
             session = await self._sessions.create(client=line.client)
         except SessionError as error:
-            refused = RpcRefused(
+            refused = RpcError(
                 RpcCode.SERVER_ERROR, str(error), data=getattr(error, "details", None)
             )
-            with suppress(Gone):
-                await line.send(to_json(failure(refused)))
+            with suppress(Disconnected):
+                await line.send(to_json(error_response(refused)))
                 await line.close()
             return
         try:
             while True:
-                answer = await self._rpc.answer(await line.receive(), Caller(line.client, session))
+                answer = await self._rpc.handle(
+                    await line.receive(), RpcCaller(line.client, session)
+                )
                 if answer is not None:
                     await line.send(to_json(answer, inf_nan_mode="null"))
-        except Gone:
+        except Disconnected:
             pass
         finally:
             await self._sessions.destroy(session)
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     """The body as far as it is an object; the endpoint answers for what it is not."""
     try:
         message = from_json(body)

@@ -21,43 +21,60 @@ from prometheus_client.registry import Collector
 
 from ludus.protocol.types import ErrorCode
 
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_STEP_BUCKETS_S = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+)
 _SESSIONS, _OPENED, _RESUMED, _RESETS, _STEPS, _SUM = range(6)
 _ERRORS = {code.value: 6 + number for number, code in enumerate(ErrorCode)}
 _BUCKETS = 6 + len(_ERRORS)
-WIDTH = _BUCKETS + len(_SECONDS) + 1
+ROW_WIDTH = _BUCKETS + len(_STEP_BUCKETS_S) + 1
 
 
 class Metrics(Collector):
     """Counts in this worker's row, and sums over all of them."""
 
     def __init__(self, rows: MutableSequence[float] | None = None, worker: int = 0) -> None:
-        self._rows = rows if rows is not None else [0.0] * WIDTH
-        self._at = worker * WIDTH
+        self._rows = rows if rows is not None else [0.0] * ROW_WIDTH
+        self._offset = worker * ROW_WIDTH
 
-    def sessions_are(self, count: int) -> None:
-        self._rows[self._at + _SESSIONS] = count
+    def set_sessions(self, count: int) -> None:
+        self._rows[self._offset + _SESSIONS] = count
 
-    def opened(self) -> None:
-        self._rows[self._at + _OPENED] += 1
+    def count_opened(self) -> None:
+        self._rows[self._offset + _OPENED] += 1
 
-    def resumed(self) -> None:
-        self._rows[self._at + _RESUMED] += 1
+    def count_resumed(self) -> None:
+        self._rows[self._offset + _RESUMED] += 1
 
-    def began(self) -> None:
-        self._rows[self._at + _RESETS] += 1
+    def count_reset(self) -> None:
+        self._rows[self._offset + _RESETS] += 1
 
-    def stepped(self, seconds: float) -> None:
-        rows, at = self._rows, self._at
+    def count_step(self, seconds: float) -> None:
+        rows, at = self._rows, self._offset
         rows[at + _STEPS] += 1
         rows[at + _SUM] += seconds
-        rows[at + _BUCKETS + bisect_left(_SECONDS, seconds)] += 1
+        rows[at + _BUCKETS + bisect_left(_STEP_BUCKETS_S, seconds)] += 1
 
-    def failed(self, code: str) -> None:
-        self._rows[self._at + _ERRORS.get(code, _ERRORS["EXECUTION_ERROR"])] += 1
+    def count_error(self, code: str) -> None:
+        self._rows[self._offset + _ERRORS.get(code, _ERRORS["EXECUTION_ERROR"])] += 1
 
     def total(self, number: int) -> float:
-        return sum(self._rows[number::WIDTH])
+        return sum(self._rows[number::ROW_WIDTH])
 
     @property
     def resumptions(self) -> float:
@@ -82,7 +99,7 @@ class Metrics(Collector):
 
     def _histogram(self) -> Metric:
         so_far, buckets = 0.0, []
-        for index, edge in enumerate((*_SECONDS, float("inf"))):
+        for index, edge in enumerate((*_STEP_BUCKETS_S, float("inf"))):
             so_far += self.total(_BUCKETS + index)
             buckets.append(("+Inf" if edge == float("inf") else str(edge), so_far))
         return HistogramMetricFamily(

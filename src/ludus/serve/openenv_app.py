@@ -15,11 +15,11 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from ludus.environment.inspection import contract_of
-from ludus.errors import BadSetting
+from ludus.environment.inspection import build_env_spec
+from ludus.errors import ConfigError
 from ludus.protocol.derive import takes_tool_calls
 from ludus.serve.app import create_app as app_of
-from ludus.serve.settings import ServeSettings
+from ludus.serve.settings import ServeConfig
 
 
 def create_app(
@@ -49,13 +49,13 @@ def create_app(
         token: bearer token that clients must send; LUDUS_TOKEN if not given.
     """
     if not callable(env):
-        raise BadSetting(
+        raise ConfigError(
             f"create_app takes a class or a function that makes environments, and was given an "
             f"instance of {type(env).__name__}."
         )
     if max_concurrent_envs is not None and concurrency_config is not None:
-        raise BadSetting("Give max_concurrent_envs or concurrency_config, not both.")
-    contract = contract_of(env, name=env_name)
+        raise ConfigError("Give max_concurrent_envs or concurrency_config, not both.")
+    contract = build_env_spec(env, name=env_name)
     calls_tools = takes_tool_calls(action_cls.model_json_schema())
     contract = replace(
         contract,
@@ -65,7 +65,7 @@ def create_app(
         state=state_cls or contract.state,
         named_calls=contract.named_calls or calls_tools,
     )
-    settings = ServeSettings(token=token or os.environ.get("LUDUS_TOKEN") or None)
+    settings = ServeConfig(token=token or os.environ.get("LUDUS_TOKEN") or None)
     most = max_concurrent_envs
     if concurrency_config is not None:
         most = concurrency_config.max_concurrent_envs
@@ -74,7 +74,7 @@ def create_app(
     if most is None:
         most = settings.max_sessions if contract.concurrent else 1
     if most > 1 and not contract.concurrent:
-        raise BadSetting(
+        raise ConfigError(
             f"max_concurrent_envs is {most}, but {contract.cls.__name__} does not say that several "
             "of it may run in one process. Set SUPPORTS_CONCURRENT_SESSIONS = True if they may."
         )

@@ -25,49 +25,49 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from ludus.environment.contract import Contract
-from ludus.environment.faults import log_faults
-from ludus.environment.registry import find
+from ludus.environment.contract import EnvSpec
+from ludus.environment.faults import log_faults_to_stderr
+from ludus.environment.registry import find_environment
 from ludus.errors import LudusError
 from ludus.protocol.loopback import is_loopback
-from ludus.serve.access import is_origin
+from ludus.serve.access import is_valid_origin
 from ludus.serve.app import create_app
-from ludus.serve.forward import Forwarder
-from ludus.serve.metrics import WIDTH, Metrics
-from ludus.serve.settings import ServeSettings
-from ludus.serve.shares import ClientRow, Tables, WorkerTotals, rows_per_worker
-from ludus.serve.slots import Slots
+from ludus.serve.forward import WorkerProxy
+from ludus.serve.metrics import ROW_WIDTH, Metrics
+from ludus.serve.settings import ServeConfig
+from ludus.serve.shares import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
+from ludus.serve.slots import SessionCapacity
 from ludus.serve.upgrade import AsgiWebSocketProtocol, UpgradingProtocol
 
-_BACKLOG = 4096
-_RECEIVE_BUFFER = 256 * 1024
+_LISTEN_BACKLOG = 4096
+_RECEIVE_BUFFER_BYTES = 256 * 1024
 """Bytes that the kernel takes from a client ahead of us: requests are small. It is also the most
 that is read and parsed at once, before a client that floods us can be paused."""
 
 
-class ServeRefused(LudusError):
+class ServeError(LudusError):
     """The server cannot be started like this."""
 
 
-def check_settings(contract: Contract, settings: ServeSettings) -> None:
+def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
     """Refuse what would be unsafe or cannot work, with what to do instead."""
-    if not 0 <= settings.port <= 65535:
-        raise ServeRefused(f"There is no port {settings.port}: give --port 0 to 65535.")
-    if not is_loopback(settings.host) and not settings.token:
-        raise ServeRefused(
-            f"Binding to {settings.host} without a token would let anybody in. Set LUDUS_TOKEN or "
+    if not 0 <= config.port <= 65535:
+        raise ServeError(f"There is no port {config.port}: give --port 0 to 65535.")
+    if not is_loopback(config.host) and not config.token:
+        raise ServeError(
+            f"Binding to {config.host} without a token would let anybody in. Set LUDUS_TOKEN or "
             "give --token-file (or --token), or bind to 127.0.0.1."
         )
-    for origin in settings.allow_origins:
-        if not is_origin(origin):
-            raise ServeRefused(
+    for origin in config.allow_origins:
+        if not is_valid_origin(origin):
+            raise ServeError(
                 f"{origin!r} is no origin of a web page: give --allow-origin as https://HOST, "
                 "with :PORT if it has one and without a path, or as *."
             )
-    together = settings.max_sessions if settings.workers == 1 else settings.workers
-    if not contract.concurrent and together > 1:
-        raise ServeRefused(
-            f"{contract.spec} says that only one of it may run in a process: "
+    together = config.max_sessions if config.workers == 1 else config.workers
+    if not env_spec.concurrent and together > 1:
+        raise ServeError(
+            f"{env_spec.id} says that only one of it may run in a process: "
             "give --max-sessions 1 and --workers 1, or more workers elsewhere."
         )
 
@@ -76,11 +76,11 @@ class DrainingServer(uvicorn.Server):
     """A uvicorn server that says when it is up, and lets running steps finish when it stops."""
 
     def __init__(
-        self, config: uvicorn.Config, app: FastAPI, on_up: Callable[[], None] | None = None
+        self, config: uvicorn.Config, app: FastAPI, on_ready: Callable[[], None] | None = None
     ) -> None:
         super().__init__(config)
         self._sessions = app.state.sessions
-        self._on_up = on_up
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -89,8 +89,8 @@ class DrainingServer(uvicorn.Server):
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        if self.started and self._on_up is not None:
-            self._on_up()
+        if self.started and self._on_ready is not None:
+            self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in getattr(self, "servers", []):
@@ -115,16 +115,16 @@ class DrainingServer(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def make_server(
-    app: FastAPI, settings: ServeSettings, on_up: Callable[[], None] | None = None
+def build_server(
+    app: FastAPI, serve_config: ServeConfig, on_ready: Callable[[], None] | None = None
 ) -> DrainingServer:
     config = uvicorn.Config(
         app,
         http=partial(UpgradingProtocol, door=app.state.door),  # type: ignore[arg-type]
-        ws=partial(AsgiWebSocketProtocol, send_timeout=settings.send_timeout),  # type: ignore[arg-type]
-        ws_max_size=settings.max_frame,
-        ws_ping_interval=settings.ping_interval,
-        ws_ping_timeout=settings.ping_interval,
+        ws=partial(AsgiWebSocketProtocol, send_timeout=serve_config.send_timeout),  # type: ignore[arg-type]
+        ws_max_size=serve_config.max_frame,
+        ws_ping_interval=serve_config.ping_interval,
+        ws_ping_timeout=serve_config.ping_interval,
         ws_per_message_deflate=False,
         # Whoever comes through a proxy on this machine counts as the proxy: anybody may claim
         # another address in X-Forwarded-For.
@@ -132,60 +132,60 @@ def make_server(
         log_level="warning",
         access_log=False,
         server_header=False,
-        backlog=_BACKLOG,
+        backlog=_LISTEN_BACKLOG,
         timeout_graceful_shutdown=5,
     )
-    return DrainingServer(config, app, on_up)
+    return DrainingServer(config, app, on_ready)
 
 
-def serve(spec: str, settings: ServeSettings, *, ready: Callable[[str], None]) -> None:
+def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) -> None:
     """Serve until told to stop. `ready` is called with the address once it answers there."""
-    contract = find(spec)
-    check_settings(contract, settings)
-    _allow_many_files()
-    log_faults()
-    shared = settings.workers > 1
+    contract = find_environment(spec)
+    check_config(contract, config)
+    _raise_file_limit()
+    log_faults_to_stderr()
+    shared = config.workers > 1
     if shared:
         # Workers share their port with every process that asks for it: is another server there?
-        _bind(settings.host, settings.port, shared=False).close()
-    bound = _bind(settings.host, settings.port, shared=shared)
+        _bind(config.host, config.port, reuse_port=False).close()
+    bound = _bind(config.host, config.port, reuse_port=shared)
     port = bound.getsockname()[1]
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    host = f"[{config.host}]" if ":" in config.host else config.host
 
     def up() -> None:
-        ready(f"http://{host}:{port}")
+        on_ready(f"http://{host}:{port}")
 
     if not shared:
-        make_server(create_app(contract, settings), settings, up).run(sockets=[bound])
+        build_server(create_app(contract, config), config, up).run(sockets=[bound])
         return
     try:
-        _Supervisor(spec, settings, port).run(up)
+        _Supervisor(spec, config, port).run(up)
     finally:
         bound.close()
 
 
-def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
+def _bind(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-    if shared:
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    if reuse_port:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         bound.bind((host, port))
     except (socket.gaierror, UnicodeError):
         bound.close()
-        raise ServeRefused(f"There is no host {host!r}: give another --host.") from None
+        raise ServeError(f"There is no host {host!r}: give another --host.") from None
     except OSError as error:
         bound.close()
         other = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
-        raise ServeRefused(
+        raise ServeError(
             f"Port {port} of {host} cannot be used: {error.strerror}. Give another {other}."
         ) from None
     return bound
 
 
-def _allow_many_files() -> None:
+def _raise_file_limit() -> None:
     """Every session is an open file: ask for as many as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -193,110 +193,112 @@ def _allow_many_files() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
+class _SharedState:
     """What the workers have in common, in shared memory."""
 
-    tables: Tables
+    tables: QuotaTables
     """Sessions, by worker and client."""
-    numbers: Any
+    metrics: Any
     """Metrics, one row a worker."""
-    up: Any
+    ready: Any
 
 
 class _Supervisor:
     """Starts the workers, starts them again when they die, and stops them together."""
 
-    def __init__(self, spec: str, settings: ServeSettings, port: int) -> None:
+    def __init__(self, spec: str, config: ServeConfig, port: int) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ludus-")
-        rows = settings.workers * rows_per_worker(settings.max_sessions)
-        self._tables = Tables(
-            self._context.RawArray(WorkerTotals, settings.workers),
+        rows = config.workers * rows_per_worker(config.max_sessions)
+        self._tables = QuotaTables(
+            self._context.RawArray(WorkerTotals, config.workers),
             self._context.RawArray(ClientRow, rows),
             self._context.Lock(),
         )
-        self._numbers = self._context.Array("d", settings.workers * WIDTH, lock=False)
-        self._up = self._context.Semaphore(0)
-        shared = _Shared(self._tables, self._numbers, self._up)
-        self._arguments = (spec, settings, port, self._folder.name, shared)
-        self._workers = settings.workers
-        self._patience = settings.shutdown_timeout + 10
+        self._metrics = self._context.Array("d", config.workers * ROW_WIDTH, lock=False)
+        self._ready = self._context.Semaphore(0)
+        shared = _SharedState(self._tables, self._metrics, self._ready)
+        self._arguments = (spec, config, port, self._folder.name, shared)
+        self._workers = config.workers
+        self._stop_timeout = config.shutdown_timeout + 10
         self._stopping = False
 
-    def run(self, up: Callable[[], None]) -> None:
+    def run(self, on_ready: Callable[[], None]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+            signal.signal(number, self._request_stop)
         workers = [self._start(index) for index in range(self._workers)]
         try:
-            self._await(workers)
-            up()
+            self._wait_until_ready(workers)
+            on_ready()
             while not self._stopping:
                 time.sleep(0.2)
                 for index, process in enumerate(workers):
                     if not process.is_alive() and not self._stopping:
                         print(f"Worker {index} died; starting it again.", file=sys.stderr)
-                        self._tables.forget(index)
-                        Metrics(self._numbers, index).sessions_are(0)
+                        self._tables.clear_worker(index)
+                        Metrics(self._metrics, index).set_sessions(0)
                         workers[index] = self._start(index)
         finally:
-            self._end(workers)
+            self._stop_workers(workers)
             self._folder.cleanup()
 
-    def _await(self, workers: list[SpawnProcess]) -> None:
+    def _wait_until_ready(self, workers: list[SpawnProcess]) -> None:
         waiting = len(workers)
         while waiting and not self._stopping:
-            if self._up.acquire(timeout=0.1):
+            if self._ready.acquire(timeout=0.1):
                 waiting -= 1
             elif any(not process.is_alive() for process in workers):
-                raise ServeRefused("A worker could not be started; see above.")
+                raise ServeError("A worker could not be started; see above.")
 
     def _start(self, index: int) -> SpawnProcess:
-        process = self._context.Process(target=_work, args=(index, *self._arguments), daemon=True)
+        process = self._context.Process(
+            target=_run_worker, args=(index, *self._arguments), daemon=True
+        )
         process.start()
         return process
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
 
-    def _end(self, workers: list[SpawnProcess]) -> None:
+    def _stop_workers(self, workers: list[SpawnProcess]) -> None:
         for process in workers:
             if process.is_alive() and process.pid:
                 os.kill(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._stop_timeout
         for process in workers:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
 
 
-def _work(
+def _run_worker(
     index: int,
     spec: str,
-    settings: ServeSettings,
+    config: ServeConfig,
     port: int,
     folder: str,
-    shared: _Shared,
+    shared: _SharedState,
 ) -> None:
     """One worker process: the shared port, and a door of its own for what others pass on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _allow_many_files()
-    log_faults()
-    doors = [Path(folder) / f"worker-{number}.sock" for number in range(settings.workers)]
+    _raise_file_limit()
+    log_faults_to_stderr()
+    doors = [Path(folder) / f"worker-{number}.sock" for number in range(config.workers)]
     app = create_app(
-        find(spec),
-        settings,
-        slots=Slots(
-            settings.max_sessions,
-            per_client=settings.max_sessions_per_client,
+        find_environment(spec),
+        config,
+        capacity=SessionCapacity(
+            config.max_sessions,
+            per_client=config.max_sessions_per_client,
             tables=shared.tables,
             worker=index,
         ),
-        metrics=Metrics(shared.numbers, index),
+        metrics=Metrics(shared.metrics, index),
         worker=index,
-        forwarder=Forwarder(index, doors),
+        proxy=WorkerProxy(index, doors),
     )
-    front = _bind(settings.host, port, shared=True)
+    front = _bind(config.host, port, reuse_port=True)
     doors[index].unlink(missing_ok=True)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(str(doors[index]))
-    make_server(app, settings, shared.up.release).run(sockets=[front, door])
+    build_server(app, config, shared.ready.release).run(sockets=[front, door])

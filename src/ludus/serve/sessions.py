@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ludus.environment.contract import Contract
-from ludus.environment.host import Host
+from ludus.environment.contract import EnvSpec
+from ludus.environment.host import EnvironmentRunner
 from ludus.errors import ExecutionFailed, SessionLost, StepTimeout, WireError
 from ludus.protocol.frames import (
     CloseFrame,
@@ -21,17 +21,17 @@ from ludus.protocol.frames import (
     ResetFrame,
     StateFrame,
     StepFrame,
-    encode,
+    encode_frame,
     encode_error,
     encode_observation,
     parse_frame,
 )
 from ludus.protocol.types import Observation
 from ludus.serve.metrics import Metrics
-from ludus.serve.settings import ServeSettings
-from ludus.serve.slots import Slots
+from ludus.serve.settings import ServeConfig
+from ludus.serve.slots import SessionCapacity
 
-Rpc = Callable[["ServedSession", Mapping[str, Any]], Awaitable[dict[str, Any] | None]]
+RpcHandler = Callable[["ServedSession", Mapping[str, Any]], Awaitable[dict[str, Any] | None]]
 
 
 class ServedSession:
@@ -42,18 +42,24 @@ class ServedSession:
     """
 
     def __init__(
-        self, id: str, host: Host, metrics: Metrics, *, kept: bool, client: str = ""
+        self,
+        id: str,
+        runner: EnvironmentRunner,
+        metrics: Metrics,
+        *,
+        persistent: bool,
+        client: str = "",
     ) -> None:
         self.id = id
-        self.host = host
+        self.runner = runner
         self.client = client
         """The address whose share of the sessions it counts for."""
-        self.kept = kept
+        self.persistent = persistent
         """Made by a call rather than by a socket: lives on when a socket leaves."""
         self.speaks_mcp = False
         """Made by MCP's `initialize`: tool errors are then results, as MCP has it."""
         self.resumable = False
-        self.ended = False
+        self.closed = False
         """No further request is taken: the client closed it, or a step hung."""
         self.requests = 0
         self.replies = 0
@@ -61,11 +67,11 @@ class ServedSession:
         self.running: asyncio.Task[bytes | None] | None = None
         self.owner: object | None = None
         """The socket that is attached now."""
-        self.used_at = time.monotonic()
-        self.left_at: float | None = None
+        self.last_used_at = time.monotonic()
+        self.disconnected_at: float | None = None
         self._metrics = metrics
 
-    async def answer(self, text: bytes, rpc: Rpc) -> bytes | None:
+    async def handle(self, text: bytes, rpc: RpcHandler) -> bytes | None:
         """The reply to one message; None for `close`, which has none."""
         self.requests += 1
         try:
@@ -76,80 +82,80 @@ class ServedSession:
                 case ResetFrame():
                     reply = encode_observation(await self.reset(frame.data))
                 case StateFrame():
-                    reply = encode("state", await self.host.state())
+                    reply = encode_frame("state", await self.runner.state())
                 case McpFrame():
-                    reply = encode("mcp", await rpc(self, frame.data) or {})
+                    reply = encode_frame("mcp", await rpc(self, frame.data) or {})
                 case CloseFrame():
-                    self.ended = True
+                    self.closed = True
                     return None
         except Exception as error:
-            reply = self._complaint(error)
-        return self._replied(reply)
+            reply = self._encode_exception(error)
+        return self._record_reply(reply)
 
-    def answer_now(self, text: bytes) -> bytes | None:
+    def handle_sync(self, text: bytes) -> bytes | None:
         """The same within a callback: for resets and steps of an environment that never waits.
 
         None means that this message needs more than that, or its turn, and was not acted upon.
         """
-        if self.ended or self.requests != self.replies:
+        if self.closed or self.requests != self.replies:
             return None
         began = time.perf_counter()
         try:
             frame = parse_frame(text)
             if isinstance(frame, StepFrame):
-                seen = self.host.step_now(frame.data)
+                seen = self.runner.step_sync(frame.data)
                 if seen is None:
                     return None
-                self._metrics.stepped(time.perf_counter() - began)
+                self._metrics.count_step(time.perf_counter() - began)
             elif isinstance(frame, ResetFrame):
-                seen = self.host.reset_now(frame.data)
-                self._metrics.began()
+                seen = self.runner.reset_sync(frame.data)
+                self._metrics.count_reset()
             else:
                 return None
             reply = encode_observation(seen)
         except Exception as error:
-            reply = self._complaint(error)
+            reply = self._encode_exception(error)
         self.requests += 1
-        return self._replied(reply)
+        return self._record_reply(reply)
 
-    def _complaint(self, caught: Exception) -> bytes:
+    def _encode_exception(self, caught: Exception) -> bytes:
         error = caught if isinstance(caught, WireError) else ExecutionFailed(repr(caught))
-        self._metrics.failed(error.code)
-        self.ended = self.ended or isinstance(error, StepTimeout)
+        self._metrics.count_error(error.code)
+        self.closed = self.closed or isinstance(error, StepTimeout)
         return encode_error(error)
 
-    def _replied(self, reply: bytes) -> bytes:
+    def _record_reply(self, reply: bytes) -> bytes:
         self.replies += 1
         self.last_reply = reply
-        self.used_at = time.monotonic()
+        self.last_used_at = time.monotonic()
         return reply
 
     async def reset(self, task: Mapping[str, Any]) -> Observation:
-        self._metrics.began()
-        return await self.host.reset(task)
+        self._metrics.count_reset()
+        return await self.runner.reset(task)
 
     async def step(self, action: Mapping[str, Any]) -> Observation:
         began = time.perf_counter()
-        observation = await self.host.step(action)
-        self._metrics.stepped(time.perf_counter() - began)
+        observation = await self.runner.step(action)
+        self._metrics.count_step(time.perf_counter() - began)
         return observation
 
 
-class Sessions:
+class SessionRegistry:
     """All sessions of this worker."""
 
     def __init__(
         self,
-        contract: Contract,
-        settings: ServeSettings,
-        slots: Slots,
+        env_spec: EnvSpec,
+        config: ServeConfig,
+        capacity: SessionCapacity,
         *,
         worker: int = 0,
         metrics: Metrics | None = None,
     ) -> None:
-        self.contract = contract
-        self.settings = settings
-        self.slots = slots
+        self.env_spec = env_spec
+        self.config = config
+        self.capacity = capacity
         self.worker = worker
         self.metrics = metrics or Metrics()
         self.draining = False
@@ -169,42 +175,44 @@ class Sessions:
         return session
 
     async def create(
-        self, *, id: str | None = None, kept: bool = False, client: str = ""
+        self, *, id: str | None = None, persistent: bool = False, client: str = ""
     ) -> ServedSession:
         """Build an environment, once there is a slot for it in the share of this client."""
         if self.draining:
             raise SessionLost("The server is shutting down.")
-        self._watch()
-        await self.slots.acquire(self.settings.queue_timeout, client)
-        host = Host(self.contract, step_timeout=self.settings.step_timeout)
+        self._start_reaper()
+        await self.capacity.acquire(self.config.queue_timeout, client)
+        host = EnvironmentRunner(self.env_spec, step_timeout=self.config.step_timeout)
         try:
             await host.start()
         except BaseException:
-            self.slots.release(client)
+            self.capacity.release(client)
             raise
-        session = ServedSession(id or self.new_id(), host, self.metrics, kept=kept, client=client)
+        session = ServedSession(
+            id or self.new_id(), host, self.metrics, persistent=persistent, client=client
+        )
         self._open[session.id] = session
-        self.metrics.opened()
-        self.metrics.sessions_are(len(self._open))
+        self.metrics.count_opened()
+        self.metrics.set_sessions(len(self._open))
         return session
 
     async def destroy(self, session: ServedSession) -> None:
         """Free the slot at once; the environment follows when its running step lets go of it."""
         if self._open.pop(session.id, None) is None:
             return
-        session.ended = True
-        self.slots.release(session.client)
-        self.metrics.sessions_are(len(self._open))
+        session.closed = True
+        self.capacity.release(session.client)
+        self.metrics.set_sessions(len(self._open))
         if session.running is not None:
             session.running.cancel()
-        await session.host.close()
+        await session.runner.close()
 
-    async def drain(self, *, hurry: Callable[[], bool] = lambda: False) -> None:
+    async def drain(self, *, force_exit: Callable[[], bool] = lambda: False) -> None:
         """Take no more sessions, and let the requests that are running finish."""
         self.draining = True
         running = {s.running for s in self._open.values() if s.running is not None}
-        deadline = time.monotonic() + self.settings.shutdown_timeout
-        while running and time.monotonic() < deadline and not hurry():
+        deadline = time.monotonic() + self.config.shutdown_timeout
+        while running and time.monotonic() < deadline and not force_exit():
             _, running = await asyncio.wait(running, timeout=0.1)
 
     async def close(self) -> None:
@@ -213,25 +221,25 @@ class Sessions:
         for session in list(self._open.values()):
             await self.destroy(session)
 
-    def _watch(self) -> None:
+    def _start_reaper(self) -> None:
         if self._reaper is None:
             self._reaper = asyncio.get_running_loop().create_task(self._reap())
 
     async def _reap(self) -> None:
         """Close what nobody will come back for."""
-        limits = [t for t in (self.settings.grace, self.settings.idle_timeout) if t]
+        limits = [t for t in (self.config.grace, self.config.idle_timeout) if t]
         pause = min(1.0, *(limit / 4 for limit in limits)) if limits else 1.0
         while True:
             await asyncio.sleep(pause)
             for session in list(self._open.values()):
-                if self._expired(session, time.monotonic()):
+                if self._is_expired(session, time.monotonic()):
                     with suppress(Exception):
                         await self.destroy(session)
 
-    def _expired(self, session: ServedSession, now: float) -> bool:
+    def _is_expired(self, session: ServedSession, now: float) -> bool:
         if session.running is not None and not session.running.done():
             return False
-        if session.left_at is not None and not session.kept:
-            return now - session.left_at > self.settings.grace
-        idle = self.settings.idle_timeout
-        return idle is not None and now - session.used_at > idle
+        if session.disconnected_at is not None and not session.persistent:
+            return now - session.disconnected_at > self.config.grace
+        idle = self.config.idle_timeout
+        return idle is not None and now - session.last_used_at > idle

@@ -8,7 +8,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ServeSettings:
+class ServeConfig:
     """Everything that `ludus serve` lets you set, with its default."""
 
     host: str = "127.0.0.1"

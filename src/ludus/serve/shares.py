@@ -51,7 +51,7 @@ class ClientRow(Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class QuotaTables:
     """The numbers of all workers."""
 
     totals: Array[WorkerTotals]
@@ -59,11 +59,11 @@ class Tables:
     lock: AbstractContextManager[Any]
 
     @classmethod
-    def in_process(cls, max_sessions: int) -> Tables:
+    def in_process(cls, max_sessions: int) -> QuotaTables:
         rows = ClientRow * rows_per_worker(max_sessions)
         return cls((WorkerTotals * 1)(), rows(), nullcontext())
 
-    def forget(self, worker: int) -> None:
+    def clear_worker(self, worker: int) -> None:
         """A worker has died, and its sessions with it."""
         with self.lock:
             self.totals[worker] = WorkerTotals()
@@ -74,7 +74,7 @@ def rows_per_worker(max_sessions: int) -> int:
 
 
 @dataclass(slots=True)
-class _Claim:
+class _ClientUsage:
     """What a client holds and waits for, over all workers."""
 
     held: int = 0
@@ -82,17 +82,17 @@ class _Claim:
     last_turn: float = 0.0
 
 
-class Shares:
+class ClientQuotas:
     """The view of one worker. Clients are given by their addresses."""
 
     def __init__(
-        self, maximum: int, *, per_client: int | None, tables: Tables, worker: int = 0
+        self, max_sessions: int, *, per_client: int | None, tables: QuotaTables, worker: int = 0
     ) -> None:
-        self.maximum = maximum
+        self.max_sessions = max_sessions
         self.per_client = per_client
         self._tables = tables
         self._totals = tables.totals[worker]
-        self._size = rows_per_worker(maximum)
+        self._size = rows_per_worker(max_sessions)
         self._first = worker * self._size
         self._index: dict[int, int] = {}
         """Where the row of a client is, among those of this worker."""
@@ -102,37 +102,37 @@ class Shares:
         return sum(totals.held for totals in self._tables.totals)
 
     def held_by(self, client: str) -> int:
-        key = _key(client)
+        key = _client_key(client)
         return sum(row.held for row in self._all_rows() if row.client == key)
 
-    def take(self, client: str) -> bool:
+    def try_acquire(self, client: str) -> bool:
         """Take a session for a client that has just asked, unless others wait with more right."""
         with self._tables.lock:
-            if self.held >= self.maximum:
+            if self.held >= self.max_sessions:
                 return False
             if self.per_client is not None and self.held_by(client) >= self.per_client:
                 return False
             if any(totals.waiting for totals in self._tables.totals):
                 mine = self.held_by(client)
-                if any(claim.held <= mine for claim in self._waiting().values()):
+                if any(claim.held <= mine for claim in self._waiting_clients().values()):
                     return False
-            return self._give(_key(client))
+            return self._grant(_client_key(client))
 
-    def take_next(self, clients: Iterable[str]) -> str | None:
+    def acquire_next(self, clients: Iterable[str]) -> str | None:
         """Take a session for the client whose turn it is, if that is one of these."""
         with self._tables.lock:
-            if self.held >= self.maximum:
+            if self.held >= self.max_sessions:
                 return None
-            waiting = self._waiting()
+            waiting = self._waiting_clients()
             if not waiting:
                 return None
             first = min(waiting, key=lambda key: (waiting[key].held, waiting[key].last_turn))
-            client = next((client for client in clients if _key(client) == first), None)
-            return client if client is not None and self._give(first) else None
+            client = next((client for client in clients if _client_key(client) == first), None)
+            return client if client is not None and self._grant(first) else None
 
     def release(self, client: str) -> None:
         with self._tables.lock:
-            row = self._row(_key(client))
+            row = self._row(_client_key(client))
             row.held -= 1
             self._totals.held -= 1
             self._drop_if_empty(row)
@@ -140,7 +140,7 @@ class Shares:
     def begin_waiting(self, client: str, until: float) -> bool:
         """Note that a request waits, at most until then; False if too many clients wait."""
         with self._tables.lock:
-            key = _key(client)
+            key = _client_key(client)
             if key not in self._index and self._totals.rows >= self._size:
                 return False
             row = self._row(key)
@@ -151,12 +151,12 @@ class Shares:
 
     def end_waiting(self, client: str) -> None:
         with self._tables.lock:
-            row = self._row(_key(client))
+            row = self._row(_client_key(client))
             row.waiting -= 1
             self._totals.waiting -= 1
             self._drop_if_empty(row)
 
-    def _give(self, key: int) -> bool:
+    def _grant(self, key: int) -> bool:
         if key not in self._index and self._totals.rows >= self._size:
             return False
         row = self._row(key)
@@ -165,12 +165,12 @@ class Shares:
         self._totals.held += 1
         return True
 
-    def _waiting(self) -> dict[int, _Claim]:
+    def _waiting_clients(self) -> dict[int, _ClientUsage]:
         """The clients that wait and may have another session."""
-        claims: dict[int, _Claim] = {}
+        claims: dict[int, _ClientUsage] = {}
         now = time.monotonic()
         for row in self._all_rows():
-            claim = claims.setdefault(row.client, _Claim())
+            claim = claims.setdefault(row.client, _ClientUsage())
             claim.held += row.held
             # A worker that hangs keeps its rows, and must not stop the others for ever.
             claim.waiting |= row.waiting > 0 and row.waits_until > now
@@ -205,5 +205,5 @@ class Shares:
             self._index[last.client] = index
 
 
-def _key(client: str) -> int:
+def _client_key(client: str) -> int:
     return int.from_bytes(blake2b(client.encode(), digest_size=8).digest())

@@ -11,32 +11,34 @@ import time
 from collections import deque
 
 from ludus.errors import CapacityReached
-from ludus.serve.shares import Shares, Tables
+from ludus.serve.shares import ClientQuotas, QuotaTables
 
 _POLL_INTERVAL_S = 0.1
 """Between two looks at sessions that another worker may have freed."""
 
 
-class Slots:
+class SessionCapacity:
     """A bounded count with a fair queue. `tables` are shared by all workers."""
 
     def __init__(
         self,
-        maximum: int,
+        max_sessions: int,
         *,
         per_client: int | None = None,
-        tables: Tables | None = None,
+        tables: QuotaTables | None = None,
         worker: int = 0,
     ) -> None:
-        self.maximum = maximum
-        tables = tables or Tables.in_process(maximum)
-        self._shares = Shares(maximum, per_client=per_client, tables=tables, worker=worker)
+        self.max_sessions = max_sessions
+        tables = tables or QuotaTables.in_process(max_sessions)
+        self._quotas = ClientQuotas(
+            max_sessions, per_client=per_client, tables=tables, worker=worker
+        )
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def taken(self) -> int:
-        return self._shares.held
+    def in_use(self) -> int:
+        return self._quotas.held
 
     @property
     def waiting(self) -> int:
@@ -45,19 +47,19 @@ class Slots:
 
     async def acquire(self, timeout: float, client: str = "") -> None:
         """Take a slot for this client, waiting at most `timeout` seconds for one."""
-        if client not in self._queues and self._shares.take(client):
+        if client not in self._queues and self._quotas.try_acquire(client):
             return
-        if not self._shares.begin_waiting(client, time.monotonic() + timeout):
-            raise self._full(client, 0.0)
+        if not self._quotas.begin_waiting(client, time.monotonic() + timeout):
+            raise self._capacity_error(client, 0.0)
         turn = asyncio.get_running_loop().create_future()
         self._queues.setdefault(client, deque()).append(turn)
-        self._serve_queue()
+        self._grant_waiting()
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.shield(turn)
         except TimeoutError:
             if not turn.done():
-                raise self._full(client, timeout) from None
+                raise self._capacity_error(client, timeout) from None
         except asyncio.CancelledError:
             if turn.done():
                 self.release(client)
@@ -67,38 +69,38 @@ class Slots:
                 self._leave_queue(client, turn)
 
     def release(self, client: str = "") -> None:
-        self._shares.release(client)
-        self._serve_queue()
+        self._quotas.release(client)
+        self._grant_waiting()
 
-    def _serve_queue(self) -> None:
+    def _grant_waiting(self) -> None:
         """Hand out what is free, and look again later if somebody still waits."""
-        while self._queues and (client := self._shares.take_next(self._queues)) is not None:
+        while self._queues and (client := self._quotas.acquire_next(self._queues)) is not None:
             turn = self._queues[client][0]
             turn.set_result(None)
             self._leave_queue(client, turn)
         if self._queues and self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_POLL_INTERVAL_S, self._look_again)
+            self._timer = loop.call_later(_POLL_INTERVAL_S, self._poll)
 
-    def _look_again(self) -> None:
+    def _poll(self) -> None:
         self._timer = None
-        self._serve_queue()
+        self._grant_waiting()
 
     def _leave_queue(self, client: str, turn: asyncio.Future[None]) -> None:
         queue = self._queues[client]
         queue.remove(turn)
         if not queue:
             del self._queues[client]
-        self._shares.end_waiting(client)
+        self._quotas.end_waiting(client)
 
-    def _full(self, client: str, waited: float) -> CapacityReached:
-        most = self._shares.per_client
+    def _capacity_error(self, client: str, waited: float) -> CapacityReached:
+        most = self._quotas.per_client
         details = {
-            "active_sessions": self.taken,
-            "max_sessions": self.maximum,
+            "active_sessions": self.in_use,
+            "max_sessions": self.max_sessions,
             "retry_after_s": max(1.0, waited),
         }
-        if most is not None and self._shares.held_by(client) >= most:
+        if most is not None and self._quotas.held_by(client) >= most:
             return CapacityReached(
                 f"You hold {most} sessions, which is all that one client may have here, and none "
                 f"of them was closed within {waited:g} s. Close some, or start the server with a "
@@ -106,7 +108,7 @@ class Slots:
                 details={**details, "max_sessions_per_client": most},
             )
         return CapacityReached(
-            f"All {self.maximum} sessions are in use, and none came free within {waited:g} s. "
+            f"All {self.max_sessions} sessions are in use, and none came free within {waited:g} s. "
             "Try again later, or start the server with a larger --max-sessions.",
             details=details,
         )

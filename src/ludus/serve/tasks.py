@@ -9,11 +9,11 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
-from ludus.environment.contract import Contract
-from ludus.environment.host import Host
-from ludus.serve.sessions import Sessions
+from ludus.environment.contract import EnvSpec
+from ludus.environment.host import EnvironmentRunner
+from ludus.serve.sessions import SessionRegistry
 
-PREVIEW = 1000
+MAX_LISTED_TASKS = 1000
 """How many tasks a listing gives at the most; `num_tasks` tells how many there are."""
 _SPLIT_TYPES = ("train", "validation", "test")
 
@@ -33,56 +33,62 @@ class TaskRangeRequest(SplitRequest):
     stop: int | None = None
 
 
-def add_task_routes(app: FastAPI, sessions: Sessions) -> None:
-    contract = sessions.contract
+def add_task_routes(app: FastAPI, sessions: SessionRegistry) -> None:
+    contract = sessions.env_spec
 
     @app.get("/list_environments")
     async def list_environments() -> list[str]:
-        return [contract.spec]
+        return [contract.id]
 
     @app.get("/{environment}/splits")
     async def splits(environment: str) -> list[dict[str, Any]]:
-        found = await _ask(contract, environment, "list_splits")
-        return [_split(one) for one in found]
+        found = await _call_environment(contract, environment, "list_splits")
+        return [_split_info(one) for one in found]
 
     @app.post("/{environment}/tasks")
     async def tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
-        listed = await _range(contract, environment, body.split, 0, PREVIEW)
-        return {"tasks": listed, "env_name": contract.spec}
+        listed = await _task_range(contract, environment, body.split, 0, MAX_LISTED_TASKS)
+        return {"tasks": listed, "env_name": contract.id}
 
     @app.post("/{environment}/num_tasks")
     async def num_tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
-        return {"num_tasks": await _ask(contract, environment, "num_tasks", body.split)}
+        return {
+            "num_tasks": await _call_environment(contract, environment, "num_tasks", body.split)
+        }
 
     @app.post("/{environment}/task")
     async def task(environment: str, body: TaskRequest) -> dict[str, Any]:
-        found = await _ask(contract, environment, "get_task", body.split, body.index)
+        found = await _call_environment(contract, environment, "get_task", body.split, body.index)
         return {"task": to_jsonable_python(found)}
 
     @app.post("/{environment}/task_range")
     async def task_range(environment: str, body: TaskRangeRequest) -> dict[str, Any]:
-        return {"tasks": await _range(contract, environment, body.split, body.start, body.stop)}
+        return {
+            "tasks": await _task_range(contract, environment, body.split, body.start, body.stop)
+        }
 
 
-async def _range(
-    contract: Contract, environment: str, split: str, start: int | None, stop: int | None
+async def _task_range(
+    env_spec: EnvSpec, environment: str, split: str, start: int | None, stop: int | None
 ) -> list[Any]:
-    if hasattr(contract.cls, "get_task_range"):
-        found = await _ask(contract, environment, "get_task_range", split, start, stop)
+    if hasattr(env_spec.cls, "get_task_range"):
+        found = await _call_environment(env_spec, environment, "get_task_range", split, start, stop)
         return list(to_jsonable_python(found))
-    count = await _ask(contract, environment, "num_tasks", split)
-    host = await _host(contract, environment)
+    count = await _call_environment(env_spec, environment, "num_tasks", split)
+    host = await _start_runner(env_spec, environment)
     try:
-        wanted = range(count)[start:stop][:PREVIEW]
-        return [to_jsonable_python(await host.ask("get_task", split, i)) for i in wanted]
+        wanted = range(count)[start:stop][:MAX_LISTED_TASKS]
+        return [to_jsonable_python(await host.call_method("get_task", split, i)) for i in wanted]
     finally:
         await host.close()
 
 
-async def _ask(contract: Contract, environment: str, method: str, *arguments: Any) -> Any:
-    host = await _host(contract, environment)
+async def _call_environment(
+    env_spec: EnvSpec, environment: str, method: str, *arguments: Any
+) -> Any:
+    host = await _start_runner(env_spec, environment)
     try:
-        found = await host.ask(method, *arguments)
+        found = await host.call_method(method, *arguments)
         return await found if inspect.isawaitable(found) else found
     except NotImplementedError as error:
         raise HTTPException(501, str(error)) from None
@@ -92,15 +98,15 @@ async def _ask(contract: Contract, environment: str, method: str, *arguments: An
         await host.close()
 
 
-async def _host(contract: Contract, environment: str) -> Host:
-    if environment.lower() not in (contract.spec.lower(), contract.name.lower()):
-        raise HTTPException(404, f"This server has {contract.spec!r}, and not {environment!r}.")
-    host = Host(contract)
+async def _start_runner(env_spec: EnvSpec, environment: str) -> EnvironmentRunner:
+    if environment.lower() not in (env_spec.id.lower(), env_spec.name.lower()):
+        raise HTTPException(404, f"This server has {env_spec.id!r}, and not {environment!r}.")
+    host = EnvironmentRunner(env_spec)
     await host.start()
     return host
 
 
-def _split(split: Any) -> dict[str, Any]:
+def _split_info(split: Any) -> dict[str, Any]:
     if hasattr(split, "model_dump"):
         return dict(split.model_dump(mode="json"))
     if isinstance(split, dict):

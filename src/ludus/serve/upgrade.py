@@ -33,41 +33,41 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ludus.serve.access import FROM_WORKER, Refusal
-from ludus.serve.lines import Gone, Line
-from ludus.serve.settings import ServeSettings
-from ludus.serve.sockets import SocketEndpoint
+from ludus.serve.access import FROM_WORKER_KEY, Refusal
+from ludus.serve.lines import Disconnected, Connection
+from ludus.serve.settings import ServeConfig
+from ludus.serve.sockets import WsEndpoint
 from ludus.serve.write_timeout import WriteTimeout, WriteTimeoutMixin
 
 _TEXT = WSMsgType.TEXT
-_MOST_WAITING = 64
+_MAX_QUEUED_MESSAGES = 64
 _log = logging.getLogger("ludus.serve")
 _log.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class UpgradeConfig:
     """Where upgrades to `/ws` go, and which of them may."""
 
-    endpoint: SocketEndpoint
-    settings: ServeSettings
-    refusal: Callable[[Mapping[str, Any]], Refusal | None]
-    is_here: Callable[[Mapping[str, Any]], bool]
+    endpoint: WsEndpoint
+    config: ServeConfig
+    check_access: Callable[[Mapping[str, Any]], Refusal | None]
+    is_local_session: Callable[[Mapping[str, Any]], bool]
 
 
 class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
     """uvicorn's HTTP protocol, with an eye on upgrades."""
 
-    def __init__(self, *args: Any, door: Door, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, door: UpgradeConfig, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._door = door
-        self._write_timeout = WriteTimeout(door.settings.send_timeout)
+        self._write_timeout = WriteTimeout(door.config.send_timeout)
         self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if transport.get_extra_info("socket").family == socket.AF_UNIX:
-            self.app_state = {**self.app_state, FROM_WORKER: True}
+            self.app_state = {**self.app_state, FROM_WORKER_KEY: True}
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.pipeline.clear()
@@ -93,18 +93,24 @@ class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
             "client": self.client,
             "state": self.app_state,
         }
-        if (refusal := door.refusal(asked)) is not None:
+        if (refusal := door.check_access(asked)) is not None:
             # Not through ASGI: uvicorn would log an error for every refused upgrade.
-            self.transport.write(refusal.as_bytes())
+            self.transport.write(refusal.to_bytes())
             self.transport.close()
             return
-        if path != b"/ws" or self.app_state.get(FROM_WORKER) or not door.is_here(asked):
+        if (
+            path != b"/ws"
+            or self.app_state.get(FROM_WORKER_KEY)
+            or not door.is_local_session(asked)
+        ):
             super().handle_websocket_upgrade()
             return
         self.connections.discard(self)
-        protocol = _websocket(FastLine(asked, door.endpoint, self.connections), door.settings)
+        protocol = _build_protocol(
+            FastConnection(asked, door.endpoint, self.connections), door.config
+        )
         protocol.connection_made(self.transport)
-        _feed(protocol, _request(self.url, headers))
+        _feed(protocol, _request_bytes(self.url, headers))
         self.transport.set_protocol(protocol)
 
 
@@ -116,16 +122,16 @@ class AsgiWebSocketProtocol(WriteTimeoutMixin, WebSocketsSansIOProtocol):
         self._write_timeout = WriteTimeout(send_timeout)
 
 
-class FastLine(WSListener, Line):
+class FastConnection(WSListener, Connection):
     """A line whose frames are parsed in C."""
 
     def __init__(
-        self, scope: Mapping[str, Any], endpoint: SocketEndpoint, connections: set[Any]
+        self, scope: Mapping[str, Any], endpoint: WsEndpoint, connections: set[Any]
     ) -> None:
-        Line.__init__(self, scope)
+        Connection.__init__(self, scope)
         self._endpoint = endpoint
         self._connections = connections
-        self._arrived: asyncio.Queue[bytes | Gone] = asyncio.Queue()
+        self._incoming: asyncio.Queue[bytes | Disconnected] = asyncio.Queue()
         self._unanswered = 0
         """Messages that were left to whoever receives, until `answered` is called for each."""
         self._parts: list[bytes] = []
@@ -140,7 +146,7 @@ class FastLine(WSListener, Line):
         self._task: asyncio.Task[None]
 
     def upgrade(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
-        headers = self._endpoint.greet(self)
+        headers = self._endpoint.handshake_headers(self)
         return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(headers), self)
 
     def on_ws_connected(self, transport: WSTransport) -> None:
@@ -151,9 +157,9 @@ class FastLine(WSListener, Line):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
         if kind == _TEXT and frame.fin:
-            self._take(frame.get_payload_as_bytes())
+            self._on_message(frame.get_payload_as_bytes())
         elif kind in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
-            self._collect(frame)
+            self._on_fragment(frame)
         elif kind == WSMsgType.CLOSE:
             code = frame.get_close_code()
             self._clean = code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY)
@@ -165,8 +171,8 @@ class FastLine(WSListener, Line):
         self._write_timeout.stop()
         self._write_paused = False
         self._writable.set()
-        self.direct = None
-        self._arrived.put_nowait(Gone(clean=self._clean))
+        self.direct_handler = None
+        self._incoming.put_nowait(Disconnected(clean=self._clean))
 
     def pause_writing(self) -> None:
         """Replies are not taken: no further request is read or answered until they are."""
@@ -208,33 +214,33 @@ class FastLine(WSListener, Line):
         if self._write_paused:
             await self._writable.wait()
         if self._transport.is_disconnected:
-            raise Gone
+            raise Disconnected
         self._transport.send(WSMsgType.TEXT, text)
 
     async def close(self, code: int = 1000) -> None:
-        self.let_go()
+        self.stop_reading()
         if not self._transport.is_disconnected:
             self._transport.send_close(WSCloseCode(code))
             self._transport.disconnect()
             # The close frame too waits until the client has taken what was sent before.
             self._write_timeout.start(self._transport.underlying_transport)
 
-    def answered(self) -> None:
+    def mark_answered(self) -> None:
         self._unanswered -= 1
 
-    async def _next(self) -> bytes:
-        arrived = await self._arrived.get()
-        if self._queue_full and self._arrived.empty():
+    async def _read_next(self) -> bytes:
+        arrived = await self._incoming.get()
+        if self._queue_full and self._incoming.empty():
             self._queue_full = False
             self._pause_or_resume_reading()
-        if isinstance(arrived, Gone):
+        if isinstance(arrived, Disconnected):
             # Whoever asks again is told again.
-            self._arrived.put_nowait(arrived)
+            self._incoming.put_nowait(arrived)
             raise arrived
         return arrived
 
-    def _take(self, payload: bytes) -> None:
-        direct = self.direct
+    def _on_message(self, payload: bytes) -> None:
+        direct = self.direct_handler
         # Not past a message that is still being answered, though it is in the queue no longer, and
         # not for a client that does not take its replies.
         if direct is not None and not self._unanswered and not self._write_paused:
@@ -243,13 +249,13 @@ class FastLine(WSListener, Line):
                 self._transport.send(_TEXT, reply)
                 return
         self._unanswered += 1
-        self._arrived.put_nowait(payload)
-        if self._arrived.qsize() >= _MOST_WAITING and not self._queue_full:
+        self._incoming.put_nowait(payload)
+        if self._incoming.qsize() >= _MAX_QUEUED_MESSAGES and not self._queue_full:
             # It sends faster than it is answered: the rest waits on its side.
             self._queue_full = True
             self._pause_or_resume_reading()
 
-    def _collect(self, frame: WSFrame) -> None:
+    def _on_fragment(self, frame: WSFrame) -> None:
         """A message that comes in several frames."""
         part = frame.get_payload_as_bytes()
         self._parts.append(part)
@@ -259,30 +265,30 @@ class FastLine(WSListener, Line):
             self._transport.disconnect()
         elif frame.fin:
             parts, self._parts, self._parts_size = self._parts, [], 0
-            self._take(b"".join(parts))
+            self._on_message(b"".join(parts))
 
 
-def _websocket(line: FastLine, settings: ServeSettings) -> Any:
+def _build_protocol(connection: FastConnection, config: ServeConfig) -> Any:
     return WSProtocol(
         None,
         None,
         False,
-        line.upgrade,
+        connection.upgrade,
         _log,
         True,
         None,
         True,
-        settings.ping_interval,
-        settings.ping_interval,
+        config.ping_interval,
+        config.ping_interval,
         WSAutoPingStrategy.PING_WHEN_IDLE,
         True,
-        settings.max_frame,
+        config.max_frame,
         None,
         2048,
     )
 
 
-def _request(url: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
+def _request_bytes(url: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
     """The request once more, as uvicorn too gives it to its WebSocket protocols."""
     lines = [b"GET " + url + b" HTTP/1.1"]
     lines += [name + b": " + value for name, value in headers]

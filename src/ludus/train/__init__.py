@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ludus.environment.mix import Mix
+from ludus.environment.mix import Mixture
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.outcome import Outcome
 from ludus.train.settings import Lora, Settings
@@ -33,7 +33,7 @@ def sft(
     data: str | Path,
     model: str,
     out: str | Path,
-    settings: Settings = _USUAL,
+    config: Settings = _USUAL,
     *,
     overwrite: bool = False,
     command: str | None = None,
@@ -48,16 +48,14 @@ def sft(
     """
     from ludus.train.run import train
 
-    return train(
-        "sft", data, model, out, settings, overwrite=overwrite, command=command, watch=watch
-    )
+    return train("sft", data, model, out, config, overwrite=overwrite, command=command, watch=watch)
 
 
 def dpo(
     data: str | Path,
     model: str,
     out: str | Path,
-    settings: Settings = _USUAL,
+    config: Settings = _USUAL,
     *,
     overwrite: bool = False,
     command: str | None = None,
@@ -66,16 +64,14 @@ def dpo(
     """Teach a model to prefer the better of two attempts; as `sft` in all else."""
     from ludus.train.run import train
 
-    return train(
-        "dpo", data, model, out, settings, overwrite=overwrite, command=command, watch=watch
-    )
+    return train("dpo", data, model, out, config, overwrite=overwrite, command=command, watch=watch)
 
 
 def grpo(
-    environment: str | Mix,
+    environment: str | Mixture,
     model: str,
     out: str | Path,
-    settings: GrpoSettings = _TRIED,
+    config: GrpoSettings = _TRIED,
     *,
     base_url: str | None = None,
     token: str | None = None,
@@ -91,6 +87,6 @@ def grpo(
     from ludus.train.grpo.run import train
 
     return train(
-        environment, model, out, settings, base_url=base_url, token=token, overwrite=overwrite,
+        environment, model, out, config, base_url=base_url, token=token, overwrite=overwrite,
         command=command, watch=watch,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import json
 import shlex
 from typing import Any
 
-from ludus.data.markdown import code, fenced, front_matter_of, inline
+from ludus.data.markdown import inline_code, code_block, build_front_matter, to_single_line
 from ludus.data.tools import JsonObject
 from ludus.policy import smollm2
 from ludus.train import tables
@@ -37,7 +37,7 @@ _ROWS = {
 def card_of(training: Training, *, name: str, picture: bool = True) -> str:
     """The whole README.md. `name` is where the model is found: a folder, or USER/NAME."""
     parts = (
-        f"# {inline(name.rstrip('/').rpartition('/')[2] or name)}",
+        f"# {to_single_line(name.rstrip('/').rpartition('/')[2] or name)}",
         _opening(training),
         tables.figures(training.figures),
         _picture(training) if picture else "",
@@ -74,7 +74,7 @@ def _front_matter(training: Training) -> str:
         "pipeline_tag": "image-text-to-text" if training.sees else "text-generation",
         "tags": ["ludus", "trl", training.kind, "tool-use"],
     }
-    return front_matter_of(values, [])
+    return build_front_matter(values, [])
 
 
 def _opening(training: Training) -> str:
@@ -83,9 +83,11 @@ def _opening(training: Training) -> str:
     whose = {"own": "the model's own", "trl": "the one that TRL trains it under"}
     template = whose.get(dialect.origin, "one that came from Ludus and is saved with the model")
     if kwargs := dialect.chat_template_kwargs:
-        template += f", saved with the model with these arguments: {code(json.dumps(kwargs))}"
+        template += (
+            f", saved with the model with these arguments: {inline_code(json.dumps(kwargs))}"
+        )
     return (
-        f"{what} {code(training.base or training.model)} by {_METHODS[training.kind]} on "
+        f"{what} {inline_code(training.base or training.model)} by {_METHODS[training.kind]} on "
         f"{_trained_on(training)}, "
         f"with Ludus and TRL. Its chat template ({dialect.name}) is "
         f"{template}."
@@ -94,7 +96,7 @@ def _opening(training: Training) -> str:
 
 def _trained_on(training: Training) -> str:
     if training.environment is not None:
-        return f"the tasks of {code(training.environment.spec)}"
+        return f"the tasks of {inline_code(training.environment.spec)}"
     rows = training.data.rows if training.data is not None else 0
     noun, many = _ROWS[training.kind]
     return f"{rows:,} {noun if rows == 1 else many}"
@@ -107,14 +109,14 @@ def _use(training: Training, name: str) -> str:
     candidates = ("--candidate", training.model, "--candidate", name, "-n", "100")
     compared = ("eval", *environment, *candidates)
     known = "" if not _over_smollm2(training) else (
-        f"Its base is {code(smollm2.NAME)}, which Ludus fetches and loads; no other library knows "
+        f"Its base is {inline_code(smollm2.NAME)}, which Ludus fetches and loads; no other library knows "
         "it by that name.\n\n"
     )  # fmt: skip
     commands = "\n".join(f"ludus {shlex.join(words)}" for words in (played, compared))
     return (
-        f"## Use it\n\n{known}{fenced(code_lines, 'python')}\n\n"
+        f"## Use it\n\n{known}{code_block(code_lines, 'python')}\n\n"
         "Let it play an environment, and compare it with the model that it was made from:\n\n"
-        + fenced(commands, "bash")
+        + code_block(commands, "bash")
     )
 
 

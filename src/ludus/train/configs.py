@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.train.checkpoints import FOLDER
 from ludus.train.overrides import FIXED, checked
@@ -34,26 +34,26 @@ def config_class(method: Method) -> Any:
     return trl.SFTConfig if method == "sft" else trl.DPOConfig
 
 
-def made(method: Method, settings: Settings, out: Path) -> Any:
+def made(method: Method, config: Settings, out: Path) -> Any:
     """The config, but for what only the rows and the weights decide."""
-    fields = shared(settings, out) | _rows(settings)
-    fields |= _sft(settings) if method == "sft" else _dpo(settings)
+    fields = shared(config, out) | _rows(config)
+    fields |= _sft(config) if method == "sft" else _dpo(config)
     kind = config_class(method)
     own = {
-        "eval_packing": settings.packing,
-        "max_length": settings.max_length,
-        "max_steps": settings.steps or -1,
-        "torch_compile": settings.compile,
+        "eval_packing": config.packing,
+        "max_length": config.max_length,
+        "max_steps": config.steps or -1,
+        "torch_compile": config.compile,
     }
-    in_force = values_in_force(settings, {**own, **fields}, out)
-    return config_of(kind, fields, checked(kind, settings.overrides, in_force=in_force))
+    in_force = values_in_force(config, {**own, **fields}, out)
+    return config_of(kind, fields, checked(kind, config.overrides, in_force=in_force))
 
 
-def values_in_force(settings: Shared, fields: Mapping[str, Any], out: Path) -> dict[str, Any]:
+def values_in_force(config: Shared, fields: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """Values by TRL's names that hold in this run, as far as they are known before it begins."""
-    decided = {**FIXED, **fields, "learning_rate": settings.learning_rate, "output_dir": str(out)}
+    decided = {**FIXED, **fields, "learning_rate": config.learning_rate, "output_dir": str(out)}
     known = {name: value for name, value in decided.items() if value is not None}
-    return known | {"report_to": settings.report_to}
+    return known | {"report_to": config.report_to}
 
 
 def config_of(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
@@ -62,7 +62,7 @@ def config_of(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]
         config = kind(**{**fields, **overrides})
     except (ValueError, TypeError, ImportError) as error:
         said = " ".join(str(error).split())
-        raise BadSetting(f"TRL does not take these settings: {said}") from error
+        raise ConfigError(f"TRL does not take these settings: {said}") from error
     if config.n_gpu > 1:
         # One process trains on one GPU; a launcher starts one for each.
         config._n_gpu = 1
@@ -71,7 +71,7 @@ def config_of(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]
 
 def complete(
     config: Any,
-    settings: Settings,
+    config: Settings,
     *,
     learning_rate: float,
     max_length: int,
@@ -79,45 +79,45 @@ def complete(
     test: bool,
 ) -> None:
     """Fill in what the rows and the weights decided, unless it was set by name."""
-    given = settings.overrides
+    given = config.overrides
     config.learning_rate = learning_rate
     if "logging_steps" not in given:
         config.logging_steps = max(1, round(steps / LINES))
     if "warmup_steps" not in given and steps < SHORT:
         config.warmup_steps = 0.0
     if not test and config.eval_on_start:
-        raise BadSetting("--set eval_on_start wants test rows, and this data set has none.")
+        raise ConfigError("--set eval_on_start wants test rows, and this data set has none.")
     if not test:
         config.eval_strategy = type(config.eval_strategy)("no")
     config.max_length = max_length
 
 
-def precision_of(settings: Shared) -> str:
+def precision_of(config: Shared) -> str:
     """What the sums are made in: bf16 where the device is good at it; weights stay float32."""
-    device = choose_device(settings.device)
-    if settings.precision is None:
+    device = choose_device(config.device)
+    if config.precision is None:
         return "fp32" if device == "mps" else _PRECISIONS[choose_dtype(None, device)]
-    if settings.precision == "fp16" and device == "cpu":
-        raise BadSetting("--precision fp16 is for GPUs. Use fp32 on a CPU, or bf16.")
-    return settings.precision
+    if config.precision == "fp16" and device == "cpu":
+        raise ConfigError("--precision fp16 is for GPUs. Use fp32 on a CPU, or bf16.")
+    return config.precision
 
 
-def shared(settings: Shared, out: Path) -> dict[str, Any]:
+def shared(config: Shared, out: Path) -> dict[str, Any]:
     """The fields that mean the same to every method."""
-    device, precision = choose_device(settings.device), precision_of(settings)
+    device, precision = choose_device(config.device), precision_of(config)
     if ":" in device:
-        raise BadSetting(
+        raise ConfigError(
             f"--device {device}: training takes the first GPU that it sees. Show it one with "
             f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]}."
         )
     return {
         "output_dir": str(out / FOLDER),
-        "gradient_checkpointing": settings.gradient_checkpointing,
+        "gradient_checkpointing": config.gradient_checkpointing,
         "lr_scheduler_type": "cosine",
         "warmup_steps": WARM_UP,
         "max_grad_norm": 1.0,
-        "seed": settings.seed,
-        "data_seed": settings.seed,
+        "seed": config.seed,
+        "data_seed": config.seed,
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",
         "use_cpu": device == "cpu",
@@ -127,7 +127,7 @@ def shared(settings: Shared, out: Path) -> dict[str, Any]:
         "logging_first_step": True,
         # A loss that is no number is the news of the day, and not to be smoothed over.
         "logging_nan_inf_filter": False,
-        "report_to": settings.report_to or "none",
+        "report_to": config.report_to or "none",
         "disable_tqdm": True,
         "log_level": "error",
         "log_level_replica": "error",

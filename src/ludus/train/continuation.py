@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting, LudusError, RunError
+from ludus.errors import ConfigError, LudusError, RunError
 from ludus.policy.meanwhile import changing_shapes
 from ludus.train import checkpoints, folder, record
 from ludus.train.ending import outcome_of
@@ -51,12 +51,12 @@ def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
 
 
 def _is_extended(job: Job, there: Training) -> bool:
-    return record.fewer_steps(there, job.method, job.settings.as_json()) is not None
+    return record.fewer_steps(there, job.method, job.config.as_json()) is not None
 
 
 def _announce_extension(job: Job, there: Training) -> None:
     """Say what becomes of a run that is asked for more steps; refuse it without a checkpoint."""
-    steps, checkpoint = job.settings.as_json()["steps"], checkpoints.newest(job.out)
+    steps, checkpoint = job.config.as_json()["steps"], checkpoints.newest(job.out)
     standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
     if standing is not None:
         job.watch.say(
@@ -93,4 +93,4 @@ def trained(trainer: Any, checkpoint: Path | None) -> None:
         if trainer.stepped and not refused:
             raise
         said = " ".join(str(error).split()) or type(error).__name__
-        raise BadSetting(f"Training cannot begin with these settings: {said}") from error
+        raise ConfigError(f"Training cannot begin with these settings: {said}") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train import folder, record
 from ludus.train.card import CARD, card_of, picture_of
 from ludus.train.job import Job
@@ -27,9 +27,9 @@ def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
     if not is_finished(trainer, pace):
         figures = _figures(job, trainer, pace)
         return outcome_of(job.out, figures, resumed, pace.stopped)
-    job.watch.phase(Progress("Saving the model"))
+    job.watch.phase(PhaseProgress("Saving the model"))
     dtype = saved_dtype(job.source)
-    save(trainer, job.tokenizer, job.dialect, job.settings, job.source, dtype=dtype, out=job.out)
+    save(trainer, job.tokenizer, job.dialect, job.config, job.source, dtype=dtype, out=job.out)
     figures = _figures(job, trainer, pace)
     if job.world.main:
         job.finish()

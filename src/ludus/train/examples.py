@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.tools import JsonObject, arguments_of
-from ludus.errors import BadSetting
+from ludus.data.tools import JsonObject, parse_arguments
+from ludus.errors import ConfigError
 from ludus.policy.eyes.families import KNOWN
 from ludus.policy.eyes.row_images import BadPart, as_text, has_images, has_parts, image_urls
 from ludus.policy.eyes.sight import Eyes
@@ -104,7 +104,7 @@ def _other_rows(fields: JsonObject, method: Method) -> Exception:
         columns = ", ".join(map(str, fields)) or "none"
         return BadRow(f"has no {_WANTED[method]}; its columns are {columns}")
     other = _OTHER[method]
-    return BadSetting(
+    return ConfigError(
         f"These are rows for {other.upper()}, with {_WANTED[other]}. "
         f"Train on them with `ludus train {other}`."
     )
@@ -147,7 +147,7 @@ def _call(call: JsonObject) -> JsonObject:
         raise BadRow("has a call without a `name`")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        arguments = arguments_of(arguments)
+        arguments = parse_arguments(arguments)
         if arguments is None:
             raise BadRow(f"has a call of {function['name']} whose arguments are no JSON object")
     return {**call, "type": "function", "function": {**function, "arguments": arguments or {}}}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from ludus.errors import BadSetting, TemplateRefused
+from ludus.errors import ConfigError, TemplateRefused
 from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import Conversation, Rendered, render_many, written
 from ludus.train.examples import BadRow, calls, conversations, separate_images
@@ -31,16 +31,16 @@ def check_rows(
         try:
             talks = [separate_images(talk, eyes).talk for talk in conversations(row, method)]
         except BadRow as error:
-            raise BadSetting(f"{split.place(number)} {error}.") from error
+            raise ConfigError(f"{split.place(number)} {error}.") from error
         for talk, made in zip(talks, render_many(tokenizer, talks, template), strict=True):
             lost = None if isinstance(made, TemplateRefused) else missing(talk, made)
             if lost is not None:
-                raise BadSetting(
+                raise ConfigError(
                     f"{split.place(number)}: the chat template loses {lost}, so that it cannot be "
                     "learned. Use a model whose template knows tools."
                 )
             if thinks_unasked(talk, tokenizer, template):
-                raise BadSetting(
+                raise ConfigError(
                     f"{split.place(number)}: an answer has thoughts (reasoning_content), and the "
                     "chat template asks the model not to think, so the model would never be asked "
                     "for what it learns. Leave them out (ludus curate --no-reasoning), or train "

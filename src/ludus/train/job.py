@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.dialect import Dialect, any_dialect
 from ludus.policy.eyes.families import eyes_of
 from ludus.policy.eyes.sight import Eyes
@@ -36,7 +36,7 @@ class Job(ABC):
     method: Method
     source: Source
     out: Path
-    settings: Shared
+    config: Shared
     config: Any
     tokenizer: Any
     dialect: Dialect
@@ -86,7 +86,7 @@ class Job(ABC):
                 origin=self.dialect.origin,
                 chat_template_kwargs=dict(self.dialect.chat_template_kwargs),
             ),
-            "settings": {**self.settings.as_json(), "processes": self.world.size},
+            "settings": {**self.config.as_json(), "processes": self.world.size},
             "config": config_json(self.config),
             "seeds": {"seed": self.config.seed, "data_seed": self.config.data_seed},
             "devices": devices(str(self.config.device), self.world.size),
@@ -97,7 +97,7 @@ class Job(ABC):
 class RowsJob(Job):
     """A training on rows that lie on the disk."""
 
-    settings: Settings
+    config: Settings
     data: DataSet
 
     @property
@@ -129,20 +129,20 @@ def job_of(
     settings = replace(settings, overrides=without_repeated(settings.overrides))
     eyes = eyes_of(made_with["source"], made_with["tokenizer"], made_with["dialect"])
     if eyes is not None and settings.packing:
-        raise BadSetting("--packing is not for a model that sees images. Leave it away.")
+        raise ConfigError("--packing is not for a model that sees images. Leave it away.")
     return RowsJob(
-        method=method, out=out, settings=settings, config=config, world=World.here(),
+        method=method, out=out, config=settings, config=config, world=World.here(),
         watch=watch, command=command, data=data, eyes=eyes, **made_with,
     )  # fmt: skip
 
 
-def ingredients(model: str, out: Path, settings: Shared, watch: Watch) -> dict[str, Any]:
+def ingredients(model: str, out: Path, config: Shared, watch: Watch) -> dict[str, Any]:
     """Which model it is, and how it is spoken to."""
     source = find(model, say=watch.say)
     refuse_inside(out, source)
     tokenizer = tokenizer_of(source)
     # Whether rows need tools that it does not know is seen on the rows.
-    dialect = any_dialect(tokenizer, chat_template_kwargs=settings.chat_template_kwargs)
+    dialect = any_dialect(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return {"source": source, "tokenizer": tokenizer, "dialect": dialect}

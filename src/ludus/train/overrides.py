@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from ludus.errors import BadSetting, closest, did_you_mean
+from ludus.errors import ConfigError, closest_match, did_you_mean
 from ludus.train.config_fields import field_names
 
 _TOKENS = "rows are made into tokens by Ludus, under the template that the model is asked with"
@@ -116,7 +116,7 @@ def checked(
         if (why := _why_not(key, refused)) is None:
             found[key] = read
         elif key not in in_force or in_force[key] != read:
-            raise BadSetting(f"--set {key} is managed by Ludus: {why}.")
+            raise ConfigError(f"--set {key} is managed by Ludus: {why}.")
     return found
 
 
@@ -139,12 +139,12 @@ def without_repeated(
     return {key: value for key, value in overrides.items() if _why_not(key, refused) is None}
 
 
-def _unknown(key: str, known: set[str], refused: Mapping[str, str]) -> BadSetting:
+def _unknown(key: str, known: set[str], refused: Mapping[str, str]) -> ConfigError:
     meant = next((name for name in _FORMER.get(key, ()) if name in known), None)
     hint = did_you_mean(meant or key, known, "See TRL's documentation of the config.")
-    why = _why_not(meant or closest(key, known) or "", refused)
+    why = _why_not(meant or closest_match(key, known) or "", refused)
     instead = f" It is managed by Ludus: {why}." if why else ""
-    return BadSetting(f"--set {key}: the trainer has no such field. {hint}{instead}")
+    return ConfigError(f"--set {key}: the trainer has no such field. {hint}{instead}")
 
 
 def _why_not(key: str, refused: Mapping[str, str]) -> str | None:
@@ -168,7 +168,7 @@ def _read(key: str, text: str, hint: Any) -> Any:
         return read
     if str in kinds or any(_is_enum(kind) for kind in kinds):
         return text
-    raise BadSetting(f"--set {key}={text} cannot be read: {_wanted(kinds)} is wanted.")
+    raise ConfigError(f"--set {key}={text} cannot be read: {_wanted(kinds)} is wanted.")
 
 
 def _kinds(hint: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train import record
 from ludus.train.checkpoints import Standing
 from ludus.train.watch import Watch
@@ -44,9 +44,9 @@ class Pace:
         self.trainer: Any = None
         """Set when there is one: the two know each other."""
         self._clock = clock
-        self._began = self._saved = self._stepped = clock()
+        self._started_at = self._saved = self._stepped = clock()
         self._due = False
-        self._test_loss: Progress | None = None
+        self._test_loss: PhaseProgress | None = None
 
     @property
     def episodes(self) -> int:
@@ -57,12 +57,12 @@ class Pace:
     def seconds(self) -> float:
         """Spent on training, before this process too."""
         before = self.standing.seconds if self.standing else 0.0
-        return before + self._clock() - self._began
+        return before + self._clock() - self._started_at
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.standing is not None:
             self.trainer.take_up(self.standing)
-        self._began = self._saved = self._stepped = self._clock()
+        self._started_at = self._saved = self._stepped = self._clock()
         with self.world.together():
             self.watch.begin(state.max_steps, self.standing.step if self.standing else None)
             if self.world.main:
@@ -92,7 +92,7 @@ class Pace:
     def begin_test_loss(self, rows: int) -> None:
         """The loss on the test rows is about to be measured."""
         phase = f"Measuring the test loss on {rows:,} rows"
-        self._test_loss = Progress(phase, rows, "rows", token_count=0, in_log=True)
+        self._test_loss = PhaseProgress(phase, rows, "rows", token_count=0, in_log=True)
         self.watch.phase(self._test_loss)
 
     def measured(self, *, rows: int, tokens: int) -> None:
@@ -104,7 +104,7 @@ class Pace:
 
     def end_test_loss(self) -> None:
         self._test_loss = None
-        self.watch.phase(Progress("Training"))
+        self.watch.phase(PhaseProgress("Training"))
 
     def told(self, line: Mapping[str, Any]) -> None:
         """Write a line down, and show it."""

@@ -20,7 +20,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ludus.data.settings import differences, written
+from ludus.data.settings import describe_differences, dump_json
 from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import RunError
@@ -138,7 +138,9 @@ def refuse_another(out: Path, about: Mapping[str, Any]) -> None:
         return
     extends = fewer_steps(there, about["kind"], about["settings"]) is not None
     ignored = ("steps",) if extends else ()
-    lines = list(differences(_asked(there.model_dump(), ignored), _asked(plain(about), ignored)))
+    lines = list(
+        describe_differences(_asked(there.model_dump(), ignored), _asked(plain(about), ignored))
+    )
     if lines:
         more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         raise RunError(
@@ -157,16 +159,16 @@ def _asked(about: Mapping[str, Any], ignored: Collection[str]) -> JsonObject:
     return {**kept, "data": data, "environment": played and played["spec"], **settings}
 
 
-def decisive(settings: Mapping[str, Any], *, free: Collection[str] = FREE) -> JsonObject:
+def decisive(config: Mapping[str, Any], *, free: Collection[str] = FREE) -> JsonObject:
     """Of `Settings.as_json()`, what decides the weights; `free` are those settings that do not."""
-    overrides = settings.get("overrides") or {}
+    overrides = config.get("overrides") or {}
     kept = {key: value for key, value in overrides.items() if key not in NEUTRAL}
-    return {key: value for key, value in settings.items() if key not in free} | {"overrides": kept}
+    return {key: value for key, value in config.items() if key not in free} | {"overrides": kept}
 
 
 def append(out: Path, line: Mapping[str, Any]) -> None:
     """Add a line to the log. A torn one at its end, of a writer that was killed, goes first."""
-    text = written(plain(line)) + "\n"
+    text = dump_json(plain(line)) + "\n"
     try:
         with _open_log(out) as file:
             file.seek(_whole(file))
@@ -179,7 +181,7 @@ def append(out: Path, line: Mapping[str, Any]) -> None:
 def rewind(out: Path, step: int) -> None:
     """Drop what was logged after `step`: the run goes on from a checkpoint that was made there."""
     kept = [line for line in lines(out) if line.get("step", 0) <= step]
-    _replace(out / LOG, "".join(written(line) + "\n" for line in kept))
+    _replace(out / LOG, "".join(dump_json(line) + "\n" for line in kept))
 
 
 def lines(out: Path) -> Iterator[JsonObject]:
@@ -223,7 +225,7 @@ def _whole(file: IO[bytes]) -> int:
 
 def _write(out: Path, training: Training) -> None:
     fields = training.model_dump() | {"created_at": training.created_at.isoformat()}
-    _replace(out / RECORD, written(fields, indent=2) + "\n")
+    _replace(out / RECORD, dump_json(fields, indent=2) + "\n")
 
 
 def _replace(file: Path, text: str) -> None:

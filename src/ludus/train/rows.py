@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.hub_id import is_hub_id, similar_path
+from ludus.data.hub_id import is_hub_id, similar_path_hint
 from ludus.data.tools import JsonObject
-from ludus.errors import BadSetting, MissingExtra
+from ludus.errors import ConfigError, MissingExtra
 from ludus.train.facts import digest_of
 
 Numbered = tuple[int, bytes | JsonObject]
@@ -106,12 +106,12 @@ def open_data(data: str | Path) -> DataSet:
         return _folder(name, path)
     if path.is_file():
         return DataSet(name, _file(path))
-    if "/" not in name or not is_hub_id(name, ends=_FORMS):
-        hint = similar_path(name) or (
+    if "/" not in name or not is_hub_id(name, file_suffixes=_FORMS):
+        hint = similar_path_hint(name) or (
             "Name a folder that `ludus curate` wrote, a .jsonl or .parquet file, or org/name on "
             "the Hub."
         )
-        raise BadSetting(f"There is no data set {name!r}: no such folder or file. {hint}")
+        raise ConfigError(f"There is no data set {name!r}: no such folder or file. {hint}")
     return _of_hub(name)
 
 
@@ -124,11 +124,11 @@ def _folder(name: str, folder: Path) -> DataSet:
     if (folder / "dataset_dict.json").is_file():
         return _of_splits(name, _from_disk(folder), about)
     if (folder / "episodes.jsonl").is_file():
-        raise BadSetting(
+        raise ConfigError(
             f"{name} holds episodes, and training takes rows. Make them first: "
             f"ludus curate {name} -o rows"
         )
-    raise BadSetting(
+    raise ConfigError(
         f"{name} holds no {TRAIN}.jsonl or {TRAIN}.parquet. Name a folder that `ludus curate` "
         "wrote."
     )
@@ -155,14 +155,14 @@ def _file(path: Path) -> Split:
     if path.suffix == ".jsonl":
         return Lines(path)
     if path.suffix != ".parquet":
-        raise BadSetting(f"{path} is neither .jsonl nor .parquet, the two forms that are read.")
+        raise ConfigError(f"{path} is neither .jsonl nor .parquet, the two forms that are read.")
     datasets = _datasets()
     try:
         # In memory, because the cache that it would go to is nobody's to clean up.
         rows = datasets.Dataset.from_parquet(str(path), keep_in_memory=True)
     except Exception as error:
         said = " ".join(str(error.__cause__ or error).split())
-        raise BadSetting(f"{path} cannot be read as Parquet: {said[:200]}") from error
+        raise ConfigError(f"{path} cannot be read as Parquet: {said[:200]}") from error
     return Table(str(path), rows, (path,))
 
 
@@ -172,7 +172,7 @@ def _from_disk(folder: Path) -> Any:
         return datasets.load_from_disk(str(folder))
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        raise BadSetting(f"{folder} cannot be read as a folder of datasets: {said}") from error
+        raise ConfigError(f"{folder} cannot be read as a folder of datasets: {said}") from error
 
 
 def _of_hub(name: str) -> DataSet:
@@ -181,7 +181,7 @@ def _of_hub(name: str) -> DataSet:
         splits = datasets.load_dataset(name)
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        raise BadSetting(
+        raise ConfigError(
             f"There is no folder {name} here, and the data set {name} on the Hub cannot be read: "
             f"{said}"
         ) from error
@@ -190,7 +190,7 @@ def _of_hub(name: str) -> DataSet:
 
 def _of_splits(name: str, splits: Any, about: Mapping[str, Any] | None) -> DataSet:
     if not isinstance(splits, Mapping) or TRAIN not in splits:
-        raise BadSetting(f"{name} has no split called {TRAIN}.")
+        raise ConfigError(f"{name} has no split called {TRAIN}.")
     test = _table(name, TEST, splits[TEST]) if TEST in splits and len(splits[TEST]) else None
     return DataSet(name, _table(name, TRAIN, splits[TRAIN]), test, about)
 

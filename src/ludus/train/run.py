@@ -16,7 +16,7 @@ from typing import Any
 from ludus.policy.load import load_model
 from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train import checkpoints, folder, record, supply
 from ludus.train.configs import complete
 from ludus.train.continuation import carry_out, trained
@@ -43,7 +43,7 @@ def train(
     data: str | Path,
     model: str,
     out: str | Path,
-    settings: Settings,
+    config: Settings,
     *,
     overwrite: bool,
     command: str | None,
@@ -51,15 +51,15 @@ def train(
 ) -> Outcome:
     """Train, or go on where a run with the same settings stood."""
     out, watch = Path(out).expanduser(), watch or Unwatched()
-    settings = settled(settings, method)
+    config = settled(config, method)
     folder.check(out)
     found = open_data(data)
-    check_model(model, device=settings.device, dtype=settings.precision)
-    check_keys(method, settings.overrides)
-    watch.phase(Progress("Loading PyTorch and TRL", in_log=True))
-    _require(settings)
+    check_model(model, device=config.device, dtype=config.precision)
+    check_keys(method, config.overrides)
+    watch.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
+    _require(config)
     with surroundings(out), ExitStack() as stack:
-        job = job_of(method, found, model, out, settings, command, watch)
+        job = job_of(method, found, model, out, config, command, watch)
         with job.world.together():
             # One process holds it for all that train together.
             if job.world.main:
@@ -95,11 +95,11 @@ def _run(job: RowsJob, there: Training | None, *, overwrite: bool) -> Outcome:
 def _supplied(job: RowsJob) -> Any:
     """The model; the first process lays out for all what it is fed."""
     draft = _drafted(job) if job.world.main else None
-    job.watch.phase(Progress(f"Loading {job.source.name}", in_log=True))
+    job.watch.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
     model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
     if draft is not None:
         fed = supply.supply(
-            draft, job.data, job.method, job.settings, job.source.name,
+            draft, job.data, job.method, job.config, job.source.name,
             context=_context(model), to=job.tokens, image=job.eyes.token if job.eyes else None,
         )  # fmt: skip
         if fed.cut:
@@ -111,7 +111,7 @@ def _supplied(job: RowsJob) -> Any:
 
 
 def _drafted(job: RowsJob) -> supply.Draft:
-    progress = Progress(f"Tokenizing {job.data.name}", unit="rows", in_log=True)
+    progress = PhaseProgress(f"Tokenizing {job.data.name}", unit="rows", in_log=True)
     job.watch.phase(progress)
     maker = Maker(job.tokenizer, job.dialect.template, job.method, job.eyes)
     return supply.draft(job.data, maker, job.tokens, progress)
@@ -127,7 +127,7 @@ def _trainer(
     job: RowsJob, model: Any, fed: Supply, standing: checkpoints.Standing | None,
     begin: Callable[[], None],
 ) -> tuple[Any, Pace]:  # fmt: skip
-    settings, config = job.settings, job.config
+    settings, config = job.config, job.config
     rows, test = supply.train_rows(job.tokens), supply.test_rows(job.tokens)
     rate = learning_rate_of(settings, job.method, model.num_parameters())
     steps = _steps(config, len(rows), job.world)
@@ -141,10 +141,10 @@ def _trainer(
     )  # fmt: skip
     if job.method == "dpo" and config.precompute_ref_log_probs:
         phase = f"Computing the reference log-probabilities of {len(rows):,} pairs"
-        job.watch.phase(Progress(phase, in_log=True))
+        job.watch.phase(PhaseProgress(phase, in_log=True))
     trainer = trainer_of(
         job.method, model=model, config=config, tokenizer=job.tokenizer, train=rows, test=test,
-        settings=settings, pace=pace, reference=_reference(job), eyes=job.eyes,
+        config=settings, pace=pace, reference=_reference(job), eyes=job.eyes,
     )  # fmt: skip
     trainer.marked = Marked.of(supply.marked_rows(job.tokens), job.method)
     if job.method == "sft" and job.eyes is None:
@@ -159,7 +159,7 @@ def _reference(job: RowsJob) -> Any:
 
     Under FSDP beforehand too: there TRL would look for it by a name that it may not have.
     """
-    if job.method == "sft" or job.settings.lora:
+    if job.method == "sft" or job.config.lora:
         return None
     sharded = job.config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
     if job.config.precompute_ref_log_probs and not sharded:

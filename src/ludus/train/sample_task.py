@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.lines import episodes
-from ludus.data.messages import prompt_of
+from ludus.data.messages import messages_before_reply
 from ludus.data.tools import JsonObject
 from ludus.errors import LudusError
 from ludus.policy.eyes.row_images import has_images
@@ -39,7 +39,10 @@ def task_of_episodes(file: Path) -> Example | None:
         return None
     with suppress(OSError, LudusError):
         return _shortest(
-            _example([message.model_dump() for message in prompt_of(each.messages)], each.tools)
+            _example(
+                [message.model_dump() for message in messages_before_reply(each.messages)],
+                each.tools,
+            )
             for each in islice(episodes(file), SAMPLE)
         )
     return None

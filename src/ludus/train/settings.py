@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from typing import Any, Literal
 
-from ludus.errors import BadSetting, did_you_mean
+from ludus.errors import ConfigError, did_you_mean
 
 Method = Literal["sft", "dpo", "grpo"]
 PRECISIONS = ("bf16", "fp16", "fp32")
@@ -48,9 +48,9 @@ class Lora:
         if self.alpha is not None:
             at_least("--lora-alpha", self.alpha, 1)
         if not 0 <= self.dropout < 1:
-            raise BadSetting(f"--lora-dropout {self.dropout} is no share: write 0 to 0.99.")
+            raise ConfigError(f"--lora-dropout {self.dropout} is no share: write 0 to 0.99.")
         if self.targets == ():
-            raise BadSetting("--lora-targets names no layer. Leave it away for all linear ones.")
+            raise ConfigError("--lora-targets names no layer. Leave it away for all linear ones.")
 
     @property
     def scale(self) -> int:
@@ -90,7 +90,7 @@ class Shared:
         at_least("--seed", self.seed, 0)
         if self.precision is not None and self.precision not in PRECISIONS:
             hint = did_you_mean(self.precision, PRECISIONS, f"Write {', '.join(PRECISIONS)}.")
-            raise BadSetting(f"--precision {self.precision} is unknown. {hint}")
+            raise ConfigError(f"--precision {self.precision} is unknown. {hint}")
 
     def as_json(self) -> dict[str, Any]:
         """As `training.json` holds them."""
@@ -127,27 +127,27 @@ class Settings(Shared):
         above("--epochs", self.epochs)
         at_least("--steps", self.steps, 1)
         if self.epochs is not None and self.steps is not None:
-            raise BadSetting("--epochs and --steps both say how long to train. Give one of them.")
+            raise ConfigError("--epochs and --steps both say how long to train. Give one of them.")
         at_least("--accumulate", self.accumulate, 1)
         at_least("--max-length", self.max_length, 2)
         above("--beta", self.beta)
 
 
-def settled(settings: Settings, method: Method) -> Settings:
+def settled(config: Settings, method: Method) -> Settings:
     """With what the method decides where nothing is said; what the other method has is refused."""
-    if method == "dpo" and settings.packing:
-        raise BadSetting("--packing is for SFT: the two sides of a pair are compared row by row.")
-    if method == "dpo" and settings.compile:
-        raise BadSetting("--compile is for SFT: pairs are compared as TRL does it.")
-    if method == "sft" and settings.beta is not None:
-        raise BadSetting("--beta is for DPO, which weighs two sides. Leave it away for SFT.")
-    if settings.steps is not None:
-        return settings
-    return replace(settings, epochs=settings.epochs or EPOCHS[method])
+    if method == "dpo" and config.packing:
+        raise ConfigError("--packing is for SFT: the two sides of a pair are compared row by row.")
+    if method == "dpo" and config.compile:
+        raise ConfigError("--compile is for SFT: pairs are compared as TRL does it.")
+    if method == "sft" and config.beta is not None:
+        raise ConfigError("--beta is for DPO, which weighs two sides. Leave it away for SFT.")
+    if config.steps is not None:
+        return config
+    return replace(config, epochs=config.epochs or EPOCHS[method])
 
 
 def learning_rate_of(
-    settings: Shared, method: Method, weights: int, *, groups: int = GROUPS
+    config: Shared, method: Method, weights: int, *, groups: int = GROUPS
 ) -> float:
     """The rate that was asked for, or one that suits the method and the model.
 
@@ -157,12 +157,12 @@ def learning_rate_of(
     luck of its few tasks, the less the more `groups` there are: small models are upset by it, and
     take a rate that rises with the root of them.
     """
-    if settings.learning_rate is not None:
-        return settings.learning_rate
+    if config.learning_rate is not None:
+        return config.learning_rate
     small, large, adapter = _RATES[method]
-    if settings.lora is None and weights >= _BILLION:
+    if config.lora is None and weights >= _BILLION:
         return large
-    return (small if settings.lora is None else adapter) * sqrt(groups / GROUPS)
+    return (small if config.lora is None else adapter) * sqrt(groups / GROUPS)
 
 
 def overrides_of(assignments: Iterable[str]) -> dict[str, str]:
@@ -172,18 +172,18 @@ def overrides_of(assignments: Iterable[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            raise BadSetting(f"--set {text} is no assignment. Write --set key=value.")
+            raise ConfigError(f"--set {text} is no assignment. Write --set key=value.")
         if key in found:
-            raise BadSetting(f"--set {key} is given twice. Give it once.")
+            raise ConfigError(f"--set {key} is given twice. Give it once.")
         found[key] = value.strip()
     return found
 
 
 def at_least(option: str, value: float | None, least: int) -> None:
     if value is not None and not value >= least:
-        raise BadSetting(f"{option} {value} is too little: {least} is the least.")
+        raise ConfigError(f"{option} {value} is too little: {least} is the least.")
 
 
 def above(option: str, value: float | None) -> None:
     if value is not None and not 0 < value < float("inf"):
-        raise BadSetting(f"{option} {value} cannot be: write a number above 0.")
+        raise ConfigError(f"{option} {value} cannot be: write a number above 0.")

@@ -24,17 +24,17 @@ MOST_WASTE = 0.2
 Say = Callable[[str], None]
 
 
-def hasten(trainer: Any, settings: Settings, world: World, say: Say) -> None:
+def hasten(trainer: Any, config: Settings, world: World, say: Say) -> None:
     """Make a trainer of rows faster, as far as its device, its model and the settings allow."""
-    if settings.compile is False:
+    if config.compile is False:
         return
     if not _is_quick(trainer):
-        if settings.compile:
+        if config.compile:
             say("--compile does nothing here: it is for GPUs that compute in bf16 or fp16.")
         return
     attend_by_rows(trainer.model)
-    compiled = settings.compile or _compiles(trainer, world)
-    if compiled and not settings.packing and is_alike(trainer, world) and _graphed(trainer, say):
+    compiled = config.compile or _compiles(trainer, world)
+    if compiled and not config.packing and is_alike(trainer, world) and _graphed(trainer, say):
         return
     # TRL's own collator lays rows end to end as well; then each batch has its own length.
     trainer.data_collator.padding_free = trainer.padding_free = True

@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.train.tokens import NO_LOSS
 
-STEP = 128
+LENGTH_MULTIPLE = 128
 """Lengths are multiples of it, as the kernels like them."""
 
 
@@ -35,7 +35,7 @@ class Strip:
         sizes = np.sort(np.asarray(lengths))[::-1]
         most = int(sizes[:batch].sum())
         longest = int(sizes[0])
-        tokens = -(-most // STEP) * STEP
+        tokens = -(-most // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
         # Even a batch of one row, the last of an epoch, is filled up by rows of the longest kind.
         return cls(tokens, batch + -(-tokens // longest) + 1, longest, pad)
 

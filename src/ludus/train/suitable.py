@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.data.spread import allowance
-from ludus.errors import BadSetting
+from ludus.data.spread import suggest_max_length
+from ludus.errors import ConfigError
 from ludus.train.rows import Split
 from ludus.train.settings import Method
 from ludus.train.tokens import COLUMNS, IMAGES, NO_LOSS, ROW, Tokens
@@ -60,11 +60,11 @@ def _measured(labels: Any) -> tuple[Any, Any]:
 def wanted_length(shape: Shape, *, asked: int | None, context: int | None) -> int:
     """As asked, or as the rows ask for; never more than the model can read."""
     if asked is not None and context is not None and asked > context:
-        raise BadSetting(
+        raise ConfigError(
             f"--max-length {asked} is more than this model reads: {context} tokens at most."
         )
     lengths = Counter(shape.lengths.tolist())
-    return min(asked or max(2, allowance(lengths)), context or max(lengths, default=2))
+    return min(asked or max(2, suggest_max_length(lengths)), context or max(lengths, default=2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ def refuse(found: Findings, split: Split, *, context: int | None) -> None:
     place, leave_out = split.place, "or leave them out with --drop."
     if found.refused:
         number, why = found.refused[0]
-        raise BadSetting(
+        raise ConfigError(
             f"{_of(found.refused, found)} cannot be shown to this model; the first is "
             f"{place(number)}: {why}. Repair them, {leave_out}"
         )
     if found.silent:
-        raise BadSetting(
+        raise ConfigError(
             f"{_of(found.silent, found)} hold no word of an assistant to learn from; the first is "
             f"{place(found.silent[0])}. Curate them, {leave_out}"
         )
@@ -116,7 +116,7 @@ def refuse(found: Findings, split: Split, *, context: int | None) -> None:
         keep = f"--max-length {found.longest_cut} keeps them" if fits else (
             f"this model reads {context} tokens at most"
         )  # fmt: skip
-        raise BadSetting(
+        raise ConfigError(
             f"{_of(found.cut, found)} lose all that the assistant says when cut to "
             f"{found.max_length} tokens; the first is {place(found.cut[0])}. {keep}; --drop leaves "
             "them out."

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting
-from ludus.rollout.progress import Progress
+from ludus.errors import ConfigError
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.faithful import check_rows
 from ludus.train.rows import DataSet
 from ludus.train.settings import Method, Settings
@@ -47,14 +47,14 @@ class Draft:
     test: Tokens | None
 
 
-def draft(data: DataSet, maker: Maker, to: Path, progress: Progress | None = None) -> Draft:
+def draft(data: DataSet, maker: Maker, to: Path, progress: PhaseProgress | None = None) -> Draft:
     """Make tokens of all rows. What is wrong with one of them is said here."""
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     check_rows(data.train, maker.tokenizer, maker.template, maker.method, maker.eyes)
     train = tokenize(data.train, maker, to / "rows.arrow", progress=progress)
     if not train.read:
-        raise BadSetting(f"{data.name} holds no rows to train on.")
+        raise ConfigError(f"{data.name} holds no rows to train on.")
     if data.test is None:
         return Draft(train, None)
     test = tokenize(data.test, maker, to / "test-rows.arrow", progress=progress, at_most=TEST_ROWS)
@@ -62,7 +62,7 @@ def draft(data: DataSet, maker: Maker, to: Path, progress: Progress | None = Non
 
 
 def supply(
-    made: Draft, data: DataSet, method: Method, settings: Settings, model: str,
+    made: Draft, data: DataSet, method: Method, config: Settings, model: str,
     *, context: int | None, to: Path, image: int | None = None,
 ) -> Supply:  # fmt: skip
     """Cut and pack; raise where rows would be trained on of which nothing can be learned.
@@ -71,16 +71,16 @@ def supply(
     """
     dataset = made.train.load()
     shape = shape_of(dataset, method)
-    asked = settings.max_length or _measured(data, model, context)
+    asked = config.max_length or _measured(data, model, context)
     max_length = wanted_length(shape, asked=asked, context=context)
     found = find(made.train, shape, max_length)
-    if not settings.drop:
+    if not config.drop:
         refuse(found, data.train, context=context)
     kept = fitted(dataset, shape, method, max_length, to / _TRAIN, image)
     if not len(kept):
-        raise BadSetting(f"{data.name} holds no row that can be learned from.")
-    if settings.packing:
-        _pack(kept, max_length, settings.seed).save_to_disk(to / _PACKED)
+        raise ConfigError(f"{data.name} holds no row that can be learned from.")
+    if config.packing:
+        _pack(kept, max_length, config.seed).save_to_disk(to / _PACKED)
     test = _test(made.test, method, max_length, to, image)
     environments = dict(made.train.environments)
     done = Supply(len(kept), found.count, found.shortened, test, max_length, environments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ludus.data.markdown import code, fenced, inline, table
+from ludus.data.markdown import inline_code, code_block, to_single_line, markdown_table
 from ludus.data.tools import JsonObject
 from ludus.train.training import Data, Figures, Training
 
@@ -35,15 +35,15 @@ def figures(found: Figures | None) -> str:
     seconds, speed = found.seconds, found.tokens_per_second
     memory = found.peak_memory
     rows = {
-        "Steps": _number(found.steps),
-        "Epochs": _number(found.epochs),
-        "Tokens": _number(found.tokens),
+        "Steps": _format_number(found.steps),
+        "Epochs": _format_number(found.epochs),
+        "Tokens": _format_number(found.tokens),
         "Reward, first and last": _between(found.first_reward, found.last_reward),
-        "Reward on held-out tasks": _number(found.eval_reward),
+        "Reward on held-out tasks": _format_number(found.eval_reward),
         "Loss, first and last": _between(found.first_loss, found.last_loss),
-        "Loss on the test split": _number(found.eval_loss),
-        "Seconds": _number(seconds and round(seconds, 1)),
-        "Tokens per second": _number(speed and round(speed)),
+        "Loss on the test split": _format_number(found.eval_loss),
+        "Seconds": _format_number(seconds and round(seconds, 1)),
+        "Tokens per second": _format_number(speed and round(speed)),
         "Peak memory": f"{memory / 2**30:.1f} GiB" if memory else "",
     }
     return _listed("## Figures", rows)
@@ -52,28 +52,28 @@ def figures(found: Figures | None) -> str:
 def provenance(training: Training) -> str:
     """What it was made from, and with which settings."""
     rows = {
-        "Model": code(training.model),
+        "Model": inline_code(training.model),
         **(_rows(training.data) if training.data is not None else {}),
         **(_tasks(training) if training.environment is not None else {}),
         "Adapter": _adapter(training.settings.get("lora")),
         **{words: _setting(training.config.get(field)) for field, words in _TOLD},
-        "Seed": _number(training.seeds.get("seed")),
-        "Went on after step": ", ".join(map(_number, training.resumed_from)),
+        "Seed": _format_number(training.seeds.get("seed")),
+        "Went on after step": ", ".join(map(_format_number, training.resumed_from)),
         "Extended from a schedule of": ", ".join(
             f"{steps:,} steps" for steps in training.extended_from
         ),
         "Devices": _counted(training.devices),
     }
-    command = fenced(training.command, "bash") if training.command else ""
+    command = code_block(training.command, "bash") if training.command else ""
     whole = "The whole configuration is in `training.json`, every logged step in `log.jsonl`."
     return _listed(f"## How it was trained\n\n{command}".rstrip(), rows) + f"\n\n{whole}"
 
 
 def _rows(data: Data) -> dict[str, str]:
     return {
-        "Data": f"{code(data.path)}, {data.rows:,} rows, SHA-256 {code(data.digest[:16])}",
+        "Data": f"{inline_code(data.path)}, {data.rows:,} rows, SHA-256 {inline_code(data.digest[:16])}",
         "Environments": ", ".join(
-            f"{code(name)} ({rows:,} rows)" for name, rows in data.environments.items()
+            f"{inline_code(name)} ({rows:,} rows)" for name, rows in data.environments.items()
         ),
         "Left out": f"{data.left_out:,} rows" if data.left_out else "",
         "Cut at the end": f"{data.cut:,} rows" if data.cut else "",
@@ -85,15 +85,15 @@ def _tasks(training: Training) -> dict[str, str]:
     assert training.environment is not None
     settings = training.settings
     return {
-        "Environment": code(training.environment.spec),
-        "Task": code(json.dumps(settings["task"])) if settings.get("task") else "",
-        "Tasks per step": _number(settings.get("groups")),
-        "Attempts at each": _number(settings.get("group_size")),
-        "Tokens per episode, at the most": _number(settings.get("max_episode_tokens")),
-        "Tokens per reply, at the most": _number(settings.get("max_tokens")),
-        "Temperature": _number(settings.get("temperature")),
+        "Environment": inline_code(training.environment.spec),
+        "Task": inline_code(json.dumps(settings["task"])) if settings.get("task") else "",
+        "Tasks per step": _format_number(settings.get("groups")),
+        "Attempts at each": _format_number(settings.get("group_size")),
+        "Tokens per episode, at the most": _format_number(settings.get("max_episode_tokens")),
+        "Tokens per reply, at the most": _format_number(settings.get("max_tokens")),
+        "Temperature": _format_number(settings.get("temperature")),
         "Groups with equal rewards": str(settings.get("equal", "")),
-        "Other rewards": ", ".join(code(name) for name in settings.get("rewards") or ()),
+        "Other rewards": ", ".join(inline_code(name) for name in settings.get("rewards") or ()),
     }
 
 
@@ -103,29 +103,35 @@ def _adapter(lora: JsonObject | None) -> str:
     layers = ", ".join(lora.get("targets") or ()) or "all linear layers"
     alpha = lora.get("alpha") or 2 * lora["rank"]
     merged = "merged" if lora.get("merge", True) else "not merged"
-    return f"LoRA of rank {lora['rank']}, alpha {alpha}, on {inline(layers)}, {merged}"
+    return f"LoRA of rank {lora['rank']}, alpha {alpha}, on {to_single_line(layers)}, {merged}"
 
 
 def _listed(head: str, rows: dict[str, str]) -> str:
-    return f"{head}\n\n" + table(("", ""), [(name, fact) for name, fact in rows.items() if fact])
+    return f"{head}\n\n" + markdown_table(
+        ("", ""), [(name, fact) for name, fact in rows.items() if fact]
+    )
 
 
 def _between(first: float | None, last: float | None) -> str:
-    return f"{_number(first)} to {_number(last)}" if first is not None and last is not None else ""
+    return (
+        f"{_format_number(first)} to {_format_number(last)}"
+        if first is not None and last is not None
+        else ""
+    )
 
 
 def _counted(devices: tuple[str, ...]) -> str:
     kinds = dict.fromkeys(devices)
-    return ", ".join(f"{devices.count(kind)} x {inline(kind)}" for kind in kinds)
+    return ", ".join(f"{devices.count(kind)} x {to_single_line(kind)}" for kind in kinds)
 
 
 def _setting(value: Any) -> str:
     if value is None or value is False:
         return ""
-    return "yes" if value is True else code(value)
+    return "yes" if value is True else inline_code(value)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.4g}" if isinstance(value, float) and value < 1000 else f"{value:,.0f}"

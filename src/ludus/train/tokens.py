@@ -19,11 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting, RequestRefused, TemplateRefused
+from ludus.errors import ConfigError, RequestRefused, TemplateRefused
 from ludus.policy.eyes.row_images import check_marks, expand
 from ludus.policy.eyes.sight import Eyes
 from ludus.policy.templates import Rendered, render_many
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.examples import BadRow, TextAndImages, conversations, row_object, separate_images
 from ludus.train.rows import Numbered, Split
 from ludus.train.settings import Method
@@ -113,9 +113,9 @@ class Maker:
 class Misplaced(Exception):
     """A row that is none, by its number."""
 
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(number, why)
-        self.number, self.why = number, why
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number, self.reason = number, reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def tokenize(
     maker: Maker,
     to: Path,
     *,
-    progress: Progress | None = None,
+    progress: PhaseProgress | None = None,
     at_most: int | None = None,
 ) -> Tokens:
     """Write the tokens of all rows to a file, or of so many from the first on."""
@@ -170,7 +170,7 @@ def tokenize(
                 if progress is not None:
                     progress.advance(made.read)
     except Misplaced as error:
-        raise BadSetting(f"{split.place(error.number)} {error.why}.") from error
+        raise ConfigError(f"{split.place(error.number)} {error.reason}.") from error
     return Tokens(to, read, refused, environments)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 from ludus.policy.eyes.families import sees
 from ludus.policy.eyes.sight import Eyes
 from ludus.policy.eyes.tensors import image_inputs
@@ -186,7 +186,7 @@ def trainer_of(
     tokenizer: Any,
     train: Any,
     test: Any,
-    settings: Settings,
+    config: Settings,
     pace: Pace,
     reference: Any = None,
     eyes: Eyes | None = None,
@@ -199,7 +199,7 @@ def trainer_of(
         "model": model, "args": config, "processing_class": tokenizer,
         "train_dataset": train, "eval_dataset": test,
         "callbacks": [over(TrainerCallback, pace, _STEPS)],
-        "peft_config": adapter_of(settings.lora) if settings.lora else None,
+        "peft_config": adapter_of(config.lora) if config.lora else None,
     }  # fmt: skip
     if eyes is not None and config.ddp_find_unused_parameters is None:
         # A batch without images does not use the weights that images go through.
@@ -216,7 +216,7 @@ def trainer_of(
         trainer: Any = kind(**given)
     except ValueError as error:
         said = " ".join(str(error).split())
-        raise BadSetting(f"The trainer does not take these settings: {said}") from error
+        raise ConfigError(f"The trainer does not take these settings: {said}") from error
     trainer.remove_callback(PrinterCallback)
     # Before any other: those that report write into the folder, which may be cleared first.
     trainer.callback_handler.callbacks.insert(0, over(TrainerCallback, pace, _BEGIN))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 
 
 class Watch(Protocol):
@@ -19,7 +19,7 @@ class Watch(Protocol):
     are told to the first one's alone.
     """
 
-    def phase(self, progress: Progress) -> None:
+    def phase(self, progress: PhaseProgress) -> None:
         """Another phase begins; its counts are filled in while it lasts."""
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
@@ -39,7 +39,7 @@ class Watch(Protocol):
 class Unwatched:
     """Nobody looks, and nobody stops it."""
 
-    def phase(self, progress: Progress) -> None: ...
+    def phase(self, progress: PhaseProgress) -> None: ...
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None: ...
 

@@ -48,7 +48,7 @@ _schemas = st.sampled_from(
     [{"type": "object", "properties": {}}, {"type": "object", "required": ["a"]}]
 )
 _tools = st.builds(ToolSpec, name=_some, description=_words, input_schema=_schemas).map(
-    lambda spec: spec.as_openai()
+    lambda spec: spec.to_openai()
 )
 _numbers = st.floats(-2, 2)
 _fields = st.sampled_from(["word", "expected_answer", "verifier_metadata", "reward", "response"])

@@ -20,7 +20,7 @@ from ludus.curate.importers.reading import Unreadable
 from ludus.data.episode import Episode, Fault
 from ludus.data.lines import episodes as recorded
 from ludus.data.messages import Call, Function, Message
-from ludus.rollout import Job, collect
+from ludus.rollout import CollectConfig, collect
 
 
 def written(folder: Path, episodes: Iterable[Episode]) -> Path:
@@ -81,7 +81,7 @@ def test_openenvs_own_records_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 async def test_a_run_of_ours_comes_back_from_openenv_as_it_was(tmp_path: Path) -> None:
-    await collect(Job("wordle", episodes=2), out=tmp_path / "run")
+    await collect(CollectConfig("wordle", episodes=2), out=tmp_path / "run")
     played = list(recorded(tmp_path / "run" / "episodes.jsonl"))
     assert len(played) == 2 and played[0].tools and played[0].tool_calls
     assert read(written(tmp_path, played)) == played

@@ -193,7 +193,7 @@ def test_a_line_that_is_not_json_costs_no_other_line(tmp_path: Path) -> None:
     assert isinstance(first, Episode)
     assert isinstance(last, Episode)
     assert isinstance(bad, Unreadable)
-    assert (bad.line, bad.why[:8]) == (3, "not JSON")
+    assert (bad.line, bad.reason[:8]) == (3, "not JSON")
 
 
 def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ludus.curate.rows import Form, sft_row
 from ludus.data.episode import Episode, Fault, StopReason
 from ludus.data.lines import episodes as recorded
 from ludus.data.messages import Call, Function, Message
-from ludus.rollout import Job, collect
+from ludus.rollout import CollectConfig, collect
 
 OTHER = {"role": "user", "content": "What is 2 + 2?"}
 
@@ -172,7 +172,7 @@ def test_a_row_for_sft_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 async def test_a_run_comes_back_from_its_rows_for_sft(tmp_path: Path) -> None:
-    await collect(Job("wordle", episodes=3), out=tmp_path / "run")
+    await collect(CollectConfig("wordle", episodes=3), out=tmp_path / "run")
     played = list(recorded(tmp_path / "run" / "episodes.jsonl"))
     assert played[0].tools and played[0].tool_calls
     for form in (Form(), Form(last_turn=True)):

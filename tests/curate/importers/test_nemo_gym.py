@@ -225,5 +225,5 @@ def test_a_line_that_is_no_rollout_is_named_and_costs_no_other(
     good, bad, too = read(tmp_path, rollout("a", []), line, rollout("b", []))
     assert isinstance(bad, Unreadable)
     assert (bad.path, bad.line) == (tmp_path / "rollouts.jsonl", 2)
-    assert why in bad.why
+    assert why in bad.reason
     assert not isinstance(good, Unreadable) and not isinstance(too, Unreadable)

@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_named_in_its_place(tmp_path: Path) -> None:
     metadata, good, *bad = openenv.read(file)
     assert isinstance(metadata, Unreadable) and metadata.path.name == "metadata.json"
     assert isinstance(good, Episode) and good.environment == "openenv"
-    assert [(one.line, one.why.split(":")[0]) for one in bad if isinstance(one, Unreadable)] == [
+    assert [(one.line, one.reason.split(":")[0]) for one in bad if isinstance(one, Unreadable)] == [
         (2, "there are no messages in it"),
         (3, "not JSON"),
         (4, "extra is a list, not a JSON object"),

@@ -19,7 +19,7 @@ from ludus.policy.eyes.sight import Eyes
 from ludus.policy.load import Policy
 from ludus.policy.templates import render
 from ludus.policy.turns import as_given
-from ludus.rollout import Assignment, play
+from ludus.rollout import Assignment, run_episode
 from policy.eyes.seers import SIGHT, processor_of, tiny, tokenizer_of
 
 GALLERY = "policy.eyes.gallery:Gallery"
@@ -76,7 +76,7 @@ class Forger(ToolEnvironment):
 
 async def solved(seed: int) -> Episode:
     async with connect(GALLERY).session() as session:
-        return await play(session, OracleAgent(), Assignment.of(GALLERY, seed=seed))
+        return await run_episode(session, OracleAgent(), Assignment.of(GALLERY, seed=seed))
 
 
 def untaught(family: str, *, seed: int = 0) -> Policy:

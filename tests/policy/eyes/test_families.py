@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from students import student, template_of
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.eyes.families import FAMILIES
 from ludus.policy.load import Policy, load, load_model
 from policy import models
@@ -21,7 +21,7 @@ def loaded(folder: Path) -> Policy:
 
 
 def refusal(folder: Path, **more: Any) -> str:
-    with pytest.raises(BadSetting) as raised:
+    with pytest.raises(ConfigError) as raised:
         load(str(folder), device="cpu", **more)
     assert "\n" not in str(raised.value)
     return str(raised.value)
@@ -76,7 +76,9 @@ def test_an_adapter_sees_with_the_eyes_of_what_it_goes_over(tmp_path: Path) -> N
 
 def test_who_cannot_deal_with_pictures_is_not_given_a_model_that_sees(tmp_path: Path) -> None:
     folder = str(saved(tmp_path, "qwen2_vl"))
-    with pytest.raises(BadSetting, match="a Qwen2VLForConditionalGeneration, which does not write"):
+    with pytest.raises(
+        ConfigError, match="a Qwen2VLForConditionalGeneration, which does not write"
+    ):
         load_model(folder, device="cpu")
 
 

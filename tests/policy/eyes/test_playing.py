@@ -14,14 +14,14 @@ from ludus import connect
 from ludus.agents.agent import Situation
 from ludus.data.content import Text
 from ludus.data.episode import Episode, StopReason
-from ludus.data.messages import Message, said
+from ludus.data.messages import Message, message_from_content
 from ludus.errors import ProviderRefuses, StoppedEarly
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.dialect import dialect_of
 from ludus.policy.load import Policy
 from ludus.policy.templates import render
 from ludus.policy.turns import as_given
-from ludus.rollout import Assignment, Limits, collect, play
+from ludus.rollout import Assignment, EpisodeLimits, collect, run_episode
 from policy import models
 from policy.eyes.gallery import COLOURS, GALLERY, picture, taught, untaught
 
@@ -34,7 +34,9 @@ def seer(request: pytest.FixtureRequest) -> Policy:
 
 async def played(policy: Policy, spec: str = GALLERY, **task: Any) -> Episode:
     async with PolicyAgent(policy, temperature=0) as agent, connect(spec).session() as session:
-        return await play(session, agent, Assignment.of(spec, **task), limits=Limits(max_turns=3))
+        return await run_episode(
+            session, agent, Assignment.of(spec, **task), limits=EpisodeLimits(max_turns=3)
+        )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -71,7 +73,7 @@ async def test_a_model_in_a_folder_collects_many_episodes_at_once(
     async with PolicyAgent(
         str(tmp_path / "model"), temperature=0, device="cpu", dtype="float32"
     ) as agent:
-        await collect(asked, agent, tmp_path / "run", tuning=QUICK)
+        await collect(asked, agent, tmp_path / "run", options=QUICK)
         assert agent.engine == "plain generate: the model sees pictures"
     episodes = read(tmp_path / "run")
     assert [episode.reward for episode in episodes] == [1.0] * 8
@@ -88,7 +90,7 @@ async def test_a_model_that_reads_only_text_ends_the_run_at_the_first_picture(
 ) -> None:
     async with PolicyAgent(reader, temperature=0) as agent:
         with pytest.raises(StoppedEarly) as raised:
-            await collect(job(GALLERY, n=50), agent, tmp_path / "run", tuning=QUICK)
+            await collect(job(GALLERY, n=50), agent, tmp_path / "run", options=QUICK)
     assert (
         f"{GALLERY} shows pictures, and reader reads only text. Play it with a model that sees "
         "(Qwen2-VL, Qwen2.5-VL, Qwen3-VL, or one of --provider openai), or have the environment "
@@ -99,7 +101,9 @@ async def test_a_model_that_reads_only_text_ends_the_run_at_the_first_picture(
 
 async def test_a_picture_that_only_a_tool_shows_is_refused_as_well(reader: Policy) -> None:
     asked = Message(role="user", content="Draw the curtain.")
-    drawn = said("tool", [Text(text="There:"), picture(16, 16, "red")], tool_call_id="a")
+    drawn = message_from_content(
+        "tool", [Text(text="There:"), picture(16, 16, "red")], tool_call_id="a"
+    )
     async with PolicyAgent(reader) as agent:
         player = await agent.begin(Situation(GALLERY, tools=()))
         reply = await player.act([asked], max_tokens=3)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ludus.data.content import Text
-from ludus.data.messages import said
+from ludus.data.messages import message_from_content
 from ludus.policy import turns
 from ludus.policy.eyes.decoder import SeeingDecoder
 from ludus.policy.eyes.families import FAMILIES
@@ -42,7 +42,7 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 def asked(policy: Policy, *parts: Any, tokens: int = 10, **more: Any) -> Request:
     assert policy.eyes is not None
-    message = said("user", [Text(text="Look."), *parts])
+    message = message_from_content("user", [Text(text="Look."), *parts])
     ids = turns.opening(policy.tokenizer, policy.dialect, [policy.eyes.words(message)], None)
     pictures = policy.eyes.look([message])
     given: dict[str, Any] = {"stops": (), "sampling": Sampling(), "seed": 3} | more

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ludus.data.content import Image, Text
-from ludus.data.messages import ImagePart, ImageUrl, Message, said
+from ludus.data.messages import ImagePart, ImageUrl, Message, message_from_content
 from ludus.errors import RequestRefused
 from ludus.policy.eyes.pictures import shown, stacked
 from ludus.policy.eyes.sight import Eyes
@@ -24,7 +24,7 @@ def eyes() -> Eyes:
 def test_a_picture_stands_between_words_as_a_mark(eyes: Eyes) -> None:
     one, other = picture(16, 16, "red"), picture(16, 16, "blue")
     parts: list[Text | Image] = [Text(text="a"), Text(text="b"), one, other, Text(text="c")]
-    heard = said("tool", parts, tool_call_id="t")
+    heard = message_from_content("tool", parts, tool_call_id="t")
     assert eyes.words(heard) == Message(role="tool", content=f"a\nb{MARK}{MARK}c", tool_call_id="t")
     plain = Message(role="user", content="a")
     assert eyes.words(plain) is plain
@@ -32,9 +32,9 @@ def test_a_picture_stands_between_words_as_a_mark(eyes: Eyes) -> None:
 
 def test_a_mark_becomes_as_long_as_its_picture(eyes: Eyes) -> None:
     messages = [
-        said("user", [picture(24, 16, "red")]),
+        message_from_content("user", [picture(24, 16, "red")]),
         Message(role="assistant", content="I see."),
-        said("tool", [Text(text="And:"), picture(16, 32, "blue")]),
+        message_from_content("tool", [Text(text="And:"), picture(16, 32, "blue")]),
     ]
     pictures = eyes.look(messages)
     assert [(each.grid, each.tokens) for each in pictures] == [((1, 4, 6), 6), ((1, 8, 4), 8)]
@@ -43,7 +43,9 @@ def test_a_mark_becomes_as_long_as_its_picture(eyes: Eyes) -> None:
 
 
 def test_pictures_are_patches_one_after_the_other(eyes: Eyes) -> None:
-    red, blue = eyes.look([said("user", [picture(24, 16, "red"), picture(16, 32, "blue")])])
+    red, blue = eyes.look(
+        [message_from_content("user", [picture(24, 16, "red"), picture(16, 32, "blue")])]
+    )
     made = stacked([red, blue])
     assert made["image_grid_thw"].tolist() == [[1, 4, 6], [1, 8, 4]]
     assert torch.equal(made["pixel_values"], torch.cat([red.pixels, blue.pixels]))
@@ -52,13 +54,17 @@ def test_pictures_are_patches_one_after_the_other(eyes: Eyes) -> None:
 
 
 def test_a_picture_that_many_are_shown_is_looked_at_once(eyes: Eyes) -> None:
-    first, again = (eyes.look([said("user", [picture(16, 16, "red")])]) for _ in range(2))
+    first, again = (
+        eyes.look([message_from_content("user", [picture(16, 16, "red")])]) for _ in range(2)
+    )
     assert first[0] is again[0]
 
 
 def test_what_the_environment_writes_is_not_taken_for_a_picture(eyes: Eyes) -> None:
     with pytest.raises(RequestRefused, match=r"The environment writes .*image_pad.* in its words"):
-        eyes.expanded([1, TOKEN, TOKEN], eyes.look([said("user", [picture(16, 16, "red")])]))
+        eyes.expanded(
+            [1, TOKEN, TOKEN], eyes.look([message_from_content("user", [picture(16, 16, "red")])])
+        )
 
 
 def test_a_picture_that_is_elsewhere_is_not_fetched(eyes: Eyes) -> None:
@@ -72,10 +78,10 @@ def test_a_picture_that_is_elsewhere_is_not_fetched(eyes: Eyes) -> None:
 @pytest.mark.parametrize("data", [b"no picture", b""])
 def test_a_damaged_picture_is_one_line(eyes: Eyes, data: bytes) -> None:
     with pytest.raises(RequestRefused, match="a picture that cannot be opened") as raised:
-        eyes.look([said("user", [Image.from_bytes(data)])])
+        eyes.look([message_from_content("user", [Image.from_bytes(data)])])
     assert "\n" not in str(raised.value)
 
 
 def test_a_picture_of_an_impossible_shape_is_one_line(eyes: Eyes) -> None:
     with pytest.raises(RequestRefused, match="a picture of 900x2 that this model cannot look at"):
-        eyes.look([said("user", [picture(900, 2, "red")])])
+        eyes.look([message_from_content("user", [picture(900, 2, "red")])])

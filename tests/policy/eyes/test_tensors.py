@@ -18,7 +18,7 @@ from ludus.errors import RunError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.eyes.tensors import allow_none_seen, seen, tensors
 from ludus.policy.load import Policy
-from ludus.rollout import Assignment, Limits, play
+from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from policy.eyes.gallery import GALLERY, taught
 
 TEMPERATURE = 0.5
@@ -42,12 +42,14 @@ async def _played(policy: Policy) -> list[Episode]:
         ("world:Counter", {"goal": 3}),
         (GALLERY, {"seed": 1}),
     ]
-    limits = Limits(max_turns=3, max_tokens=40)
+    limits = EpisodeLimits(max_turns=3, max_tokens=40)
     made = []
     async with PolicyAgent(policy, temperature=TEMPERATURE) as agent:
         for spec, task in tasks:
             async with connect(spec).session() as session:
-                made.append(await play(session, agent, Assignment.of(spec, **task), limits=limits))
+                made.append(
+                    await run_episode(session, agent, Assignment.of(spec, **task), limits=limits)
+                )
     return made
 
 

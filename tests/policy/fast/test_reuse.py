@@ -12,7 +12,7 @@ from policy.forwards import GREEDY, prompt, request
 
 
 def read_and_reused(engine: FastEngine) -> tuple[int, int]:
-    return engine.tally.read, engine.tally.reused
+    return engine.stats.read, engine.stats.reused
 
 
 def test_a_groups_prompt_is_read_once() -> None:
@@ -20,7 +20,7 @@ def test_a_groups_prompt_is_read_once() -> None:
     said(engine, [request(ids, seed=seed, max_tokens=4) for seed in range(8)])
     # The last token of a prompt is read by each, as the first step of its reply.
     assert read_and_reused(engine) == (19 + 8, 7 * 19)
-    assert engine.tally.sampled > 8
+    assert engine.stats.sampled > 8
 
 
 def test_members_of_a_group_get_what_they_would_get_alone() -> None:

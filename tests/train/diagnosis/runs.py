@@ -171,5 +171,5 @@ def write(sample: Sample, folder: Path, **about: Any) -> Path:
     }
     (folder / "training.json").write_text(json.dumps(record | about))
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "episodes.jsonl").write_bytes(b"".join(episode(one).as_line() for one in attempts))
+    (folder / "episodes.jsonl").write_bytes(b"".join(episode(one).to_line() for one in attempts))
     return folder

@@ -21,12 +21,12 @@ ONE = Attempt("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5, 0
 
 def written(folder: Path, *attempts: Attempt, rest: bytes = b"") -> Path:
     file = folder / "episodes.jsonl"
-    file.write_bytes(b"".join(episode(one).as_line() for one in attempts) + rest)
+    file.write_bytes(b"".join(episode(one).to_line() for one in attempts) + rest)
     return file
 
 
 def test_an_episode_is_read_back_as_it_was_written() -> None:
-    assert attempt_of(episode(ONE).as_line()) == ONE
+    assert attempt_of(episode(ONE).to_line()) == ONE
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def test_an_episode_is_read_back_as_it_was_written() -> None:
     ids=["messages in the task", "words of JSON", "an odd name", "no messages"],
 )
 def test_what_a_task_holds_does_not_mislead(changes: dict[str, object]) -> None:
-    found = attempt_of(episode(ONE, **changes).as_line())
+    found = attempt_of(episode(ONE, **changes).to_line())
     assert found == ONE._replace(environment=str(changes.get("environment", "wordle")))
 
 
 def test_what_the_environment_gave_is_told_from_what_functions_added() -> None:
-    line = episode(ONE, rewards={"wordle": 0.2, "length": 3.0}).as_line()
+    line = episode(ONE, rewards={"wordle": 0.2, "length": 3.0}).to_line()
     found = attempt_of(line, summed=True)
     assert found is not None and (found.reward, found.given) == (0.5, 0.2)
     alone = attempt_of(line)
     assert alone is not None and alone.given == 0.5, "then it is a part of the environment's own"
-    unscored = attempt_of(episode(ONE, rewards={"length": 3.0}).as_line(), summed=True)
+    unscored = attempt_of(episode(ONE, rewards={"length": 3.0}).to_line(), summed=True)
     assert unscored is not None and unscored.given is None
 
 
@@ -60,7 +60,7 @@ def test_a_tool_that_speaks_of_rewards_does_not_mislead() -> None:
     words = Message(role="user", content='{"a":1,"rewards":{"wordle":9.0},"tokens":null}')
     parts = {"wordle": 0.2}
     found = attempt_of(
-        episode(ONE, tools=tools, messages=(words,), rewards=parts).as_line(), summed=True
+        episode(ONE, tools=tools, messages=(words,), rewards=parts).to_line(), summed=True
     )
     assert found == ONE._replace(given=0.2)
 
@@ -88,7 +88,7 @@ def test_the_limit_of_a_reply_is_told_from_that_of_the_episode(tmp_path: Path) -
 
 
 def test_another_order_of_the_fields_is_read_too() -> None:
-    fields = json.loads(episode(ONE).as_line())
+    fields = json.loads(episode(ONE).to_line())
     turned = json.dumps(dict(reversed(fields.items())), indent=None) + "\n"
     assert attempt_of(turned.encode()) == ONE
 
@@ -96,12 +96,12 @@ def test_another_order_of_the_fields_is_read_too() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        episode(ONE).as_line()[:-40],
+        episode(ONE).to_line()[:-40],
         b"[1, 2]\n",
         b"{}\n",
         b"\x00\x00\n",
-        episode(ONE, agent={"provider": "hf"}).as_line(),
-        episode(ONE, agent={"step": "3"}).as_line(),
+        episode(ONE, agent={"provider": "hf"}).to_line(),
+        episode(ONE, agent={"step": "3"}).to_line(),
     ],
     ids=["torn", "a list", "empty", "zeros", "no step", "no number"],
 )
@@ -110,7 +110,7 @@ def test_what_is_no_episode_of_a_step_is_none(line: bytes) -> None:
 
 
 def test_a_torn_last_line_is_counted_and_left_out(tmp_path: Path) -> None:
-    torn = episode(ONE).as_line()[:-10]
+    torn = episode(ONE).to_line()[:-10]
     found = read_played(written(tmp_path, ONE._replace(name="1a2b3c4d-000001"), rest=torn))
     assert (len(found.groups), found.unreadable) == (1, 1)
 
@@ -148,7 +148,7 @@ def test_equal_groups_are_those_whose_rewards_differ_by_rounding_alone(tmp_path:
 def test_tokens_are_not_parsed(tmp_path: Path) -> None:
     """A long line takes far less than parsing it would."""
     tokens = Tokens(ids=(151_643,) * 20_000, logprobs=(-0.123456,) * 20_000, mask=(1,) * 20_000)
-    line = episode(ONE, tokens=tokens).as_line()
+    line = episode(ONE, tokens=tokens).to_line()
     (file := tmp_path / "episodes.jsonl").write_bytes(line * 50)
     parsing = min(_seconds(lambda: [json.loads(line) for _ in range(50)]) for _ in range(3))
     reading = min(_seconds(lambda: read_played(file)) for _ in range(3))

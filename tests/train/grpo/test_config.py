@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trl
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.train.grpo.config import GENERATED, grpo_config
 from train.grpo.trials import tried
 
@@ -18,7 +18,7 @@ VALUES = {"generation_kwargs": '{"min_new_tokens": 3}'}
 @pytest.mark.parametrize("name", GENERATED)
 def test_how_trl_generates_is_nothing_to_ludus_rollouts(name: str, tmp_path: Path) -> None:
     settings = tried(overrides={name: VALUES.get(name, "0")})
-    with pytest.raises(BadSetting, match=f"--set {name} .*with --rollouts trl"):
+    with pytest.raises(ConfigError, match=f"--set {name} .*with --rollouts trl"):
         grpo_config(settings, tmp_path)
 
 
@@ -33,7 +33,7 @@ def test_vllm_heeds_how_tokens_are_drawn_and_nothing_else(tmp_path: Path) -> Non
     served = {"vllm": "colocate"}
     config = grpo_config(tried(**served, overrides={"min_p": "0.1"}), tmp_path)
     assert config.min_p == 0.1
-    with pytest.raises(BadSetting, match="cache_implementation"):
+    with pytest.raises(ConfigError, match="cache_implementation"):
         grpo_config(tried(**served, overrides={"cache_implementation": "static"}), tmp_path)
 
 
@@ -48,7 +48,7 @@ def test_vllm_heeds_how_tokens_are_drawn_and_nothing_else(tmp_path: Path) -> Non
 def test_what_has_an_option_is_set_with_it(
     rollouts: str, name: str, option: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadSetting, match=f"--set {name} .*use {option}"):
+    with pytest.raises(ConfigError, match=f"--set {name} .*use {option}"):
         grpo_config(tried(rollouts=rollouts, overrides={name: "1"}), tmp_path)
 
 
@@ -60,7 +60,7 @@ def test_the_completion_of_trl_is_the_episode(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rollouts", ["fast", "trl"])
 def test_what_is_for_vllm_is_refused_without_it(rollouts: str, tmp_path: Path) -> None:
     overrides = {"vllm_gpu_memory_utilization": "0.5"}
-    with pytest.raises(BadSetting, match="it is for --vllm"):
+    with pytest.raises(ConfigError, match="it is for --vllm"):
         grpo_config(tried(rollouts=rollouts, overrides=overrides), tmp_path)
     config = grpo_config(tried(rollouts=rollouts, vllm="colocate", overrides=overrides), tmp_path)
     assert config.vllm_gpu_memory_utilization == 0.5
@@ -71,7 +71,7 @@ def test_a_vllm_that_is_spread_over_processes_is_refused(
     more: dict[str, Any], tmp_path: Path
 ) -> None:
     overrides = {"vllm_tensor_parallel_size": "2"}
-    with pytest.raises(BadSetting, match="needs all of them to ask at once"):
+    with pytest.raises(ConfigError, match="needs all of them to ask at once"):
         grpo_config(tried(vllm="colocate", overrides=overrides, **more), tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from policy.eyes.gallery import GALLERY, taught
 
 from ludus import episodes
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 from ludus.policy.eyes import tensors
 from ludus.policy.load import load
 from ludus.train import grpo
@@ -52,7 +52,7 @@ def test_a_model_that_sees_learns_from_what_it_saw(
 
 def test_what_would_be_computed_without_pictures_is_refused(tmp_path: Path) -> None:
     base = str(seer(tmp_path / "base"))
-    with pytest.raises(BadSetting, match=r"beta 0\.1 is not for a model that sees"):
+    with pytest.raises(ConfigError, match=r"beta 0\.1 is not for a model that sees"):
         grpo(GALLERY, base, tmp_path / "out", tried(beta=0.1))
 
 

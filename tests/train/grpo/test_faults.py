@@ -13,7 +13,7 @@ from world import serving
 from ludus import Episode, episodes
 from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.tuning import RolloutOptions
 from ludus.train import grpo
 from ludus.train.grpo import stage, vigil
 from ludus.train.grpo.rollout import Rollouts
@@ -44,7 +44,7 @@ class Gone(Pick):
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "Tuning", lambda: Tuning(attempts=2, retry_pause=0.01))
+    monkeypatch.setattr(stage, "Tuning", lambda: RolloutOptions(max_attempts=2, retry_delay=0.01))
 
 
 def test_a_broken_episode_is_left_out_and_not_a_zero(model: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from ludus import Episode, episodes
 from ludus.data.episode import StopReason
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 from ludus.train import grpo
 from ludus.train.grpo.rewards import rewards_of
 from train.grpo.trials import CLIMB, PICK, tried
@@ -127,7 +127,7 @@ def test_a_part_of_the_environments_own_is_never_taken_for_one_of_the_sum() -> N
 
 
 def test_a_function_that_is_called_like_an_environment_is_refused() -> None:
-    with pytest.raises(BadSetting, match="brief has the name of an environment"):
+    with pytest.raises(ConfigError, match="brief has the name of an environment"):
         rewards_of([f"{HERE}:brief"]).weights(["wordle", "brief"])
 
 
@@ -143,7 +143,7 @@ def test_two_functions_of_one_name_are_called_by_their_modules_too(
     assert made.reward == 1.0 - 2.0 + 1.5
     names = [PICK, f"{HERE}:brief", "other_rewards:brief", "climbing"]
     assert list(rewards.weights([PICK])) == names
-    with pytest.raises(BadSetting, match=f"--reward {HERE}:brief is given twice"):
+    with pytest.raises(ConfigError, match=f"--reward {HERE}:brief is given twice"):
         rewards_of([f"{HERE}:brief", f"{HERE}:brief=2"])
 
 
@@ -164,7 +164,7 @@ def test_a_function_that_fails_is_named(name: str) -> None:
     ],
 )
 def test_what_is_no_reward_function_is_said(text: str, words: str) -> None:
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         rewards_of([text])
 
 

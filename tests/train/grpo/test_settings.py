@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from ludus.errors import BadSetting
-from ludus.rollout import Limits
+from ludus.errors import ConfigError
+from ludus.rollout import EpisodeLimits
 from ludus.train import GrpoSettings
 
 
 def test_an_episode_has_a_budget_and_a_reply_has_one_where_it_is_given() -> None:
-    assert GrpoSettings().limits == Limits(max_turns=20, max_episode_tokens=256)
+    assert GrpoSettings().limits == EpisodeLimits(max_turns=20, max_episode_tokens=256)
     both = GrpoSettings(max_tokens=64, max_episode_tokens=512)
-    assert both.limits == Limits(max_turns=20, max_tokens=64, max_episode_tokens=512)
+    assert both.limits == EpisodeLimits(max_turns=20, max_tokens=64, max_episode_tokens=512)
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_an_episode_has_a_budget_and_a_reply_has_one_where_it_is_given() -> None
     ],
 )
 def test_budgets_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         GrpoSettings(**given)

@@ -14,16 +14,16 @@ from world import serving
 
 from ludus import ToolCall, ToolEnvironment, tool
 from ludus.agents.agent import Agent, Player, Reply, Situation
-from ludus.data.messages import Message, calling
-from ludus.environment.mix import parse_mix
-from ludus.errors import BadSetting, RunError
-from ludus.rollout.loop import Limits
-from ludus.rollout.progress import Progress
-from ludus.rollout.tuning import Tuning
+from ludus.data.messages import Message, build_tool_call_message
+from ludus.environment.mix import parse_mixture
+from ludus.errors import ConfigError, RunError
+from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.tuning import RolloutOptions
 from ludus.train.grpo.stage import Stage
 
 HERE = "train.grpo.test_stage"
-QUICK = Tuning(retry_pause=0.01, patience=5.0, hang_warning=0.1)
+QUICK = RolloutOptions(retry_delay=0.01, reconnect_timeout=5.0, stall_warning=0.1)
 
 
 class Walk(ToolEnvironment):
@@ -89,14 +89,14 @@ class Walker(Agent):
                 self, messages: Sequence[Message], *, max_tokens: int | None = None
             ) -> Reply:
                 await asyncio.sleep(0.01)
-                return Reply(calling(ToolCall(name="walk"), at=len(messages)))
+                return Reply(build_tool_call_message(ToolCall(name="walk"), position=len(messages)))
 
         return Feet()
 
 
 def staged(name: str, said: Callable[[str], None], **more: Any) -> Stage:
-    given = {"limits": Limits(), "system_prompt": None, "tuning": QUICK, "say": said}
-    stage = Stage(parse_mix(f"{HERE}:{name}"), **{**given, **more})
+    given = {"limits": EpisodeLimits(), "system_prompt": None, "tuning": QUICK, "say": said}
+    stage = Stage(parse_mixture(f"{HERE}:{name}"), **{**given, **more})
     stage.agent = Walker()
     return stage
 
@@ -118,7 +118,7 @@ def test_a_thread_that_has_ended_is_not_waited_for() -> None:
 
 
 def test_an_environment_that_calls_exit_is_refused_like_one_that_raises() -> None:
-    with staged("Leaving", print) as stage, pytest.raises(BadSetting, match="SystemExit: Enough"):
+    with staged("Leaving", print) as stage, pytest.raises(ConfigError, match="SystemExit: Enough"):
         stage.rehearse(stage.plan("run", seed=0, group_size=1))
 
 
@@ -138,7 +138,7 @@ def test_a_reset_that_hangs_is_named_before_anything_is_played(name: str) -> Non
 
 def test_an_environment_that_holds_up_all_others_is_named_once() -> None:
     said: list[str] = []
-    with staged("Sleepy", said.append, tuning=Tuning()) as stage:
+    with staged("Sleepy", said.append, tuning=RolloutOptions()) as stage:
         assert [played(stage), played(stage)] == [[1.0] * 6] * 2
     (line,) = said
     assert line.startswith(f"{HERE}:Sleepy holds up all other") and "`blocking = True`" in line
@@ -146,7 +146,7 @@ def test_an_environment_that_holds_up_all_others_is_named_once() -> None:
 
 def test_one_that_works_in_a_thread_holds_up_nobody() -> None:
     said: list[str] = []
-    with staged("Considerate", said.append, tuning=Tuning()) as stage:
+    with staged("Considerate", said.append, tuning=RolloutOptions()) as stage:
         began = time.monotonic()
         played(stage)
         assert time.monotonic() - began < 6 * 3 * Sleepy.nap
@@ -190,7 +190,7 @@ def test_a_model_that_is_at_work_does_not_hang(excused: bool) -> None:
 
 
 def test_whoever_watches_is_given_how_far_the_playing_is() -> None:
-    phases: list[Progress] = []
+    phases: list[PhaseProgress] = []
     with staged("Walk", print, phase=phases.append) as stage:
         played(stage)
     (playing,) = phases

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from ludus import Episode
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.train import grpo
 from ludus.train.grpo.trainer import even, rise_and_fall, total
 from train.grpo.trials import FLAT, PICK, tried
@@ -126,6 +126,6 @@ def test_no_step_is_played_for_nothing(model: Path, tmp_path: Path) -> None:
 def test_a_setting_that_only_a_step_refuses_is_said_in_a_line(
     model: Path, tmp_path: Path, name: str, value: str, words: str
 ) -> None:
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         grpo(PICK, str(model), tmp_path / "out", tried(overrides={name: value}))
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ludus import Episode, episodes
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.requests import Request, Sampled
 from ludus.policy.sampling import Sampling
 from ludus.train import Lora, grpo
@@ -183,6 +183,6 @@ def test_vllm_answers_within_each_budget_and_up_to_each_stop() -> None:
 def test_what_cannot_be_is_said_before_anything_is_written(
     model: Path, tmp_path: Path, more: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         grpo(PICK, str(model), tmp_path / "out", tried(**more))
     assert not (tmp_path / "out").exists()

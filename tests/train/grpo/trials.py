@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from policy.models import saved
 
-from ludus import Job, ToolCall, ToolEnvironment, collect, episodes, tool
+from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, tool
 from ludus.agents.arbitrary import RandomAgent
 from ludus.train import GrpoSettings, sft
 from train.lessons import quick, write
@@ -76,7 +76,7 @@ PICK, FLAT, CLIMB = (f"train.grpo.trials:{name}" for name in ("Pick", "Flat", "C
 
 def caller(folder: Path, *, environments: str = PICK, epochs: float = 12.0) -> Path:
     """A tiny model that has learned from chance how calls are written."""
-    asyncio.run(collect(Job(environments, episodes=80), RandomAgent(), folder / "run"))
+    asyncio.run(collect(CollectConfig(environments, episodes=80), RandomAgent(), folder / "run"))
     rows = [_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
     write(folder / "data" / "train.jsonl", rows)
     base = saved(folder / "base")

@@ -22,7 +22,7 @@ from ludus.policy.dialect import adopt, dialect_of
 from ludus.policy.generate import Generator
 from ludus.policy.load import Policy
 from ludus.policy.requests import Sampled
-from ludus.rollout import Assignment, play
+from ludus.rollout import Assignment, run_episode
 from ludus.train.trl import GRPOConfig, GRPOTrainer, environment_factory, tasks
 
 QUICK: dict[str, Any] = {
@@ -76,7 +76,7 @@ async def through_ludus(
 
     patch.setattr(Generator, "sample", sample)
     async with PolicyAgent(policy) as agent, connect(spec).session() as session:
-        return await play(session, agent, Assignment.of(spec, **task))
+        return await run_episode(session, agent, Assignment.of(spec, **task))
 
 
 def trainer_on(folder: Path, policy: Policy, spec: str, **settings: Any) -> GRPOTrainer:

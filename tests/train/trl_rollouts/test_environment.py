@@ -15,10 +15,10 @@ from world import serving, wait_until
 from ludus import connect
 from ludus.agents.oracle import OracleAgent
 from ludus.environment.mix import mix
-from ludus.environment.registry import find
-from ludus.errors import AgentError, BadSetting, ExecutionFailed, InvalidAction, SessionLost
-from ludus.rollout import SYSTEM_PROMPT, Assignment, play
-from ludus.rollout.loop import NOT_RUN
+from ludus.environment.registry import find_environment
+from ludus.errors import AgentError, ConfigError, ExecutionFailed, InvalidAction, SessionLost
+from ludus.rollout import SYSTEM_PROMPT, Assignment, run_episode
+from ludus.rollout.loop import NOT_RUN_MESSAGE
 from ludus.rollout.plan import Plan
 from ludus.train.trl import environment_factory, tasks
 from ludus.train.trl.environment import tools_of
@@ -41,7 +41,7 @@ def said(schema: Any) -> Any:
 async def test_trl_reads_the_tools_that_collect_offers(spec: str) -> None:
     kind = environment_factory(spec)
     async with connect(spec).session() as session:
-        offered = [tool.as_openai() for tool in session.tools]
+        offered = [tool.to_openai() for tool in session.tools]
     assert tools_of(kind) == offered
     names = [tool["function"]["name"] for tool in offered]
     rendered = [said(get_json_schema(getattr(kind(), name))) for name in names]
@@ -62,7 +62,7 @@ def test_nothing_is_public_but_tools_reset_and_reward(spec: str) -> None:
 
 async def test_an_episode_goes_as_the_loop_plays_it() -> None:
     async with connect("catch").session() as session:
-        episode = await play(session, OracleAgent(), Assignment.of("catch", seed=5, rows=4))
+        episode = await run_episode(session, OracleAgent(), Assignment.of("catch", seed=5, rows=4))
     kind = environment_factory("catch", task={"rows": 4})
     env = kind()
     shown = [env.reset(prompt=[{"role": "user"}], seed=5, unknown="x", columns=None)]
@@ -71,7 +71,7 @@ async def test_an_episode_goes_as_the_loop_plays_it() -> None:
             shown.append(env.move(direction=each.function.arguments.split('"')[3]))
     assert shown == [each.content for each in episode.messages if each.role in ("user", "tool")]
     assert env.get_reward() == episode.reward == 1.0
-    assert env.move(direction="left") == NOT_RUN
+    assert env.move(direction="left") == NOT_RUN_MESSAGE
     assert env.get_reward() == 1.0
 
 
@@ -81,7 +81,7 @@ def test_a_row_may_carry_the_arguments_of_reset_and_must_carry_a_seed() -> None:
     assert env.reset(seed=1, goal=None) != "Reach 7."
     narrow = environment_factory(COUNTER, columns=["other"])()
     assert narrow.reset(seed=1, goal=7) == env.reset(seed=1)
-    with pytest.raises(BadSetting, match=r"no seed.*allow_unseeded"):
+    with pytest.raises(ConfigError, match=r"no seed.*allow_unseeded"):
         env.reset(goal=7)
     unseeded = environment_factory(COUNTER, allow_unseeded=True)()
     with pytest.warns(UserWarning, match="no seed"):
@@ -104,7 +104,7 @@ def test_what_breaks_is_said_and_is_nobodys_score() -> None:
     told = env.push(hard=True)
     assert "not scored" in told and "It fell over." in told
     assert env.get_reward() is None
-    assert env.push() == NOT_RUN
+    assert env.push() == NOT_RUN_MESSAGE
     env.reset(seed=2)
     assert (env.push(), env.get_reward()) == ("It moved.", 1.0)
     assert "No luck." in env.reset(seed=13) and env.get_reward() is None
@@ -120,7 +120,7 @@ def test_a_task_that_can_never_be_begun_is_raised_at_once() -> None:
 def test_a_server_that_goes_and_comes_back_costs_one_episode() -> None:
     with serving("catch") as served:
         port = int(served.url.rpartition(":")[2])
-        kind = environment_factory("catch", base_url=served.url, patience=5.0)
+        kind = environment_factory("catch", base_url=served.url, reconnect_timeout=5.0)
         env = kind()
         first = env.reset(seed=3, rows=4)
     told = env.move(direction="left")
@@ -188,11 +188,11 @@ def test_tasks_are_those_that_collect_plays_with_a_seed_for_each_row() -> None:
     system, user = rows[0]["prompt"]
     assert (system["content"], user["content"]) == (SYSTEM_PROMPT, "")
     assert tasks("catch", 1, system_prompt=None)[0]["prompt"] == [user]
-    with pytest.raises(BadSetting, match="at least one task"):
+    with pytest.raises(ConfigError, match="at least one task"):
         tasks("catch", 0)
 
 
 def test_a_variant_asks_for_itself() -> None:
     kind = environment_factory("reasoning_gym:leg_counting")
     assert "legs" in kind().reset(seed=1)
-    assert find("reasoning_gym:leg_counting").spec == kind.__name__
+    assert find_environment("reasoning_gym:leg_counting").id == kind.__name__

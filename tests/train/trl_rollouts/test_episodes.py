@@ -9,12 +9,12 @@ from PIL import Image as Pictures
 
 from ludus.data.episode import Fault, StopReason
 from ludus.data.messages import ImagePart
-from ludus.rollout import Limits
-from ludus.rollout.score import Score
+from ludus.rollout import EpisodeLimits
+from ludus.rollout.score import RewardSum
 from ludus.train.trl.episodes import Rolled, messages_of, stop_of, tokens_of
 from ludus.train.trl.seat import Standing
 
-LIMITS = Limits(max_turns=2, max_episode_tokens=4)
+LIMITS = EpisodeLimits(max_turns=2, max_episode_tokens=4)
 WORDS = {"role": "assistant", "content": "Well."}
 CALL = {"type": "function", "function": {"name": "go", "arguments": {"far": 1}}}
 CALLS = {"role": "assistant", "content": "", "tool_calls": [CALL, CALL]}
@@ -32,7 +32,7 @@ def rolled(completion: list[dict[str, Any]], standing: Standing, tokens: int = 3
     [
         ([WORDS], Standing(), 3, StopReason.NO_TOOL_CALL),
         ([WORDS], Standing(), 4, StopReason.MAX_TOKENS),
-        ([CALLS, RESULT, RESULT, WORDS], Standing(score=Score(done=True)), 4, StopReason.DONE),
+        ([CALLS, RESULT, RESULT, WORDS], Standing(score=RewardSum(done=True)), 4, StopReason.DONE),
         ([CALLS, RESULT, RESULT, WORDS], Standing(fault=FAULT), 3, StopReason.BROKEN),
         ([CALLS], Standing(), 3, StopReason.MAX_TOKENS),
         ([CALLS, RESULT, RESULT] * 2 + [CALLS], Standing(), 3, StopReason.MAX_TURNS),

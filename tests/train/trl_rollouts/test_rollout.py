@@ -17,10 +17,10 @@ from students import of_family
 from world import serving, wait_until
 
 from ludus.data.episode import Episode
-from ludus.errors import BadSetting, RunError
+from ludus.errors import ConfigError, RunError
 from ludus.policy.dialect import adopt, dialect_of
 from ludus.policy.load import Policy
-from ludus.rollout import Limits
+from ludus.rollout import EpisodeLimits
 from ludus.rollout.plan import task_seed
 from ludus.train.trl import rollout_func
 from train.trl_rollouts.scripts import QUICK
@@ -80,7 +80,7 @@ def test_what_is_handed_over_is_what_was_sampled_with_the_environments_tokens_ma
 
 def test_prompts_that_name_no_task_only_count_groups(tmp_path: Path, policy: Policy) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
-    function = rollout_func(COUNTER, limits=Limits(max_turns=1))
+    function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1))
     talk = [{"role": "user", "content": "Play."}]
 
     def seeds(step: int) -> list[int | None]:
@@ -102,7 +102,7 @@ def test_a_training_that_goes_on_counts_on(tmp_path: Path, policy: Policy) -> No
     seeds: list[list[int | None]] = []
 
     def watched() -> Any:
-        function = rollout_func(COUNTER, limits=Limits(max_turns=1))
+        function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1))
 
         def rolled(prompts: Any, trainer: Any) -> Any:
             made = function(prompts, trainer)
@@ -134,7 +134,7 @@ def test_what_the_config_says_of_generation_in_vain_is_refused(
     tmp_path: Path, policy: Policy, more: dict[str, Any], words: str
 ) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"], **more)
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         rollout_func(COUNTER)(["task 0"] * 2, trainer)
 
 
@@ -146,7 +146,7 @@ def test_the_trainers_template_arguments_are_those_of_the_prompts(
     policy = Policy("talker", tiny(tokenizer), tokenizer, dialect_of(tokenizer))
     off = {"enable_thinking": False}
     trainer = trainer_of(tmp_path, policy, print, ["task 0"], chat_template_kwargs=off)
-    function = rollout_func(COUNTER, limits=Limits(max_turns=1, max_tokens=2))
+    function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1, max_tokens=2))
     played = function(["task 0"] * 2, trainer)
     assert all(each.agent["chat_template_kwargs"] == off for each in played["episodes"])
     for prompt in played["prompt_ids"]:
@@ -157,14 +157,14 @@ def test_the_trainers_template_arguments_are_those_of_the_prompts(
 def test_no_limit_of_likely_tokens_is_none(tmp_path: Path, policy: Policy, top_k: int) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
     trainer.top_k = top_k
-    function = rollout_func(COUNTER, limits=Limits(max_turns=1))
+    function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1))
     assert len(function(["task 0"] * 2, trainer)["episodes"]) == 2
 
 
 def test_a_group_that_was_shown_different_tasks_is_refused(tmp_path: Path, policy: Policy) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
     with pytest.raises(RunError, match="different tasks for the same seed"):
-        rollout_func("train.trl_rollouts.worlds:Moody", limits=Limits(max_turns=1))(
+        rollout_func("train.trl_rollouts.worlds:Moody", limits=EpisodeLimits(max_turns=1))(
             ["x"] * 2, trainer
         )
 
@@ -172,7 +172,7 @@ def test_a_group_that_was_shown_different_tasks_is_refused(tmp_path: Path, polic
 def test_it_is_played_all_the_same_where_that_is_allowed(tmp_path: Path, policy: Policy) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
     moody = "train.trl_rollouts.worlds:Moody"
-    function = rollout_func(moody, limits=Limits(max_turns=1), allow_unseeded=True)
+    function = rollout_func(moody, limits=EpisodeLimits(max_turns=1), allow_unseeded=True)
     with pytest.warns(UserWarning, match="different tasks for the same seed"):
         assert len(function(["x"] * 2, trainer)["episodes"]) == 2
     function(["x"] * 2, trainer)
@@ -184,7 +184,7 @@ def test_sessions_are_kept_for_the_next_batch_and_given_back_at_the_end(
 ) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
     with serving(COUNTER) as served:
-        function = rollout_func(COUNTER, base_url=served.url, limits=Limits(max_turns=1))
+        function = rollout_func(COUNTER, base_url=served.url, limits=EpisodeLimits(max_turns=1))
         for _ in range(2):
             function(["task 1"] * 4, trainer)
             assert len(served.sessions) == 4

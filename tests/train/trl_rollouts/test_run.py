@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ludus.data.episode import Episode, StopReason
-from ludus.environment.mix import parse_mix
+from ludus.environment.mix import parse_mixture
 from ludus.errors import RunError
 from ludus.policy.load import Policy
 from ludus.rollout.plan import task_seed
@@ -40,7 +40,7 @@ def rolled(
     """One real step in which each member says its reply, and then gives up."""
     kept: list[Episode] = []
     rollouts = trl_parts(
-        parse_mix(spec), SETTINGS, rewards=rewards, world=World(), keep=kept.extend,
+        parse_mixture(spec), SETTINGS, rewards=rewards, world=World(), keep=kept.extend,
         agent={"model": "speaker"}, run_id="0badcafe",
     )  # fmt: skip
     settings = {**QUICK, "per_device_train_batch_size": 4, "max_completion_length": 600}
@@ -87,7 +87,7 @@ def test_every_episode_is_kept_with_its_messages_tokens_and_reward(
     assert first.agent == {"model": "speaker", "step": 1}
     assert logged["reward"] == pytest.approx(sum(each.reward or 0 for each in kept) / 4)
     assert (logged["format"], logged["done"]) == (0.5, 0.5), "two gave up in words"
-    assert Episode.from_line(first.as_line()) == first
+    assert Episode.from_line(first.to_line()) == first
 
 
 def test_own_reward_functions_count_by_their_weight_and_may_not_apply(

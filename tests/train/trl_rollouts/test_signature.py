@@ -9,7 +9,7 @@ import pytest
 from transformers.utils import get_json_schema
 
 from ludus.data.tools import ToolSpec
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.train.trl.signature import method_of
 
 TEXT = {"type": "string", "description": "Some words."}
@@ -124,5 +124,5 @@ def test_a_call_hands_on_whatever_the_model_wrote() -> None:
     ],
 )
 def test_what_no_method_can_be_is_refused(spec: ToolSpec, words: str) -> None:
-    with pytest.raises(BadSetting, match=words):
+    with pytest.raises(ConfigError, match=words):
         method_of(spec, print)

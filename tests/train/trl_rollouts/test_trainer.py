@@ -12,7 +12,7 @@ import requests
 from datasets import Dataset
 
 from ludus.client.event_loop import run_sync
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.generate import Generator
 from ludus.policy.load import Policy
 from ludus.train.trl import GRPOConfig, GRPOTrainer
@@ -92,9 +92,9 @@ def test_log_probabilities_may_come_with_those_of_other_tokens() -> None:
 
 def test_a_function_that_gives_too_little_is_told_what_is_wanted() -> None:
     few = {"prompt_ids": [[1], [2]], "completion_ids": [[3], [4]], "logprobs": None}
-    with pytest.raises(BadSetting, match="gave 2 completions for 2 prompts; give 4 for each"):
+    with pytest.raises(ConfigError, match="gave 2 completions for 2 prompts; give 4 for each"):
         per_completion(few, 8, 4)
-    with pytest.raises(BadSetting, match="'logprobs'"):
+    with pytest.raises(ConfigError, match="'logprobs'"):
         per_completion({"prompt_ids": [], "completion_ids": []}, 0, 2)
 
 
@@ -205,5 +205,5 @@ def test_what_cannot_be_served_is_refused_in_words(
 
 
 def test_a_port_that_is_taken_is_said(server: PolicyServer) -> None:
-    with pytest.raises(BadSetting, match="vllm_server_port"):
+    with pytest.raises(ConfigError, match="vllm_server_port"):
         PolicyServer(int(server.url.rpartition(":")[2]))

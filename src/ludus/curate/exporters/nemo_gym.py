@@ -13,8 +13,8 @@ from ludus.curate.importers import ours
 from ludus.curate.importers.chat import tools_of
 from ludus.curate.importers.nemo_gym import INDEX, is_free
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.messages import Message, prompt_of
-from ludus.data.tools import JsonObject, arguments_of
+from ludus.data.messages import Message, messages_before_reply
+from ludus.data.tools import JsonObject, parse_arguments
 
 # What Gym takes in a request; it refuses any other name.
 _SETTINGS = (
@@ -62,7 +62,7 @@ def input_row(episode: Episode) -> JsonObject:
 
 def _request(episode: Episode) -> JsonObject:
     said = {name: episode.agent[name] for name in _REQUEST if name in episode.agent}
-    prompt = prompt_of(episode.messages)
+    prompt = messages_before_reply(episode.messages)
     return {"input": list(items_of(prompt)), "tools": _tools(episode), **said}
 
 
@@ -73,7 +73,7 @@ def _chat(message: Message) -> JsonObject:
     """
     said: JsonObject = message.model_dump(mode="json")
     for call in said.get("tool_calls") or ():
-        call["function"]["arguments"] = arguments_of(call["function"]["arguments"]) or {}
+        call["function"]["arguments"] = parse_arguments(call["function"]["arguments"]) or {}
     return said
 
 
@@ -83,7 +83,10 @@ def _settings(agent: JsonObject) -> JsonObject:
 
 
 def _response(episode: Episode) -> JsonObject:
-    prompt, started = prompt_of(episode.messages), episode.timing and episode.timing.started_at
+    prompt, started = (
+        messages_before_reply(episode.messages),
+        episode.timing and episode.timing.started_at,
+    )
     return {
         "id": episode.episode_id,
         "created_at": started.timestamp() if started else 0.0,

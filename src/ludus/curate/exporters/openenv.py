@@ -15,10 +15,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from ludus.curate.importers import ours
-from ludus.data.columns import RECORDS
+from ludus.data.columns import OPENENV_RESULTS_FILE
 from ludus.data.episode import Episode
 from ludus.data.lines import episodes
-from ludus.data.tools import JsonObject, arguments_of
+from ludus.data.tools import JsonObject, parse_arguments
 from ludus.errors import RunError
 
 _KNOWN = ("episode_id", "done", "task", "rewards")
@@ -53,8 +53,8 @@ def write_records(run: Path) -> Path:
 
     They lack what only Ludus knows of an episode: `episodes.jsonl` has it.
     """
-    file = run / RECORDS
-    draft = file.with_name(f".{RECORDS}.draft")
+    file = run / OPENENV_RESULTS_FILE
+    draft = file.with_name(f".{OPENENV_RESULTS_FILE}.draft")
     try:
         with draft.open("wb") as out:
             for episode in episodes(run / "episodes.jsonl"):
@@ -86,5 +86,5 @@ def _trace(episode: Episode) -> Iterator[JsonObject]:
             ended = episode.done and at == last
             result = {"data": answer.text, "done": ended, "metadata": {}, "error": None}
             # OpenEnv has only objects here; what the model wrote is in the message.
-            arguments = arguments_of(call.function.arguments) or {}
+            arguments = parse_arguments(call.function.arguments) or {}
             yield {"tool_name": call.function.name, "arguments": arguments, "result": result}

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from ludus.curate.importers.reading import Unreadable
-from ludus.data.drafts import draft_in, strangers
-from ludus.data.episode import Episode, digest_of
+from ludus.data.drafts import atomic_dir, existing_files
+from ludus.data.episode import Episode, digest_64
 from ludus.data.journal import Journal
-from ludus.data.lines import episode_id
+from ludus.data.lines import format_episode_id
 from ludus.data.run import RunFolder
-from ludus.errors import BadSetting, RunError, did_you_mean
-from ludus.rollout.review import review
+from ludus.errors import ConfigError, RunError, did_you_mean
+from ludus.rollout.review import summarize_run
 
 FORMATS = {
     "openenv": "results.jsonl of `openenv collect`",
@@ -76,9 +76,9 @@ def bring_in(
     settings = {"environment": name, "format": name, "files": [str(file) for file in files]}
     with _draft(out) as draft:
         folder = RunFolder.create(draft, settings, kind="import")
-        with Journal.open(folder.episodes) as journal:
+        with Journal.open(folder.episodes_path) as journal:
             found = (item for file in files for item in format.read(file))
-            for episode in _named(_readable(found, draft, made), folder.about.digest):
+            for episode in _named(_readable(found, draft, made), folder.metadata.digest):
                 _append(journal, episode, out)
                 made.episodes += 1
                 made.scored += episode.reward is not None
@@ -87,7 +87,7 @@ def bring_in(
         if not made.episodes:
             first = f": {made.examples[0]}" if made.examples else "; they are empty"
             raise RunError(f"There is no episode in the files that were named{first}.")
-        folder.write_summary(review(folder))
+        folder.write_summary(summarize_run(folder))
     return made
 
 
@@ -95,7 +95,7 @@ def importer(name: str) -> Importer:
     if name not in FORMATS:
         known = ", ".join(FORMATS)
         hint = did_you_mean(name, FORMATS)
-        raise BadSetting(f"There is no format {name!r}: one of {known}. {hint}".rstrip())
+        raise ConfigError(f"There is no format {name!r}: one of {known}. {hint}".rstrip())
     return cast(Importer, import_module(f"ludus.curate.importers.{name.replace('-', '_')}"))
 
 
@@ -109,7 +109,7 @@ def _refuse_twice(files: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for file in files:
         if file.resolve() in seen:
-            raise BadSetting(f"{file} is named twice. Name each file once.")
+            raise ConfigError(f"{file} is named twice. Name each file once.")
         seen.add(file.resolve())
 
 
@@ -117,15 +117,15 @@ def _draft(out: Path) -> AbstractContextManager[Path]:
     """A folder that becomes the run. What is killed leaves none: its run.json comes last."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out} is a file, and a run needs a folder. Use another -o.")
-    if out.exists() and strangers(out, _DRAFT):
+    if out.exists() and existing_files(out, _DRAFT):
         raise RunError(f"{out} is there already, and not empty. Use another -o.")
-    return draft_in(out, _DRAFT, last="run.json", ours=_OURS)
+    return atomic_dir(out, _DRAFT, last="run.json", ours=_OURS)
 
 
 def _append(journal: Journal, episode: Episode, out: Path) -> None:
     """A journal can say that what it holds stands; of an import that breaks off nothing does."""
     try:
-        journal.append(episode.as_line())
+        journal.append(episode.to_line())
     except RunError as error:
         why = error.__cause__
         words = why.strerror if isinstance(why, OSError) else error
@@ -152,7 +152,7 @@ def _named(episodes: Iterator[Episode], run: str) -> Iterator[Episode]:
     seen: set[int] = set()
     for number, episode in enumerate(episodes):
         name = episode.episode_id
-        if not name or digest_of(name) in seen:
-            name = episode_id(run, number)
-        seen.add(digest_of(name))
+        if not name or digest_64(name) in seen:
+            name = format_episode_id(run, number)
+        seen.add(digest_64(name))
         yield episode.model_copy(update={"episode_id": name})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage, group_of
-from ludus.data.messages import Message, prompt_of
-from ludus.data.tools import JsonObject, arguments_of
+from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage, task_group_id
+from ludus.data.messages import Message, messages_before_reply
+from ludus.data.tools import JsonObject, parse_arguments
 
 
 def episode_of(
@@ -44,7 +44,7 @@ def episode_of(
         environment=environment,
         task=task or {},
         seed=seed,
-        group_id=group_id or group_of(environment, {"task": _identity(group, task, messages)}),
+        group_id=group_id or task_group_id(environment, {"task": _identity(group, task, messages)}),
         agent=agent or {},
         messages=messages,
         tools=tools,
@@ -52,7 +52,7 @@ def episode_of(
         done=done and not broken,
         turns=sum(message.role == "assistant" for message in messages),
         tool_calls=len(calls),
-        malformed_calls=sum(arguments_of(call.function.arguments) is None for call in calls),
+        malformed_calls=sum(parse_arguments(call.function.arguments) is None for call in calls),
         error=error,
         timing=timing,
     )
@@ -60,7 +60,7 @@ def episode_of(
 
 def asked_in(messages: tuple[Message, ...]) -> list[JsonObject]:
     """What the model was asked, as something to know a task by."""
-    return [message.model_dump(mode="json") for message in prompt_of(messages)]
+    return [message.model_dump(mode="json") for message in messages_before_reply(messages)]
 
 
 def _identity(group: Any, task: JsonObject | None, messages: tuple[Message, ...]) -> Any:

@@ -28,7 +28,7 @@ from ludus.curate.importers.nemo_gym_outcome import (
 from ludus.curate.importers.reading import Malformed, Unreadable, an_object, each_line
 from ludus.curate.importers.responses import chat_of, items_of, replies_of
 from ludus.data.episode import Episode
-from ludus.data.lines import numbered
+from ludus.data.lines import numbered_lines
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
@@ -87,7 +87,7 @@ def _inside(folder: Path) -> list[Path]:
 def _has_rollouts(file: Path) -> bool:
     if file.suffix != ".jsonl":
         return False
-    for _, line in islice(numbered(file), _PEEK):
+    for _, line in islice(numbered_lines(file), _PEEK):
         try:
             fields = from_json(line)
         except ValueError:
@@ -110,7 +110,7 @@ def _task_fields(path: Path) -> frozenset[str] | None:
     if inputs == path or not inputs.is_file():
         return None
     names: set[str] = set()
-    for _, line in numbered(inputs):
+    for _, line in numbered_lines(inputs):
         try:
             names.update(from_json(line))
         except (ValueError, TypeError):

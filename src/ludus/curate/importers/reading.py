@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Episode
-from ludus.data.lines import numbered
+from ludus.data.lines import numbered_lines
 from ludus.data.tools import JsonObject
 
 
@@ -28,11 +28,11 @@ class Unreadable:
     path: Path
     line: int | None
     """From 1; None where the whole file cannot be read."""
-    why: str
+    reason: str
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.line is not None else str(self.path)
-        return f"{where}: {self.why}"
+        return f"{where}: {self.reason}"
 
 
 class Malformed(ValueError):
@@ -46,7 +46,7 @@ def each_line(
 
     All of a line is read before any of it is passed on: half a line is not a result.
     """
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         try:
             yield from list(episodes_of(an_object(from_json(line))))
         except ValidationError as error:

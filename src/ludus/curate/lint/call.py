@@ -68,7 +68,7 @@ def json_in(words: str) -> Any:
 
 def _listed(call: JsonObject) -> Call:
     function = function_of(call)
-    return Call(function["name"], _object(function.get("arguments", {})), call.get("id"))
+    return Call(function["name"], _parse_object(function.get("arguments", {})), call.get("id"))
 
 
 def _in_tags(body: str) -> Call | None:
@@ -81,7 +81,7 @@ def _in_tags(body: str) -> Call | None:
     call = json_in(body)
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
-    return Call(call["name"], _object(call.get("arguments", {})))
+    return Call(call["name"], _parse_object(call.get("arguments", {})))
 
 
 def _untyped(name: str, entry: re.Pattern[str], entries: str) -> Call | None:
@@ -117,6 +117,6 @@ def _bare(words: str) -> Call | None:
     )
 
 
-def _object(value: Any) -> JsonObject | None:
+def _parse_object(value: Any) -> JsonObject | None:
     parsed = json_in(value) if isinstance(value, str) else {} if value is None else value
     return parsed if isinstance(parsed, dict) else None

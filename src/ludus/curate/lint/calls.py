@@ -14,7 +14,7 @@ from referencing import Registry
 
 from ludus.curate.lint.call import Call, calls_of, function_of, json_in, not_calls
 from ludus.curate.lint.rows import Side
-from ludus.data.tools import JsonObject, coerce
+from ludus.data.tools import JsonObject, coerce_arguments
 
 _WORDS = {"null": None, "True": True, "False": False, "None": None}
 """Values by their names; Qwen 3.5's template writes Python's, which are no JSON."""
@@ -144,7 +144,7 @@ def _coerced(arguments: JsonObject, validator: Validator) -> JsonObject:
     schema = validator.schema
     properties = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
     plain = {name: kind for name, kind in properties.items() if isinstance(kind, Mapping)}
-    return coerce(arguments, {"properties": plain})
+    return coerce_arguments(arguments, {"properties": plain})
 
 
 def _value(words: str) -> Any:

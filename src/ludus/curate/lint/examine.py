@@ -17,7 +17,7 @@ from ludus.curate.lint.plain import Duplicates, plain_findings
 from ludus.curate.lint.report import Report, Shown
 from ludus.curate.lint.rows import Malformed, Place, lines_of, row_of
 from ludus.curate.lint.student import Student, look
-from ludus.data.lines import numbered
+from ludus.data.lines import numbered_lines
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
@@ -73,7 +73,7 @@ def examine(
 
 def counted(files: Sequence[Path]) -> dict[Path, int]:
     """Each file and how many rows it holds."""
-    rows = {path: sum(1 for _ in numbered(path)) for path in files}
+    rows = {path: sum(1 for _ in numbered_lines(path)) for path in files}
     for path, number in rows.items():
         if not number:
             raise RunError(f"{path} is empty: there is nothing to look at.")

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from ludus.curate.lint import calls, talk
 from ludus.curate.lint.finding import Finding, Level
 from ludus.curate.lint.rows import Place, Row, Side
-from ludus.data.episode import digest_of
+from ludus.data.episode import digest_64
 from ludus.data.tools import JsonObject
 
 _TEXT = ("messages", "prompt", "completion", "chosen", "rejected", "tools")
@@ -57,7 +57,7 @@ class Duplicates:
     def findings(self, columns: JsonObject, place: Place) -> Iterator[Finding]:
         """Only what is trained is compared: two episodes may say the same word for word."""
         text = {name: columns[name] for name in _TEXT if name in columns}
-        first = self._seen.setdefault(digest_of(to_json(text).decode()), place)
+        first = self._seen.setdefault(digest_64(to_json(text).decode()), place)
         if first is place:
             return
         if first.path == place.path:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from ludus.data.lines import numbered
+from ludus.data.lines import numbered_lines
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
@@ -82,7 +82,7 @@ def files_of(data: Path) -> list[Path]:
 
 def lines_of(path: Path) -> Iterator[tuple[Place, JsonObject]]:
     """Every line that is not empty, as a JSON object."""
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         place = Place(path, number)
         try:
             value = from_json(line)

@@ -40,7 +40,7 @@ class Echo(ToolEnvironment):
         chance = random.Random(seed)
         self.phrase = " ".join(chance.choice(_WORDS) for _ in range(4))
         self.limit = limit
-        self.said = False
+        self.has_spoken = False
         return EchoObservation(echoed_message=f"Say something, for example: {self.phrase}")
 
     @tool(default=True)
@@ -50,7 +50,7 @@ class Echo(ToolEnvironment):
         Args:
             message: What to say.
         """
-        self._hear(message)
+        self._award_length(message)
         return EchoObservation(echoed_message=message, message_length=len(message))
 
     @tool
@@ -60,15 +60,15 @@ class Echo(ToolEnvironment):
         Args:
             message: What to say.
         """
-        self._hear(message)
+        self._award_length(message)
         return {"message": message, "length": len(message)}
 
-    def _hear(self, message: str) -> None:
-        self.said = True
+    def _award_length(self, message: str) -> None:
+        self.has_spoken = True
         self.award(0.1 * min(len(message), self.limit))
 
     def oracle(self) -> ToolCall | None:
-        if self.said:
+        if self.has_spoken:
             return None
         loud = (f"{self.phrase} " * 100)[: self.limit]
         return ToolCall(name="echo_message", arguments={"message": loud})

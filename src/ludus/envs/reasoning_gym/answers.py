@@ -13,9 +13,9 @@ import ast
 import math
 import re
 
-LITERALS = frozenset(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"))
+LITERAL_DATASETS = frozenset(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"))
 """Data sets whose scorer evaluates the answer as a Python list."""
-FORMULAS = frozenset(
+FORMULA_DATASETS = frozenset(
     (
         "countdown",
         "intermediate_integration",
@@ -25,26 +25,26 @@ FORMULAS = frozenset(
     )
 )
 """Data sets whose scorer evaluates it through sympy."""
-MOVES = frozenset(("rubiks_cube", "rush_hour"))
+MOVE_DATASETS = frozenset(("rubiks_cube", "rush_hour"))
 """Data sets whose scorer repeats a move as often as the answer says."""
-UNREADABLE = ")"
+UNPARSABLE_FORMULA = ")"
 """What is scored in place of a formula that is none: no scorer can read it."""
 
-MAX_LENGTH = 100_000
-MAX_FORMULA_LENGTH = 10_000
+MAX_ANSWER_CHARS = 100_000
+MAX_FORMULA_CHARS = 10_000
 """Characters."""
 MAX_BITS = 10_000
 """Of a number in a formula: three thousand digits."""
 MAX_REPEATS = 10_000
 """How often one move may be repeated."""
 
-_ANYWHERE = (ast.Expression, ast.Name, ast.UnaryOp, ast.expr_context, ast.operator, ast.unaryop)
+_SAFE_NODES = (ast.Expression, ast.Name, ast.UnaryOp, ast.expr_context, ast.operator, ast.unaryop)
 _ELEMENTARY = (
     "Abs abs acos acosh acot asin asinh atan atanh cos cosh cot coth csc erf exp ln log sec sin "
     "sinh sqrt tan tanh"
 )
 _FUNCTIONS = frozenset(_ELEMENTARY.split())
-_GROWING = frozenset(("cosh", "coth", "exp", "sinh"))
+_EXPONENTIAL_FUNCTIONS = frozenset(("cosh", "coth", "exp", "sinh"))
 _MANTISSA = re.compile(r"[+-]?[\d_,.]+")
 _LONG_EXPONENT = re.compile(r"[+-]?[\d_]{5,}")
 _COUNT = re.compile(r"\d+")
@@ -54,28 +54,30 @@ class AnswerRefused(Exception):
     """An answer that no scorer is given; the message is for the model."""
 
 
-def scorable(answer: str, source: str) -> str:
+def check_answer(answer: str, source: str) -> str:
     """What the scorer of data set `source` is given for this answer, or `AnswerRefused`."""
-    if len(answer) > MAX_LENGTH:
-        raise AnswerRefused(f"it has {len(answer):,} characters, and {MAX_LENGTH:,} are allowed")
+    if len(answer) > MAX_ANSWER_CHARS:
+        raise AnswerRefused(
+            f"it has {len(answer):,} characters, and {MAX_ANSWER_CHARS:,} are allowed"
+        )
     if _is_huge_number(answer):
         raise AnswerRefused("it is a number with more digits than any answer has")
-    if source in MOVES and any(int(n[:6]) > MAX_REPEATS for n in _COUNT.findall(answer)):
+    if source in MOVE_DATASETS and any(int(n[:6]) > MAX_REPEATS for n in _COUNT.findall(answer)):
         raise AnswerRefused(f"it repeats a move more than {MAX_REPEATS:,} times")
-    if source not in LITERALS | FORMULAS:
+    if source not in LITERAL_DATASETS | FORMULA_DATASETS:
         return answer
-    formula = source in FORMULAS
-    if formula and len(answer) > MAX_FORMULA_LENGTH:
-        raise AnswerRefused(f"a formula may have {MAX_FORMULA_LENGTH:,} characters")
+    formula = source in FORMULA_DATASETS
+    if formula and len(answer) > MAX_FORMULA_CHARS:
+        raise AnswerRefused(f"a formula may have {MAX_FORMULA_CHARS:,} characters")
     try:
         # What `eval` itself would see, down to the blanks that it strips.
         tree = ast.parse(answer.lstrip(" \t"), mode="eval")
     except SyntaxError:
         # `eval` will refuse it as well; sympy, however, reads more than Python does.
-        return UNREADABLE if formula else answer
+        return UNPARSABLE_FORMULA if formula else answer
     except (MemoryError, RecursionError, ValueError):
         raise AnswerRefused("it is nested too deeply") from None
-    _check_parts(tree, formula=formula)
+    _check_nodes(tree, formula=formula)
     if formula:
         _check_size(tree)
     return answer
@@ -87,15 +89,15 @@ def _is_huge_number(answer: str) -> bool:
     return bool(_LONG_EXPONENT.fullmatch(exponent) and _MANTISSA.fullmatch(mantissa))
 
 
-def _check_parts(tree: ast.AST, *, formula: bool) -> None:
+def _check_nodes(tree: ast.AST, *, formula: bool) -> None:
     allowed = "numbers, names, operators and elementary functions" if formula else "a list"
     for node in ast.walk(tree):
-        if not _passive(node, formula=formula):
+        if not _is_safe_node(node, formula=formula):
             raise AnswerRefused(f"it is a program; only {allowed} can be evaluated")
 
 
-def _passive(node: ast.AST, *, formula: bool) -> bool:
-    if isinstance(node, _ANYWHERE):
+def _is_safe_node(node: ast.AST, *, formula: bool) -> bool:
+    if isinstance(node, _SAFE_NODES):
         return True
     if not formula:
         return isinstance(node, ast.Constant | ast.List | ast.Tuple)
@@ -134,7 +136,7 @@ def _bits(node: ast.AST) -> float:
             bits = _bits(left) + _bits(right) + 1
         case ast.Call(func=ast.Name(id=name), args=arguments):
             bits = 64 + sum(_bits(each) for each in arguments)
-            if name in _GROWING and not any(map(_has_name, arguments)):
+            if name in _EXPONENTIAL_FUNCTIONS and not any(map(_has_name, arguments)):
                 bits += 2 * sum(_magnitude(each) for each in arguments)
         case _:
             bits = 4.0

@@ -9,18 +9,18 @@ Move = tuple[str, str]
 """The agent, named after its cell, and what it does."""
 
 
-def plan(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+def plan_moves(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """One dictionary a step; in a step every agent does one thing at most.
 
     `grid` lists for each cell, such as `0.5_1.5`, the boxes and targets in it. A box goes to a
     target by the shortest way, and as early as the agents on its way are free.
     """
     steps: list[dict[str, str]] = []
-    boxes, targets = _cells_of("box_", grid), _cells_of("target_", grid)
+    boxes, targets = _cells_by_color("box_", grid), _cells_by_color("target_", grid)
     for colour, starts in boxes.items():
         for start, target in zip(starts, targets[colour], strict=True):
             time = 0
-            for agent, deed in _errand(colour, start, target):
+            for agent, deed in _box_moves(colour, start, target):
                 while time < len(steps) and agent in steps[time]:
                     time += 1
                 if time == len(steps):
@@ -30,7 +30,7 @@ def plan(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     return steps
 
 
-def _cells_of(prefix: str, grid: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
+def _cells_by_color(prefix: str, grid: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
     found: dict[str, list[Cell]] = {}
     for name, things in grid.items():
         row, column = map(float, name.split("_"))
@@ -40,7 +40,7 @@ def _cells_of(prefix: str, grid: Mapping[str, Sequence[str]]) -> dict[str, list[
     return found
 
 
-def _errand(colour: str, start: Cell, target: Cell) -> Iterator[Move]:
+def _box_moves(colour: str, start: Cell, target: Cell) -> Iterator[Move]:
     row, column = start
     while (row, column) != target:
         there = row, column

@@ -26,11 +26,11 @@ from typing import Any
 
 from pydantic_core import to_json
 
-MOST_CHILDREN = min(8, os.cpu_count() or 1)
-PATIENCE = 0.5
+MAX_WORKERS = min(8, os.cpu_count() or 1)
+SPAWN_DELAY_S = 0.5
 """Seconds that a request waits for a busy child before another one is started."""
 
-_SETTINGS = {
+_WORKER_ENV = {
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",
     "OMP_NUM_THREADS": "1",
@@ -40,29 +40,29 @@ _SETTINGS = {
 Reply = dict[str, Any]
 
 
-def request_to(do: str, *, limit: float, **arguments: Any) -> bytes:
+def encode_request(method: str, *, limit: float, **arguments: Any) -> bytes:
     """A request, as a child reads it: what to do, and how many seconds of work it may take."""
-    return to_json({"do": do, "limit": limit, "with": arguments})
+    return to_json({"do": method, "limit": limit, "with": arguments})
 
 
-class ChildLost(RuntimeError):
+class WorkerLost(RuntimeError):
     """The child ended before it replied."""
 
 
-class TookTooLong(ChildLost):
+class WorkerTimeout(WorkerLost):
     """The child ended because it went over the time limit of the request."""
 
 
-class Crashed(ChildLost):
+class WorkerCrashed(WorkerLost):
     """The child ended in native code: the request is tried on another, and may crash that too."""
 
 
-_CRASHES = frozenset((signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)) | {
+_CRASH_SIGNALS = frozenset((signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)) | {
     getattr(signal, "SIGBUS", signal.SIGSEGV)
 }
 
 
-class Child:
+class WorkerProcess:
     """One child process; it answers one request at a time, and ends with this process."""
 
     def __init__(self) -> None:
@@ -72,12 +72,12 @@ class Child:
             [sys.executable, "-P", "-W", "ignore", "-m", "ludus.envs.reasoning_gym.generate"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **_SETTINGS, "PYTHONPATH": path},
+            env={**os.environ, **_WORKER_ENV, "PYTHONPATH": path},
             # Some questions are about programs, which are run and may write files.
             cwd=tempfile.gettempdir(),
         )
 
-        self.ended = False
+        self.killed = False
         """Whether it was ended from here; its pipes are closed then."""
 
     @property
@@ -85,13 +85,13 @@ class Child:
         return self._process.poll() is None
 
     @property
-    def requests(self) -> int:
+    def request_fd(self) -> int:
         """Where requests are written to, as a file descriptor."""
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
     @property
-    def replies(self) -> int:
+    def reply_fd(self) -> int:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
@@ -105,21 +105,21 @@ class Child:
             pipes.stdin.flush()
             reply = pipes.stdout.readline()
         if not reply.endswith(b"\n"):
-            raise self.lost()
+            raise self.exit_error()
         return dict(json.loads(reply))
 
-    def lost(self) -> ChildLost:
+    def exit_error(self) -> WorkerLost:
         """Why there will be no reply."""
         status = self._process.wait()
-        kind = ChildLost
+        kind = WorkerLost
         if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
-            kind = TookTooLong
-        elif -status in _CRASHES:
-            kind = Crashed
+            kind = WorkerTimeout
+        elif -status in _CRASH_SIGNALS:
+            kind = WorkerCrashed
         return kind(f"The process of the reasoning_gym library ended with status {status}.")
 
-    def end(self) -> None:
-        self.ended = True
+    def kill(self) -> None:
+        self.killed = True
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -128,17 +128,17 @@ class Child:
                     pipe.close()
 
 
-class Children:
+class WorkerPool:
     """As many children as there are requests that would else have to wait, within a limit."""
 
     def __init__(self) -> None:
-        self._idle: queue.LifoQueue[Child] = queue.LifoQueue()
-        self._all: set[Child] = set()
-        self._lent: set[Child] = set()
+        self._idle: queue.LifoQueue[WorkerProcess] = queue.LifoQueue()
+        self._all: set[WorkerProcess] = set()
+        self._lent: set[WorkerProcess] = set()
         self._lock = threading.Lock()
 
-    def ask(self, request: bytes, *, newborn: bool = False) -> Reply:
-        child = self._born() if newborn else self._take()
+    def ask(self, request: bytes, *, new_worker: bool = False) -> Reply:
+        child = self._spawn() if new_worker else self._acquire()
         try:
             reply = child.ask(request)
         except BaseException:
@@ -148,41 +148,41 @@ class Children:
         self.give_back(child)
         return reply
 
-    def lend(self, *, newborn: bool = False) -> Child:
+    def lend(self, *, new_worker: bool = False) -> WorkerProcess:
         """An idle child, or a new one, to somebody who keeps it: an event loop."""
-        child = (None if newborn else self._spare()) or self._born()
+        child = (None if new_worker else self._idle_worker()) or self._spawn()
         with self._lock:
             self._lent.add(child)
         return child
 
-    def give_back(self, child: Child) -> None:
+    def give_back(self, child: WorkerProcess) -> None:
         with self._lock:
             self._lent.discard(child)
         self._idle.put(child)
 
-    def drop(self, child: Child) -> None:
-        child.end()
+    def drop(self, child: WorkerProcess) -> None:
+        child.kill()
         with self._lock:
             self._all.discard(child)
             self._lent.discard(child)
 
-    def end(self) -> None:
+    def close(self) -> None:
         for child in tuple(self._all):
             self.drop(child)
 
-    def _take(self) -> Child:
+    def _acquire(self) -> WorkerProcess:
         while True:
             try:
-                child = self._idle.get(timeout=PATIENCE if self._all - self._lent else 0)
+                child = self._idle.get(timeout=SPAWN_DELAY_S if self._all - self._lent else 0)
             except queue.Empty:
-                if len(self._all) - len(self._lent) < MOST_CHILDREN:
-                    return self._born()
+                if len(self._all) - len(self._lent) < MAX_WORKERS:
+                    return self._spawn()
                 continue
             if child.alive:
                 return child
             self.drop(child)
 
-    def _spare(self) -> Child | None:
+    def _idle_worker(self) -> WorkerProcess | None:
         while True:
             try:
                 child = self._idle.get_nowait()
@@ -192,40 +192,40 @@ class Children:
                 return child
             self.drop(child)
 
-    def _born(self) -> Child:
-        child = Child()
+    def _spawn(self) -> WorkerProcess:
+        child = WorkerProcess()
         with self._lock:
             self._all.add(child)
         return child
 
 
-_children = Children()
-_of_the_parent: list[Children] = []
+_pool = WorkerPool()
+_inherited_pools: list[WorkerPool] = []
 
 
-def children() -> Children:
+def process_pool() -> WorkerPool:
     """Those of this process."""
-    return _children
+    return _pool
 
 
 def ask(request: bytes) -> Reply:
     """A request to some child, and its reply."""
     try:
-        return _children.ask(request)
-    except TookTooLong:
+        return _pool.ask(request)
+    except WorkerTimeout:
         raise
-    except ChildLost:
+    except WorkerLost:
         # Something outside ended it, and may have ended the idle ones as well.
-        return _children.ask(request, newborn=True)
+        return _pool.ask(request, new_worker=True)
 
 
-def _start_afresh() -> None:
+def _reset_after_fork() -> None:
     """In a forked process: the pipes are still the parent's, and stay open unused."""
-    global _children
-    _of_the_parent.append(_children)
-    _children = Children()
+    global _pool
+    _inherited_pools.append(_pool)
+    _pool = WorkerPool()
 
 
-atexit.register(lambda: _children.end())
+atexit.register(lambda: _pool.close())
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_afresh)
+    os.register_at_fork(after_in_child=_reset_after_fork)

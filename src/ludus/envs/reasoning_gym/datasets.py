@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ludus.envs.reasoning_gym.repairs import hopeless, repair
+from ludus.envs.reasoning_gym.repairs import is_unscorable, fix_entry
 
-RESEEDED = frozenset(
+RESEEDABLE = frozenset(
     (
         "arc_agi",
         "base_conversion",
@@ -41,15 +41,15 @@ their seed when a question is made: one object serves all seeds."""
 ACRE_SIZE = 10
 """`acre` makes all of its questions when it is built; ten are the fewest in its proportions."""
 
-MOST_TURNS = 20
-STRIDE = 100_000_000
+MAX_REDRAWS = 20
+REDRAW_SEED_STRIDE = 100_000_000
 """A question without a right answer is drawn again, from a seed so much further, so many times."""
 
-MIX = ("chain_sum", "letter_counting", "spell_backward")
+DEFAULT_COMPOSITE = ("chain_sum", "letter_counting", "spell_backward")
 """What `composite` is made of where nothing else is said."""
 
 
-class Refused(Exception):
+class ConfigRefused(Exception):
     """The library does not take this config; has the names of the fields that it knows."""
 
     def __init__(self, error: Exception, fields: Iterable[str]) -> None:
@@ -57,37 +57,37 @@ class Refused(Exception):
         self.fields = sorted(fields)
 
 
-def entry_of(
+def build_entry(
     name: str, config: dict[str, Any], *, seed: int, size: int, index: int
 ) -> dict[str, Any]:
     """The library's record of one question, put right, and one that has a right answer."""
     if name == "acre":
         seed, index = seed + index, 0
-    for drawn in range(seed, seed + MOST_TURNS * STRIDE, STRIDE):
-        dataset = dataset_of(name, config, seed=drawn, size=size)
-        settle(drawn + index)
+    for drawn in range(seed, seed + MAX_REDRAWS * REDRAW_SEED_STRIDE, REDRAW_SEED_STRIDE):
+        dataset = build_dataset(name, config, seed=drawn, size=size)
+        seed_global_rngs(drawn + index)
         try:
             entry: dict[str, Any] = dataset[index]
-            repair(entry)
-            if not hopeless(entry, dataset):
+            fix_entry(entry)
+            if not is_unscorable(entry, dataset):
                 break
         except Exception as error:
-            raise Refused(error, fields_of(name)) from error
+            raise ConfigRefused(error, config_fields(name)) from error
     return entry
 
 
-def dataset_of(name: str, config: dict[str, Any], *, seed: int, size: int) -> Any:
+def build_dataset(name: str, config: dict[str, Any], *, seed: int, size: int) -> Any:
     """The data set; an error in its config is `Refused`."""
-    shared = name in RESEEDED
+    shared = name in RESEEDABLE
     size = ACRE_SIZE if name == "acre" else size
-    settle(seed)
-    dataset = _built(name, json.dumps(config), None if shared else seed, size)
+    seed_global_rngs(seed)
+    dataset = _create_dataset(name, json.dumps(config), None if shared else seed, size)
     if shared:
         dataset.seed = dataset.config.seed = seed
     return dataset
 
 
-def fields_of(name: str) -> dict[str, Any]:
+def config_fields(name: str) -> dict[str, Any]:
     """The fields of a data set's config, with their defaults."""
     from reasoning_gym.factory import DATASETS
 
@@ -101,7 +101,7 @@ def fields_of(name: str) -> dict[str, Any]:
     }
 
 
-def settle(seed: int) -> None:
+def seed_global_rngs(seed: int) -> None:
     """Fix the global random numbers, from which some generators draw."""
     import numpy
 
@@ -110,36 +110,38 @@ def settle(seed: int) -> None:
 
 
 @lru_cache(maxsize=32)
-def _built(name: str, config: str, seed: int | None, size: int) -> Any:
+def _create_dataset(name: str, config: str, seed: int | None, size: int) -> Any:
     from reasoning_gym.factory import create_dataset
 
     try:
-        arguments = {**_typed(name, json.loads(config)), "seed": seed, "size": size}
+        arguments = {**_restore_types(name, json.loads(config)), "seed": seed, "size": size}
         return create_dataset(name, **arguments)
     except Exception as error:
-        raise Refused(error, fields_of(name)) from error
+        raise ConfigRefused(error, config_fields(name)) from error
 
 
-def _typed(name: str, config: dict[str, Any]) -> dict[str, Any]:
+def _restore_types(name: str, config: dict[str, Any]) -> dict[str, Any]:
     """The config with the types that JSON does not have: the defaults tell which ones are meant."""
     if name == "composite":
-        return {**config, "datasets": _specs(config.get("datasets") or MIX)}
-    defaults = fields_of(name)
-    return {field: _like(defaults.get(field), value) for field, value in config.items()}
+        return {**config, "datasets": _dataset_specs(config.get("datasets") or DEFAULT_COMPOSITE)}
+    defaults = config_fields(name)
+    return {field: _cast_like(defaults.get(field), value) for field, value in config.items()}
 
 
-def _specs(parts: Iterable[Any]) -> list[Any]:
+def _dataset_specs(parts: Iterable[Any]) -> list[Any]:
     """The parts of a mix; a bare name is a part too."""
     from reasoning_gym.composite import DatasetSpec
 
     specs = []
     for part in parts:
         spec = {"weight": 1.0, "config": {}, **({"name": part} if isinstance(part, str) else part)}
-        specs.append(DatasetSpec(**{**spec, "config": _typed(spec["name"], spec["config"])}))
+        specs.append(
+            DatasetSpec(**{**spec, "config": _restore_types(spec["name"], spec["config"])})
+        )
     return specs
 
 
-def _like(default: Any, value: Any) -> Any:
+def _cast_like(default: Any, value: Any) -> Any:
     if isinstance(default, datetime.date | datetime.time) and isinstance(value, str):
         return type(default).fromisoformat(value)
     if isinstance(default, tuple) and isinstance(value, list):

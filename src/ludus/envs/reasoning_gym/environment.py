@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ludus.environment.base import Environment
-from ludus.envs.reasoning_gym.library import DataSet, Question, Score, names
+from ludus.envs.reasoning_gym.library import Dataset, Question, AnswerScore, dataset_names
 from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
-from ludus.envs.reasoning_gym.solutions import solution
+from ludus.envs.reasoning_gym.solutions import perfect_answer
 from ludus.protocol.types import State
 
 DEFAULT_NAME = "chain_sum"
@@ -47,13 +47,13 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
 
     def __init__(self, variant: str | None = None) -> None:
         self._name = variant or DEFAULT_NAME
-        self._dataset: DataSet | None = None
+        self._dataset: Dataset | None = None
         self._index = 0
         self._question: Question | None = None
 
     @classmethod
     def variants(cls) -> Sequence[str]:
-        return names()
+        return dataset_names()
 
     @classmethod
     def variant_task(cls, variant: str) -> dict[str, Any]:
@@ -67,34 +67,34 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         seed: int | None = None,
         size: int | None = None,
     ) -> ReasoningGymObservation:
-        dataset, index = self._chosen(dataset_name, dataset_config, seed, size)
-        return self._asked(dataset, index, dataset.question(index))
+        dataset, index = self._select_question(dataset_name, dataset_config, seed, size)
+        return self._open_question(dataset, index, dataset.question(index))
 
     async def reset_async(self, **task: Any) -> ReasoningGymObservation:
         """The same from an event loop, which goes on while the library thinks."""
-        dataset, index = self._chosen(**task)
-        return self._asked(dataset, index, await dataset.question_later(index))
+        dataset, index = self._select_question(**task)
+        return self._open_question(dataset, index, await dataset.question_async(index))
 
     def step(self, action: ReasoningGymAction) -> ReasoningGymObservation:
-        dataset, asked = self._answering()
-        return _scored(asked, dataset.score(asked, action.answer))
+        dataset, asked = self._take_question()
+        return _build_score_observation(asked, dataset.score(asked, action.answer))
 
     async def step_async(self, action: ReasoningGymAction) -> ReasoningGymObservation:
-        dataset, asked = self._answering()
-        return _scored(asked, await dataset.score_later(asked, action.answer))
+        dataset, asked = self._take_question()
+        return _build_score_observation(asked, await dataset.score_async(asked, action.answer))
 
-    def _chosen(
+    def _select_question(
         self,
         dataset_name: str | None = None,
         dataset_config: dict[str, Any] | None = None,
         seed: int | None = None,
         size: int | None = None,
-    ) -> tuple[DataSet, int]:
+    ) -> tuple[Dataset, int]:
         """A data set made anew, or the next question of the present one."""
         given = (dataset_name, dataset_config, seed, size)
         if self._dataset is not None and all(argument is None for argument in given):
             return self._dataset, (self._index + 1) % self._dataset.size
-        made = DataSet.of(
+        made = Dataset.create(
             dataset_name or self._name,
             dataset_config or {},
             seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
@@ -102,11 +102,13 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         )
         return made, 0
 
-    def _asked(self, dataset: DataSet, index: int, question: Question) -> ReasoningGymObservation:
+    def _open_question(
+        self, dataset: Dataset, index: int, question: Question
+    ) -> ReasoningGymObservation:
         self._dataset, self._index, self._question = dataset, index, question
         return ReasoningGymObservation(question=question.text, dataset_metadata=question.metadata)
 
-    def _answering(self) -> tuple[DataSet, Question]:
+    def _take_question(self) -> tuple[Dataset, Question]:
         if self._dataset is None or self._question is None:
             raise RuntimeError("No question is open: call reset first.")
         asked, self._question = self._question, None
@@ -128,10 +130,12 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
     def oracle(self) -> ReasoningGymAction | None:
         if self._question is None:
             return None
-        return ReasoningGymAction(answer=solution(self._question.answer, self._question.metadata))
+        return ReasoningGymAction(
+            answer=perfect_answer(self._question.answer, self._question.metadata)
+        )
 
 
-def _scored(asked: Question, score: Score) -> ReasoningGymObservation:
+def _build_score_observation(asked: Question, score: AnswerScore) -> ReasoningGymObservation:
     return ReasoningGymObservation(
         score=score.value,
         correct_answer=asked.answer,

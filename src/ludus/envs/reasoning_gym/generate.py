@@ -16,19 +16,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from ludus.envs.reasoning_gym.answers import AnswerRefused, scorable
-from ludus.envs.reasoning_gym.datasets import Refused, dataset_of, entry_of
+from ludus.envs.reasoning_gym.answers import AnswerRefused, check_answer
+from ludus.envs.reasoning_gym.datasets import ConfigRefused, build_dataset, build_entry
 from ludus.envs.reasoning_gym.limits import (
-    ANSWER_MEMORY,
+    ANSWER_MEMORY_BYTES,
     MIB,
-    QUESTION_MEMORY,
+    QUESTION_MEMORY_BYTES,
     forbid_core_dumps,
     limit_memory,
     limit_time,
 )
-from ludus.envs.reasoning_gym.repairs import prepare
+from ludus.envs.reasoning_gym.repairs import apply_patches
 
-OVERSIZED = f"needs more than {ANSWER_MEMORY // MIB} MiB to evaluate"
+OVERSIZED_NOTE = f"needs more than {ANSWER_MEMORY_BYTES // MIB} MiB to evaluate"
 
 
 def names() -> list[str]:
@@ -40,12 +40,12 @@ def names() -> list[str]:
 
 def question(name: str, config: dict[str, Any], seed: int, size: int, index: int) -> dict[str, Any]:
     """A question as plain JSON, and the library's own record of it, sealed, for `score`."""
-    entry = entry_of(name, config, seed=seed, size=size, index=index)
+    entry = build_entry(name, config, seed=seed, size=size, index=index)
     answer = entry["answer"]
     return {
         "question": str(entry["question"]),
         "answer": None if answer is None else str(answer),
-        "metadata": plain(entry["metadata"]),
+        "metadata": to_plain_json(entry["metadata"]),
         "entry": base64.b64encode(pickle.dumps(entry)).decode(),
     }
 
@@ -61,40 +61,40 @@ def score(
 ) -> dict[str, Any]:
     """What the answer is worth, and why it is worth nothing if it was not evaluated to its end."""
     asked = pickle.loads(base64.b64decode(entry))
-    dataset = dataset_of(name, config, seed=seed, size=size)
+    dataset = build_dataset(name, config, seed=seed, size=size)
     # From here on it is the answer that costs, and no longer the data set.
     limit_time(answer_limit)
-    limit_memory(ANSWER_MEMORY)
+    limit_memory(ANSWER_MEMORY_BYTES)
     try:
-        given = scorable(answer, asked["metadata"].get("source_dataset", name))
+        given = check_answer(answer, asked["metadata"].get("source_dataset", name))
         worth = float(dataset.score_answer(given, asked))
     except AnswerRefused as reason:
         return {"score": 0.0, "note": f"The answer was not evaluated: {reason}."}
     except MemoryError:
-        return {"score": 0.0, "note": f"The answer {OVERSIZED}."}
+        return {"score": 0.0, "note": f"The answer {OVERSIZED_NOTE}."}
     except Exception:
         return {"score": 0.0, "note": None}
     return {"score": worth if math.isfinite(worth) else 0.0, "note": None}
 
 
-def plain(value: Any) -> Any:
+def to_plain_json(value: Any) -> Any:
     """The value as JSON has it."""
     if isinstance(value, str | int | None):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_plain_json(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((plain(item) for item in value), key=repr)
+        return sorted((to_plain_json(item) for item in value), key=repr)
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return to_plain_json(value.tolist())
     return str(value)
 
 
-_DEEDS: Mapping[str, Callable[..., Any]] = {"names": names, "question": question, "score": score}
+_METHODS: Mapping[str, Callable[..., Any]] = {"names": names, "question": question, "score": score}
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
@@ -102,10 +102,10 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     for line in requests:
         request = json.loads(line)
         limit_time(request["limit"])
-        limit_memory(QUESTION_MEMORY)
+        limit_memory(QUESTION_MEMORY_BYTES)
         try:
-            reply = {"value": _DEEDS[request["do"]](**request["with"])}
-        except Refused as refusal:
+            reply = {"value": _METHODS[request["do"]](**request["with"])}
+        except ConfigRefused as refusal:
             reply = {"refused": str(refusal), "fields": refusal.fields}
         limit_time(0)
         replies.write(json.dumps(reply).encode() + b"\n")
@@ -121,7 +121,7 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    prepare()
+    apply_patches()
     # The parent may be gone before it has read what it asked for.
     with suppress(BrokenPipeError):
         serve(requests, replies)

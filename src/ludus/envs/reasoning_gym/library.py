@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ludus.envs.reasoning_gym.children import Crashed, Reply, TookTooLong, ask, request_to
-from ludus.envs.reasoning_gym.crew import ask_later
+from ludus.envs.reasoning_gym.children import (
+    WorkerCrashed,
+    Reply,
+    WorkerTimeout,
+    ask,
+    encode_request,
+)
+from ludus.envs.reasoning_gym.crew import ask_async
 from ludus.errors import did_you_mean
 
-QUESTION_LIMIT = 120.0
-SCORE_LIMIT = 2.0
+QUESTION_TIMEOUT_S = 120.0
+SCORE_TIMEOUT_S = 2.0
 """Seconds of work for a question, and for an answer. Right answers take milliseconds."""
 
 
@@ -29,7 +35,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class AnswerScore:
     """What an answer is worth."""
 
     value: float
@@ -38,7 +44,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class DataSet:
+class Dataset:
     """Questions by index. Make one with `DataSet.of`, which checks the name and the size."""
 
     name: str
@@ -47,9 +53,9 @@ class DataSet:
     size: int
 
     @classmethod
-    def of(cls, name: str, config: Mapping[str, Any], *, seed: int, size: int) -> DataSet:
-        if name not in names():
-            hint = did_you_mean(name, names(), "See `ludus envs reasoning_gym`.")
+    def create(cls, name: str, config: Mapping[str, Any], *, seed: int, size: int) -> Dataset:
+        if name not in dataset_names():
+            hint = did_you_mean(name, dataset_names(), "See `ludus envs reasoning_gym`.")
             raise ValueError(f"reasoning_gym has no data set {name!r}. {hint}")
         if size < 1:
             raise ValueError(f"A data set holds at least one question, and not {size}.")
@@ -58,55 +64,57 @@ class DataSet:
         return cls(name, dict(config), seed, size)
 
     def question(self, index: int) -> Question:
-        with self._patiently():
-            return self._read(ask(self._wanted(index)))
+        with self._explain_timeout():
+            return self._parse_question(ask(self._question_request(index)))
 
-    async def question_later(self, index: int) -> Question:
-        with self._patiently():
-            return self._read(await ask_later(self._wanted(index)))
+    async def question_async(self, index: int) -> Question:
+        with self._explain_timeout():
+            return self._parse_question(await ask_async(self._question_request(index)))
 
-    def score(self, question: Question, answer: str) -> Score:
+    def score(self, question: Question, answer: str) -> AnswerScore:
         """What the answer is worth: nothing, if its evaluation goes over the limits."""
         try:
-            return _read_score(ask(self._given(question, answer)))
-        except (TookTooLong, Crashed) as error:
-            return _over_the_limits(error)
+            return _parse_score(ask(self._score_request(question, answer)))
+        except (WorkerTimeout, WorkerCrashed) as error:
+            return _score_over_limits(error)
 
-    async def score_later(self, question: Question, answer: str) -> Score:
+    async def score_async(self, question: Question, answer: str) -> AnswerScore:
         try:
-            return _read_score(await ask_later(self._given(question, answer)))
-        except (TookTooLong, Crashed) as error:
-            return _over_the_limits(error)
+            return _parse_score(await ask_async(self._score_request(question, answer)))
+        except (WorkerTimeout, WorkerCrashed) as error:
+            return _score_over_limits(error)
 
-    def _wanted(self, index: int) -> bytes:
-        return request_to("question", limit=QUESTION_LIMIT, **self._identity(), index=index)
+    def _question_request(self, index: int) -> bytes:
+        return encode_request("question", limit=QUESTION_TIMEOUT_S, **self._identity(), index=index)
 
-    def _given(self, question: Question, answer: str) -> bytes:
+    def _score_request(self, question: Question, answer: str) -> bytes:
         # Models can write half a character, which no pipe can carry.
         whole = answer.encode("utf-8", "replace").decode()
         sent = {**self._identity(), "entry": question.entry, "answer": whole}
-        return request_to("score", limit=QUESTION_LIMIT, answer_limit=SCORE_LIMIT, **sent)
+        return encode_request(
+            "score", limit=QUESTION_TIMEOUT_S, answer_limit=SCORE_TIMEOUT_S, **sent
+        )
 
-    def _read(self, reply: Reply) -> Question:
+    def _parse_question(self, reply: Reply) -> Question:
         if "refused" in reply:
-            raise ValueError(self._refusal(reply["refused"], reply["fields"]))
+            raise ValueError(self._config_error(reply["refused"], reply["fields"]))
         made = reply["value"]
         return Question(made["question"], made["answer"], made["metadata"], made["entry"])
 
     @contextmanager
-    def _patiently(self) -> Iterator[None]:
+    def _explain_timeout(self) -> Iterator[None]:
         try:
             yield
-        except TookTooLong:
+        except WorkerTimeout:
             raise ValueError(
-                f"{self.name} made no question in {QUESTION_LIMIT:g} s. "
+                f"{self.name} made no question in {QUESTION_TIMEOUT_S:g} s. "
                 "Ask for easier ones with dataset_config."
             ) from None
 
     def _identity(self) -> dict[str, Any]:
         return {"name": self.name, "config": self.config, "seed": self.seed, "size": self.size}
 
-    def _refusal(self, why: str, fields: list[str]) -> str:
+    def _config_error(self, why: str, fields: list[str]) -> str:
         known = f"Its fields: {', '.join(fields) or 'none'}."
         for field in self.config:
             if field not in fields:
@@ -115,19 +123,19 @@ class DataSet:
         return f"{self.name} does not take this dataset_config: {why.rstrip('.')}. {known}"
 
 
-def _read_score(reply: Reply) -> Score:
+def _parse_score(reply: Reply) -> AnswerScore:
     if "refused" in reply:
         raise ValueError(reply["refused"])
-    return Score(float(reply["value"]["score"]), reply["value"]["note"])
+    return AnswerScore(float(reply["value"]["score"]), reply["value"]["note"])
 
 
-def _over_the_limits(error: TookTooLong | Crashed) -> Score:
-    if isinstance(error, TookTooLong):
-        return Score(0.0, f"The answer takes more than {SCORE_LIMIT:g} s to evaluate.")
-    return Score(0.0, "Evaluating the answer crashes the library.")
+def _score_over_limits(error: WorkerTimeout | WorkerCrashed) -> AnswerScore:
+    if isinstance(error, WorkerTimeout):
+        return AnswerScore(0.0, f"The answer takes more than {SCORE_TIMEOUT_S:g} s to evaluate.")
+    return AnswerScore(0.0, "Evaluating the answer crashes the library.")
 
 
 @cache
-def names() -> tuple[str, ...]:
+def dataset_names() -> tuple[str, ...]:
     """Every data set that the library has, sorted."""
-    return tuple(ask(request_to("names", limit=QUESTION_LIMIT))["value"])
+    return tuple(ask(encode_request("names", limit=QUESTION_TIMEOUT_S))["value"])

@@ -16,13 +16,13 @@ except ImportError:  # pragma: no cover - Windows has neither limits nor timers.
     resource = None  # type: ignore[assignment]
 
 MIB = 1 << 20
-QUESTION_MEMORY = 2048 * MIB
-ANSWER_MEMORY = 256 * MIB
+QUESTION_MEMORY_BYTES = 2048 * MIB
+ANSWER_MEMORY_BYTES = 256 * MIB
 """Bytes beyond what the process has when the work begins."""
-WAITING = 10
+WALL_TIME_FACTOR = 10
 """How much longer than it may work a request may take in all."""
 
-_PAGE = resource.getpagesize() if resource is not None else 4096
+_PAGE_BYTES = resource.getpagesize() if resource is not None else 4096
 
 
 def limit_time(seconds: float) -> None:
@@ -33,7 +33,7 @@ def limit_time(seconds: float) -> None:
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        signal.setitimer(signal.ITIMER_REAL, WAITING * seconds)
+        signal.setitimer(signal.ITIMER_REAL, WALL_TIME_FACTOR * seconds)
 
 
 def limit_memory(extra: int) -> None:
@@ -54,7 +54,7 @@ def limit_memory(extra: int) -> None:
 def _memory_in_use() -> int | None:
     """Bytes that the process may write to, as RLIMIT_DATA counts them."""
     file = _usage_file()
-    return None if file is None else int(os.pread(file, 256, 0).split()[5]) * _PAGE
+    return None if file is None else int(os.pread(file, 256, 0).split()[5]) * _PAGE_BYTES
 
 
 @cache

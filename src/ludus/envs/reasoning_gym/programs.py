@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-_REACHES_OUT = re.compile(
+_NONDETERMINISTIC = re.compile(
     r"\b(?:now|today|input|id|open|exit|Thread|Pool|Process|getcontext|setcontext|seterr)\("
     r"|\b(?:seed|Random|default_rng|RandomState)\(\)"
     r"|\b(?:time|os|signal|socket|subprocess|tempfile)\.\w"
@@ -25,15 +25,15 @@ _FAILS = (
     "bca7f4c3 d6dac7bb 9aa383af"
 )
 """Programs that raise under NumPy 2, or return what JSON cannot hold."""
-_STRAYS = frozenset(int(checksum, 16) for checksum in f"{_VARIES} {_FAILS}".split())
+_EXCLUDED = frozenset(int(checksum, 16) for checksum in f"{_VARIES} {_FAILS}".split())
 
 
-def repeatable(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def select_deterministic(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows whose program gives the same answer wherever it runs."""
     return [
         row
         for row in rows
-        if not _REACHES_OUT.search(row["code_sample"])
-        and not _REACHES_OUT.search(row["input_generator"])
-        and zlib.crc32(row["code_sample"].encode()) not in _STRAYS
+        if not _NONDETERMINISTIC.search(row["code_sample"])
+        and not _NONDETERMINISTIC.search(row["input_generator"])
+        and zlib.crc32(row["code_sample"].encode()) not in _EXCLUDED
     ]

@@ -14,7 +14,7 @@ from ludus.envs.reasoning_gym import boxnet, rush_hour
 Metadata = Mapping[str, Any]
 
 
-def solution(answer: str | None, metadata: Metadata) -> str:
+def perfect_answer(answer: str | None, metadata: Metadata) -> str:
     """The answer to submit; `answer` is the data set's own, where it has one."""
     solve = _SOLVERS.get(metadata["source_dataset"])
     if answer is not None and solve is None:
@@ -25,7 +25,7 @@ def solution(answer: str | None, metadata: Metadata) -> str:
 
 
 def _boxnet(metadata: Metadata) -> str:
-    return json.dumps(boxnet.plan(metadata["initial_state"]))
+    return json.dumps(boxnet.plan_moves(metadata["initial_state"]))
 
 
 def _graph_color(metadata: Metadata) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ludus.data.tools import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
-from ludus.envs.wordle.feedback import GREEN, YELLOW, mark
+from ludus.envs.wordle.feedback import GREEN, YELLOW, mark_guess
 from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses
 from ludus.envs.wordle.solver import next_guess
 
@@ -56,7 +56,7 @@ class Wordle(ToolEnvironment):
     ) -> str:
         if max_turns < 1:
             raise ValueError(f"max_turns is at least 1, and not {max_turns}.")
-        self.candidates = _common(length) if words is None else _given(words)
+        self.candidates = _common_words(length) if words is None else _check_words(words)
         self.secret = random.Random(seed).choice(self.candidates)
         self.length = len(self.secret)
         self.turns_left = max_turns
@@ -72,16 +72,16 @@ class Wordle(ToolEnvironment):
         """
         word = word.strip().strip("[]").strip().lower()
         self.turns_left -= 1
-        objection = self._objection(word)
+        objection = self._rejection_reason(word)
         if objection:
-            return self._answer(f"{objection} This still counts as a guess.")
-        marks = self.marked[word] = mark(word, self.secret)
+            return self._reply(f"{objection} This still counts as a guess.")
+        marks = self.marked[word] = mark_guess(word, self.secret)
         picture = f"{' '.join(word.upper())}\n{' '.join(marks)}"
         if word == self.secret:
             return self.finish(
                 1.0, f"{picture}\nYou found the word.", solved=1.0, greens=1.0, yellows=0.0
             )
-        return self._answer(picture)
+        return self._reply(picture)
 
     def oracle(self) -> ToolCall:
         """Play by the marks alone; only the last guess is the secret itself."""
@@ -90,7 +90,7 @@ class Wordle(ToolEnvironment):
             word = next_guess(self.marked, self.candidates, answers(self.length))
         return ToolCall(name="guess", arguments={"word": word})
 
-    def _objection(self, word: str) -> str | None:
+    def _rejection_reason(self, word: str) -> str | None:
         """Why this cannot be a guess, in a sentence for the model."""
         if not _is_letters(word):
             return "A guess is one word, with letters from a to z only."
@@ -102,22 +102,22 @@ class Wordle(ToolEnvironment):
             return f"You have guessed {word.upper()} before."
         return None
 
-    def _answer(self, text: str) -> str:
+    def _reply(self, text: str) -> str:
         if self.turns_left > 0:
             return f"{text}\nGuesses left: {self.turns_left}"
-        reward, greens, yellows = _best(self.marked.values(), self.length)
+        reward, greens, yellows = _best_credit(self.marked.values(), self.length)
         over = f"{text}\nNo guesses are left. The word was {self.secret.upper()}."
         return self.finish(reward, over, solved=0.0, greens=greens, yellows=yellows)
 
 
-def _best(marks: Iterable[str], length: int) -> tuple[float, float, float]:
+def _best_credit(marks: Iterable[str], length: int) -> tuple[float, float, float]:
     """The partial credit of the best guess, and the fractions of its greens and yellows."""
     fractions = ((each.count(GREEN) / length, each.count(YELLOW) / length) for each in marks)
     credits = ((0.4 * greens + 0.1 * yellows, greens, yellows) for greens, yellows in fractions)
     return max(credits, default=(0.0, 0.0, 0.0))
 
 
-def _common(length: int) -> tuple[str, ...]:
+def _common_words(length: int) -> tuple[str, ...]:
     if length not in LENGTHS:
         raise ValueError(
             f"length lies between {LENGTHS[0]} and {LENGTHS[-1]}, and is not {length}; "
@@ -126,7 +126,7 @@ def _common(length: int) -> tuple[str, ...]:
     return answers(length)
 
 
-def _given(words: list[str]) -> tuple[str, ...]:
+def _check_words(words: list[str]) -> tuple[str, ...]:
     """The author's words, in an order that does not depend on how they were listed."""
     if not words:
         raise ValueError("words is empty: give at least one, or leave it out.")

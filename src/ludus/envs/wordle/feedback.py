@@ -5,7 +5,7 @@ from __future__ import annotations
 GREEN, YELLOW, MISS = "G", "Y", "X"
 
 
-def mark(guess: str, secret: str) -> str:
+def mark_guess(guess: str, secret: str) -> str:
     """Mark every letter of the guess, for example `mark("speed", "abide") == "XXYXY"`.
 
     A letter is marked as often as the secret has it: first where it is in place, then from the

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ludus.errors import BadSetting, TemplateUnmarked
+from ludus.errors import ConfigError, TemplateUnmarked
 from ludus.policy.complaint import why
 from ludus.policy.eyes.sight import Eyes
 from ludus.policy.quiet import quiet, require
@@ -83,7 +83,7 @@ def _made(source: Source, tokenizer: PreTrainedTokenizerBase, config: Any) -> Ey
 
     token = tokenizer.convert_tokens_to_ids(_PLACEHOLDER)
     if token != config.image_token_id:
-        raise BadSetting(
+        raise ConfigError(
             f"The tokenizer of {source.name} does not have {_PLACEHOLDER} where the model looks "
             "for it. Name a folder whose tokenizer and config belong together."
         )
@@ -92,7 +92,7 @@ def _made(source: Source, tokenizer: PreTrainedTokenizerBase, config: Any) -> Ey
             processor = AutoImageProcessor.from_pretrained(source.path, **_where(source))
     except Exception as error:
         words = why(source.name, "image processor", error, unreached=source.unreached)
-        raise BadSetting(words) from None
+        raise ConfigError(words) from None
     never = {config.video_token_id} - {None}
     return Eyes(processor, mark=_MARK, token=config.image_token_id, never=frozenset(never))
 
@@ -108,7 +108,7 @@ def _prove(
     result = {"role": "tool", "content": words, "tool_call_id": "a"}
     told = turns.answers(tokenizer, dialect, [result], None, ended=True)
     if not asked.count(eyes.token) == told.count(eyes.token) == 1:
-        raise BadSetting(
+        raise ConfigError(
             f"The chat template of {source.name} leaves pictures out. Give it one that writes "
             "messages as they are."
         )

@@ -35,7 +35,7 @@ class FastEngine:
 
     def __init__(self, machine: Machine, weights: Weights, blueprint: Blueprint) -> None:
         self.context: int | None = blueprint.context
-        self.tally: Tally = machine.tally
+        self.stats: Tally = machine.stats
         self._machine = machine
         self._weights = weights
 

@@ -58,7 +58,7 @@ class Machine:
         self.max_batch = min(max_batch, SIZES[-1])
         self.cache = cache
         self.slots = Slots()
-        self.tally = Tally()
+        self.stats = Tally()
         self._network = network
         self._device = network.weights.device
         self._graphs = Graphs() if self._device.type == "cuda" else Eager()
@@ -137,8 +137,8 @@ class Machine:
         parts = [_part(ids, lease) for lease, ids in placed]
         self._read(np.concatenate(parts, axis=1))
         # The last token of each is read by the first step.
-        self.tally.read += sum(part.shape[1] + 1 for part in parts)
-        self.tally.reused += sum(lease.known for lease, _ in placed)
+        self.stats.read += sum(part.shape[1] + 1 for part in parts)
+        self.stats.reused += sum(lease.known for lease, _ in placed)
 
     def _read(self, tokens: Any) -> None:
         for start in range(0, tokens.shape[1], READ_SIZES[-1]):

@@ -170,7 +170,7 @@ class Session:
             self._rows, look.counts, look.ids, look.logprobs, strict=True
         ):
             row.take(ids[:count], logprobs[:count])
-        self._machine.tally.sampled += sum(look.counts)
+        self._machine.stats.sampled += sum(look.counts)
         staying = []
         for row in self._rows:
             if row.ended or not self._wanted(row.at):

@@ -93,7 +93,7 @@ def breakdown(machine: Machine, blueprint: Blueprint) -> str | None:
         line = Line(ids[-1], len(ids) - 1, lease.slot, 1, 2 * MANY, 1.0, 1.0, 0, ())
         first, again = _drawn(machine, line), _drawn(machine, line)
         machine.drop()
-    machine.tally = Tally()
+    machine.stats = Tally()
     if len(first) < 2 * MANY or not all(map(math.isfinite, first)):
         return "what it draws is no token"
     same = [math.isclose(*pair, abs_tol=SINGLE) for pair in zip(first, again, strict=False)]

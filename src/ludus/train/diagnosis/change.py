@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ludus.data.bootstrap import FEWEST, tail
+from ludus.data.bootstrap import MIN_SAMPLES, tail_fraction
 from ludus.train.diagnosis.course import Course, Line, column, figure, mean, step_of
 from ludus.train.diagnosis.played import Group, Played
 
@@ -174,12 +174,12 @@ def difference(before: Sequence[_Sum], after: Sequence[_Sum], *, seed: int = 0) 
     others: drawn again they would give the same difference every time, which is no certainty.
     """
     fewest = min(len(before), len(after))
-    if fewest < FEWEST or not (_differ(before) or _differ(after)):
+    if fewest < MIN_SAMPLES or not (_differ(before) or _differ(after)):
         return None
     chance = random.Random(seed)
     rounds = max(_LEAST, min(_MOST, _DRAWS // (len(before) + len(after))))
     drawn = sorted(_redrawn(after, chance) - _redrawn(before, chance) for _ in range(rounds))
-    found, cut = _mean(after) - _mean(before), round(tail(fewest) * rounds)
+    found, cut = _mean(after) - _mean(before), round(tail_fraction(fewest) * rounds)
     return Interval(min(found, drawn[cut]), max(found, drawn[rounds - 1 - cut]))
 
 

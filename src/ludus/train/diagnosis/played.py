@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Fault, StopReason
-from ludus.data.lines import numbered
+from ludus.data.lines import numbered_lines
 from ludus.train.grpo.groups import is_equal
 
 _MESSAGES, _PARTS, _TOKENS = b',"messages":[', b',"rewards":{', b',"tokens":'
@@ -173,7 +173,7 @@ def read_played(file: Path, *, summed: bool = False, limits: TokenLimits = _UNLI
     if not file.exists():
         return Played()
     found, unreadable = list[Attempt](), 0
-    for _, line in numbered(file):
+    for _, line in numbered_lines(file):
         attempt = attempt_of(line, summed=summed)
         if attempt is None:
             unreadable += 1

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.device import choose_device
 from ludus.train.configs import config_of, shared, values_in_force
 from ludus.train.grpo.settings import GrpoSettings
@@ -66,90 +66,90 @@ def grpo_config(settings: GrpoSettings, out: Path) -> Any:
     config = config_of(trl.GRPOConfig, values, overrides)
     _refuse_parted(settings, config)
     if config.num_iterations < 1:
-        raise BadSetting(
+        raise ConfigError(
             f"--set num_iterations={config.num_iterations}: nothing would be learned from any "
             "episode. Use 1 or more."
         )
     return config
 
 
-def refused_fields(settings: GrpoSettings) -> dict[str, str]:
+def refused_fields(config: GrpoSettings) -> dict[str, str]:
     """Besides what no run lets one set: what would do nothing in this one."""
     import trl
 
     idle: dict[str, str] = {}
-    if settings.rollouts == "fast":
-        heeded = SAMPLED if settings.vllm else ()
+    if config.rollouts == "fast":
+        heeded = SAMPLED if config.vllm else ()
         why = "Ludus generates by itself; with --rollouts trl it is heeded"
         idle |= dict.fromkeys((name for name in GENERATED if name not in heeded), why)
-    if settings.vllm is None:
+    if config.vllm is None:
         served = (field.name for field in fields(trl.GRPOConfig) if field.name.startswith("vllm_"))
         idle |= dict.fromkeys(served, "it is for --vllm")
     return {**idle, **REFUSED}
 
 
-def _refuse_parted(settings: GrpoSettings, config: Any) -> None:
+def _refuse_parted(config: GrpoSettings, config: Any) -> None:
     """A vLLM that is spread over processes answers only when all of them ask at the same time."""
-    by_ludus = settings.rollouts == "fast" or settings.eval_every is not None
-    if settings.vllm and by_ludus and config.vllm_tensor_parallel_size > 1:
-        raise BadSetting(
+    by_ludus = config.rollouts == "fast" or config.eval_every is not None
+    if config.vllm and by_ludus and config.vllm_tensor_parallel_size > 1:
+        raise ConfigError(
             f"--set vllm_tensor_parallel_size={config.vllm_tensor_parallel_size}: the processes "
             "play each at its own pace, and a vLLM that is spread over them needs all of them to "
             "ask at once. Leave it at 1, or use --rollouts trl without --eval-every."
         )
 
 
-def _steps(settings: GrpoSettings) -> dict[str, Any]:
+def _steps(config: GrpoSettings) -> dict[str, Any]:
     """The episodes of a step, shared out among processes and batches."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if settings.vllm == "server" and processes > 1:
-        raise BadSetting("--vllm server serves one process. Use --vllm colocate with several.")
-    mine, left = divmod(settings.episodes, processes)
+    if config.vllm == "server" and processes > 1:
+        raise ConfigError("--vllm server serves one process. Use --vllm colocate with several.")
+    mine, left = divmod(config.episodes, processes)
     if left:
-        raise BadSetting(
-            f"{settings.groups} groups of {settings.group_size} cannot be shared out evenly among "
+        raise ConfigError(
+            f"{config.groups} groups of {config.group_size} cannot be shared out evenly among "
             f"{processes} processes. Use other --groups."
         )
-    batch = settings.batch_size or _divisor(mine, _at_once(settings, mine))
+    batch = config.batch_size or _divisor(mine, _at_once(config, mine))
     batches, left = divmod(mine, batch)
     if left:
-        raise BadSetting(
+        raise ConfigError(
             f"--batch-size {batch} does not divide the {mine} episodes of a step in each process. "
             f"Use one that does, such as {_divisor(mine, batch)}."
         )
     return {
-        "max_steps": settings.steps,
+        "max_steps": config.steps,
         "per_device_train_batch_size": batch,
         "gradient_accumulation_steps": batches,
         "steps_per_generation": batches,
-        "num_generations": settings.group_size,
+        "num_generations": config.group_size,
         "shuffle_dataset": False,
         "lr_scheduler_type": "linear",
-        "warmup_steps": min(WARM_UP, settings.steps // 10),
+        "warmup_steps": min(WARM_UP, config.steps // 10),
         "logging_steps": 1,
         "eval_strategy": "no",
     }
 
 
-def _at_once(settings: GrpoSettings, episodes: int) -> int:
+def _at_once(config: GrpoSettings, episodes: int) -> int:
     """Rows whose layers fit into the memory: a GPU says when they do not, and a CPU does not."""
-    return ON_A_CPU if choose_device(settings.device) == "cpu" else episodes
+    return ON_A_CPU if choose_device(config.device) == "cpu" else episodes
 
 
 def _divisor(number: int, at_most: int) -> int:
     return next(size for size in range(min(at_most, number), 0, -1) if number % size == 0)
 
 
-def _played(settings: GrpoSettings) -> dict[str, Any]:
+def _played(config: GrpoSettings) -> dict[str, Any]:
     return {
-        "max_completion_length": settings.max_episode_tokens,
-        "max_tool_calling_iterations": settings.max_turns,
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "top_k": settings.top_k or 0,
-        "beta": settings.beta or 0.0,
-        "use_vllm": settings.vllm is not None,
-        "vllm_mode": settings.vllm or "colocate",
+        "max_completion_length": config.max_episode_tokens,
+        "max_tool_calling_iterations": config.max_turns,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": config.top_k or 0,
+        "beta": config.beta or 0.0,
+        "use_vllm": config.vllm is not None,
+        "vllm_mode": config.vllm or "colocate",
         # What is scored beside a group's own members is nobody's baseline.
         "log_completions": False,
     }

@@ -35,7 +35,7 @@ class Episodes:
     def keep(self, played: Sequence[Episode]) -> None:
         assert self._journal is not None
         for episode in played:
-            self._journal.append(episode.as_line())
+            self._journal.append(episode.to_line())
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ludus.data.episode import Episode, digest_of
+from ludus.data.episode import Episode, digest_64
 from ludus.errors import RunError
 
 SAME = 1e-8
@@ -38,7 +38,7 @@ def opening_of(episode: Episode) -> int | None:
         shown.append(message.model_dump_json(exclude_none=True))
     if all(message.role == "system" for message in episode.messages):
         return None
-    return digest_of("\n".join(shown))
+    return digest_64("\n".join(shown))
 
 
 @dataclass(slots=True)

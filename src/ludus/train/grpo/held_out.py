@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ludus.data.episode import Episode, digest_of
-from ludus.rollout.progress import Progress
+from ludus.data.episode import Episode, digest_64
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.figures import format_share
 from ludus.train.grpo.stage import Stage
 from ludus.train.world import World
@@ -37,7 +37,7 @@ class HeldOut:
                 played = self._played(trainer.state.global_step)
         finally:
             model.train(training)
-        self.stage.phase(Progress("Training"))
+        self.stage.phase(PhaseProgress("Training"))
         everybodys = self.world.everywhere(played)
         scored = [episode for episode in everybodys if episode.reward is not None]
         found: dict[str, float] = {"eval_episodes": len(scored)}
@@ -49,7 +49,7 @@ class HeldOut:
 
     def _played(self, step: int) -> list[Episode]:
         # Another seed, so other tasks: seeds of tasks are scattered.
-        seed = digest_of(f"held-out/{self.seed}") % _SEEDS
+        seed = digest_64(f"held-out/{self.seed}") % _SEEDS
         plan = self.stage.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
         mine = range(self.world.rank, self.episodes, self.world.size)
         when = f"after step {step:,}" if step else "before training"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ludus.data.settings import digest
+from ludus.data.settings import config_digest
 from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mix
-from ludus.errors import BadSetting
+from ludus.environment.mix import Mixture
+from ludus.errors import ConfigError
 from ludus.policy.dialect import dialect_of
 from ludus.policy.eyes.families import eyes_of
 from ludus.train.folder import EPISODES
@@ -31,8 +31,8 @@ from ludus.train.world import World
 class GrpoJob(Job):
     """A training by trial."""
 
-    settings: GrpoSettings
-    environments: Mix
+    config: GrpoSettings
+    environments: Mixture
     rewards: Rewards
     base_url: str | None
     token: str | None
@@ -54,8 +54,8 @@ class GrpoJob(Job):
     def run_id(self) -> str:
         """The same for the same run, so that its episodes have the same names when it goes on, or
         is extended."""
-        settings = decisive(self.settings.as_json(), free=FREE_IN_GRPO | {"steps"})
-        return digest({**settings, "model": self.source.name, "environment": self.subject})
+        settings = decisive(self.config.as_json(), free=FREE_IN_GRPO | {"steps"})
+        return config_digest({**settings, "model": self.source.name, "environment": self.subject})
 
     def example(self) -> Example | None:
         return task_of_episodes(self.out / EPISODES)
@@ -67,7 +67,7 @@ class GrpoJob(Job):
 
 
 def job_of(
-    environments: Mix, model: str, out: Path, settings: GrpoSettings, *,
+    environments: Mixture, model: str, out: Path, settings: GrpoSettings, *,
     base_url: str | None, token: str | None, command: str | None, watch: Watch,
 ) -> GrpoJob:  # fmt: skip
     rewards = rewards_of(settings.rewards)
@@ -87,7 +87,7 @@ def job_of(
     if settings.rollouts == "fast" or settings.eval_every:
         _refuse_shards(config)
     return GrpoJob(
-        method="grpo", out=out, settings=settings, config=config, world=World.here(),
+        method="grpo", out=out, config=settings, config=config, world=World.here(),
         watch=watch, command=command, environments=environments, rewards=rewards, eyes=eyes,
         base_url=base_url, token=token, **made_with,
     )  # fmt: skip
@@ -97,7 +97,7 @@ def _refuse_blind_spots(config: Any) -> None:
     """TRL scores the same episodes a second time for these, and would do so without pictures."""
     for name, usual in (("beta", 0.0), ("num_iterations", 1)):
         if getattr(config, name) != usual:
-            raise BadSetting(
+            raise ConfigError(
                 f"{name} {getattr(config, name):g} is not for a model that sees pictures. Leave it "
                 f"at {usual:g}."
             )
@@ -108,7 +108,7 @@ def _refuse_shards(config: Any) -> None:
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     sharded = any(os.environ.get(name, "false") == "true" for name in launched)
     if sharded or config.fsdp or config.deepspeed:
-        raise BadSetting(
+        raise ConfigError(
             "A model that is spread over several processes cannot play in one of them. Use "
             "--rollouts trl without --eval-every, or processes that each have the whole model."
         )

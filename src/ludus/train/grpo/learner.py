@@ -25,13 +25,13 @@ class Learner(PolicyAgent):
     """The step that the next episodes are played for, from 1."""
 
     def __init__(
-        self, policy: Policy, settings: GrpoSettings, *, engine: Engine | None = None, **more: Any
+        self, policy: Policy, config: GrpoSettings, *, engine: Engine | None = None, **more: Any
     ) -> None:
         self._own = engine
-        extra: JsonObject = {"seed": settings.seed, "top_p": settings.top_p}
-        if settings.top_k is not None:
-            extra["top_k"] = settings.top_k
-        super().__init__(policy, temperature=settings.temperature, extra=extra, **more)
+        extra: JsonObject = {"seed": config.seed, "top_p": config.top_p}
+        if config.top_k is not None:
+            extra["top_k"] = config.top_k
+        super().__init__(policy, temperature=config.temperature, extra=extra, **more)
 
     def describe(self) -> JsonObject:
         return {**super().describe(), "step": self.step}
@@ -46,7 +46,7 @@ class Learner(PolicyAgent):
     @property
     def tally(self) -> Tally:
         """What it has decoded so far."""
-        return replace(self._ready.generator.tally) if self._ready is not None else Tally()
+        return replace(self._ready.generator.stats) if self._ready is not None else Tally()
 
     async def renewed(self) -> None:
         """Its weights have changed: what was made of the old ones is forgotten."""

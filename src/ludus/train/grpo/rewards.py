@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.environment.faults import is_fault
-from ludus.errors import BadSetting, RunError
+from ludus.environment.faults import is_author_error
+from ludus.errors import ConfigError, RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Reward:
         try:
             made = await self._called(episode)
         except BaseException as error:
-            if not is_fault(error):
+            if not is_author_error(error):
                 raise
             words = " ".join(str(error).split())[:300]
             raise RunError(
@@ -78,7 +78,7 @@ class Rewards:
         named = dict.fromkeys(environments, 1.0)
         for reward in self.own:
             if reward.name in named:
-                raise BadSetting(
+                raise ConfigError(
                     f"The reward function {reward.name} has the name of an environment that is "
                     "played, and their rewards could not be told apart. Give it another name."
                 )
@@ -147,7 +147,7 @@ def rewards_of(texts: Sequence[str]) -> Rewards:
     paths = [reward.name for reward in found]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
-        raise BadSetting(f"--reward {twice} is given twice. Give it once, with its weight.")
+        raise ConfigError(f"--reward {twice} is given twice. Give it once, with its weight.")
     names = [_short(path) for path in paths]
     return Rewards(
         tuple(
@@ -166,13 +166,13 @@ def _reward(text: str) -> Reward:
     path, equals, number = text.partition("=")
     module, colon, name = path.strip().partition(":")
     if not (module and colon and name):
-        raise BadSetting(f"--reward {text} names no function. Write module:function.")
+        raise ConfigError(f"--reward {text} names no function. Write module:function.")
     try:
         weight = float(number) if equals else 1.0
     except ValueError:
         weight = math.nan
     if not math.isfinite(weight):
-        raise BadSetting(f"--reward {text}: {number!r} is no weight. Write a number.")
+        raise ConfigError(f"--reward {text}: {number!r} is no weight. Write a number.")
     return Reward(f"{module}:{name}", weight, _function(text, module, name))
 
 
@@ -183,10 +183,10 @@ def _function(text: str, module: str, name: str) -> Callable[[Episode], Any]:
     try:
         function = getattr(importlib.import_module(module), name)
     except ImportError as error:
-        raise BadSetting(f"--reward {text}: {module} cannot be imported: {error}.") from error
+        raise ConfigError(f"--reward {text}: {module} cannot be imported: {error}.") from error
     except AttributeError as error:
-        raise BadSetting(f"--reward {text}: {module} has no function {name}.") from error
+        raise ConfigError(f"--reward {text}: {module} has no function {name}.") from error
     if not callable(function):
-        raise BadSetting(f"--reward {text}: {name} is no function.")
+        raise ConfigError(f"--reward {text}: {name} is no function.")
     checked: Callable[[Episode], Any] = function
     return checked

@@ -13,9 +13,9 @@ from typing import Any
 
 from ludus.data.episode import Episode, Fault
 from ludus.errors import RunError
-from ludus.rollout.breaker import HOPELESS, LASTING
+from ludus.rollout.breaker import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.figures import asked_for, decoded, figures_of
 from ludus.train.grpo.groups import SeedCheck, in_groups, is_equal, opening_of
 from ludus.train.grpo.learner import Learner
@@ -36,7 +36,7 @@ class Rollouts:
 
     stage: Stage
     plan: Plan
-    settings: GrpoSettings
+    config: GrpoSettings
     rewards: Rewards
     world: World
     keep: Keep
@@ -62,7 +62,7 @@ class Rollouts:
             found = self._played(numbers_of(prompts), step)
         finally:
             model.train(training)
-        self.stage.phase(Progress("Training"))
+        self.stage.phase(PhaseProgress("Training"))
         found |= decoded(before, learner.tally) | {"time/rollout": perf_counter() - began}
         metrics = trainer._metrics["train" if training else "eval"]
         for name, value in found.items():
@@ -71,14 +71,14 @@ class Rollouts:
         return {**handed(self.played, trainer.processing_class.pad_token_id), "scores": scores}
 
     def _played(self, numbers: Sequence[int], step: int) -> dict[str, float]:
-        size, first = self.settings.group_size, self.world.rank * len(numbers)
+        size, first = self.config.group_size, self.world.rank * len(numbers)
         members = [(first + place) % size for place in range(len(numbers))]
         indices = [number * size + member for number, member in zip(numbers, members, strict=True)]
         self.played = self._play(indices, f"Playing step {step:,}")
         everybodys = self.world.everywhere(self.played)
         self._refuse_hopeless(everybodys)
         (equal, unseeded), found = self._equal(), figures_of(everybodys)
-        if self.settings.equal == "resample":
+        if self.config.equal == "resample":
             found |= asked_for(everybodys)
             found["resampled"] = float(self._replaced(equal, members, step))
         return found | unseeded | {"equal": sum(equal) / len(equal)}
@@ -97,7 +97,7 @@ class Rollouts:
         """Nothing can be learned where nothing works; but one task may just be a bad one."""
         faults = [episode.error for episode in episodes if episode.error is not None]
         for fault in faults:
-            if fault.kind in HOPELESS:
+            if fault.kind in FATAL_FAULTS:
                 raise RunError(fault.message)
         if len(faults) < len(episodes):
             self.fruitless, self.works = 0, True
@@ -112,12 +112,14 @@ class Rollouts:
     def _is_chance(self, episodes: Sequence[Episode], faults: Sequence[Fault]) -> bool:
         """Whether it may lie in these tasks alone, so that others are worth a try."""
         tasks = {episode.group_id for episode in episodes}
-        return len(tasks) == 1 or (self.works and all(fault.kind in LASTING for fault in faults))
+        return len(tasks) == 1 or (
+            self.works and all(fault.kind in PERMANENT_FAULTS for fault in faults)
+        )
 
     def _equal(self) -> tuple[list[bool], dict[str, float]]:
         """For each group of the step, whether nothing can be learned from it; and what
         `check_seeds` found."""
-        size = self.settings.group_size
+        size = self.config.group_size
         facts = [(each.reward, opening_of(each), each.environment) for each in self.played]
         rewards, openings, names = zip(*self.world.everywhere(facts), strict=True)
         unseeded = self.check_seeds(openings, names, size)
@@ -127,7 +129,7 @@ class Rollouts:
         """Try other tasks in place of those groups; how many were found that teach something."""
         wanting = {group for group, flag in enumerate(equal) if flag}
         before = len(wanting)
-        for round in range(self.settings.resamples):
+        for round in range(self.config.resamples):
             if not wanting:
                 break
             places = [place for place in range(len(members)) if self._group(place) in wanting]
@@ -145,10 +147,10 @@ class Rollouts:
 
     def _group(self, place: int) -> int:
         """Which of the step's groups a place of this process belongs to."""
-        return (self.world.rank * len(self.played) + place) // self.settings.group_size
+        return (self.world.rank * len(self.played) + place) // self.config.group_size
 
     def _spare(self, place: int, member: int, step: int, round: int) -> int:
-        settings = self.settings
+        settings = self.config
         number = spare(
             step, round, self._group(place), groups=settings.groups, rounds=settings.resamples,
         )  # fmt: skip

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ludus.environment.mix import Mix, parse_mix
+from ludus.environment.mix import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
 from ludus.policy.eyes.tensors import allow_none_seen
 from ludus.policy.load import Policy, ends_of, load_model
 from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import Progress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train import checkpoints, folder, record
 from ludus.train.continuation import carry_out, trained
 from ludus.train.ending import ended, is_finished
@@ -50,10 +50,10 @@ Standing = checkpoints.Standing
 
 
 def train(
-    environment: str | Mix,
+    environment: str | Mixture,
     model: str,
     out: str | Path,
-    settings: GrpoSettings,
+    config: GrpoSettings,
     *,
     base_url: str | None,
     token: str | None,
@@ -64,17 +64,17 @@ def train(
     """Train, or go on where a run with the same settings stood."""
     out, watch = Path(out).expanduser(), watch or Unwatched()
     folder.check(out)
-    mix = parse_mix(environment) if isinstance(environment, str) else environment
+    mix = parse_mixture(environment) if isinstance(environment, str) else environment
     if base_url is None:
         mix.check_installed()
-    check_model(model, device=settings.device, dtype=settings.precision)
-    check_keys("grpo", settings.overrides, REFUSED)
-    extra = ("peft",) if settings.lora else ()
-    watch.phase(Progress("Loading PyTorch and TRL", in_log=True))
+    check_model(model, device=config.device, dtype=config.precision)
+    check_keys("grpo", config.overrides, REFUSED)
+    extra = ("peft",) if config.lora else ()
+    watch.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
     with surroundings(out), ExitStack() as stack:
         job = job_of(
-            mix, model, out, settings, base_url=base_url, token=token, command=command,
+            mix, model, out, config, base_url=base_url, token=token, command=command,
             watch=watch,
         )  # fmt: skip
         with job.world.together():
@@ -87,7 +87,7 @@ def train(
 def _run(job: GrpoJob, there: Training | None, *, overwrite: bool) -> Outcome:
     checkpoint = checkpoints.newest(job.out) if there is not None else None
     standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
-    job.watch.phase(Progress(f"Checking {job.subject}", in_log=True))
+    job.watch.phase(PhaseProgress(f"Checking {job.subject}", in_log=True))
     with _stage(job) as stage, Episodes(job.out / folder.EPISODES) as episodes:
 
         def begin() -> None:
@@ -106,7 +106,7 @@ def _run(job: GrpoJob, there: Training | None, *, overwrite: bool) -> Outcome:
 
 
 def _stage(job: GrpoJob) -> Stage:
-    settings = job.settings
+    settings = job.config
     return Stage(
         job.environments, limits=settings.limits, system_prompt=settings.system_prompt,
         task=settings.task, scored=job.rewards.scored, base_url=job.base_url, token=job.token,
@@ -117,10 +117,10 @@ def _stage(job: GrpoJob) -> Stage:
 def _trainer(
     job: GrpoJob, stage: Stage, episodes: Episodes, standing: Standing | None, begin: Begin
 ) -> tuple[Any, GrpoPace]:
-    settings, config = job.settings, job.config
+    settings, config = job.config, job.config
     plan = stage.plan(job.run_id, seed=settings.seed, group_size=settings.group_size)
     stage.rehearse(plan)
-    job.watch.phase(Progress(f"Loading {job.source.name}", in_log=True))
+    job.watch.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
     model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
     if job.eyes is not None:
         allow_none_seen(model)
@@ -142,13 +142,13 @@ def _trainer(
 def _introduce(job: GrpoJob, stage: Stage, trainer: Any) -> None:
     """Have the model play on the stage, where it does, and say how."""
     by = "TRL's own loop"
-    if job.settings.rollouts == "fast" or job.settings.eval_every:
+    if job.config.rollouts == "fast" or job.config.eval_every:
         learner = stage.agent = _learner(job, trainer)
         # Before the trainer wraps the model's forward pass, which an engine looks at.
         stage.run(learner.ready())
-        by = learner.engine if job.settings.rollouts == "fast" else by
+        by = learner.engine if job.config.rollouts == "fast" else by
     job.watch.say(f"Rollouts by {by}")
-    if job.settings.equal != "keep" and (why := _keeps_all(job)):
+    if job.config.equal != "keep" and (why := _keeps_all(job)):
         job.watch.say(f"Groups with equal rewards are kept: {why}, rows are not left out")
 
 
@@ -161,7 +161,7 @@ def _keeps_all(job: GrpoJob) -> str | None:
 def _by_ludus(
     job: GrpoJob, stage: Stage, plan: Plan, episodes: Episodes, made: dict[str, Any]
 ) -> Any:
-    settings, weights = job.settings, job.rewards.weights(stage.names)
+    settings, weights = job.config, job.rewards.weights(stage.names)
     count = settings.steps * settings.groups
     rollouts = Rollouts(
         stage, plan, settings, job.rewards, job.world, episodes.keep,
@@ -178,12 +178,12 @@ def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
     from ludus.train.trl.run import trl_parts
 
     who: dict[str, Any] = {
-        "provider": "hf", "model": job.source.name, "temperature": job.settings.temperature,
+        "provider": "hf", "model": job.source.name, "temperature": job.config.temperature,
     }  # fmt: skip
     if job.dialect.chat_template_kwargs:
         who["chat_template_kwargs"] = dict(job.dialect.chat_template_kwargs)
     rolled = trl_parts(
-        job.environments, job.settings, rewards=job.rewards, world=job.world, keep=episodes.keep,
+        job.environments, job.config, rewards=job.rewards, world=job.world, keep=episodes.keep,
         agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,
         warn=job.watch.say,
     )  # fmt: skip
@@ -194,7 +194,7 @@ def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
 
 
 def _pace(job: GrpoJob, stage: Stage, standing: Standing | None, begin: Begin) -> GrpoPace:
-    settings = job.settings
+    settings = job.config
     held_out = HeldOut(stage, job.run_id, settings.seed, settings.eval_episodes, job.world)
     return GrpoPace(
         job.out, job.watch, job.world, every=settings.checkpoint_every, standing=standing,
@@ -208,9 +208,9 @@ def _learner(job: GrpoJob, trainer: Any) -> Learner:
     model = trainer.model
     dialect = replace(job.dialect, stops=job.dialect.stops | ends_of(model))
     policy = Policy(job.source.name, model, job.tokenizer, dialect, eyes=job.eyes)
-    engine = VllmEngine(trainer) if job.settings.vllm else None
-    rows = job.settings.episodes // job.world.size
-    return Learner(policy, job.settings, engine=engine, max_batch=rows)
+    engine = VllmEngine(trainer) if job.config.vllm else None
+    rows = job.config.episodes // job.world.size
+    return Learner(policy, job.config, engine=engine, max_batch=rows)
 
 
 def _trained(job: GrpoJob, stage: Stage, trainer: Any, checkpoint: Path | None) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ludus.errors import BadSetting, did_you_mean
+from ludus.errors import ConfigError, did_you_mean
 from ludus.policy.sampling import Sampling
-from ludus.rollout import SYSTEM_PROMPT, Limits
+from ludus.rollout import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.settings import GROUPS, Shared, at_least
 
 Equal = Literal["skip", "resample", "keep"]
@@ -72,25 +72,27 @@ class GrpoSettings(Shared):
         _one_of("--vllm", self.vllm, (None, *get_args(Vllm)))
         Sampling(self.temperature, self.top_p, self.top_k)
         if self.temperature == 0:
-            raise BadSetting(
+            raise ConfigError(
                 "--temperature 0 gives every member of a group the same reply, and nothing can be "
                 "learned from that. Write 1, or a little less."
             )
         if self.rollouts == "trl" and self.equal == "resample":
-            raise BadSetting("--equal resample is for --rollouts fast: TRL's loop plays only once.")
+            raise ConfigError(
+                "--equal resample is for --rollouts fast: TRL's loop plays only once."
+            )
         if self.max_tokens is not None and self.max_tokens > self.max_episode_tokens:
-            raise BadSetting(
+            raise ConfigError(
                 f"--max-tokens {self.max_tokens} for one reply is more than the "
                 f"{self.max_episode_tokens} of --max-episode-tokens for all replies of an episode. "
                 "Raise --max-episode-tokens."
             )
         if self.rollouts == "trl" and self.max_tokens is not None:
-            raise BadSetting(
+            raise ConfigError(
                 "--max-tokens is for --rollouts fast: TRL's loop has one budget for the whole "
                 "episode, --max-episode-tokens."
             )
         if "seed" in self.task:
-            raise BadSetting("The seed of each episode comes from --seed; leave it out of --task.")
+            raise ConfigError("The seed of each episode comes from --seed; leave it out of --task.")
 
     @property
     def episodes(self) -> int:
@@ -98,8 +100,8 @@ class GrpoSettings(Shared):
         return self.groups * self.group_size
 
     @property
-    def limits(self) -> Limits:
-        return Limits(
+    def limits(self) -> EpisodeLimits:
+        return EpisodeLimits(
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
             max_episode_tokens=self.max_episode_tokens,
@@ -116,4 +118,4 @@ def _one_of(option: str, value: str | None, known: tuple[str | None, ...]) -> No
     if value not in known:
         names = [name for name in known if name]
         hint = did_you_mean(str(value), names, f"Write {', '.join(names)}.")
-        raise BadSetting(f"{option} {value} is unknown. {hint}")
+        raise ConfigError(f"{option} {value} is unknown. {hint}")

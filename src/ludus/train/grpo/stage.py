@@ -16,19 +16,19 @@ from typing import Any, Self, TypeVar
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode
-from ludus.environment.faults import words_of
-from ludus.environment.mix import Mix
+from ludus.environment.faults import describe_exception
+from ludus.environment.mix import Mixture
 from ludus.errors import RunError
-from ludus.rollout.activity import Activity
-from ludus.rollout.attempts import Attempts
-from ludus.rollout.loop import Limits
-from ludus.rollout.places import Place, find_places
+from ludus.rollout.activity import EpisodeStatus
+from ludus.rollout.attempts import EpisodeRunner
+from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import PlayingProgress, Progress
-from ludus.rollout.pulse import Pulse, suspects
+from ludus.rollout.progress import RolloutProgress, PhaseProgress
+from ludus.rollout.pulse import LoopLagMonitor, instant_environments
 from ludus.rollout.sessions import SessionPool
-from ludus.rollout.start import rehearse
-from ludus.rollout.tuning import Tuning
+from ludus.rollout.start import preflight
+from ludus.rollout.tuning import RolloutOptions
 from ludus.train.grpo.vigil import Vigil
 
 LEAVING = 15.0
@@ -62,27 +62,27 @@ class Stage:
 
     def __init__(
         self,
-        environments: Mix,
+        environments: Mixture,
         *,
-        limits: Limits,
+        limits: EpisodeLimits,
         system_prompt: str | None,
         task: Mapping[str, Any] | None = None,
         scored: Scored = _as_it_is,
         base_url: str | None = None,
         token: str | None = None,
-        tuning: Tuning | None = None,
+        tuning: RolloutOptions | None = None,
         say: Callable[[str], None] = lambda words: None,
-        phase: Callable[[Progress], None] = lambda progress: None,
+        phase: Callable[[PhaseProgress], None] = lambda progress: None,
         stopping: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.environments = environments
         self.phase = phase
-        self.places: dict[str, Place] = {}
+        self.endpoints: dict[str, EnvironmentEndpoint] = {}
         self._limits, self._system_prompt = limits, system_prompt
         self._task = dict(task or {})
         self._scored = scored
         self._address = {"base_url": base_url, "token": token}
-        self._tuning, self._say, self._stopping = tuning or Tuning(), say, stopping
+        self._tuning, self._say, self._stopping = tuning or RolloutOptions(), say, stopping
         self._pools: dict[str, SessionPool] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._turn, name="ludus-stage", daemon=True)
@@ -111,18 +111,18 @@ class Stage:
     @property
     def names(self) -> tuple[str, ...]:
         """What episodes call the environments."""
-        return tuple(place.name for place in self.places.values())
+        return tuple(place.name for place in self.endpoints.values())
 
     def plan(self, run_id: str, *, seed: int, group_size: int) -> Plan:
         """Its tasks, without an end, each as often as a group has members."""
         return Plan(
             run_id=run_id,
-            environments=self.environments,
+            mixture=self.environments,
             seed=seed,
             group_size=group_size,
             task=self._task,
-            names={spec: place.name for spec, place in self.places.items()},
-            variants={spec: place.variant_task for spec, place in self.places.items()},
+            names={spec: place.name for spec, place in self.endpoints.items()},
+            variant_tasks={spec: place.variant_task for spec, place in self.endpoints.items()},
         )
 
     @property
@@ -132,18 +132,18 @@ class Stage:
 
     def rehearse(self, plan: Plan) -> None:
         """Begin a task everywhere: what cannot be is said before anything is trained."""
-        tasks = 8 * len(self.places)
-        activities: dict[str, Activity] = {}
-        begun = rehearse(plan, self.places, tasks * plan.group_size, activities)
+        tasks = 8 * len(self.endpoints)
+        activities: dict[str, EpisodeStatus] = {}
+        begun = preflight(plan, self.endpoints, tasks * plan.group_size, activities)
         self._await(self._vigil.over(begun, activities))
 
     def play(
         self, plan: Plan, indices: Sequence[int], phase: str = "Playing", *, in_log: bool = False
     ) -> list[Episode]:
         """These episodes of a plan, all at once; faults are tried again."""
-        progress = PlayingProgress(
+        progress = RolloutProgress(
             phase, len(indices), limits=self._limits, in_log=in_log,
-            sampled=lambda: self.agent.sampled_tokens,
+            count_tokens=lambda: self.agent.sampled_tokens,
         )  # fmt: skip
         self.phase(progress)
         return self._await(self._play(plan, indices, progress))
@@ -153,18 +153,18 @@ class Stage:
         return self._await(made)
 
     async def _play(
-        self, plan: Plan, indices: Sequence[int], progress: PlayingProgress
+        self, plan: Plan, indices: Sequence[int], progress: RolloutProgress
     ) -> list[Episode]:
-        attempts = Attempts(
+        attempts = EpisodeRunner(
             self.agent, self._limits, self._system_prompt, self._tuning,
-            attempted=self._vigil.pulse.attempted,
+            on_attempt=self._vigil.pulse.record_attempt,
         )  # fmt: skip
 
         async def one(index: int) -> Episode:
-            episode = await attempts.episode(plan[index], self._pools[plan.spec_of(index)])
+            episode = await attempts.run(plan[index], self._pools[plan.spec_of(index)])
             assert episode is not None  # Nobody ends the attempts before their time.
             scored = await self._scored(episode)
-            progress.finish(episode.usage.completion_tokens)
+            progress.finish_episode(episode.usage.completion_tokens)
             return scored
 
         async def all_at_once() -> list[Episode]:
@@ -172,18 +172,18 @@ class Stage:
                 tasks = [group.create_task(one(index)) for index in indices]
             return [task.result() for task in tasks]
 
-        return await self._vigil.over(all_at_once(), attempts.activities)
+        return await self._vigil.over(all_at_once(), attempts.statuses)
 
     async def _open(self) -> None:
-        self.places = await find_places(self.environments, **self._address, warn=self._say)
-        patience = self._tuning.patience
+        self.endpoints = await resolve_endpoints(self.environments, **self._address, warn=self._say)
+        patience = self._tuning.reconnect_timeout
         self._pools = {
-            spec: SessionPool(place.endpoint, patience=patience)
-            for spec, place in self.places.items()
+            spec: SessionPool(place.endpoint, reconnect_timeout=patience)
+            for spec, place in self.endpoints.items()
         }
         self._vigil = Vigil(
-            self._pools, Pulse(suspects(self.places.values()), self._say), self._say,
-            self._stopping, self._tuning.hang_warning, self._excused,
+            self._pools, LoopLagMonitor(instant_environments(self.endpoints.values()), self._say), self._say,
+            self._stopping, self._tuning.stall_warning, self._excused,
         )  # fmt: skip
 
     def _excused(self) -> bool:
@@ -225,7 +225,7 @@ class Stage:
                 raise TimeoutError
 
     def _no_more(self) -> RunError:
-        words = words_of(self._ended_by) if self._ended_by else "somebody"
+        words = describe_exception(self._ended_by) if self._ended_by else "somebody"
         return RunError(f"No more episodes can be played: {words} has ended their thread.")
 
 

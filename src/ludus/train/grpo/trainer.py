@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.eyes.sight import Eyes
 from ludus.train.grpo.memory import (
     StepStart,
@@ -296,7 +296,7 @@ def trainer_of(
         )  # fmt: skip
     except (ValueError, ImportError) as error:
         said = " ".join(str(error).split())
-        raise BadSetting(f"The trainer does not take these settings: {said}") from error
+        raise ConfigError(f"The trainer does not take these settings: {said}") from error
     trainer.remove_callback(PrinterCallback)
     # Before any other: those that report write into the folder, which may be cleared first.
     trainer.callback_handler.callbacks.insert(0, over(TrainerCallback, pace, _BEGIN))

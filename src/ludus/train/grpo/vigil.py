@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ludus.errors import RunError
-from ludus.rollout.activity import Activity
-from ludus.rollout.pulse import Pulse
+from ludus.rollout.activity import EpisodeStatus
+from ludus.rollout.pulse import LoopLagMonitor
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.watchdog import Watchdog
 
@@ -28,7 +28,7 @@ class Vigil:
     """Over the sessions of one stage."""
 
     pools: Mapping[str, SessionPool]
-    pulse: Pulse
+    pulse: LoopLagMonitor
     say: Callable[[str], None]
     stopping: Callable[[], str | None]
     """Why to stop, once somebody wants that; asked while a server is waited for."""
@@ -41,11 +41,11 @@ class Vigil:
     _told: set[str] = field(default_factory=set)
 
     async def over(
-        self, work: Coroutine[Any, Any, Made], activities: Mapping[str, Activity]
+        self, work: Coroutine[Any, Any, Made], activities: Mapping[str, EpisodeStatus]
     ) -> Made:
         """Do the work."""
         self._told.clear()
-        dog = Watchdog(activities, self.say, patience=self.patience, excused=self.excused)
+        dog = Watchdog(activities, self.say, timeout=self.patience, model_excused=self.excused)
         with dog:
             async with asyncio.TaskGroup() as group:
                 beating = group.create_task(self._beat(dog, activities))
@@ -53,21 +53,21 @@ class Vigil:
                 beating.cancel()
         return made
 
-    async def _beat(self, dog: Watchdog, activities: Mapping[str, Activity]) -> None:
+    async def _beat(self, dog: Watchdog, activities: Mapping[str, EpisodeStatus]) -> None:
         while True:
-            dog.beat()
+            dog.heartbeat()
             self._name_the_silent()
             due = monotonic() + TICK
             await asyncio.sleep(TICK)
-            self.pulse.beat(monotonic() - due, activities.values())
+            self.pulse.record_tick(monotonic() - due, activities.values())
 
     def _name_the_silent(self) -> None:
         """Each of them once."""
         for spec, pool in self.pools.items():
-            if pool.waiting_since is None:
+            if pool.unreachable_since is None:
                 continue
             self._leave_if_told(spec)
-            if spec not in self._told and monotonic() - pool.waiting_since > SILENCE:
+            if spec not in self._told and monotonic() - pool.unreachable_since > SILENCE:
                 self._told.add(spec)
                 self.say(f"Nobody answers at {spec}; waiting for it")
 

@@ -17,7 +17,7 @@ class VllmEngine:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self.tally = Tally()
+        self.stats = Tally()
 
     def __str__(self) -> str:
         return f"vLLM ({self._trainer.vllm_generation.mode})"
@@ -31,7 +31,7 @@ class VllmEngine:
         replies, logprobs = self._generated([requests[at] for at in asked])
         for at, ids, found in zip(asked, replies, logprobs, strict=True):
             sampled = _sampled(requests[at], ids, [each[0] for each in found])
-            self.tally.sampled += len(sampled.ids)
+            self.stats.sampled += len(sampled.ids)
             deliver(at, sampled)
 
     def refresh(self) -> None:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.client.endpoint import LocalEndpoint
-from ludus.client.event_loop import run_later, run_sync
+from ludus.client.event_loop import run_in_background, run_sync
 from ludus.data.content import Content, Image, Text
 from ludus.data.tools import JsonObject, ToolSpec
-from ludus.environment.mix import Mix, parse_mix
-from ludus.environment.registry import find
-from ludus.errors import AgentError, BadSetting, LudusError
-from ludus.rollout.places import Place, find_places
+from ludus.environment.mix import Mixture, parse_mixture
+from ludus.environment.registry import find_environment
+from ludus.errors import AgentError, ConfigError, LudusError
+from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints
 from ludus.train.trl.seat import Seat
 from ludus.train.trl.signature import method_of
 
@@ -29,7 +29,7 @@ Shown = str | list[dict[str, Any]]
 class Played:
     """What all classes have in common. Only tools, `reset` and `get_reward` may be public."""
 
-    _place: Place
+    _place: EnvironmentEndpoint
     _task: JsonObject
     _columns: frozenset[str]
     _patience: float
@@ -39,7 +39,7 @@ class Played:
     """Whether the model that plays takes pictures."""
 
     def __init__(self) -> None:
-        self._session = Seat(self._place, patience=self._patience)
+        self._session = Seat(self._place, reconnect_timeout=self._patience)
         # A session is given back when its owner is forgotten, and at the latest at the exit.
         self._closing = weakref.finalize(self, _give_back, self._session)
 
@@ -53,7 +53,7 @@ class Played:
 
     def _refuse_or_warn(self) -> None:
         if not self._allow_unseeded:
-            raise BadSetting(
+            raise ConfigError(
                 "The rows have no seed, so that the attempts of one group would be at different "
                 "tasks. Give them a column `seed`, make them with ludus.train.trl.tasks, or allow "
                 "it with allow_unseeded=True."
@@ -93,13 +93,13 @@ class Rewarded(Played):
 
 
 def environment_factory(
-    environment: str | Mix,
+    environment: str | Mixture,
     *,
     base_url: str | None = None,
     token: str | None = None,
     task: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
-    patience: float = 60.0,
+    reconnect_timeout: float = 60.0,
     rewarded: bool = True,
     allow_unseeded: bool = False,
 ) -> Any:
@@ -123,11 +123,11 @@ def environment_factory(
         allow_unseeded: take rows without a seed, with a warning: the attempts of a group are then
             at different tasks.
     """
-    mix = parse_mix(environment) if isinstance(environment, str) else environment
-    places = run_sync(find_places(mix, base_url=base_url, token=token))
+    mix = parse_mixture(environment) if isinstance(environment, str) else environment
+    places = run_sync(resolve_endpoints(mix, base_url=base_url, token=token))
     base = Rewarded if rewarded else Played
     shared = {
-        "_task": dict(task or {}), "_patience": patience, "_allow_unseeded": allow_unseeded,
+        "_task": dict(task or {}), "_patience": reconnect_timeout, "_allow_unseeded": allow_unseeded,
     }  # fmt: skip
     made = {
         spec: _class_at(place, base, _declared(place, spec) if columns is None else columns, shared)
@@ -151,7 +151,10 @@ def offer_exactly(trainer: Any) -> None:
 
 
 def _class_at(
-    place: Place, base: type[Played], columns: Sequence[str], shared: Mapping[str, Any]
+    place: EnvironmentEndpoint,
+    base: type[Played],
+    columns: Sequence[str],
+    shared: Mapping[str, Any],
 ) -> type[Played]:
     tools = run_sync(_tools_at(place))
     facts = {
@@ -165,7 +168,7 @@ def _class_at(
     return type(place.name, (base,), {**methods, **facts, **shared})
 
 
-async def _tools_at(place: Place) -> tuple[ToolSpec, ...]:
+async def _tools_at(place: EnvironmentEndpoint) -> tuple[ToolSpec, ...]:
     seat = Seat(place)
     try:
         await seat.open()
@@ -174,20 +177,20 @@ async def _tools_at(place: Place) -> tuple[ToolSpec, ...]:
         await seat.close()
 
 
-def _declared(place: Place, spec: str) -> Sequence[str]:
+def _declared(place: EnvironmentEndpoint, spec: str) -> Sequence[str]:
     """The arguments of reset, as far as they are known: a server does not tell them."""
     if isinstance(place.endpoint, LocalEndpoint):
-        known = place.endpoint.contract.task_arguments
+        known = place.endpoint.env_spec.task_arguments
     else:
         try:
-            known = find(spec).task_arguments
+            known = find_environment(spec).task_arguments
         except LudusError:
             known = ()
     return [name for name in known if name not in ("prompt", "environment")]
 
 
 def _give_back(seat: Seat) -> None:
-    run_later(seat.close())
+    run_in_background(seat.close())
 
 
 def _part(block: Text | Image) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ludus.data.episode import Episode, StopReason, Timing, Tokens, group_of
+from ludus.data.episode import Episode, StopReason, Timing, Tokens, task_group_id
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
 from ludus.data.tools import JsonObject
-from ludus.rollout.loop import Limits
+from ludus.rollout.loop import EpisodeLimits
 from ludus.train.trl.seat import Standing
 
 Said = Mapping[str, Any]
@@ -36,7 +36,12 @@ class Rolled:
 
 
 def episode_of(
-    rolled: Rolled, *, episode_id: str, agent: JsonObject, limits: Limits, model_s: float = 0.0
+    rolled: Rolled,
+    *,
+    episode_id: str,
+    agent: JsonObject,
+    limits: EpisodeLimits,
+    model_s: float = 0.0,
 ) -> Episode:
     """The record of it, with the environment's own reward."""
     standing = rolled.standing
@@ -48,7 +53,7 @@ def episode_of(
         environment=rolled.environment,
         task=standing.task,
         seed=standing.task.get("seed"),
-        group_id=group_of(rolled.environment, standing.task),
+        group_id=task_group_id(rolled.environment, standing.task),
         agent=agent,
         messages=messages_of([*rolled.prompt, *rolled.completion]),
         tools=rolled.tools,
@@ -68,7 +73,7 @@ def episode_of(
     )
 
 
-def stop_of(rolled: Rolled, limits: Limits) -> StopReason:
+def stop_of(rolled: Rolled, limits: EpisodeLimits) -> StopReason:
     """Why it ended, by the loop's names for it."""
     if rolled.standing.fault is not None:
         return StopReason.BROKEN

@@ -20,11 +20,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.environment.mix import Mix, parse_mix
-from ludus.errors import BadSetting
+from ludus.environment.mix import Mixture, parse_mixture
+from ludus.errors import ConfigError
 from ludus.policy.dialect import dialect_of
 from ludus.policy.load import Policy
-from ludus.rollout.loop import SYSTEM_PROMPT, Limits
+from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.grpo.config import GENERATED
 from ludus.train.grpo.groups import SeedCheck, opening_of
 from ludus.train.grpo.learner import Learner
@@ -40,9 +40,9 @@ RUN_ID = "rollouts"
 
 
 def rollout_func(
-    environment: str | Mix,
+    environment: str | Mixture,
     *,
-    limits: Limits | None = None,
+    limits: EpisodeLimits | None = None,
     system_prompt: str | None = SYSTEM_PROMPT,
     task: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -67,9 +67,9 @@ def rollout_func(
         allow_unseeded: train also on environments that ignore their seed, with a warning; the
             trainer's metric `unseeded` is then the share of groups at different tasks.
     """
-    mix = parse_mix(environment) if isinstance(environment, str) else environment
+    mix = parse_mixture(environment) if isinstance(environment, str) else environment
 
-    def staged(given: Limits) -> Stage:
+    def staged(given: EpisodeLimits) -> Stage:
         return Stage(
             mix,
             limits=given,
@@ -87,8 +87,8 @@ class _Rollouts:
 
     def __init__(
         self,
-        staged: Callable[[Limits], Stage],
-        limits: Limits | None,
+        staged: Callable[[EpisodeLimits], Stage],
+        limits: EpisodeLimits | None,
         seed: int,
         check_seeds: SeedCheck,
     ) -> None:
@@ -140,7 +140,7 @@ class _Rollouts:
         if self._stage is None:
             _refuse_ignored(trainer.args)
             tokens = trainer.max_completion_length
-            self._stage = self._staged(self._limits or Limits(max_episode_tokens=tokens))
+            self._stage = self._staged(self._limits or EpisodeLimits(max_episode_tokens=tokens))
             self._stage.__enter__()
             self._stage.agent = _learner_of(trainer)
             weakref.finalize(self, self._stage.__exit__)
@@ -171,7 +171,7 @@ def _refuse_ignored(args: Any) -> None:
     usual = {field.name: field.default for field in fields(args)}
     for name in (*GENERATED, "use_vllm", *_ELSEWHERE):
         if (value := getattr(args, name)) != usual[name]:
-            raise BadSetting(
+            raise ConfigError(
                 f"GRPOConfig({name}={value!r}) means nothing to rollouts of Ludus's, which "
                 f"generate by themselves. {_ELSEWHERE.get(name, 'Leave it away.')}"
             )

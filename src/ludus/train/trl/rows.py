@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ludus.environment.mix import Mix, parse_mix
-from ludus.errors import BadSetting
+from ludus.environment.mix import Mixture, parse_mixture
+from ludus.errors import ConfigError
 from ludus.rollout.loop import SYSTEM_PROMPT
 from ludus.rollout.plan import Plan
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def tasks(
-    environment: str | Mix,
+    environment: str | Mixture,
     count: int,
     *,
     seed: int = 0,
@@ -31,8 +31,8 @@ def tasks(
     from datasets import Dataset
 
     if count < 1:
-        raise BadSetting(f"There must be at least one task to train on, not {count}.")
-    mix = parse_mix(environment) if isinstance(environment, str) else environment
+        raise ConfigError(f"There must be at least one task to train on, not {count}.")
+    mix = parse_mixture(environment) if isinstance(environment, str) else environment
     plan = Plan("tasks", mix, seed=seed)
     rows = {
         "prompt": [opening(system_prompt)] * count,

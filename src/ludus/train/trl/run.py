@@ -15,9 +15,9 @@ from typing import Any
 
 from ludus.client.event_loop import run_sync
 from ludus.data.episode import Episode, Tokens
-from ludus.data.lines import episode_id
+from ludus.data.lines import format_episode_id
 from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mix
+from ludus.environment.mix import Mixture
 from ludus.train.grpo.figures import figures_of
 from ludus.train.grpo.groups import SeedCheck, in_groups, is_equal, opening_of
 from ludus.train.grpo.rewards import Rewards
@@ -32,8 +32,8 @@ Column = Callable[..., list[float | None]]
 
 
 def trl_parts(
-    environments: Mix,
-    settings: GrpoSettings,
+    environments: Mixture,
+    config: GrpoSettings,
     *,
     rewards: Rewards,
     world: World,
@@ -50,17 +50,17 @@ def trl_parts(
     played.
     """
     made = environment_factory(
-        environments, base_url=base_url, token=token, task=settings.task, rewarded=False
+        environments, base_url=base_url, token=token, task=config.task, rewarded=False
     )
     kinds = tuple(made.values()) if isinstance(made, dict) else (made,)
-    check_seeds = SeedCheck(settings.allow_unseeded, warn)
-    scoring = Scoring(settings, rewards, world, keep, agent, run_id, check_seeds)
+    check_seeds = SeedCheck(config.allow_unseeded, warn)
+    scoring = Scoring(config, rewards, world, keep, agent, run_id, check_seeds)
     weights = rewards.weights([kind.__name__ for kind in kinds])
     rows = tasks(
         environments,
-        settings.steps * settings.groups,
-        seed=settings.seed,
-        system_prompt=settings.system_prompt,
+        config.steps * config.groups,
+        seed=config.seed,
+        system_prompt=config.system_prompt,
     )
     parts = {
         "environment_factory": made,
@@ -101,7 +101,7 @@ class TrlRollouts:
 class Scoring:
     """Makes episodes of a batch once, and answers all of TRL's reward functions from them."""
 
-    settings: GrpoSettings
+    config: GrpoSettings
     rewards: Rewards
     world: World
     keep: Keep
@@ -141,7 +141,7 @@ class Scoring:
     def _episodes(self, batch: Mapping[str, Any], step: int, took: float) -> list[Episode]:
         seats: Sequence[Played] = batch["environments"]
         tokens: Sequence[Tokens | None] = self.tokens or [None] * len(seats)
-        first = (step - 1) * self.settings.episodes + self.world.rank * len(seats)
+        first = (step - 1) * self.config.episodes + self.world.rank * len(seats)
         # One after the other, all of a batch: while one environment acts, everything waits.
         acted = sum(seat._session.standing.environment_s for seat in seats)
         columns = zip(batch["prompts"], batch["completions"], seats, tokens, strict=True)
@@ -155,9 +155,9 @@ class Scoring:
                     tuple(tools_of(type(seat))),
                     known,
                 ),
-                episode_id=episode_id(self.run_id, first + at),
+                episode_id=format_episode_id(self.run_id, first + at),
                 agent={**self.agent, "step": step},
-                limits=self.settings.limits,
+                limits=self.config.limits,
                 model_s=max(0.0, took - acted),
             )
             for at, (prompt, completion, seat, known) in enumerate(columns)
@@ -167,7 +167,7 @@ class Scoring:
         """Keep them, check them, and say in figures what they were like."""
         if self.world.main:
             self.keep(episodes)
-        size = self.settings.group_size
+        size = self.config.group_size
         names = [episode.environment for episode in episodes]
         unseeded = self.check_seeds([opening_of(each) for each in episodes], names, size)
         groups = in_groups([episode.reward for episode in episodes], size)

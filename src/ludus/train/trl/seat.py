@@ -25,9 +25,9 @@ from ludus.errors import (
     SessionLost,
     StepTimeout,
 )
-from ludus.rollout.loop import NOT_RUN
-from ludus.rollout.places import Place
-from ludus.rollout.score import Score
+from ludus.rollout.loop import NOT_RUN_MESSAGE
+from ludus.rollout.places import EnvironmentEndpoint
+from ludus.rollout.score import RewardSum
 
 GONE = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
 """What another session may not suffer from."""
@@ -40,7 +40,7 @@ class Standing:
 
     task: JsonObject = field(default_factory=dict)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    score: Score = field(default_factory=Score)
+    score: RewardSum = field(default_factory=RewardSum)
     environment_s: float = 0.0
     fault: Fault | None = None
 
@@ -55,16 +55,16 @@ class Standing:
 
     def see(self, result: StepResult[dict[str, Any]]) -> Content:
         """Take in what the environment gave; what the model is shown of it."""
-        self.score.see(result)
+        self.score.add(result)
         return result.content
 
 
 class Seat:
     """Keeps a session from one episode to the next, and gets another when it is lost."""
 
-    def __init__(self, place: Place, *, patience: float = 60.0) -> None:
-        self.place = place
-        self.patience = patience
+    def __init__(self, endpoint: EnvironmentEndpoint, *, reconnect_timeout: float = 60.0) -> None:
+        self.endpoint = endpoint
+        self.reconnect_timeout = reconnect_timeout
         self.standing = Standing()
         self.tools: tuple[ToolSpec, ...] = ()
         self._session: Session | None = None
@@ -100,7 +100,7 @@ class Seat:
         """Run one of the model's calls; whatever becomes of it, there is something to show."""
         standing = self.standing
         if standing.over or self._session is None:
-            return NOT_RUN
+            return NOT_RUN_MESSAGE
         began = time.monotonic()
         try:
             return standing.see(await self._session.call(tool, arguments))
@@ -125,7 +125,7 @@ class Seat:
                     await session.close()
 
     async def _reset(self, task: JsonObject) -> StepResult[dict[str, Any]]:
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.reconnect_timeout
         while True:
             try:
                 return await (await self._opened()).reset(**task)
@@ -137,7 +137,7 @@ class Seat:
 
     async def _opened(self) -> Session:
         if self._session is None:
-            session = self.place.endpoint.session()
+            session = self.endpoint.endpoint.session()
             await session.open()
             self._session, self.tools = session, tuple(session.tools)
         return self._session

@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ludus.client.event_loop import run_sync
-from ludus.data.episode import digest_of
-from ludus.errors import BadSetting, LudusError
+from ludus.data.episode import digest_64
+from ludus.errors import ConfigError, LudusError
 from ludus.policy.generate import Generator, Sampling
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -46,18 +46,18 @@ class Wish:
 
     def __post_init__(self) -> None:
         if not isinstance(self.prompts, list) or not self.prompts:
-            raise BadSetting("`prompts` must be a list of texts or of ids, with something in it.")
+            raise ConfigError("`prompts` must be a list of texts or of ids, with something in it.")
         if self.n < 1 or self.max_tokens < 1:
-            raise BadSetting("`n` and `max_tokens` must be 1 or more.")
+            raise ConfigError("`n` and `max_tokens` must be 1 or more.")
 
     @classmethod
     def of(cls, payload: Any) -> Wish:
         if not isinstance(payload, Mapping) or "prompts" not in payload:
-            raise BadSetting('A request is a JSON object with "prompts" in it.')
+            raise ConfigError('A request is a JSON object with "prompts" in it.')
         known = {each.name for each in fields(cls)}
         for name in payload.keys() - known:
             if payload[name] not in _NEUTRAL.get(name, ()):
-                raise BadSetting(
+                raise ConfigError(
                     f"{name}={payload[name]!r} cannot be asked for here; leave it out."
                 )
         return cls(**{name: payload[name] for name in known & payload.keys()})
@@ -91,7 +91,7 @@ class Completions:
                     max_tokens=wish.max_tokens,
                     stops=self._stops,
                     sampling=wish.sampling,
-                    seed=digest_of(f"{self._seed}/{self._asked}/{place}/{member}"),
+                    seed=digest_64(f"{self._seed}/{self._asked}/{place}/{member}"),
                 )
                 for place, ids in enumerate(prompts)
                 for member in range(wish.n)
@@ -117,7 +117,7 @@ class PolicyServer:
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self._answer))
         except OSError as error:
-            raise BadSetting(
+            raise ConfigError(
                 f"Port {port}, at which the policy is to be served, cannot be had: {error}. Set "
                 "another with vllm_server_port, and in the script's address."
             ) from None

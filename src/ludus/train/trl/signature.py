@@ -16,7 +16,7 @@ from types import GenericAlias, NoneType
 from typing import Any, Literal
 
 from ludus.data.tools import ToolSpec
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 Call = Callable[..., Any]
 
@@ -132,12 +132,12 @@ def _check(tool: ToolSpec) -> None:
     arguments = tool.input_schema.get("properties", {})
     wrong = [name for name in arguments if not name.isidentifier() or iskeyword(name)]
     if wrong:
-        raise BadSetting(
+        raise ConfigError(
             f"The tool {tool.name!r} has an argument {wrong[0]!r}, which no Python function can "
             "have, so TRL cannot offer it. Train with Ludus's own rollouts."
         )
     if tool.name in _TAKEN or tool.name.startswith("_"):
-        raise BadSetting(
+        raise ConfigError(
             f"TRL cannot offer a tool with the name {tool.name!r}, which means something else to "
             "it. Train with Ludus's own rollouts."
         )

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 
 _SAMPLED = ("completion_ids", "logprobs")
 _REQUIRED = ("prompt_ids", *_SAMPLED)
@@ -55,13 +55,13 @@ def per_completion(given: Mapping[str, Any], count: int, members: int) -> dict[s
     """What was given for each prompt once is repeated for each of its completions."""
     missing = [name for name in _REQUIRED if name not in given]
     if missing:
-        raise BadSetting(f"The rollout function gave no {missing[0]!r}; it must.")
+        raise ConfigError(f"The rollout function gave no {missing[0]!r}; it must.")
     made = {
         name: value if name in _SAMPLED else _repeated(value, count, members)
         for name, value in given.items()
     }
     if len(made["completion_ids"]) != count or len(made["prompt_ids"]) != count:
-        raise BadSetting(
+        raise ConfigError(
             f"The rollout function gave {len(given['completion_ids'])} completions for "
             f"{count // members} prompts; give {members} for each, which are {count}."
         )

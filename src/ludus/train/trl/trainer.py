@@ -22,7 +22,7 @@ from trl import GRPOConfig
 from trl.models import unwrap_model_for_generation
 
 from ludus.client.event_loop import run_sync
-from ludus.errors import BadSetting
+from ludus.errors import ConfigError
 from ludus.policy.dialect import Dialect
 from ludus.policy.engines import choose_engine
 from ludus.policy.generate import Generator
@@ -55,7 +55,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
             asked["rollout_func"] = self._roll_out
         super().__init__(**asked)
         if self._served is not None and not self._three and self.accelerator.num_processes > 1:
-            raise BadSetting("A policy that is served here is trained by one process; start one.")
+            raise ConfigError("A policy that is served here is trained by one process; start one.")
         offer_exactly(self)
 
     def train(self, *given: Any, **named: Any) -> Any:
