@@ -106,14 +106,14 @@ def _prompts(rows: int, length: int) -> list[tuple[int, ...]]:
 
 
 def _engine(model: Any, rows: Sequence[int], **more: Any) -> Any:
-    from ludus.policy.fast.engine import FastEngine, fast_engine
+    from ludus.policy.fast.engine import TritonEngine, build_triton_engine
 
     began = time.perf_counter()
-    engine = fast_engine(model, max_batch=512, expected=max(rows), **more)
-    if not isinstance(engine, FastEngine):
+    engine = build_triton_engine(model, max_batch=512, expected=max(rows), **more)
+    if not isinstance(engine, TritonEngine):
         raise SystemExit(f"no fast engine: {engine}")
     # Of several turns, as `--live` plays them.
-    engine.expect(rows=max(rows), length=1024)
+    engine.reserve_capacity(rows=max(rows), length=1024)
     print(f"{'engine made and tried in':28}{time.perf_counter() - began:22.1f} s")
     return engine
 

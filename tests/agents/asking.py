@@ -7,11 +7,11 @@ from typing import Any
 
 from chat_stub import Said, Stub
 
-from ludus.agents.agent import Reply, Situation
+from ludus.agents.agent import Reply, EpisodeContext
 from ludus.agents.anthropic import AnthropicAgent
 from ludus.agents.openai import OpenAIAgent
 from ludus.agents.provider import Backoff
-from ludus.agents.remote import RemoteAgent
+from ludus.agents.remote import APIAgent
 from ludus.data.content import Text
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
 from ludus.data.tools import ToolSpec
@@ -40,10 +40,10 @@ def anthropic(stub: Stub, **settings: Any) -> AnthropicAgent:
 
 
 async def ask(
-    agent: RemoteAgent, *messages: Message, member: int = 0, max_tokens: int | None = None
+    agent: APIAgent, *messages: Message, member: int = 0, max_tokens: int | None = None
 ) -> Reply:
     """One reply of a new episode."""
-    player = await agent.begin(Situation("here", (ANSWER,), member=member))
+    player = await agent.begin(EpisodeContext("here", (ANSWER,), member=member))
     return await player.act(messages or (user("What is 1 + 1 = ?"),), max_tokens=max_tokens)
 
 

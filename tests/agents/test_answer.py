@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.answer import Fault, Reason, Refusal, judge, parse, retry_after
+from ludus.agents.answer import (
+    TransientFault,
+    RefusalReason,
+    Refusal,
+    classify_response,
+    parse_json,
+    parse_retry_after,
+)
 from ludus.errors import BadReply, ModelBusy
 
 
 def verdict(status: int, body: Any, **headers: str) -> Any:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return judge(status, headers, data)
+    return classify_response(status, headers, data)
 
 
 def test_a_reply_is_given_as_it_is() -> None:
@@ -22,22 +29,26 @@ def test_a_reply_is_given_as_it_is() -> None:
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
 def test_a_server_that_is_asked_too_much_pushes_back(status: int) -> None:
     fault = verdict(status, {"error": {"message": "Slow down."}})
-    assert isinstance(fault, Fault) and fault.pushback
-    assert (fault.error, fault.kind) == (ModelBusy, str(status))
+    assert isinstance(fault, TransientFault) and fault.overloaded
+    assert (fault.error_class, fault.kind) == (ModelBusy, str(status))
     assert fault.text == f"it answered {status} (Slow down.)"
 
 
 @pytest.mark.parametrize("status", [408, 409, 425])
 def test_other_passing_faults_are_no_pushback(status: int) -> None:
     fault = verdict(status, {})
-    assert isinstance(fault, Fault) and not fault.pushback and fault.error is ModelBusy
+    assert (
+        isinstance(fault, TransientFault)
+        and not fault.overloaded
+        and fault.error_class is ModelBusy
+    )
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"half":', b"[1]", b'"text"', b"null"])
 def test_a_reply_that_is_no_json_object_is_a_fault(body: bytes) -> None:
     fault = verdict(200, body)
-    assert isinstance(fault, Fault)
-    assert (fault.error, fault.kind, fault.pushback) == (BadReply, "unreadable", False)
+    assert isinstance(fault, TransientFault)
+    assert (fault.error_class, fault.kind, fault.overloaded) == (BadReply, "unreadable", False)
 
 
 @pytest.mark.parametrize(
@@ -52,32 +63,50 @@ def test_a_reply_that_is_no_json_object_is_a_fault(body: bytes) -> None:
 )
 def test_an_error_under_a_200_is_taken_by_its_own_code(body: Any, kind: str) -> None:
     fault = verdict(200, body)
-    assert isinstance(fault, Fault) and fault.kind == kind and fault.pushback
+    assert isinstance(fault, TransientFault) and fault.kind == kind and fault.overloaded
 
 
 def test_a_refusal_under_a_200_is_one() -> None:
-    assert verdict(200, {"error": {"code": 401, "message": "no"}}) == Refusal(Reason.KEY, "no")
+    assert verdict(200, {"error": {"code": 401, "message": "no"}}) == Refusal(
+        RefusalReason.KEY, "no"
+    )
 
 
 @pytest.mark.parametrize(
     ("status", "body", "reason"),
     [
-        (401, {"error": {"message": "Incorrect API key"}}, Reason.KEY),
-        (403, {"error": {"message": "Country not supported"}}, Reason.KEY),
-        (404, {"error": {"message": "The model `x` does not exist"}}, Reason.MODEL),
-        (402, {"error": {"message": "Insufficient credits"}}, Reason.QUOTA),
-        (429, {"error": {"message": "Quota", "code": "insufficient_quota"}}, Reason.QUOTA),
-        (400, {"error": {"message": "Your credit balance is too low to go on"}}, Reason.QUOTA),
-        (307, b"", Reason.MOVED),
-        (400, {"error": {"message": "tools.0: bad schema"}}, Reason.REQUEST),
-        (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, Reason.REQUEST),
-        (400, {"error": {"message": "x", "code": "content_filter"}}, Reason.FILTER),
-        (400, {"error": {"message": "x", "code": "content_policy_violation"}}, Reason.FILTER),
-        (400, {"error": {"message": "Output blocked by content filtering policy"}}, Reason.FILTER),
-        (403, {"error": {"message": "x", "metadata": {"flagged_input": "y"}}}, Reason.FILTER),
+        (401, {"error": {"message": "Incorrect API key"}}, RefusalReason.KEY),
+        (403, {"error": {"message": "Country not supported"}}, RefusalReason.KEY),
+        (404, {"error": {"message": "The model `x` does not exist"}}, RefusalReason.MODEL),
+        (402, {"error": {"message": "Insufficient credits"}}, RefusalReason.QUOTA),
+        (429, {"error": {"message": "Quota", "code": "insufficient_quota"}}, RefusalReason.QUOTA),
+        (
+            400,
+            {"error": {"message": "Your credit balance is too low to go on"}},
+            RefusalReason.QUOTA,
+        ),
+        (307, b"", RefusalReason.MOVED),
+        (400, {"error": {"message": "tools.0: bad schema"}}, RefusalReason.REQUEST),
+        (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, RefusalReason.REQUEST),
+        (400, {"error": {"message": "x", "code": "content_filter"}}, RefusalReason.FILTER),
+        (
+            400,
+            {"error": {"message": "x", "code": "content_policy_violation"}},
+            RefusalReason.FILTER,
+        ),
+        (
+            400,
+            {"error": {"message": "Output blocked by content filtering policy"}},
+            RefusalReason.FILTER,
+        ),
+        (
+            403,
+            {"error": {"message": "x", "metadata": {"flagged_input": "y"}}},
+            RefusalReason.FILTER,
+        ),
     ],
 )
-def test_a_refusal_has_a_reason(status: int, body: Any, reason: Reason) -> None:
+def test_a_refusal_has_a_reason(status: int, body: Any, reason: RefusalReason) -> None:
     refusal = verdict(status, body)
     assert isinstance(refusal, Refusal) and refusal.reason is reason
 
@@ -107,13 +136,13 @@ def test_a_refusal_has_a_reason(status: int, body: Any, reason: Reason) -> None:
 )
 def test_a_full_context_is_told_from_other_refusals(status: int, error: Any) -> None:
     refusal = verdict(status, {"error": error})
-    assert isinstance(refusal, Refusal) and refusal.reason is Reason.CONTEXT
+    assert isinstance(refusal, Refusal) and refusal.reason is RefusalReason.CONTEXT
 
 
 def test_words_of_the_request_that_a_server_echoes_are_not_taken_for_its_reason() -> None:
     echoed = "bad tool: " + "x" * 600 + " prompt is too long"
     refusal = verdict(400, {"error": {"message": echoed, "param": "content_filter"}})
-    assert isinstance(refusal, Refusal) and refusal.reason is Reason.REQUEST
+    assert isinstance(refusal, Refusal) and refusal.reason is RefusalReason.REQUEST
 
 
 @pytest.mark.parametrize(
@@ -132,11 +161,11 @@ def test_words_of_the_request_that_a_server_echoes_are_not_taken_for_its_reason(
     ],
 )
 def test_a_servers_words_are_found_wherever_it_puts_them(body: Any, said: str) -> None:
-    assert verdict(400, body) == Refusal(Reason.REQUEST, said)
+    assert verdict(400, body) == Refusal(RefusalReason.REQUEST, said)
 
 
 def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
-    assert parse(b'{"text": "a\\ud83d!", "whole": "\\ud83d\\ude00"}') == {
+    assert parse_json(b'{"text": "a\\ud83d!", "whole": "\\ud83d\\ude00"}') == {
         "text": "a?!",
         "whole": "\N{GRINNING FACE}",
     }
@@ -144,7 +173,7 @@ def test_half_a_surrogate_pair_becomes_a_question_mark() -> None:
 
 @pytest.mark.parametrize("body", [b"\xff", b"[" * 100_000])
 def test_bytes_that_are_no_json_are_nothing(body: bytes) -> None:
-    assert parse(body) is None
+    assert parse_json(body) is None
 
 
 @pytest.mark.parametrize(
@@ -163,9 +192,9 @@ def test_bytes_that_are_no_json_are_nothing(body: bytes) -> None:
     ],
 )
 def test_a_wait_is_read_however_it_is_said(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers, now=1_000_000) == seconds
+    assert parse_retry_after(headers, now=1_000_000) == seconds
 
 
 def test_a_passing_fault_carries_the_wait_that_is_asked_for() -> None:
-    fault = judge(503, {"retry-after": "2"}, b"")
-    assert isinstance(fault, Fault) and fault.wait == 2.0
+    fault = classify_response(503, {"retry-after": "2"}, b"")
+    assert isinstance(fault, TransientFault) and fault.retry_after_s == 2.0

@@ -6,7 +6,7 @@ import pytest
 from chat_stub import Said, chat_stub
 
 from agents.asking import ANSWER, anthropic, ask, calling, refusing, result, shown, user
-from ludus.agents.agent import Finish, Reply, Situation
+from ludus.agents.agent import FinishReason, Reply, EpisodeContext
 from ludus.agents.anthropic import AnthropicAgent
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
@@ -46,7 +46,7 @@ async def test_an_episode_is_played_over_the_api() -> None:
         assert reply.message.tool_calls is not None
         (call,) = reply.message.tool_calls
         assert (call.function.name, call.function.arguments) == ("answer", '{"answer": "71"}')
-        assert reply.finish is Finish.STOP and reply.usage.prompt_tokens > 10
+        assert reply.finish_reason is FinishReason.STOP and reply.usage.prompt_tokens > 10
         assert list(stub.paths) == ["/v1/messages"]
         assert stub.headers[0]["x-api-key"] == "abcd"
         assert stub.headers[0]["anthropic-version"] == "2023-06-01"
@@ -155,7 +155,7 @@ async def test_thinking_goes_back_unchanged_in_the_episode_that_it_belongs_to() 
     with chat_stub(reply) as stub:
         thinking = {"type": "enabled", "budget_tokens": 2000}
         async with anthropic(stub, extra={"thinking": thinking}) as agent:
-            player = await agent.begin(Situation("here", (ANSWER,)))
+            player = await agent.begin(EpisodeContext("here", (ANSWER,)))
             messages = [Message(role="system", content="Play."), user("2 + 2")]
             first = (await player.act(messages)).message
             stored = Message.model_validate(first.model_dump())
@@ -172,7 +172,7 @@ async def test_thinking_goes_back_unchanged_in_the_episode_that_it_belongs_to() 
 async def test_a_message_that_is_not_what_was_replied_is_sent_as_it_stands() -> None:
     with chat_stub(lambda request: {"content": [THINKING, text("Yes.")]}) as stub:
         async with anthropic(stub) as agent:
-            player = await agent.begin(Situation("here", ()))
+            player = await agent.begin(EpisodeContext("here", ()))
             await player.act([user("a")])
             other = Message(role="assistant", content="No.")
             await player.act([user("a"), other, user("b")])
@@ -182,7 +182,7 @@ async def test_a_message_that_is_not_what_was_replied_is_sent_as_it_stands() -> 
 async def test_what_is_merged_with_a_reply_is_not_remembered_as_part_of_it() -> None:
     with chat_stub(lambda request: {"content": "Yes."}) as stub:
         async with anthropic(stub) as agent:
-            player = await agent.begin(Situation("here", ()))
+            player = await agent.begin(EpisodeContext("here", ()))
             reply = (await player.act([user("a")])).message
             more = Message(role="assistant", content="And more.")
             for _ in range(2):
@@ -194,7 +194,7 @@ async def test_what_is_merged_with_a_reply_is_not_remembered_as_part_of_it() -> 
 async def test_a_reply_of_nothing_is_not_sent_back() -> None:
     with chat_stub(script=[Said(body={"content": [text("")]})]) as stub:
         async with anthropic(stub) as agent:
-            player = await agent.begin(Situation("here", ()))
+            player = await agent.begin(EpisodeContext("here", ()))
             empty = (await player.act([user("a")])).message
             await player.act([user("a"), empty, user("b")])
         assert empty == Message(role="assistant")
@@ -207,7 +207,7 @@ async def test_calls_without_ids_get_the_same_ones_in_the_message_and_in_what_is
     content = [use(""), use("toolu_1"), use("toolu_1"), {**use("x"), "input": "odd"}]
     with chat_stub(script=[Said(body={"content": content})]) as stub:
         async with anthropic(stub) as agent:
-            player = await agent.begin(Situation("here", (ANSWER,)))
+            player = await agent.begin(EpisodeContext("here", (ANSWER,)))
             first = (await player.act([user("a")])).message
             await player.act([user("a"), first])
         ids = ["call_1_0", "toolu_1", "call_1_2", "x"]
@@ -220,17 +220,17 @@ async def test_calls_without_ids_get_the_same_ones_in_the_message_and_in_what_is
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [
-        ("end_turn", Finish.STOP),
-        ("tool_use", Finish.STOP),
-        ("stop_sequence", Finish.STOP),
-        ("pause_turn", Finish.STOP),
-        ("max_tokens", Finish.LENGTH),
-        ("model_context_window_exceeded", Finish.LENGTH),
-        ("refusal", Finish.REFUSED),
+        ("end_turn", FinishReason.STOP),
+        ("tool_use", FinishReason.STOP),
+        ("stop_sequence", FinishReason.STOP),
+        ("pause_turn", FinishReason.STOP),
+        ("max_tokens", FinishReason.LENGTH),
+        ("model_context_window_exceeded", FinishReason.LENGTH),
+        ("refusal", FinishReason.REFUSED),
     ],
 )
-async def test_the_way_a_reply_ended_is_told(reason: str, finish: Finish) -> None:
-    assert (await replied([text("x")], stop_reason=reason)).finish is finish
+async def test_the_way_a_reply_ended_is_told(reason: str, finish: FinishReason) -> None:
+    assert (await replied([text("x")], stop_reason=reason)).finish_reason is finish
 
 
 async def test_tokens_that_went_through_the_providers_cache_are_part_of_the_prompt() -> None:
@@ -259,7 +259,7 @@ async def test_an_overloaded_server_is_asked_again() -> None:
     with chat_stub(script=[Said(529, overloaded)]) as stub:
         async with anthropic(stub, concurrency=8) as agent:
             assert (await ask(agent)).message.tool_calls
-            assert agent.faults == {"529": 1} and agent.level == 4
+            assert agent.faults == {"529": 1} and agent.concurrency_limit == 4
 
 
 async def test_a_prompt_that_is_too_long_and_a_blocked_output_are_replies() -> None:
@@ -267,8 +267,8 @@ async def test_a_prompt_that_is_too_long_and_a_blocked_output_are_replies() -> N
     blocked = refusing(400, "Output blocked by content filtering policy")
     with chat_stub(script=[full, blocked]) as stub:
         async with anthropic(stub) as agent:
-            assert (await ask(agent)).finish is Finish.LENGTH
-            assert (await ask(agent)).finish is Finish.REFUSED
+            assert (await ask(agent)).finish_reason is FinishReason.LENGTH
+            assert (await ask(agent)).finish_reason is FinishReason.REFUSED
 
 
 async def test_a_wrong_key_is_refused() -> None:
@@ -287,6 +287,6 @@ def test_an_agent_describes_itself_and_knows_its_price() -> None:
         "model": "claude-3-5-haiku-20241022",
         "temperature": 1.0,
     }
-    assert agent.priced
+    assert agent.has_price
     with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
         AnthropicAgent("claude-3-5-haiku-20241022")

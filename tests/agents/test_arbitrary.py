@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from ludus.agents.arbitrary import arbitrary_call
+from ludus.agents.arbitrary import random_call
 from ludus.data.tools import ToolSpec
 
 
@@ -36,5 +36,5 @@ def test_every_call_fits_the_schema(schema: dict[str, Any]) -> None:
     arguments = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
     tool = ToolSpec(name="act", input_schema=arguments)
     for seed in range(200):
-        call = arbitrary_call([tool], random.Random(seed))
+        call = random_call([tool], random.Random(seed))
         Draft202012Validator(arguments).validate(call.arguments)

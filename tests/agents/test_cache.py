@@ -7,8 +7,8 @@ import pytest
 from chat_stub import chat_stub
 
 from agents.asking import SECRET, ask, chat, openai, user
-from ludus.agents.cache import Cache, request_id
-from ludus.agents.prices import Prices, Rate
+from ludus.agents.cache import ResponseCache, request_key
+from ludus.agents.prices import PriceTable, Rate
 from ludus.errors import ConfigError, ModelBusy
 
 
@@ -17,7 +17,7 @@ def files(folder: Path) -> list[Path]:
 
 
 async def test_the_same_request_is_answered_from_disk_at_no_cost(tmp_path: Path) -> None:
-    prices = Prices({"m": Rate(input=1, output=1)})
+    prices = PriceTable({"m": Rate(input=1, output=1)})
     with chat_stub() as stub:
         async with openai(stub, cache=tmp_path / "kept", prices=prices) as agent:
             first = await ask(agent)
@@ -33,7 +33,7 @@ async def test_a_kept_reply_takes_no_slot(tmp_path: Path) -> None:
     with chat_stub() as stub:
         async with openai(stub, cache=tmp_path, concurrency=1) as agent:
             first = await ask(agent)
-            async with agent.api.throttle.slot():
+            async with agent.client.throttle.slot():
                 assert (await ask(agent)).message == first.message
 
 
@@ -78,7 +78,7 @@ async def test_a_file_lies_in_a_folder_of_its_first_two_letters(tmp_path: Path) 
     with chat_stub() as stub:
         async with openai(stub, cache=tmp_path) as agent:
             await ask(agent)
-        identity = request_id("POST", f"{stub.url}/chat/completions", stub.bodies[0], 0)
+        identity = request_key("POST", f"{stub.url}/chat/completions", stub.bodies[0], 0)
     assert files(tmp_path) == [tmp_path / identity[:2] / f"{identity}.json"]
 
 
@@ -102,23 +102,23 @@ async def test_a_cache_that_cannot_be_written_costs_no_reply(tmp_path: Path) -> 
 def test_a_cache_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot hold cached replies"):
-        Cache(tmp_path / "file" / "below")
+        ResponseCache(tmp_path / "file" / "below")
 
 
 def test_the_order_of_fields_makes_no_difference_to_what_is_the_same_request() -> None:
-    one = request_id("POST", "http://h", {"a": 1, "b": [1, 2]}, 0)
-    assert one == request_id("POST", "http://h", {"b": [1, 2], "a": 1}, 0)
+    one = request_key("POST", "http://h", {"a": 1, "b": [1, 2]}, 0)
+    assert one == request_key("POST", "http://h", {"b": [1, 2], "a": 1}, 0)
     others = [
-        request_id("POST", "http://h", {"a": 1, "b": [2, 1]}, 0),
-        request_id("POST", "http://i", {"a": 1, "b": [1, 2]}, 0),
-        request_id("GET", "http://h", {"a": 1, "b": [1, 2]}, 0),
-        request_id("POST", "http://h", {"a": 1, "b": [1, 2]}, 1),
+        request_key("POST", "http://h", {"a": 1, "b": [2, 1]}, 0),
+        request_key("POST", "http://i", {"a": 1, "b": [1, 2]}, 0),
+        request_key("GET", "http://h", {"a": 1, "b": [1, 2]}, 0),
+        request_key("POST", "http://h", {"a": 1, "b": [1, 2]}, 1),
     ]
     assert len({one, *others}) == 5
 
 
 def test_a_reply_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path)
+    cache = ResponseCache(tmp_path)
     cache.put("abcd", '{"n": 1}')
 
     def fail(*paths: object) -> None:

@@ -15,7 +15,7 @@ from chat_stub import chat_stub, sensible
 from world import until
 
 from agents.asking import ANSWER, anthropic, ask, openai, user
-from ludus.agents.agent import Situation
+from ludus.agents.agent import EpisodeContext
 from ludus.data.tools import JsonObject, ToolSpec
 
 
@@ -59,7 +59,7 @@ async def test_other_tools_get_arguments_that_their_schema_allows() -> None:
         async with openai(stub) as agent:
             calls = []
             for tool in (guess, ToolSpec(name="move", input_schema=schema)):
-                player = await agent.begin(Situation("here", (tool,)))
+                player = await agent.begin(EpisodeContext("here", (tool,)))
                 calls.append((await player.act([user("Go.")])).message.tool_calls or ())
     word = json.loads(calls[0][0].function.arguments)["word"]
     made = json.loads(calls[1][0].function.arguments)

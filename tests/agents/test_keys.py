@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agents.asking import SECRET
-from ludus.agents.keys import Key, find_key
+from ludus.agents.keys import ApiKey, find_key
 from ludus.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def found(
 
 
 def test_a_key_does_not_show_itself() -> None:
-    key = Key(SECRET, "OPENAI_API_KEY")
+    key = ApiKey(SECRET, "OPENAI_API_KEY")
     assert repr(key) == str(key) == f"{key}" == "Key(OPENAI_API_KEY)"
     assert key.reveal() == SECRET
 
@@ -28,18 +28,18 @@ def test_a_key_does_not_show_itself() -> None:
 @pytest.mark.parametrize("write", [pickle.dumps, copy.deepcopy])
 def test_a_key_is_not_pickled(write: object) -> None:
     with pytest.raises(TypeError, match="not pickled"):
-        write(Key(SECRET))  # type: ignore[operator]
+        write(ApiKey(SECRET))  # type: ignore[operator]
 
 
 def test_a_text_is_freed_of_a_key_in_every_form_that_a_server_may_echo() -> None:
-    key = Key('a"b/c+d')
+    key = ApiKey('a"b/c+d')
     assert key.scrub('raw a"b/c+d, json a\\"b/c+d, url a%22b%2Fc%2Bd') == (
         "raw ***, json ***, url ***"
     )
 
 
 def test_a_placeholder_is_not_cut_out_of_words() -> None:
-    assert Key("x").scrub("next text") == "next text"
+    assert ApiKey("x").scrub("next text") == "next text"
 
 
 def test_the_providers_own_variable_comes_before_the_shared_one(
@@ -122,6 +122,6 @@ def test_blanks_around_a_key_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("secret", ["half secret", "half\nsecret", "half\tsecret", "sécret", ""])
 def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(secret: str) -> None:
     with pytest.raises(ConfigError, match="MY_KEY holds no usable key") as caught:
-        Key(secret, "MY_KEY")
+        ApiKey(secret, "MY_KEY")
     assert not secret or secret not in str(caught.value)
     assert "half" not in str(caught.value) and "cret" not in str(caught.value)

@@ -17,7 +17,7 @@ from agents.asking import (
     shown,
     user,
 )
-from ludus.agents.agent import Finish, Situation
+from ludus.agents.agent import FinishReason, EpisodeContext
 from ludus.agents.openai import OpenAIAgent
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
@@ -35,14 +35,14 @@ async def sent(*messages: Message, max_tokens: int | None = None, **settings: An
 async def test_an_episode_is_played_over_the_api() -> None:
     with chat_stub() as stub:
         async with openai(stub) as agent:
-            player = await agent.begin(Situation("here", (ANSWER,)))
+            player = await agent.begin(EpisodeContext("here", (ANSWER,)))
             question = user("State the final answer to the following problem: 23 + 55 - 7 =")
             reply = await player.act([question])
             await player.close()
         assert reply.message.tool_calls is not None
         (call,) = reply.message.tool_calls
         assert (call.function.name, call.function.arguments) == ("answer", '{"answer": "71"}')
-        assert reply.finish is Finish.STOP
+        assert reply.finish_reason is FinishReason.STOP
         assert reply.usage.prompt_tokens > 10 and reply.usage.completion_tokens > 10
         assert list(stub.paths) == ["/v1/chat/completions"]
 
@@ -84,7 +84,7 @@ async def test_an_extra_field_wins_over_a_setting() -> None:
 async def test_without_tools_none_are_sent() -> None:
     with chat_stub() as stub:
         async with openai(stub) as agent:
-            player = await agent.begin(Situation("here", ()))
+            player = await agent.begin(EpisodeContext("here", ()))
             reply = await player.act([user("Hello")])
         assert "tools" not in stub.bodies[0]
         assert reply.message.content.startswith("I was told")  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ def test_settings_that_cannot_be_sent_are_refused(settings: dict[str, Any]) -> N
 def test_an_agent_describes_itself_by_what_was_set() -> None:
     plain = OpenAIAgent("gpt-4o-mini", key="abcd")
     assert plain.describe() == {"provider": "openai", "model": "gpt-4o-mini"}
-    assert plain.priced
+    assert plain.has_price
     full = OpenAIAgent("m", endpoint="http://h:1/", temperature=0.5, extra={"top_p": 0.9})
     assert full.describe() == {
         "provider": "openai-compatible",
@@ -118,7 +118,7 @@ def test_an_agent_describes_itself_by_what_was_set() -> None:
         "temperature": 0.5,
         "extra": {"top_p": 0.9},
     }
-    assert not full.priced
+    assert not full.has_price
 
 
 def test_openai_itself_needs_a_key() -> None:
@@ -180,8 +180,8 @@ async def test_a_limit_that_does_not_fit_beside_the_prompt_is_left_out() -> None
         async with openai(stub) as agent:
             fits = await ask(agent, max_tokens=90)
             full_anyway = await ask(agent, max_tokens=90)
-        assert (fits.message.content, fits.finish) == ("fits", Finish.STOP)
-        assert full_anyway.finish is Finish.LENGTH
+        assert (fits.message.content, fits.finish_reason) == ("fits", FinishReason.STOP)
+        assert full_anyway.finish_reason is FinishReason.LENGTH
         assert ["max_tokens" in body for body in stub.bodies] == [True, False, True, False]
 
 

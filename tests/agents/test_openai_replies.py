@@ -13,9 +13,9 @@ from agents.asking import (
     result,
     user,
 )
-from ludus.agents.agent import Finish, Reply
+from ludus.agents.agent import FinishReason, Reply
 from ludus.agents.openai import OpenAIAgent
-from ludus.agents.prices import Prices, Rate
+from ludus.agents.prices import PriceTable, Rate
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
@@ -119,20 +119,20 @@ async def test_calls_without_anything_in_them_are_left_for_the_tools_to_refuse()
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [
-        ("stop", Finish.STOP),
-        ("tool_calls", Finish.STOP),
-        ("length", Finish.LENGTH),
-        ("content_filter", Finish.REFUSED),
-        (None, Finish.STOP),
+        ("stop", FinishReason.STOP),
+        ("tool_calls", FinishReason.STOP),
+        ("length", FinishReason.LENGTH),
+        ("content_filter", FinishReason.REFUSED),
+        (None, FinishReason.STOP),
     ],
 )
-async def test_the_way_a_reply_ended_is_told(reason: Any, finish: Finish) -> None:
-    assert (await replied({"content": "x"}, finish=reason)).finish is finish
+async def test_the_way_a_reply_ended_is_told(reason: Any, finish: FinishReason) -> None:
+    assert (await replied({"content": "x"}, finish=reason)).finish_reason is finish
 
 
 async def test_a_refusal_is_the_message_and_the_finish() -> None:
     reply = await replied({"content": None, "refusal": "I will not."})
-    assert (reply.message.content, reply.finish) == ("I will not.", Finish.REFUSED)
+    assert (reply.message.content, reply.finish_reason) == ("I will not.", FinishReason.REFUSED)
 
 
 # Usage
@@ -161,8 +161,8 @@ async def test_a_gateways_own_word_on_the_cost_holds_where_no_price_is_known() -
     usage = {"prompt_tokens": 1_000_000, "cost": 0.25}
     assert (await replied({"content": "x"}, usage=usage)).usage.cost == 0.25
     with chat_stub(script=[chat({"content": "x"}, usage=usage)]) as stub:
-        async with openai(stub, prices=Prices({"m": Rate(input=3, output=0)})) as agent:
-            assert agent.priced
+        async with openai(stub, prices=PriceTable({"m": Rate(input=3, output=0)})) as agent:
+            assert agent.has_price
             assert (await ask(agent)).usage.cost == pytest.approx(3.0)
 
 

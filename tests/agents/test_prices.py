@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.prices import Prices, Rate
+from ludus.agents.prices import PriceTable, Rate
 from ludus.data.episode import Usage
 from ludus.errors import ConfigError
 
 USAGE = Usage(prompt_tokens=1_000_000, completion_tokens=100_000, cached_tokens=400_000)
 
 
-def cost(prices: Prices, provider: str, model: str, usage: Usage = USAGE) -> float | None:
-    price = prices.of(provider, model)
+def cost(prices: PriceTable, provider: str, model: str, usage: Usage = USAGE) -> float | None:
+    price = prices.price_for(provider, model)
     assert price is not None
     return price(usage)
 
@@ -27,59 +27,62 @@ def write(path: Path, content: Any) -> Path:
 
 def test_the_public_list_knows_well_known_models() -> None:
     # $0.15 and $0.075 (cached) for a million tokens in, $0.60 out.
-    assert cost(Prices(), "openai", "gpt-4o-mini") == pytest.approx(0.6 * 0.15 + 0.03 + 0.06)
+    assert cost(PriceTable(), "openai", "gpt-4o-mini") == pytest.approx(0.6 * 0.15 + 0.03 + 0.06)
     # $0.80 and $0.08 in, $4 out.
-    assert cost(Prices(), "anthropic", "claude-3-5-haiku-20241022") == pytest.approx(
+    assert cost(PriceTable(), "anthropic", "claude-3-5-haiku-20241022") == pytest.approx(
         0.6 * 0.80 + 0.4 * 0.08 + 0.4
     )
 
 
 def test_nothing_used_costs_nothing() -> None:
-    assert cost(Prices(), "openai", "gpt-4o-mini", Usage()) == 0.0
+    assert cost(PriceTable(), "openai", "gpt-4o-mini", Usage()) == 0.0
 
 
 def test_more_cached_than_asked_is_counted_as_all_cached() -> None:
     odd = Usage(prompt_tokens=10, cached_tokens=20)
     whole = Usage(prompt_tokens=10, cached_tokens=10)
-    for prices in (Prices(), Prices({"gpt-4o-mini": Rate(input=2, output=0, cached_input=1)})):
+    for prices in (
+        PriceTable(),
+        PriceTable({"gpt-4o-mini": Rate(input=2, output=0, cached_input=1)}),
+    ):
         assert cost(prices, "openai", "gpt-4o-mini", odd) == (
             cost(prices, "openai", "gpt-4o-mini", whole)
         )
 
 
 def test_an_unknown_model_has_no_price() -> None:
-    assert Prices().of("openai", "nobody-knows-this-1") is None
+    assert PriceTable().price_for("openai", "nobody-knows-this-1") is None
 
 
 def test_a_users_rate_wins_over_the_list() -> None:
-    prices = Prices({"gpt-4o-mini": Rate(input=1.0, output=10.0)})
+    prices = PriceTable({"gpt-4o-mini": Rate(input=1.0, output=10.0)})
     assert cost(prices, "openai", "gpt-4o-mini") == pytest.approx(1.0 + 1.0)
 
 
 def test_a_users_rate_for_cached_tokens_is_used_where_given() -> None:
-    prices = Prices({"mine": Rate(input=1.0, output=10.0, cached_input=0.5)})
+    prices = PriceTable({"mine": Rate(input=1.0, output=10.0, cached_input=0.5)})
     assert cost(prices, "openai", "mine") == pytest.approx(0.6 + 0.2 + 1.0)
 
 
 def test_behind_an_endpoint_only_the_users_file_counts() -> None:
-    prices = Prices({"mine": Rate(input=1.0, output=0.0)})
-    assert prices.of("openai", "gpt-4o-mini", endpoint_given=True) is None
-    price = prices.of("openai", "mine", endpoint_given=True)
+    prices = PriceTable({"mine": Rate(input=1.0, output=0.0)})
+    assert prices.price_for("openai", "gpt-4o-mini", endpoint_given=True) is None
+    price = prices.price_for("openai", "mine", endpoint_given=True)
     assert price is not None and price(USAGE) == pytest.approx(1.0)
 
 
 def test_a_file_is_found_by_path_then_by_variable_then_at_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Prices.load().rates == {}
+    assert PriceTable.load().rates == {}
     home = {"m": {"input": 1, "output": 1}}
     write(tmp_path / ".config" / "ludus" / "prices.json", home)
-    assert Prices.load().rates["m"].input == 1
+    assert PriceTable.load().rates["m"].input == 1
     variable = write(tmp_path / "variable.json", {"m": {"input": 2, "output": 1}})
     monkeypatch.setenv("LUDUS_PRICES", str(variable))
-    assert Prices.load().rates["m"].input == 2
+    assert PriceTable.load().rates["m"].input == 2
     named = write(tmp_path / "named.json", {"m": {"input": 3, "output": 1}})
-    assert Prices.load(named).rates["m"].input == 3
+    assert PriceTable.load(named).rates["m"].input == 3
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_a_file_is_found_by_path_then_by_variable_then_at_home(
 def test_a_malformed_file_is_named_with_its_entry(tmp_path: Path, content: Any, where: str) -> None:
     path = write(tmp_path / "prices.json", content)
     with pytest.raises(ConfigError) as caught:
-        Prices.load(path)
+        PriceTable.load(path)
     line = str(caught.value)
     assert f"{path} is wrong at {where}: " in line and "\n" not in line
 
@@ -105,7 +108,7 @@ def test_a_file_that_was_named_must_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"none\.json cannot be read"):
-        Prices.load(tmp_path / "none.json")
+        PriceTable.load(tmp_path / "none.json")
     monkeypatch.setenv("LUDUS_PRICES", str(tmp_path / "gone.json"))
     with pytest.raises(ConfigError, match=r"gone\.json cannot be read"):
-        Prices.load()
+        PriceTable.load()

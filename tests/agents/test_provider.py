@@ -13,7 +13,7 @@ from world import until
 
 from agents.asking import QUICK, ask, chat, nobody, openai, refusing, user
 from ludus.agents import provider
-from ludus.agents.agent import Finish
+from ludus.agents.agent import FinishReason
 from ludus.agents.openai import OpenAIAgent
 from ludus.agents.provider import Backoff
 from ludus.errors import (
@@ -44,7 +44,7 @@ async def test_a_cut_connection_is_tried_again_and_is_no_pushback() -> None:
         async with openai(stub, concurrency=8) as agent:
             assert (await ask(agent)).message.content == "fine"
             assert agent.faults == {"connection": 2}
-            assert agent.level == 8
+            assert agent.concurrency_limit == 8
 
 
 async def test_a_server_that_hangs_is_asked_again_after_the_deadline() -> None:
@@ -52,7 +52,7 @@ async def test_a_server_that_hangs_is_asked_again_after_the_deadline() -> None:
         async with openai(stub, call_timeout=0.1, concurrency=8) as agent:
             assert (await ask(agent)).message.content == "fine"
             assert agent.faults == {"timeout": 1}
-            assert agent.level == 8
+            assert agent.concurrency_limit == 8
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ async def test_a_full_context_and_a_filter_are_replies_and_no_errors() -> None:
     with chat_stub(script=[full, filtered]) as stub:
         async with openai(stub) as agent:
             first, second = await ask(agent), await ask(agent)
-    assert (first.finish, first.message.content) == (Finish.LENGTH, "")
-    assert (second.finish, second.message.content) == (Finish.REFUSED, "")
+    assert (first.finish_reason, first.message.content) == (FinishReason.LENGTH, "")
+    assert (second.finish_reason, second.message.content) == (FinishReason.REFUSED, "")
 
 
 async def test_an_error_within_a_200_is_taken_by_its_code() -> None:
@@ -162,7 +162,7 @@ async def test_an_error_within_a_200_is_taken_by_its_code() -> None:
         async with openai(stub, concurrency=8) as agent:
             assert (await ask(agent)).message.content == "fine"
             assert agent.faults == {"429": 1}
-            assert agent.level == 4
+            assert agent.concurrency_limit == 4
 
 
 async def test_the_wait_that_a_server_asks_one_call_for_holds_for_all() -> None:
@@ -170,7 +170,7 @@ async def test_the_wait_that_a_server_asks_one_call_for_holds_for_all() -> None:
     with chat_stub(script=[slow_down]) as stub:
         async with openai(stub) as agent, asyncio.TaskGroup() as group:
             group.create_task(ask(agent))
-            await until(lambda: agent.level != 64)
+            await until(lambda: agent.concurrency_limit != 64)
             for number in range(5):
                 group.create_task(ask(agent, user(f"{number} + 1 =")))
         first, *others = stub.arrivals
@@ -200,10 +200,10 @@ async def test_the_level_falls_with_pushback_and_rises_with_success() -> None:
     with chat_stub(script=[429, 500]) as stub:
         async with openai(stub, concurrency=8) as agent:
             await ask(agent)
-            assert agent.level == 2
+            assert agent.concurrency_limit == 2
             for _ in range(5):
                 await ask(agent)
-            assert agent.level == 4
+            assert agent.concurrency_limit == 4
 
 
 async def test_no_more_calls_are_under_way_than_allowed() -> None:
@@ -244,7 +244,7 @@ def test_waits_double_up_to_the_cap_and_are_spread_out() -> None:
     random.seed(3)
     backoff = Backoff(base=0.5, cap=30)
     for retry, longest in [(0, 0.5), (1, 1.0), (4, 8.0), (6, 30.0), (5000, 30.0)]:
-        waits = [backoff.before(retry) for _ in range(300)]
+        waits = [backoff.delay_s(retry) for _ in range(300)]
         assert 0.9 * longest < max(waits) <= longest
         assert min(waits) < 0.1 * longest
 

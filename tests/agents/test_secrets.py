@@ -8,9 +8,9 @@ import pytest
 from chat_stub import Said, chat_stub
 
 from agents.asking import SECRET, anthropic, ask, chat, openai, refusing
-from ludus.agents.answer import Fault
-from ludus.agents.complaint import Complaints
-from ludus.agents.keys import Key
+from ludus.agents.answer import TransientFault
+from ludus.agents.complaint import ProviderErrors
+from ludus.agents.keys import ApiKey
 from ludus.agents.openai import OpenAIAgent
 from ludus.errors import AgentError, ModelBusy
 
@@ -47,7 +47,7 @@ async def test_no_error_holds_a_key_that_a_server_echoes(agent_of: Any, answer: 
 
 async def test_a_refused_key_is_named_by_its_variable() -> None:
     with chat_stub(key="another") as stub:
-        async with openai(stub, key=Key(SECRET, "MY_KEY")) as agent:
+        async with openai(stub, key=ApiKey(SECRET, "MY_KEY")) as agent:
             for question in (agent.prepare(), ask(agent)):
                 with pytest.raises(AgentError, match="does not take the key from MY_KEY") as caught:
                     await question
@@ -68,7 +68,7 @@ async def test_an_agent_shows_no_key_in_what_it_says_of_itself() -> None:
         "m", endpoint="http://localhost", key=SECRET, extra={"user": f"me:{SECRET}"}
     )
     assert agent.describe()["extra"] == {"user": "me:***"}
-    assert SECRET not in repr(agent) + str(agent.describe()) + repr(agent.api)
+    assert SECRET not in repr(agent) + str(agent.describe()) + repr(agent.client)
 
 
 async def test_a_proxys_password_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,12 +83,12 @@ async def test_a_proxys_password_is_not_told(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_key_is_taken_out_before_a_message_is_cut() -> None:
-    complaints = Complaints("m", "http://host", Key("hunter2!"))
+    complaints = ProviderErrors("m", "http://host", ApiKey("hunter2!"))
     for length in range(285, 301):
-        fault = Fault(ModelBusy, "429", "x" * length + "hunter2!")
-        assert "hu" not in str(complaints.gave_up(fault, 1))
+        fault = TransientFault(ModelBusy, "429", "x" * length + "hunter2!")
+        assert "hu" not in str(complaints.retries_exhausted(fault, 1))
 
 
 def test_credentials_in_any_address_are_scrubbed() -> None:
     agent = OpenAIAgent("m", endpoint="http://localhost")
-    assert agent.api.scrub("at http://me:pw@proxy:1/x") == "at http://***@proxy:1/x"
+    assert agent.client.scrub("at http://me:pw@proxy:1/x") == "at http://***@proxy:1/x"

@@ -75,7 +75,7 @@ async def test_no_more_calls_begin_than_the_ceiling_and_the_first_come_goes_firs
     assert calls.began == ["a", "b", "c"]
     await calls.end("a", "c", "d")
     assert calls.began == ["a", "b", "c", "d"]
-    assert calls.throttle.under_way == 0
+    assert calls.throttle.in_flight == 0
 
 
 async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
@@ -100,7 +100,7 @@ async def test_a_waiter_that_is_cancelled_leaves_its_place_to_the_next() -> None
     await calls.end("a")
     assert calls.began == ["a", "c"]
     await calls.end("c")
-    assert calls.throttle.under_way == 0
+    assert calls.throttle.in_flight == 0
 
 
 async def test_a_slot_given_to_a_call_in_the_instant_it_is_cancelled_is_not_lost() -> None:
@@ -109,12 +109,12 @@ async def test_a_slot_given_to_a_call_in_the_instant_it_is_cancelled_is_not_lost
     await settle()
     calls.ends["a"].set()
     await asyncio.sleep(0)  # a goes and hands its slot to b, which has not yet run
-    assert len(calls.throttle._waiting) == 1
+    assert len(calls.throttle._waiters) == 1
     assert calls.began == ["a"]
     await calls.cancel("b")
     assert calls.began == ["a", "c"]
     await calls.end("c")
-    assert calls.throttle.under_way == 0
+    assert calls.throttle.in_flight == 0
 
 
 async def test_a_waiter_cancelled_before_a_slot_is_free_does_not_take_it() -> None:
@@ -126,7 +126,7 @@ async def test_a_waiter_cancelled_before_a_slot_is_free_does_not_take_it() -> No
     await settle()
     assert calls.began == ["a", "c"]
     await calls.end("c")
-    assert calls.throttle.under_way == 0
+    assert calls.throttle.in_flight == 0
 
 
 async def test_a_call_that_raises_gives_its_slot_back() -> None:
@@ -134,41 +134,41 @@ async def test_a_call_that_raises_gives_its_slot_back() -> None:
     with pytest.raises(RuntimeError):
         async with throttle.slot():
             raise RuntimeError
-    assert throttle.under_way == 0
+    assert throttle.in_flight == 0
 
 
 async def test_pushback_halves_the_level_once_for_all_calls_that_were_under_way() -> None:
     throttle = Throttle(16)
     async with throttle.slot() as one, throttle.slot() as two:
-        one.pushed_back()
-        two.pushed_back()
-        assert throttle.level == 8
+        one.report_overload()
+        two.report_overload()
+        assert throttle.limit == 8
         async with throttle.slot() as later:
-            later.pushed_back()
-            assert throttle.level == 4
-        one.pushed_back()
-        assert throttle.level == 4
+            later.report_overload()
+            assert throttle.limit == 4
+        one.report_overload()
+        assert throttle.limit == 4
 
 
 async def test_the_level_never_falls_below_one() -> None:
     throttle = Throttle(3)
     for _ in range(5):
         async with throttle.slot() as slot:
-            slot.pushed_back()
-    assert throttle.level == 1
+            slot.report_overload()
+    assert throttle.limit == 1
 
 
 async def test_the_level_rises_by_one_per_round_of_successes_and_stops_at_the_ceiling() -> None:
     throttle = Throttle(8)
     async with throttle.slot() as slot:
-        slot.pushed_back()
-        assert throttle.level == 4
+        slot.report_overload()
+        assert throttle.limit == 4
         for _ in range(5):
-            slot.succeeded()
-        assert throttle.level == 5
+            slot.report_success()
+        assert throttle.limit == 5
         for _ in range(100):
-            slot.succeeded()
-        assert throttle.level == 8
+            slot.report_success()
+        assert throttle.limit == 8
 
 
 async def test_after_a_fall_nobody_begins_until_there_is_room_again() -> None:
@@ -177,7 +177,7 @@ async def test_after_a_fall_nobody_begins_until_there_is_room_again() -> None:
         calls.start("a", "b", "c", "d")
         await settle()
         assert calls.began == ["a", "b", "c"]
-        slot.pushed_back()
+        slot.report_overload()
     await settle()
     assert calls.began == ["a", "b", "c"]
     await calls.end("a")
@@ -226,7 +226,7 @@ async def test_a_call_that_is_under_way_is_not_touched_by_a_pause() -> None:
     await settle()
     calls.throttle.pause(5)
     await calls.end("a")
-    assert calls.throttle.under_way == 0 and calls.began == ["a"]
+    assert calls.throttle.in_flight == 0 and calls.began == ["a"]
     clock.move(5)
     await settle()
     assert calls.began == ["a", "b"]

@@ -9,12 +9,12 @@ import pytest
 
 from ludus import ToolEnvironment, tool
 from ludus.agents.typed_call import (
-    NoCall,
+    InvalidCall,
     find_tool,
-    kind_of,
+    describe_type,
     parameters,
-    parse_arguments,
-    usage,
+    parse_typed_arguments,
+    usage_line,
 )
 from ludus.environment.tools import collect_tools
 
@@ -86,7 +86,7 @@ TOOLS = {name: one.spec for name, one in collect_tools(House).items()}
 )
 def test_a_line_is_a_call(line: str, arguments: dict[str, Any]) -> None:
     name, _, rest = line.partition(" ")
-    assert parse_arguments(find_tool(name, TOOLS), rest) == arguments
+    assert parse_typed_arguments(find_tool(name, TOOLS), rest) == arguments
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,17 @@ def test_a_line_is_a_call(line: str, arguments: dict[str, Any]) -> None:
 )
 def test_a_line_that_is_no_call_is_explained(line: str, reason: str) -> None:
     name, _, rest = line.partition(" ")
-    with pytest.raises(NoCall) as caught:
-        parse_arguments(find_tool(name, TOOLS), rest)
+    with pytest.raises(InvalidCall) as caught:
+        parse_typed_arguments(find_tool(name, TOOLS), rest)
     assert reason in str(caught.value)
 
 
 def test_a_tool_is_shown_with_what_it_needs_and_what_it_may_have() -> None:
-    assert [usage(tool) for tool in TOOLS.values()] == [
+    assert [usage_line(tool) for tool in TOOLS.values()] == [
         "look",
         "move DIRECTION [STEPS]",
         "say WORDS",
         "paint COLOUR PLACES [BRIGHT]",
     ]
-    kinds = [kind_of(schema) for schema in parameters(TOOLS["paint"]).values()]
+    kinds = [describe_type(schema) for schema in parameters(TOOLS["paint"]).values()]
     assert kinds == ["red or blue", "a JSON list", "yes or no"]

@@ -11,7 +11,7 @@ import pytest
 from chat_stub import chat_stub
 
 from cli.collecting import COUNTER, asking, collect, complaint, places, read, summary
-from ludus.agents.agent import Player, Situation
+from ludus.agents.agent import Player, EpisodeContext
 from ludus.agents.oracle import OracleAgent
 from ludus.cli.progress import Display, JsonDisplay
 from ludus.cli.status import PlainStatus
@@ -54,7 +54,7 @@ def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path
 
 
 class Unhurried(OracleAgent):
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         await asyncio.sleep(0.3)
         return await super().begin(situation)
 

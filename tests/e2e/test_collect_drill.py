@@ -14,7 +14,7 @@ from chat_stub import chat_stub
 from program import LUDUS, run_ludus, served_by_program
 from world import facts, until
 
-from ludus.agents.agent import Player, Situation
+from ludus.agents.agent import Player, EpisodeContext
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason
 from ludus.data.lines import episodes
@@ -77,7 +77,7 @@ def test_a_failing_model_and_twenty_kills_change_nothing_in_the_file(tmp_path: P
 
 
 class Unhurried(OracleAgent):
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         await asyncio.sleep(0.1)
         return await super().begin(situation)
 

@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from evaluate.trying import COUNTER, QUICK, adding, evaluated, playing, scripted
-from ludus.agents.agent import Player, Situation
+from ludus.agents.agent import Player, EpisodeContext
 from ludus.agents.oracle import OracleAgent
 from ludus.data.lines import find_episode
 from ludus.errors import ConfigError, ModelBusy, RunError
@@ -69,7 +69,7 @@ class Once(OracleAgent):
 
     begun = 0
 
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         type(self).begun += 1
         return await super().begin(situation)
 
@@ -113,7 +113,7 @@ async def test_what_is_stopped_says_so_and_goes_on(tmp_path: Path) -> None:
 class Breaking(OracleAgent):
     """Cannot play some tasks at all."""
 
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         if situation.seed is not None and situation.seed % 2:
             raise ModelBusy("No.")
         return await super().begin(situation)

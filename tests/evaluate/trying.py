@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
-from ludus.agents.scripted import Line, ScriptedAgent
+from ludus.agents.scripted import ScriptedReply, ScriptedAgent
 from ludus.data.tools import ToolCall
 from ludus.evaluate import Candidate, Evaluation, evaluate
 from ludus.evaluate.attempts import Attempt
@@ -34,7 +34,7 @@ def adding(number: object) -> ToolCall:
     return ToolCall(name="add", arguments={"number": number})
 
 
-def scripted(label: str, *script: Line) -> Candidate:
+def scripted(label: str, *script: ScriptedReply) -> Candidate:
     return Candidate(label, lambda: ScriptedAgent(*script))
 
 

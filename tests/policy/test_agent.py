@@ -9,7 +9,7 @@ import pytest
 from students import of_family
 
 from ludus import connect
-from ludus.agents.agent import Finish, Reply, Situation
+from ludus.agents.agent import FinishReason, Reply, EpisodeContext
 from ludus.data.episode import Episode, StopReason, Tokens
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall, ToolSpec
@@ -136,17 +136,17 @@ async def test_a_conversation_that_grows_longer_than_the_context_is_cut_off(
 ) -> None:
     talk = [Message(role="user", content="Begin."), Message(role="user", content="long " * 2000)]
     async with PolicyAgent(taught) as agent:
-        player = await agent.begin(Situation(COUNTER, ()))
+        player = await agent.begin(EpisodeContext(COUNTER, ()))
         await player.act(talk[:1], max_tokens=2)
         reply = await player.act(talk)
-    assert (reply.finish, reply.message.text) == (Finish.LENGTH, "")
+    assert (reply.finish_reason, reply.message.text) == (FinishReason.LENGTH, "")
     assert reply.usage.prompt_tokens > 1024 and reply.usage.completion_tokens == 0
 
 
 async def test_a_task_that_leaves_no_room_for_a_reply_is_nobodys_score(taught: Policy) -> None:
     long = Message(role="user", content="long " * 2000)
     async with PolicyAgent(taught) as agent:
-        player = await agent.begin(Situation(COUNTER, ()))
+        player = await agent.begin(EpisodeContext(COUNTER, ()))
         with pytest.raises(
             RequestRefused, match=r"^The prompt has \d,\d+ tokens, and the model re"
         ):
@@ -162,7 +162,7 @@ async def test_a_prompt_with_room_for_one_token_is_answered_and_with_none_refuse
 
     async def asked() -> Reply:
         async with PolicyAgent(random_talker) as agent:
-            return await (await agent.begin(Situation(COUNTER, ()))).act([short], max_tokens=4)
+            return await (await agent.begin(EpisodeContext(COUNTER, ()))).act([short], max_tokens=4)
 
     try:
         length = (await asked()).usage.prompt_tokens
@@ -200,7 +200,7 @@ async def test_a_result_is_heard_from_the_tool_that_was_called() -> None:
         Message(role="tool", content="3", tool_call_id="call_1_0"),
     ]
     async with PolicyAgent(policy) as agent:
-        player = await agent.begin(Situation(COUNTER, tools))
+        player = await agent.begin(EpisodeContext(COUNTER, tools))
         await player.act(talk[:1], max_tokens=2)
         reply = await player.act(talk, max_tokens=2)
     assert reply.tokens is not None

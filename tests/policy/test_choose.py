@@ -35,7 +35,7 @@ def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
             concurrency=12,
         )
     )
-    assert isinstance(agent, PolicyAgent) and agent.level == 12
+    assert isinstance(agent, PolicyAgent) and agent.concurrency_limit == 12
     assert agent.describe() == {
         "provider": "hf",
         "model": "nobody/has-this",

@@ -16,7 +16,7 @@ from ludus.policy.agent import PolicyAgent
 from ludus.policy.decoder import Decoder
 from ludus.policy.dialect import dialect_of
 from ludus.policy.engines import choose_engine
-from ludus.policy.fast.engine import FastEngine
+from ludus.policy.fast.engine import TritonEngine
 from ludus.policy.generate import Generator, Sampled, Sampling
 from ludus.policy.load import Policy
 from policy.fast.families import engine_of, fresh, model_of
@@ -46,7 +46,7 @@ async def test_an_agent_says_how_it_decodes_and_why(
     async with PolicyAgent(talker, fast=fast) as agent:
         assert agent.engine == "not loaded yet"
         await agent.ready()
-        assert (agent.engine, agent.level) == (words, 64)
+        assert (agent.engine, agent.concurrency_limit) == (words, 64)
 
 
 async def test_what_was_asked_for_and_cannot_be_is_refused(talker: Policy) -> None:
@@ -63,11 +63,14 @@ async def test_a_model_that_can_be_decoded_fast_is_where_it_is_asked_for(talker:
     policy = replace(talker, model=fresh(vocab_size=len(talker.tokenizer)))
     async with PolicyAgent(policy, fast=True) as agent:
         ready = await agent.ready()
-        assert (agent.engine, agent.level) == ("fast decoding, in plain torch on the CPU", 256)
+        assert (agent.engine, agent.concurrency_limit) == (
+            "fast decoding, in plain torch on the CPU",
+            256,
+        )
         said = await ask(ready.generator, 3)
     async with PolicyAgent(policy, fast=True, max_batch=4) as agent:
         again = await ask((await agent.ready()).generator, 3)
-        assert agent.level == 4 and again == said
+        assert agent.concurrency_limit == 4 and again == said
 
 
 @pytest.mark.parametrize(("max_batch", "slots"), [(4, 4), (100, 100), (None, 64)])
@@ -78,8 +81,8 @@ async def test_room_is_made_for_as_many_as_are_asked_for(
     chosen = choose_engine(policy, fast=True, dtype=None, max_batch=max_batch)
     async with Generator(None, engine=chosen.engine) as model:
         await ask(model, 0)
-    assert isinstance(chosen.engine, FastEngine)
-    assert chosen.engine._machine.cache.slots == slots
+    assert isinstance(chosen.engine, TritonEngine)
+    assert chosen.engine._runner.cache.num_slots == slots
 
 
 async def test_who_comes_late_joins_those_under_way() -> None:
@@ -99,7 +102,7 @@ async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, broken = engine_of(model_of()), torch.OutOfMemoryError("too much")
-    advance, steps = engine._machine.advance, 0
+    advance, steps = engine._runner.launch_steps, 0
 
     def fail_once(*given: Any, **more: Any) -> None:
         nonlocal steps
@@ -108,7 +111,7 @@ async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest(
             raise broken
         advance(*given, **more)
 
-    monkeypatch.setattr(engine._machine, "advance", fail_once)
+    monkeypatch.setattr(engine._runner, "advance", fail_once)
     async with Generator(None, engine=engine, lull=0.0, max_batch=8) as model:
         first = asyncio.ensure_future(ask(model, 0, max_tokens=50))
         await until(lambda: engine.stats.sampled)

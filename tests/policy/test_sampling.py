@@ -20,7 +20,7 @@ def chosen(sampling: Sampling, chances: tuple[float, ...] = CHANCES) -> dict[int
     """How often each token comes when the random numbers are spread evenly."""
     uniforms = [(step + 0.5) / STEPS for step in range(STEPS)]
     rows = torch.tensor([chances]).log().expand(STEPS, -1)
-    ids, _ = Chooser([sampling] * STEPS, vocabulary=len(chances), device="cpu").choose(
+    ids, _ = Chooser([sampling] * STEPS, vocab_size=len(chances), device="cpu").choose(
         rows, uniforms
     )
     return {token: count / STEPS for token, count in sorted(Counter(ids).items())}
@@ -55,14 +55,14 @@ def test_only_the_likeliest_are_left(sampling: Sampling, expected: dict[int, flo
 
 def test_no_random_number_leads_to_what_cannot_be() -> None:
     logits = torch.tensor([[0.3, 0.5, 0.2, 0.0]]).log().expand(2, -1)
-    chooser = Chooser([Sampling()] * 2, vocabulary=4, device="cpu")
+    chooser = Chooser([Sampling()] * 2, vocab_size=4, device="cpu")
     assert chooser.choose(logits, [0.0, math.nextafter(1.0, 0.0)])[0] == [0, 2]
 
 
 def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
     settings = [Sampling(0), Sampling(2.0), Sampling(top_k=1), Sampling(top_p=0.6)]
     logits = torch.tensor([CHANCES]).log().expand(4, -1)
-    ids, logprobs = Chooser(settings, vocabulary=5, device="cpu").choose(logits, [0.99] * 4)
+    ids, logprobs = Chooser(settings, vocab_size=5, device="cpu").choose(logits, [0.99] * 4)
     assert ids == [1, 4, 1, 3]
     roots = sum(math.sqrt(part) for part in CHANCES)
     expected = [0.4, math.sqrt(0.2) / roots, 0.4, 0.3]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, Usage
 from ludus.data.lines import episodes
@@ -44,7 +44,7 @@ class Flaky(OracleAgent):
         self._breaks = breaks
         self._attempts: dict[str, int] = {}
 
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         key = f"{situation.seed}/{situation.member}"
         self._attempts[key] = self._attempts.get(key, 0) + 1
         error = self._breaks(key, self._attempts[key])
@@ -58,7 +58,7 @@ class Priced(Agent):
 
     provider = "priced"
 
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         class Payer(Player):
             async def act(
                 self, messages: Sequence[Message], *, max_tokens: int | None = None
@@ -85,6 +85,6 @@ class Ending(CollectProgress):
 
 
 class Slow(OracleAgent):
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         await asyncio.sleep(0.1)
         return await super().begin(situation)

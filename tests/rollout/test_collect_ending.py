@@ -9,7 +9,7 @@ import pytest
 from world import Counter, serving
 
 from ludus import State, ToolCall
-from ludus.agents.agent import Player, Situation
+from ludus.agents.agent import Player, EpisodeContext
 from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
@@ -146,7 +146,7 @@ async def test_a_damaged_line_of_a_finished_run_is_found_by_the_checksum(tmp_pat
 
 async def test_the_watchdog_is_heard(tmp_path: Path) -> None:
     class Stuck(OracleAgent):
-        async def begin(self, situation: Situation) -> Player:
+        async def begin(self, situation: EpisodeContext) -> Player:
             await asyncio.sleep(0.5)
             return await super().begin(situation)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.agents.agent import Player, Reply, Situation
+from ludus.agents.agent import Player, Reply, EpisodeContext
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.messages import Call, Function, Message
@@ -63,7 +63,7 @@ async def test_when_nothing_works_the_run_ends_and_nothing_is_recorded(tmp_path:
 
 async def test_faults_that_are_quicker_than_successes_do_not_end_the_run(tmp_path: Path) -> None:
     class Uneven(OracleAgent):
-        async def begin(self, situation: Situation) -> Player:
+        async def begin(self, situation: EpisodeContext) -> Player:
             if situation.seed is not None and situation.seed % 2:
                 raise ModelBusy("HTTP 503")
             await asyncio.sleep(0.3)
@@ -103,7 +103,7 @@ async def test_what_broken_attempts_have_cost_is_recorded(tmp_path: Path) -> Non
     class Costly(Priced):
         failed = False
 
-        async def begin(self, situation: Situation) -> Player:
+        async def begin(self, situation: EpisodeContext) -> Player:
             player = await super().begin(situation)
             act = player.act
 

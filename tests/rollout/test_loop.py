@@ -11,7 +11,7 @@ import pytest
 from world import Counter, LineWorld, Move, View, facts, serving
 
 from ludus import Image, Text, ToolCall, ToolEnvironment, connect, tool
-from ludus.agents.agent import Agent, Finish, Reply
+from ludus.agents.agent import Agent, FinishReason, Reply
 from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
@@ -113,7 +113,7 @@ async def test_a_call_that_is_not_json_is_answered_and_counted_and_the_episode_g
 
 @pytest.mark.parametrize("half", ['{"number": 5', "{}"], ids=["no JSON", "no argument"])
 async def test_a_call_that_the_token_limit_cut_in_two_is_not_malformed(half: str) -> None:
-    cut = raw_call("add", half, finish=Finish.LENGTH)
+    cut = raw_call("add", half, finish=FinishReason.LENGTH)
     twice = EpisodeLimits(max_turns=2)
     episode = await played(ScriptedAgent(cut, cut), goal=5, limits=twice)
     assert (episode.stop_reason, episode.cut_off) == (StopReason.MAX_TOKENS, True)
@@ -128,7 +128,7 @@ async def test_a_call_that_the_token_limit_cut_in_two_is_not_malformed(half: str
 
 
 async def test_a_whole_call_in_a_reply_that_was_cut_off_after_it_is_run() -> None:
-    cut = raw_call("add", '{"number": 5}', finish=Finish.LENGTH)
+    cut = raw_call("add", '{"number": 5}', finish=FinishReason.LENGTH)
     episode = await played(ScriptedAgent(cut), goal=5)
     assert (episode.stop_reason, episode.reward) == (StopReason.DONE, 1.0)
     assert (episode.tool_calls, episode.format_compliant) == (1, True)
@@ -145,9 +145,9 @@ async def test_an_unknown_tool_and_arguments_that_do_not_fit_are_malformed() -> 
 
 
 async def test_each_way_to_stop_has_its_name() -> None:
-    cut = Reply(Message(role="assistant", content="Well, I"), finish=Finish.LENGTH)
-    refusal = Reply(Message(role="assistant", content="No."), finish=Finish.REFUSED)
-    full = Reply(Message(role="assistant"), finish=Finish.LENGTH)
+    cut = Reply(Message(role="assistant", content="Well, I"), finish_reason=FinishReason.LENGTH)
+    refusal = Reply(Message(role="assistant", content="No."), finish_reason=FinishReason.REFUSED)
+    full = Reply(Message(role="assistant"), finish_reason=FinishReason.LENGTH)
     outcomes = {
         StopReason.NO_TOOL_CALL: ScriptedAgent("I would add five."),
         StopReason.REFUSED: ScriptedAgent(refusal),

@@ -35,7 +35,7 @@ def made(folder: Path, rows: Any, method: Method = "sft") -> tuple[Tokens, Lines
 
 def checked(folder: Path, rows: Any, max_length: int, method: Method = "sft") -> None:
     found, split = made(folder, rows, method)
-    refuse(find(found, shape_of(found.load(), method), max_length), split, context=None)
+    refuse(find(found, shape_of(found.load(), method), max_length), split, context_length=None)
 
 
 def test_the_loss_is_on_what_the_assistant_wrote(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_rows_that_the_template_refuses_are_refused_with_its_words(tmp_path: Pat
     with pytest.raises(
         ConfigError, match=r"cannot be shown to this model; the first is .*: the te"
     ):
-        refuse(find(found, shape, 2000), split, context=None)
+        refuse(find(found, shape, 2000), split, context_length=None)
     assert number == 2 and "refuses" in why
 
 
@@ -125,11 +125,11 @@ def test_a_length_is_measured_and_never_beyond_what_the_model_reads(tmp_path: Pa
     found = made(tmp_path, map(sft_row, range(8)))[0].load()
     shape = shape_of(found, "sft")
     longest = max(map(len, found["input_ids"]))
-    assert wanted_length(shape, asked=None, context=None) == longest
-    assert wanted_length(shape, asked=None, context=64) == 64
-    assert wanted_length(shape, asked=100, context=2048) == 100
+    assert wanted_length(shape, asked=None, context_length=None) == longest
+    assert wanted_length(shape, asked=None, context_length=64) == 64
+    assert wanted_length(shape, asked=100, context_length=2048) == 100
     with pytest.raises(ConfigError, match="--max-length 100 is more than this model reads: 64"):
-        wanted_length(shape, asked=100, context=64)
+        wanted_length(shape, asked=100, context_length=64)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def base_url(endpoint: str) -> str:
     credentials, a query or a fragment is refused, and not repeated: it may hold a secret.
     """
     endpoint = endpoint.strip()
-    parts = _split(endpoint)
+    parts = _split_url(endpoint)
     if parts.username is not None or parts.password is not None or "@" in parts.netloc:
         raise ConfigError(f"An endpoint holds no credentials; a key has its own setting. {_ADVICE}")
     if parts.query or parts.fragment or endpoint[-1] in "?#":
@@ -27,7 +27,7 @@ def base_url(endpoint: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def _split(endpoint: str) -> SplitResult:
+def _split_url(endpoint: str) -> SplitResult:
     try:
         parts = urlsplit(endpoint)
         host, _ = parts.hostname, parts.port

@@ -18,7 +18,7 @@ from ludus.data.tools import JsonObject, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class EpisodeContext:
     """What an agent is told when an episode begins."""
 
     environment: str
@@ -30,7 +30,7 @@ class Situation:
     """Which attempt at the task this is: members of a group are told apart by it."""
 
 
-class Finish(StrEnum):
+class FinishReason(StrEnum):
     """How a reply ended."""
 
     STOP = "stop"
@@ -45,7 +45,7 @@ class Reply:
     """What an agent answered."""
 
     message: Message
-    finish: Finish = Finish.STOP
+    finish_reason: FinishReason = FinishReason.STOP
     usage: Usage = field(default_factory=Usage)
     tokens: Tokens | None = None
     """The whole episode so far, token by token, where the model is a local one."""
@@ -78,14 +78,14 @@ class Agent(ABC):
         """Find out, before the first episode, whether it can play these at all."""
 
     @abstractmethod
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, context: EpisodeContext) -> Player:
         """Take part in an episode."""
 
     async def close(self) -> None:  # noqa: B027
         """Give back what it holds. May be called twice."""
 
     @property
-    def level(self) -> int | None:
+    def concurrency_limit(self) -> int | None:
         """How many episodes it can serve at once just now; None: as many as there are."""
         return None
 
@@ -100,17 +100,17 @@ class Agent(ABC):
         return None
 
     @property
-    def pause(self) -> float:
+    def retry_after_s(self) -> float:
         """Seconds that its provider has asked everybody to wait from now on."""
         return 0.0
 
     @property
-    def excused(self) -> bool:
+    def stall_expected(self) -> bool:
         """Whether its replies may take long, and nobody need wonder why."""
-        return self.pause > 0
+        return self.retry_after_s > 0
 
     @property
-    def priced(self) -> bool:
+    def has_price(self) -> bool:
         """Whether it is known what a reply costs."""
         return True
 

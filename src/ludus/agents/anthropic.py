@@ -5,79 +5,81 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ludus.agents.agent import Player, Reply, Situation
+from ludus.agents.agent import Player, Reply, EpisodeContext
 from ludus.agents.anthropic_wire import (
     Blocks,
-    Memory,
-    read_reply,
-    write_messages,
-    write_system,
-    write_tool,
+    BlockHistory,
+    parse_reply,
+    build_messages,
+    build_system,
+    build_tool,
 )
-from ludus.agents.complaint import ContextFull, Filtered
-from ludus.agents.keys import Key
-from ludus.agents.remote import RemoteAgent, stopped
+from ludus.agents.complaint import ContextLengthExceeded, ContentFiltered
+from ludus.agents.keys import ApiKey
+from ludus.agents.remote import APIAgent, reply_from_refusal
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 
 DEFAULT_MAX_TOKENS = 4096
 
 
-class AnthropicAgent(RemoteAgent):
+class AnthropicAgent(APIAgent):
     """A model that is asked over the Messages API.
 
     Thinking is switched on by an extra field, as the API has it:
     `extra={"thinking": {"type": "enabled", "budget_tokens": 2000}}`.
     """
 
-    family = "anthropic"
-    home = "https://api.anthropic.com/v1"
+    vendor = "anthropic"
+    default_base_url = "https://api.anthropic.com/v1"
 
-    def _headers(self, key: Key | None) -> dict[str, str]:
+    def _headers(self, key: ApiKey | None) -> dict[str, str]:
         headers = {"anthropic-version": "2023-06-01"}
         return {**headers, "x-api-key": key.reveal()} if key else headers
 
-    async def begin(self, situation: Situation) -> Player:
-        return _AnthropicPlayer(self, situation)
+    async def begin(self, context: EpisodeContext) -> Player:
+        return _AnthropicPlayer(self, context)
 
-    async def ask(self, body: JsonObject, messages: Sequence[Message], sample: int) -> Answer:
+    async def request_reply(
+        self, body: JsonObject, messages: Sequence[Message], sample: int
+    ) -> ReplyWithBlocks:
         """One reply, and the blocks that it is made of."""
 
-        def read(reply: JsonObject, kept: bool) -> Answer:
-            read, blocks = read_reply(reply, messages)
-            return replace(read, usage=self._priced(read.usage, kept)), blocks
+        def read(reply: JsonObject, kept: bool) -> ReplyWithBlocks:
+            read, blocks = parse_reply(reply, messages)
+            return replace(read, usage=self._with_cost(read.usage, kept)), blocks
 
-        request = {"model": self.model, **body, **self._fields()}
-        return await self.api.ask("/messages", request, read, sample=sample)
+        request = {"model": self.model, **body, **self._request_fields()}
+        return await self.client.post("/messages", request, read, sample=sample)
 
 
-Answer = tuple[Reply, Blocks]
+ReplyWithBlocks = tuple[Reply, Blocks]
 
 
 class _AnthropicPlayer(Player):
-    def __init__(self, agent: AnthropicAgent, situation: Situation) -> None:
+    def __init__(self, agent: AnthropicAgent, situation: EpisodeContext) -> None:
         self._agent = agent
-        self._tools = [write_tool(tool) for tool in situation.tools]
+        self._tools = [build_tool(tool) for tool in situation.tools]
         self._member = situation.member
-        self._memory = Memory()
+        self._history = BlockHistory()
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         """The next message. A full context and a provider's filter are replies too."""
         try:
-            reply, blocks = await self._agent.ask(
-                self._body(messages, max_tokens), messages, self._member
+            reply, blocks = await self._agent.request_reply(
+                self._request_body(messages, max_tokens), messages, self._member
             )
-        except (ContextFull, Filtered) as error:
-            return stopped(error)
-        self._memory.keep(len(messages), reply.message, blocks)
+        except (ContextLengthExceeded, ContentFiltered) as error:
+            return reply_from_refusal(error)
+        self._history.record(len(messages), reply.message, blocks)
         return reply
 
-    def _body(self, messages: Sequence[Message], max_tokens: int | None) -> JsonObject:
+    def _request_body(self, messages: Sequence[Message], max_tokens: int | None) -> JsonObject:
         body: JsonObject = {
             "max_tokens": max_tokens or DEFAULT_MAX_TOKENS,  # this API insists on one
-            "messages": write_messages(messages, self._memory),
+            "messages": build_messages(messages, self._history),
         }
-        if system := write_system(messages):
+        if system := build_system(messages):
             body["system"] = system
         if self._tools:
             body["tools"] = self._tools

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall, ToolSpec
 
@@ -19,66 +19,66 @@ class RandomAgent(Agent):
 
     provider = "random"
 
-    async def begin(self, situation: Situation) -> Player:
-        chance = random.Random(f"{situation.seed}/{situation.member}")
-        return _RandomPlayer(situation.tools, chance)
+    async def begin(self, context: EpisodeContext) -> Player:
+        chance = random.Random(f"{context.seed}/{context.member}")
+        return _RandomPlayer(context.tools, chance)
 
 
 class _RandomPlayer(Player):
     def __init__(self, tools: Sequence[ToolSpec], chance: random.Random) -> None:
         self._tools = tools
-        self._chance = chance
+        self._rng = chance
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         return Reply(
-            build_tool_call_message(
-                arbitrary_call(self._tools, self._chance), position=len(messages)
-            )
+            build_tool_call_message(random_call(self._tools, self._rng), position=len(messages))
         )
 
 
-def arbitrary_call(tools: Sequence[ToolSpec], chance: random.Random) -> ToolCall:
+def random_call(tools: Sequence[ToolSpec], rng: random.Random) -> ToolCall:
     """Some call that every schema allows; the same chance gives the same call."""
-    tool = chance.choice(tools)
-    return ToolCall(name=tool.name, arguments=_value(tool.input_schema, tool.input_schema, chance))
+    tool = rng.choice(tools)
+    return ToolCall(
+        name=tool.name, arguments=_random_value(tool.input_schema, tool.input_schema, rng)
+    )
 
 
-def _value(schema: Mapping[str, Any], root: Mapping[str, Any], chance: random.Random) -> Any:
+def _random_value(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random) -> Any:
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
-        return _value(root.get("$defs", {}).get(name, {}), root, chance)
+        return _random_value(root.get("$defs", {}).get(name, {}), root, rng)
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
-        return chance.choice(schema["enum"])
+        return rng.choice(schema["enum"])
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
-            return _value(chance.choice(schema[choice]), root, chance)
+            return _random_value(rng.choice(schema[choice]), root, rng)
     match schema.get("type"):
         case "object" | None if "properties" in schema:
             required = schema.get("required", ())
             return {
-                name: _value(part, root, chance)
+                name: _random_value(part, root, rng)
                 for name, part in schema["properties"].items()
-                if name in required or chance.random() < 0.5
+                if name in required or rng.random() < 0.5
             }
         case "integer":
             low, high = _bounds(schema, step=1.0, span=9.0)
-            return chance.randint(math.ceil(low), max(math.ceil(low), math.floor(high)))
+            return rng.randint(math.ceil(low), max(math.ceil(low), math.floor(high)))
         case "number":
-            return chance.uniform(*_bounds(schema, step=1e-6, span=1.0))
+            return rng.uniform(*_bounds(schema, step=1e-6, span=1.0))
         case "boolean":
-            return chance.random() < 0.5
+            return rng.random() < 0.5
         case "array":
             least = schema.get("minItems", 0)
             length = max(least, min(2, schema.get("maxItems", 2)))
-            return [_value(schema.get("items", {}), root, chance) for _ in range(length)]
+            return [_random_value(schema.get("items", {}), root, rng) for _ in range(length)]
         case "null":
             return None
         case "object":
             return {}
         case _:
-            return _word(schema, chance)
+            return _random_text(schema, rng)
 
 
 def _bounds(schema: Mapping[str, Any], *, step: float, span: float) -> tuple[float, float]:
@@ -93,8 +93,8 @@ def _bounds(schema: Mapping[str, Any], *, step: float, span: float) -> tuple[flo
     return low, low + span if high is None else high
 
 
-def _word(schema: Mapping[str, Any], chance: random.Random) -> str:
-    word = chance.choice(_WORDS)
+def _random_text(schema: Mapping[str, Any], rng: random.Random) -> str:
+    word = rng.choice(_WORDS)
     while len(word) < schema.get("minLength", 0):
-        word += f" {chance.choice(_WORDS)}"
+        word += f" {rng.choice(_WORDS)}"
     return word[: schema.get("maxLength")]

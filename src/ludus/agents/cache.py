@@ -18,7 +18,7 @@ from ludus.data.tools import JsonObject
 from ludus.errors import ConfigError
 
 
-def request_id(method: str, url: str, body: JsonObject, sample: int) -> str:
+def request_key(method: str, url: str, body: JsonObject, sample: int) -> str:
     """What makes two requests the same.
 
     The sample number tells the members of a group apart: they ask the same and must not all get
@@ -28,7 +28,7 @@ def request_id(method: str, url: str, body: JsonObject, sample: int) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Cache:
+class ResponseCache:
     """A folder of replies, one file each."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -40,21 +40,21 @@ class Cache:
                 f"{self.folder} cannot hold cached replies: {error.strerror}. Name another folder."
             ) from None
 
-    def get(self, identity: str) -> JsonObject | None:
+    def get(self, key: str) -> JsonObject | None:
         """The reply to this request; what cannot be read counts as absent."""
         try:
-            reply = from_json(self._path(identity).read_bytes())
+            reply = from_json(self._path(key).read_bytes())
         except (OSError, ValueError):
             return None
         return reply if isinstance(reply, dict) else None
 
-    def put(self, identity: str, reply: str) -> None:
+    def put(self, key: str, reply: str) -> None:
         """Keep a reply, as JSON text. Readers see all of it or nothing."""
-        path = self._path(identity)
+        path = self._path(key)
         path.parent.mkdir(exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
         draft.write_text(reply, encoding="utf-8")
         draft.replace(path)
 
-    def _path(self, identity: str) -> Path:
-        return self.folder / identity[:2] / f"{identity}.json"
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"

@@ -12,10 +12,10 @@ from pydantic_core import from_json
 from ludus.data.messages import Call, Function, Message
 from ludus.data.tools import JsonObject
 
-_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class Asked(NamedTuple):
+class RawToolCall(NamedTuple):
     """A call as a server sent it; any of it may be missing or odd."""
 
     identity: Any
@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     arguments: Any
 
 
-def read_calls(calls: Iterable[Asked], messages: Sequence[Message]) -> tuple[Call, ...]:
+def parse_tool_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:
     """The calls, each with an identity that no other call of the episode has.
 
     A server's own are kept where they are unique. New ones come from the place in the episode, so
@@ -37,20 +37,20 @@ def read_calls(calls: Iterable[Asked], messages: Sequence[Message]) -> tuple[Cal
             while identity in used:
                 identity += "_"
         used.add(identity)
-        function = Function(name=str(name or ""), arguments=_as_json(arguments))
+        function = Function(name=str(name or ""), arguments=_arguments_json(arguments))
         read.append(Call(id=identity, function=function))
     return tuple(read)
 
 
-def _as_json(arguments: Any) -> str:
+def _arguments_json(arguments: Any) -> str:
     if isinstance(arguments, str):
         return arguments
     return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
 
 
-def sendable_name(name: str) -> str:
+def sanitize_name(name: str) -> str:
     """A name or identity that APIs take back: models make up some that they would refuse."""
-    return _NOT_IN_NAMES.sub("_", name)[:64] or "_"
+    return _INVALID_NAME_CHARS.sub("_", name)[:64] or "_"
 
 
 def parse_arguments(arguments: str) -> JsonObject | None:

@@ -12,13 +12,13 @@ from dotenv import dotenv_values, find_dotenv
 
 from ludus.errors import ConfigError
 
-_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-_SHARED = "API_KEY"
-_NO_SECRET = 3
-_NO_WORD = 16
+_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_SHARED_VARIABLE = "API_KEY"
+_MAX_PLACEHOLDER_CHARS = 3
+_MIN_BODY_SCRUB_CHARS = 16
 
 
-class Key:
+class ApiKey:
     """A secret that shows itself only when asked to: not when printed, logged or pickled."""
 
     __slots__ = ("_secret", "source")
@@ -40,7 +40,7 @@ class Key:
 
         What is as short as "x" is no secret, and would tear words apart.
         """
-        if len(self._secret) <= _NO_SECRET:
+        if len(self._secret) <= _MAX_PLACEHOLDER_CHARS:
             return text
         for form in (self._secret, json.dumps(self._secret)[1:-1], quote(self._secret, safe="")):
             text = text.replace(form, "***")
@@ -52,7 +52,7 @@ class Key:
         Only a key that can be no word is looked for: servers of one's own are often given "EMPTY",
         and a model may well say that.
         """
-        if len(self._secret) < _NO_WORD:
+        if len(self._secret) < _MIN_BODY_SCRUB_CHARS:
             return body
         return body.replace(self._secret.encode("ascii"), b"***")
 
@@ -65,7 +65,7 @@ class Key:
 
 def find_key(
     provider: str, variable: str | None = None, *, for_endpoint: bool = False
-) -> Key | None:
+) -> ApiKey | None:
     """The key from the environment, or from a `.env` in the current folder or above it.
 
     The environment wins. A server of one's own may need no key, so for an endpoint a missing one
@@ -75,14 +75,14 @@ def find_key(
     if variable:
         names = [variable]
     elif for_endpoint:
-        names = [_SHARED, _VARIABLES[provider]]
+        names = [_SHARED_VARIABLE, _KEY_VARIABLES[provider]]
     else:
-        names = [_VARIABLES[provider], _SHARED]
-    places = (os.environ, _dotenv())
+        names = [_KEY_VARIABLES[provider], _SHARED_VARIABLE]
+    places = (os.environ, _load_dotenv())
     for name in names:
         for place in places:
             if secret := (place.get(name) or "").strip():
-                return Key(secret, name)
+                return ApiKey(secret, name)
     if for_endpoint and not variable:
         return None
     raise ConfigError(
@@ -91,7 +91,7 @@ def find_key(
     )
 
 
-def _dotenv() -> Mapping[str, str | None]:
+def _load_dotenv() -> Mapping[str, str | None]:
     path = find_dotenv(usecwd=True)
     if not path:
         return {}

@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ludus.agents.agent import Player, Reply, Situation
-from ludus.agents.complaint import ContextFull, Filtered
-from ludus.agents.keys import Key
-from ludus.agents.openai_wire import read_reply, write_messages
-from ludus.agents.remote import RemoteAgent, stopped
+from ludus.agents.agent import Player, Reply, EpisodeContext
+from ludus.agents.complaint import ContextLengthExceeded, ContentFiltered
+from ludus.agents.keys import ApiKey
+from ludus.agents.openai_wire import parse_reply, build_messages
+from ludus.agents.remote import APIAgent, reply_from_refusal
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.errors import ConfigError, RequestRefused
 
-Post = Callable[[JsonObject], Awaitable[Reply]]
+PostFn = Callable[[JsonObject], Awaitable[Reply]]
 
-_OLD_LIMIT, _NEW_LIMIT = "max_tokens", "max_completion_tokens"
+_LEGACY_LIMIT_FIELD, _LIMIT_FIELD = "max_tokens", "max_completion_tokens"
 _TEMPLATE_KWARGS = "chat_template_kwargs"
 """As vLLM and SGLang call it, in a request and here."""
 
 
-class OpenAIAgent(RemoteAgent):
+class OpenAIAgent(APIAgent):
     """A model that is asked over the chat completions API.
 
     An endpoint makes it any server with that API: vLLM, llama.cpp, Ollama, OpenRouter and so on.
@@ -34,27 +34,27 @@ class OpenAIAgent(RemoteAgent):
         settings: see `RemoteAgent`.
     """
 
-    family = "openai"
-    home = "https://api.openai.com/v1"
+    vendor = "openai"
+    default_base_url = "https://api.openai.com/v1"
 
     def __init__(
         self, model: str, *, chat_template_kwargs: Mapping[str, Any] | None = None, **settings: Any
     ) -> None:
         super().__init__(model, **settings)
         if chat_template_kwargs:
-            if _TEMPLATE_KWARGS in self._settings.get("extra", {}):
+            if _TEMPLATE_KWARGS in self._request_options.get("extra", {}):
                 raise ConfigError(f"{_TEMPLATE_KWARGS} is given twice. Leave it out of --extra.")
-            self._settings[_TEMPLATE_KWARGS] = dict(chat_template_kwargs)
+            self._request_options[_TEMPLATE_KWARGS] = dict(chat_template_kwargs)
         # OpenAI's newer models refuse the old name, many other servers do not know the new one.
-        self._limit = _OLD_LIMIT if self.endpoint else _NEW_LIMIT
+        self._limit_field = _LEGACY_LIMIT_FIELD if self.endpoint else _LIMIT_FIELD
 
-    def _headers(self, key: Key | None) -> dict[str, str]:
+    def _headers(self, key: ApiKey | None) -> dict[str, str]:
         return {"Authorization": f"Bearer {key.reveal()}"} if key else {}
 
-    async def begin(self, situation: Situation) -> Player:
-        return _OpenAIPlayer(self, situation)
+    async def begin(self, context: EpisodeContext) -> Player:
+        return _OpenAIPlayer(self, context)
 
-    async def ask(
+    async def request_reply(
         self,
         messages: Sequence[Message],
         tools: Sequence[JsonObject],
@@ -63,50 +63,55 @@ class OpenAIAgent(RemoteAgent):
         sample: int = 0,
     ) -> Reply:
         """One reply. A full context and a provider's filter are replies too."""
-        body: JsonObject = {"model": self.model, "messages": write_messages(messages)}
+        body: JsonObject = {"model": self.model, "messages": build_messages(messages)}
         if tools:
             # Also OpenAI's default, but llama-cpp-python ignores tools without it.
             body |= {"tools": list(tools), "tool_choice": "auto"}
 
         async def post(limits: JsonObject) -> Reply:
-            return await self.api.ask(
-                "/chat/completions", {**body, **limits, **self._fields()}, read, sample=sample
+            return await self.client.post(
+                "/chat/completions",
+                {**body, **limits, **self._request_fields()},
+                read,
+                sample=sample,
             )
 
         def read(reply: JsonObject, kept: bool) -> Reply:
-            read = read_reply(reply, messages)
-            return replace(read, usage=self._priced(read.usage, kept))
+            read = parse_reply(reply, messages)
+            return replace(read, usage=self._with_cost(read.usage, kept))
 
         try:
-            return await (post({}) if max_tokens is None else self._limited(post, max_tokens))
-        except (ContextFull, Filtered) as error:
-            return stopped(error)
+            return await (
+                post({}) if max_tokens is None else self._post_with_limit(post, max_tokens)
+            )
+        except (ContextLengthExceeded, ContentFiltered) as error:
+            return reply_from_refusal(error)
 
-    async def _limited(self, post: Post, max_tokens: int) -> Reply:
+    async def _post_with_limit(self, post: PostFn, max_tokens: int) -> Reply:
         """Ask with a limit, under the name that this server knows it by."""
-        name = self._limit
+        name = self._limit_field
         try:
             return await post({name: max_tokens})
-        except ContextFull:
+        except ContextLengthExceeded:
             # Many servers count the limit as if it were used up. What is left is less than it,
             # so that without one the reply is not longer.
             return await post({})
         except RequestRefused as error:
             if name not in str(error):
                 raise
-            other = _NEW_LIMIT if name == _OLD_LIMIT else _OLD_LIMIT
+            other = _LIMIT_FIELD if name == _LEGACY_LIMIT_FIELD else _LEGACY_LIMIT_FIELD
         reply = await post({other: max_tokens})
-        self._limit = other
+        self._limit_field = other
         return reply
 
 
 class _OpenAIPlayer(Player):
-    def __init__(self, agent: OpenAIAgent, situation: Situation) -> None:
+    def __init__(self, agent: OpenAIAgent, situation: EpisodeContext) -> None:
         self._agent = agent
         self._tools = [tool.to_openai() for tool in situation.tools]
         self._member = situation.member
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        return await self._agent.ask(
+        return await self._agent.request_reply(
             messages, self._tools, max_tokens=max_tokens, sample=self._member
         )

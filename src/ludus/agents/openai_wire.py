@@ -11,19 +11,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ludus.agents.agent import Finish, Reply
-from ludus.agents.answer import count
-from ludus.agents.calls import Asked, parse_arguments, read_calls, sendable_name
+from ludus.agents.agent import FinishReason, Reply
+from ludus.agents.answer import token_count
+from ludus.agents.calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
 from ludus.data.content import Text
 from ludus.data.episode import Usage
 from ludus.data.messages import Call, ImagePart, Message, Part
 from ludus.data.tools import JsonObject
 from ludus.errors import BadReply
 
-_FINISHES = {"length": Finish.LENGTH, "content_filter": Finish.REFUSED}
+_FINISH_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.REFUSED}
 
 
-def write_messages(messages: Sequence[Message]) -> list[JsonObject]:
+def build_messages(messages: Sequence[Message]) -> list[JsonObject]:
     """What is sent. What the model thought is not: servers ignore it, or refuse it.
 
     Tool messages may hold no pictures, so these follow in a user's message, after the last tool
@@ -33,83 +33,83 @@ def write_messages(messages: Sequence[Message]) -> list[JsonObject]:
     pictures: list[JsonObject] = []
     for message in messages:
         if message.role == "tool":
-            written.append(_tool_message(message))
-            pictures += _pictures(message)
+            written.append(_build_tool_message(message))
+            pictures += _image_parts(message)
             continue
         if pictures:
             written.append({"role": "user", "content": pictures})
             pictures = []
-        written.append(_message(message))
+        written.append(_build_message(message))
     if pictures:
         written.append({"role": "user", "content": pictures})
     return written
 
 
-def _message(message: Message) -> JsonObject:
+def _build_message(message: Message) -> JsonObject:
     content = message.content
     written: JsonObject = {
         "role": message.role,
-        "content": content if isinstance(content, str) else [_part(part) for part in content],
+        "content": content if isinstance(content, str) else [_build_part(part) for part in content],
     }
     if message.name is not None:
         written["name"] = message.name
     if message.tool_calls:
-        written["tool_calls"] = [_call(call) for call in message.tool_calls]
+        written["tool_calls"] = [_build_tool_call(call) for call in message.tool_calls]
     return written
 
 
-def _tool_message(message: Message) -> JsonObject:
+def _build_tool_message(message: Message) -> JsonObject:
     written: JsonObject = {"role": "tool", "tool_call_id": message.tool_call_id or ""}
     if message.name is not None:
         written["name"] = message.name
     return {**written, "content": message.text}
 
 
-def _pictures(message: Message) -> list[JsonObject]:
+def _image_parts(message: Message) -> list[JsonObject]:
     if isinstance(message.content, str):
         return []
-    pictures = [_part(part) for part in message.content if isinstance(part, ImagePart)]
+    pictures = [_build_part(part) for part in message.content if isinstance(part, ImagePart)]
     if not pictures:
         return []
     whose = f"What {message.tool_call_id} shows:"
     return [{"type": "text", "text": whose}, *pictures]
 
 
-def _part(part: Part) -> JsonObject:
+def _build_part(part: Part) -> JsonObject:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     return {"type": "image_url", "image_url": {"url": part.image_url.url}}
 
 
-def _call(call: Call) -> JsonObject:
+def _build_tool_call(call: Call) -> JsonObject:
     arguments = call.function.arguments
     return {
         "id": call.id,
         "type": "function",
         "function": {
-            "name": sendable_name(call.function.name),
+            "name": sanitize_name(call.function.name),
             "arguments": "{}" if parse_arguments(arguments) is None else arguments,
         },
     }
 
 
-def read_reply(body: JsonObject, messages: Sequence[Message]) -> Reply:
+def parse_reply(body: JsonObject, messages: Sequence[Message]) -> Reply:
     """What the model said. `messages` is what it answered to: its calls are told apart by it."""
     choice = _first_choice(body)
     message = choice["message"]
-    said, refusal = _text(message.get("content")), _text(message.get("refusal"))
-    thought = _text(message.get("reasoning_content") or message.get("reasoning"))
+    said, refusal = _content_text(message.get("content")), _content_text(message.get("refusal"))
+    thought = _content_text(message.get("reasoning_content") or message.get("reasoning"))
     if not thought:
-        thought, said = split_thought(said)
-    ended = _FINISHES.get(str(choice.get("finish_reason")), Finish.STOP)
+        thought, said = split_reasoning(said)
+    ended = _FINISH_REASONS.get(str(choice.get("finish_reason")), FinishReason.STOP)
     answer = Message(
         role="assistant",
         content=said or refusal,
         reasoning_content=thought or None,
-        tool_calls=read_calls(_calls(message), messages) or None,
+        tool_calls=parse_tool_calls(_raw_tool_calls(message), messages) or None,
     )
-    finish = Finish.REFUSED if refusal else ended
-    return Reply(answer, finish, read_usage(body.get("usage")))
+    finish = FinishReason.REFUSED if refusal else ended
+    return Reply(answer, finish, parse_usage(body.get("usage")))
 
 
 def _first_choice(body: JsonObject) -> JsonObject:
@@ -122,7 +122,7 @@ def _first_choice(body: JsonObject) -> JsonObject:
     return choice
 
 
-def _text(content: Any) -> str:
+def _content_text(content: Any) -> str:
     """Text, whether it comes as such, in parts, or not at all."""
     if isinstance(content, str):
         return content
@@ -132,7 +132,7 @@ def _text(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def split_thought(said: str) -> tuple[str, str]:
+def split_reasoning(said: str) -> tuple[str, str]:
     """What was thought and what was said, where a server leaves the tags of a template standing.
 
     Templates that open the tag in the prompt leave only the closing one; a reply that was cut off
@@ -147,33 +147,35 @@ def split_thought(said: str) -> tuple[str, str]:
     return thought.strip(), after.lstrip() if closing else ""
 
 
-def _calls(message: JsonObject) -> list[Asked]:
+def _raw_tool_calls(message: JsonObject) -> list[RawToolCall]:
     calls = message.get("tool_calls")
     if not calls and message.get("function_call"):
         calls = [{"function": message["function_call"]}]
-    found = [_object(call) for call in calls] if isinstance(calls, list) else []
-    functions = [_object(call.get("function")) for call in found]
+    found = [_dict_or_empty(call) for call in calls] if isinstance(calls, list) else []
+    functions = [_dict_or_empty(call.get("function")) for call in found]
     return [
-        Asked(call.get("id"), function.get("name"), function.get("arguments"))
+        RawToolCall(call.get("id"), function.get("name"), function.get("arguments"))
         for call, function in zip(found, functions, strict=True)
     ]
 
 
-def read_usage(usage: Any) -> Usage:
+def parse_usage(usage: Any) -> Usage:
     """What was counted; zeros where nothing was. The cost is a gateway's own word."""
-    usage = _object(usage)
+    usage = _dict_or_empty(usage)
     cost = usage.get("cost")
     known = isinstance(cost, int | float) and math.isfinite(cost)
     return Usage(
-        prompt_tokens=count(usage.get("prompt_tokens")),
-        completion_tokens=count(usage.get("completion_tokens")),
-        cached_tokens=count(_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
-        reasoning_tokens=count(
-            _object(usage.get("completion_tokens_details")).get("reasoning_tokens")
+        prompt_tokens=token_count(usage.get("prompt_tokens")),
+        completion_tokens=token_count(usage.get("completion_tokens")),
+        cached_tokens=token_count(
+            _dict_or_empty(usage.get("prompt_tokens_details")).get("cached_tokens")
+        ),
+        reasoning_tokens=token_count(
+            _dict_or_empty(usage.get("completion_tokens_details")).get("reasoning_tokens")
         ),
         cost=float(cost) if known else None,
     )
 
 
-def _object(value: Any) -> JsonObject:
+def _dict_or_empty(value: Any) -> JsonObject:
     return value if isinstance(value, dict) else {}

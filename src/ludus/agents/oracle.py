@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall
 from ludus.environment.contract import EnvSpec
@@ -28,12 +28,12 @@ class OracleAgent(Agent):
 
     async def prepare(self, environments: Sequence[str] = ()) -> None:
         for spec in environments:
-            _solved(spec)
+            _find_with_oracle(spec)
 
-    async def begin(self, situation: Situation) -> Player:
-        shadow = Shadow(_solved(situation.environment))
+    async def begin(self, context: EpisodeContext) -> Player:
+        shadow = ShadowEnvironment(_find_with_oracle(context.environment))
         try:
-            await shadow.reset(situation.task)
+            await shadow.reset(context.task)
         except BaseException:
             await shadow.close()
             raise
@@ -41,7 +41,7 @@ class OracleAgent(Agent):
 
 
 @lru_cache(maxsize=256)
-def _solved(spec: str) -> EnvSpec:
+def _find_with_oracle(spec: str) -> EnvSpec:
     """The environment on this machine, if it has a solution."""
     advice = "Choose who plays instead: --provider openai, anthropic, hf, random or human."
     if is_url(spec):
@@ -50,13 +50,13 @@ def _solved(spec: str) -> EnvSpec:
         contract = find_environment(spec)
     except EnvironmentNotFound as error:
         raise ConfigError(f"The oracle plays what is installed here. {error} {advice}") from None
-    if not Shadow.known_to(contract):
+    if not ShadowEnvironment.has_oracle(contract):
         raise ConfigError(f"{spec} has no oracle. {advice}")
     return contract
 
 
 class _OraclePlayer(Player):
-    def __init__(self, shadow: Shadow) -> None:
+    def __init__(self, shadow: ShadowEnvironment) -> None:
         self._shadow = shadow
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
@@ -67,7 +67,7 @@ class _OraclePlayer(Player):
         await self._shadow.close()
 
 
-class Shadow:
+class ShadowEnvironment:
     """A copy of the environment that is played by its own oracle."""
 
     def __init__(self, contract: EnvSpec) -> None:
@@ -75,7 +75,7 @@ class Shadow:
         self._host: EnvironmentRunner | None = None
 
     @staticmethod
-    def known_to(contract: EnvSpec) -> bool:
+    def has_oracle(contract: EnvSpec) -> bool:
         """Whether the environment has a solution of its own."""
         oracle = getattr(contract.cls, "oracle", None)
         return oracle is not None and oracle.__module__ != "ludus.environment.base"
@@ -99,7 +99,7 @@ class Shadow:
                 raise to_wire_error(error, self._contract.cls) from error
             if action is None:
                 return None
-            call = await self._as_call(action)
+            call = await self._to_call(action)
             await self._host.call(call.name, call.arguments)
             return call
 
@@ -108,7 +108,7 @@ class Shadow:
             await self._host.close()
             self._host = None
 
-    async def _as_call(self, action: Any) -> ToolCall:
+    async def _to_call(self, action: Any) -> ToolCall:
         if isinstance(action, ToolCall):
             return action
         assert self._host is not None

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from ludus.data.episode import Usage
 from ludus.errors import ConfigError
 
-Price = Callable[[Usage], float | None]
+PriceFn = Callable[[Usage], float | None]
 
 _MILLION = 1_000_000
 
@@ -40,44 +40,46 @@ class Rate(BaseModel):
         return spent / _MILLION
 
 
-_FILE = TypeAdapter(dict[str, Rate])
+_PRICE_FILE = TypeAdapter(dict[str, Rate])
 
 
-class Prices:
+class PriceTable:
     """What models cost: the user's rates before the public list."""
 
     def __init__(self, rates: Mapping[str, Rate] | None = None) -> None:
         self.rates = dict(rates or {})
 
     @classmethod
-    def load(cls, path: str | Path | None = None) -> Prices:
+    def load(cls, path: str | Path | None = None) -> PriceTable:
         """With the rates of this file, or of LUDUS_PRICES, or of ~/.config/ludus/prices.json.
 
         A file that was named must be there; the last one need not.
         """
         named = path or os.environ.get("LUDUS_PRICES")
         if named:
-            return cls(_read(Path(named).expanduser()))
-        usual = _usual_place()
-        return cls(_read(usual) if usual and usual.is_file() else None)
+            return cls(_load_rates(Path(named).expanduser()))
+        usual = _default_path()
+        return cls(_load_rates(usual) if usual and usual.is_file() else None)
 
-    def of(self, provider: str, model: str, *, endpoint_given: bool = False) -> Price | None:
+    def price_for(
+        self, provider: str, model: str, *, endpoint_given: bool = False
+    ) -> PriceFn | None:
         """How to price this model's replies; None where nobody says."""
         if model in self.rates:
             return self.rates[model].cost
-        return None if endpoint_given else _listed(provider, model)
+        return None if endpoint_given else _listed_price(provider, model)
 
 
-def _usual_place() -> Path | None:
+def _default_path() -> Path | None:
     try:
         return Path.home() / ".config" / "ludus" / "prices.json"
     except RuntimeError:  # nobody's account, as in some containers
         return None
 
 
-def _read(path: Path) -> dict[str, Rate]:
+def _load_rates(path: Path) -> dict[str, Rate]:
     try:
-        return _FILE.validate_json(path.read_bytes())
+        return _PRICE_FILE.validate_json(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"The price file {path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
@@ -90,7 +92,7 @@ def _read(path: Path) -> dict[str, Rate]:
         ) from None
 
 
-def _listed(provider: str, model: str) -> Price | None:
+def _listed_price(provider: str, model: str) -> PriceFn | None:
     # Imported here: it takes a good part of a second, and many runs do without.
     from genai_prices import Usage as Counted
     from genai_prices import calc_price

@@ -19,22 +19,22 @@ from typing import TypeVar
 import aiohttp
 
 from ludus.agents.address import proxy_for
-from ludus.agents.answer import Fault, Reason, Refusal, judge
-from ludus.agents.cache import Cache, request_id
-from ludus.agents.complaint import Complaints
-from ludus.agents.keys import Key
+from ludus.agents.answer import TransientFault, RefusalReason, Refusal, classify_response
+from ludus.agents.cache import ResponseCache, request_key
+from ludus.agents.complaint import ProviderErrors
+from ludus.agents.keys import ApiKey
 from ludus.agents.throttle import Throttle
 from ludus.data.tools import JsonObject
 from ludus.errors import BadReply, ConfigError, ModelTimeout, ModelUnreachable
 
 T = TypeVar("T")
-Read = Callable[[JsonObject, bool], T]
+ParseReply = Callable[[JsonObject, bool], T]
 """Makes something of a reply; it is told whether the reply was kept from an earlier run."""
 
-LONGEST_WAIT = 600.0
-_CONNECT_TIMEOUT = 30.0
-_PREPARE_TIMEOUT = 10.0
-_PREPARE_TRIES = 3
+MAX_RETRY_AFTER_S = 600.0
+_CONNECT_TIMEOUT_S = 30.0
+_PROBE_TIMEOUT_S = 10.0
+_PROBE_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Backoff:
     base: float = 0.5
     cap: float = 30.0
 
-    def before(self, retry: int) -> float:
+    def delay_s(self, retry: int) -> float:
         return random.uniform(0.0, min(self.cap, self.base * 2.0 ** min(retry, 30)))
 
 
-class Provider:
+class ProviderClient:
     """A model's API. `faults` counts what went wrong and was tried again, by kind."""
 
     def __init__(
@@ -59,13 +59,13 @@ class Provider:
         base_url: str,
         *,
         model: str,
-        key: Key | None = None,
+        key: ApiKey | None = None,
         headers: Mapping[str, str] | None = None,
         concurrency: int = 64,
         call_timeout: float = 300.0,
         retries: int = 8,
         backoff: Backoff | None = None,
-        cache: Cache | None = None,
+        cache: ResponseCache | None = None,
     ) -> None:
         if call_timeout <= 0 or retries < 0:
             raise ConfigError(
@@ -75,7 +75,7 @@ class Provider:
         self.base_url = base_url
         self.throttle = Throttle(concurrency)
         self.faults: Counter[str] = Counter()
-        self._complaints = Complaints(model, base_url, key)
+        self._errors = ProviderErrors(model, base_url, key)
         self._key = key
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._call_timeout = call_timeout
@@ -86,97 +86,109 @@ class Provider:
 
     def scrub(self, text: str) -> str:
         """A text that may leave: without the key."""
-        return self._complaints.scrub(text)
+        return self._errors.scrub(text)
 
-    async def ask(self, path: str, body: JsonObject, read: Read[T], *, sample: int = 0) -> T:
+    async def post(
+        self, path: str, body: JsonObject, parse: ParseReply[T], *, sample: int = 0
+    ) -> T:
         """Post it, and read the reply.
 
         A reply that `read` cannot take (it raises `BadReply`) is a fault as others are: gateways
         send half a reply when the server behind them breaks, and the next one is whole.
         """
         if self._cache is None:
-            _, value = await self._ask(path, body, read)
+            _, value = await self._post_with_retries(path, body, parse)
             return value
-        identity = request_id("POST", self.base_url + path, body, sample)
+        identity = request_key("POST", self.base_url + path, body, sample)
         kept = self._cache.get(identity)
         if kept is not None:
             try:
-                return read(kept, True)
+                return parse(kept, True)
             except BadReply:
                 pass  # it counts as absent
-        reply, value = await self._ask(path, body, read)
-        self._keep(self._cache, identity, reply)
+        reply, value = await self._post_with_retries(path, body, parse)
+        self._store(self._cache, identity, reply)
         return value
 
-    def _keep(self, cache: Cache, identity: str, reply: JsonObject) -> None:
+    def _store(self, cache: ResponseCache, identity: str, reply: JsonObject) -> None:
         try:
             cache.put(identity, json.dumps(reply))
         except OSError:  # a full disk costs a convenience, not a reply that was paid for
             self.faults["cache"] += 1
 
-    async def _ask(self, path: str, body: JsonObject, read: Read[T]) -> tuple[JsonObject, T]:
+    async def _post_with_retries(
+        self, path: str, body: JsonObject, parse: ParseReply[T]
+    ) -> tuple[JsonObject, T]:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         data = text.encode("utf-8", "replace")
         retry = 0
         while True:
-            outcome = await self._try(path, data, read)
-            if not isinstance(outcome, Fault):
+            outcome = await self._attempt(path, data, parse)
+            if not isinstance(outcome, TransientFault):
                 return outcome
             if retry == self._retries:
-                raise self._complaints.gave_up(outcome, retry + 1)
+                raise self._errors.retries_exhausted(outcome, retry + 1)
             self.faults[outcome.kind] += 1
-            await asyncio.sleep(self._backoff.before(retry))
+            await asyncio.sleep(self._backoff.delay_s(retry))
             retry += 1
 
-    async def _try(self, path: str, data: bytes, read: Read[T]) -> tuple[JsonObject, T] | Fault:
+    async def _attempt(
+        self, path: str, data: bytes, parse: ParseReply[T]
+    ) -> tuple[JsonObject, T] | TransientFault:
         async with self.throttle.slot() as slot:
-            answer = await self._post(path, data)
-            if isinstance(answer, Fault):
-                if answer.pushback:
-                    slot.pushed_back()
-                self._obey(answer.wait)
+            answer = await self._send(path, data)
+            if isinstance(answer, TransientFault):
+                if answer.overloaded:
+                    slot.report_overload()
+                self._pause_all(answer.retry_after_s)
                 return answer
-            slot.succeeded()
+            slot.report_success()
         if isinstance(answer, Refusal):
-            raise self._complaints.refused(answer)
+            raise self._errors.from_refusal(answer)
         try:
-            return answer, read(answer, False)
+            return answer, parse(answer, False)
         except BadReply as error:
-            return Fault(BadReply, "unreadable", str(error))
+            return TransientFault(BadReply, "unreadable", str(error))
 
-    def _obey(self, wait: float | None) -> None:
+    def _pause_all(self, wait: float | None) -> None:
         """Let all calls wait as long as the server asks one of them to."""
         if wait is None:
             return
-        if wait > LONGEST_WAIT:
-            raise self._complaints.too_long(wait, LONGEST_WAIT)
+        if wait > MAX_RETRY_AFTER_S:
+            raise self._errors.wait_too_long(wait, MAX_RETRY_AFTER_S)
         self.throttle.pause(wait)
 
-    async def _post(self, path: str, data: bytes) -> JsonObject | Fault | Refusal:
+    async def _send(self, path: str, data: bytes) -> JsonObject | TransientFault | Refusal:
         try:
             # Not followed: a redirect would carry the key to wherever it points.
-            async with self._open().post(
+            async with self._get_session().post(
                 self.base_url + path, data=data, headers=self._headers, allow_redirects=False
             ) as response:
                 body = await response.read()
                 if self._key is not None:
                     body = self._key.scrub_body(body)
-                return judge(response.status, response.headers, body)
+                return classify_response(response.status, response.headers, body)
         except aiohttp.ConnectionTimeoutError:
-            return Fault(ModelUnreachable, "connection", "no connection could be made in time")
+            return TransientFault(
+                ModelUnreachable, "connection", "no connection could be made in time"
+            )
         except TimeoutError:
-            return Fault(ModelTimeout, "timeout", f"no reply within {self._call_timeout:g} s")
+            return TransientFault(
+                ModelTimeout, "timeout", f"no reply within {self._call_timeout:g} s"
+            )
         except (aiohttp.ClientError, OSError) as error:
-            return Fault(ModelUnreachable, "connection", f"the connection failed ({_told(error)})")
+            return TransientFault(
+                ModelUnreachable, "connection", f"the connection failed ({_describe_error(error)})"
+            )
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _get_session(self) -> aiohttp.ClientSession:
         # Made here: it belongs to the event loop that is running.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
-                    total=self._call_timeout, sock_connect=_CONNECT_TIMEOUT
+                    total=self._call_timeout, sock_connect=_CONNECT_TIMEOUT_S
                 ),
                 proxy=proxy_for(self.base_url),
             )
@@ -188,30 +200,30 @@ class Provider:
         Not every server lists its models, so any answer but a refused key will do.
         """
         why = ""
-        for retry in range(_PREPARE_TRIES):
+        for retry in range(_PROBE_ATTEMPTS):
             if retry:
-                await asyncio.sleep(self._backoff.before(retry - 1))
+                await asyncio.sleep(self._backoff.delay_s(retry - 1))
             try:
-                return await self._look()
+                return await self._probe()
             except (aiohttp.ClientError, OSError) as error:
-                why = _told(error)
-        raise self._complaints.nobody(why)
+                why = _describe_error(error)
+        raise self._errors.unreachable(why)
 
-    async def _look(self) -> None:
+    async def _probe(self) -> None:
         try:
-            async with self._open().get(
+            async with self._get_session().get(
                 f"{self.base_url}/models",
                 headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=_PREPARE_TIMEOUT),
+                timeout=aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S),
                 allow_redirects=False,
             ) as response:
                 if response.status not in (401, 403):
                     return
-                answer = judge(response.status, response.headers, await response.read())
+                answer = classify_response(response.status, response.headers, await response.read())
         except TimeoutError:
             return
         said = answer.text if isinstance(answer, Refusal) else ""
-        raise self._complaints.refused(Refusal(Reason.KEY, said))
+        raise self._errors.from_refusal(Refusal(RefusalReason.KEY, said))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -219,6 +231,6 @@ class Provider:
             await session.close()
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     number = getattr(error, "errno", None)
     return os.strerror(number) if number else str(error) or type(error).__name__

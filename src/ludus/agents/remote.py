@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ludus.agents.address import base_url
-from ludus.agents.agent import Agent, Finish, Reply
-from ludus.agents.cache import Cache
-from ludus.agents.complaint import ContextFull
-from ludus.agents.keys import Key, find_key
-from ludus.agents.prices import Prices
-from ludus.agents.provider import Backoff, Provider
+from ludus.agents.agent import Agent, FinishReason, Reply
+from ludus.agents.cache import ResponseCache
+from ludus.agents.complaint import ContextLengthExceeded
+from ludus.agents.keys import ApiKey, find_key
+from ludus.agents.prices import PriceTable
+from ludus.agents.provider import Backoff, ProviderClient
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.errors import ConfigError, RequestRefused
 
-_RESERVED = frozenset({"model", "messages", "tools", "stream"})
+_RESERVED_FIELDS = frozenset({"model", "messages", "tools", "stream"})
 
 
-class RemoteAgent(Agent):
+class APIAgent(Agent):
     """A model behind an HTTP API.
 
     Args:
@@ -44,9 +44,9 @@ class RemoteAgent(Agent):
         backoff: how long to wait between tries.
     """
 
-    family: ClassVar[str]
+    vendor: ClassVar[str]
     """Whose API it is; also whose key and prices are looked up."""
-    home: ClassVar[str]
+    default_base_url: ClassVar[str]
     """Where the API is, unless an endpoint is given."""
 
     def __init__(
@@ -54,25 +54,25 @@ class RemoteAgent(Agent):
         model: str,
         *,
         endpoint: str | None = None,
-        key: Key | str | None = None,
+        key: ApiKey | str | None = None,
         temperature: float | None = None,
         extra: Mapping[str, Any] | None = None,
         concurrency: int = 64,
         call_timeout: float = 300.0,
         retries: int = 8,
         cache: str | Path | None = None,
-        prices: Prices | None = None,
+        prices: PriceTable | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self.model = model
         self.endpoint = base_url(endpoint) if endpoint is not None else None
-        self.provider = f"{self.family}-compatible" if self.endpoint else self.family
-        self._settings = _settings(temperature, extra)
-        found = Key(key) if isinstance(key, str) else key
+        self.provider = f"{self.vendor}-compatible" if self.endpoint else self.vendor
+        self._request_options = _build_request_options(temperature, extra)
+        found = ApiKey(key) if isinstance(key, str) else key
         if found is None:
-            found = find_key(self.family, for_endpoint=self.endpoint is not None)
-        self.api = Provider(
-            self.endpoint or self.home,
+            found = find_key(self.vendor, for_endpoint=self.endpoint is not None)
+        self.client = ProviderClient(
+            self.endpoint or self.default_base_url,
             model=model,
             key=found,
             headers=self._headers(found),
@@ -80,14 +80,14 @@ class RemoteAgent(Agent):
             call_timeout=call_timeout,
             retries=retries,
             backoff=backoff,
-            cache=Cache(cache) if cache is not None else None,
+            cache=ResponseCache(cache) if cache is not None else None,
         )
-        self._price = (prices or Prices.load()).of(
-            self.family, model, endpoint_given=self.endpoint is not None
+        self._price = (prices or PriceTable.load()).price_for(
+            self.vendor, model, endpoint_given=self.endpoint is not None
         )
 
     @abstractmethod
-    def _headers(self, key: Key | None) -> dict[str, str]:
+    def _headers(self, key: ApiKey | None) -> dict[str, str]:
         """What goes with every request."""
 
     def describe(self) -> JsonObject:
@@ -95,52 +95,58 @@ class RemoteAgent(Agent):
         if self.endpoint:
             told["endpoint"] = self.endpoint
         # Through the scrubber: a field of one's own may hold the key.
-        scrubbed: JsonObject = json.loads(self.api.scrub(json.dumps(told | self._settings)))
+        scrubbed: JsonObject = json.loads(
+            self.client.scrub(json.dumps(told | self._request_options))
+        )
         return scrubbed
 
     async def prepare(self, environments: Sequence[str] = ()) -> None:
-        await self.api.prepare()
+        await self.client.prepare()
 
     async def close(self) -> None:
-        await self.api.close()
+        await self.client.close()
 
     @property
-    def level(self) -> int | None:
-        return self.api.throttle.level
+    def concurrency_limit(self) -> int | None:
+        return self.client.throttle.limit
 
     @property
-    def pause(self) -> float:
-        return self.api.throttle.pause_left
+    def retry_after_s(self) -> float:
+        return self.client.throttle.pause_remaining_s
 
     @property
-    def priced(self) -> bool:
+    def has_price(self) -> bool:
         return self._price is not None
 
     @property
     def faults(self) -> Mapping[str, int]:
-        return self.api.faults
+        return self.client.faults
 
-    def _fields(self) -> JsonObject:
+    def _request_fields(self) -> JsonObject:
         """The settings as a request holds them: extra fields win."""
-        fields = dict(self._settings)
+        fields = dict(self._request_options)
         extra = fields.pop("extra", {})
         return {**fields, **extra}
 
-    def _priced(self, usage: Usage, kept: bool) -> Usage:
+    def _with_cost(self, usage: Usage, cached: bool) -> Usage:
         """With its cost. A kept reply cost nothing, but its tokens were read and written."""
-        if kept:
+        if cached:
             return usage.model_copy(update={"cost": 0.0})
         cost = self._price(usage) if self._price else None
         return usage if cost is None else usage.model_copy(update={"cost": cost})
 
 
-def stopped(error: RequestRefused) -> Reply:
+def reply_from_refusal(error: RequestRefused) -> Reply:
     """The reply that stands for a refusal which is the model's or the messages' doing."""
-    finish = Finish.LENGTH if isinstance(error, ContextFull) else Finish.REFUSED
-    return Reply(Message(role="assistant"), finish=finish)
+    finish = (
+        FinishReason.LENGTH if isinstance(error, ContextLengthExceeded) else FinishReason.REFUSED
+    )
+    return Reply(Message(role="assistant"), finish_reason=finish)
 
 
-def _settings(temperature: float | None, extra: Mapping[str, Any] | None) -> JsonObject:
+def _build_request_options(
+    temperature: float | None, extra: Mapping[str, Any] | None
+) -> JsonObject:
     """Only what was set: as the description and the request have it."""
     settings: JsonObject = {}
     if temperature is not None:
@@ -148,12 +154,12 @@ def _settings(temperature: float | None, extra: Mapping[str, Any] | None) -> Jso
             raise ConfigError(f"A temperature of {temperature} cannot be; give 0 or more.")
         settings["temperature"] = temperature
     if extra:
-        settings["extra"] = _checked(dict(extra))
+        settings["extra"] = _validate_extra(dict(extra))
     return settings
 
 
-def _checked(extra: JsonObject) -> JsonObject:
-    if taken := sorted(_RESERVED & set(extra)):
+def _validate_extra(extra: JsonObject) -> JsonObject:
+    if taken := sorted(_RESERVED_FIELDS & set(extra)):
         raise ConfigError(f"The extra field {taken[0]!r} is not free: Ludus sets it itself.")
     try:
         copied: JsonObject = json.loads(json.dumps(extra, allow_nan=False))

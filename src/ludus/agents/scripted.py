@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall
 
-Line = Reply | ToolCall | Sequence[ToolCall] | str | Exception
+ScriptedReply = Reply | ToolCall | Sequence[ToolCall] | str | Exception
 
 
 class ScriptedAgent(Agent):
@@ -19,19 +19,19 @@ class ScriptedAgent(Agent):
 
     provider = "scripted"
 
-    def __init__(self, *script: Line) -> None:
+    def __init__(self, *script: ScriptedReply) -> None:
         self._script = script
 
-    async def begin(self, situation: Situation) -> Player:
-        return _Actor(self._script)
+    async def begin(self, context: EpisodeContext) -> Player:
+        return _ScriptedPlayer(self._script)
 
 
-class _Actor(Player):
-    def __init__(self, script: Sequence[Line]) -> None:
-        self._lines = iter(script)
+class _ScriptedPlayer(Player):
+    def __init__(self, script: Sequence[ScriptedReply]) -> None:
+        self._replies = iter(script)
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        line = next(self._lines, "")
+        line = next(self._replies, "")
         if isinstance(line, Exception):
             raise line
         if isinstance(line, Reply):

@@ -34,75 +34,75 @@ class Throttle:
     found out within a round trip. Use it from one event loop.
     """
 
-    def __init__(self, ceiling: int, *, clock: Clock | None = None) -> None:
-        if ceiling < 1:
-            raise ConfigError(f"{ceiling} calls at once is not possible; give at least 1.")
-        self.ceiling = ceiling
-        self.under_way = 0
-        self._level = float(ceiling)
+    def __init__(self, max_limit: int, *, clock: Clock | None = None) -> None:
+        if max_limit < 1:
+            raise ConfigError(f"{max_limit} calls at once is not possible; give at least 1.")
+        self.max_limit = max_limit
+        self.in_flight = 0
+        self._limit = float(max_limit)
         self._epoch = 0
         self._clock = clock
         self._resumes_at = float("-inf")
         self._timer_set = False
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     @property
-    def level(self) -> int:
+    def limit(self) -> int:
         """How many calls may be under way at once just now."""
-        return int(self._level)
+        return int(self._limit)
 
     @property
-    def pause_left(self) -> float:
+    def pause_remaining_s(self) -> float:
         """Seconds until calls may begin again; 0 when they may."""
-        return max(0.0, self._resumes_at - self._now()) if self._paused() else 0.0
+        return max(0.0, self._resumes_at - self._now()) if self._is_paused() else 0.0
 
-    def slot(self) -> Slot:
-        return Slot(self)
+    def slot(self) -> ThrottleSlot:
+        return ThrottleSlot(self)
 
     def pause(self, seconds: float) -> None:
         """Let nobody begin a call before then. A shorter pause does not end a longer one."""
         self._resumes_at = max(self._resumes_at, self._now() + seconds)
 
     async def _acquire(self) -> int:
-        if not self._waiting and self._open():
-            self.under_way += 1
+        if not self._waiters and self._has_capacity():
+            self.in_flight += 1
         else:
-            await self._wait()
+            await self._wait_for_slot()
         return self._epoch
 
-    async def _wait(self) -> None:
+    async def _wait_for_slot(self) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._admit()
+        self._waiters.append(turn)
+        self._wake_waiters()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
                 with suppress(ValueError):
-                    self._waiting.remove(turn)
+                    self._waiters.remove(turn)
             else:
                 # The slot was handed over in the same instant.
-                self._give_back()
+                self._release()
             raise
 
-    def _give_back(self) -> None:
-        self.under_way -= 1
-        self._admit()
+    def _release(self) -> None:
+        self.in_flight -= 1
+        self._wake_waiters()
 
-    def _admit(self) -> None:
-        while self._waiting and self._open():
-            turn = self._waiting.popleft()
+    def _wake_waiters(self) -> None:
+        while self._waiters and self._has_capacity():
+            turn = self._waiters.popleft()
             if turn.done():
                 continue
-            self.under_way += 1
+            self.in_flight += 1
             turn.set_result(None)
-        if self._waiting:
+        if self._waiters:
             self._set_timer()
 
-    def _open(self) -> bool:
-        return self.under_way < self.level and not self._paused()
+    def _has_capacity(self) -> bool:
+        return self.in_flight < self.limit and not self._is_paused()
 
-    def _paused(self) -> bool:
+    def _is_paused(self) -> bool:
         # The clock is asked only while it matters.
         if self._resumes_at == float("-inf"):
             return False
@@ -112,7 +112,7 @@ class Throttle:
         return False
 
     def _set_timer(self) -> None:
-        if self._timer_set or not self._paused():
+        if self._timer_set or not self._is_paused():
             return
         self._timer_set = True
         clock = self._clock or asyncio.get_running_loop()
@@ -120,22 +120,22 @@ class Throttle:
 
     def _on_timer(self) -> None:
         self._timer_set = False
-        self._admit()
+        self._wake_waiters()
 
     def _now(self) -> float:
         return (self._clock or asyncio.get_running_loop()).time()
 
-    def _rise(self) -> None:
-        self._level = min(float(self.ceiling), self._level + 1 / self._level)
-        self._admit()
+    def _increase(self) -> None:
+        self._limit = min(float(self.max_limit), self._limit + 1 / self._limit)
+        self._wake_waiters()
 
-    def _fall(self, epoch: int) -> None:
+    def _decrease(self, epoch: int) -> None:
         if epoch == self._epoch:
             self._epoch += 1
-            self._level = max(1.0, self._level / 2)
+            self._limit = max(1.0, self._limit / 2)
 
 
-class Slot:
+class ThrottleSlot:
     """One call's place. What became of the call is said before the slot is left."""
 
     __slots__ = ("_epoch", "_throttle")
@@ -144,20 +144,20 @@ class Slot:
         self._throttle = throttle
         self._epoch = -1
 
-    def succeeded(self) -> None:
+    def report_success(self) -> None:
         """One more call at once, when as many calls as there are slots have succeeded."""
-        self._throttle._rise()
+        self._throttle._increase()
 
-    def pushed_back(self) -> None:
+    def report_overload(self) -> None:
         """Half as many calls at once, unless that was already done after this call began.
 
         A hundred calls that are turned away together are one piece of news, not a hundred.
         """
-        self._throttle._fall(self._epoch)
+        self._throttle._decrease(self._epoch)
 
-    async def __aenter__(self) -> Slot:
+    async def __aenter__(self) -> ThrottleSlot:
         self._epoch = await self._throttle._acquire()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._throttle._give_back()
+        self._throttle._release()

@@ -14,7 +14,7 @@ from typing import Any
 from ludus.data.tools import JsonObject, ToolSpec, coerce_arguments
 from ludus.errors import did_you_mean
 
-_KINDS = {
+_TYPE_NAMES = {
     "string": "text",
     "integer": "a whole number",
     "number": "a number",
@@ -22,20 +22,20 @@ _KINDS = {
     "array": "a JSON list",
     "object": "a JSON object",
 }
-_YES_AND_NO = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
+_BOOLEAN_WORDS = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 
 
-class NoCall(Exception):
+class InvalidCall(Exception):
     """What was typed is no call; the message says why, and what to type."""
 
 
 def parameters(tool: ToolSpec) -> dict[str, JsonObject]:
     """The schema of each argument, with references resolved."""
     schema = tool.input_schema
-    return {name: _resolved(part, schema) for name, part in schema.get("properties", {}).items()}
+    return {name: _resolve_ref(part, schema) for name, part in schema.get("properties", {}).items()}
 
 
-def required(tool: ToolSpec) -> Sequence[str]:
+def required_parameters(tool: ToolSpec) -> Sequence[str]:
     names: Sequence[str] = tool.input_schema.get("required", ())
     return names
 
@@ -44,30 +44,32 @@ def find_tool(name: str, tools: Mapping[str, ToolSpec]) -> ToolSpec:
     if name in tools:
         return tools[name]
     hint = did_you_mean(name, [*tools, "help", "quit"], f"There are: {', '.join(tools)}.")
-    raise NoCall(f"No tool is called {name!r}. {hint}")
+    raise InvalidCall(f"No tool is called {name!r}. {hint}")
 
 
-def parse_arguments(tool: ToolSpec, line: str) -> JsonObject:
+def parse_typed_arguments(tool: ToolSpec, line: str) -> JsonObject:
     """What stands behind the name of a tool. Required arguments may still be missing."""
     line = line.strip()
     names = list(parameters(tool))
     if not line:
         return {}
     if line.startswith("{"):
-        return _from_json(tool, line)
+        return _parse_json_arguments(tool, line)
     if not names:
-        raise NoCall(f"{tool.name} takes no arguments. Type {tool.name} alone.")
+        raise InvalidCall(f"{tool.name} takes no arguments. Type {tool.name} alone.")
     if len(names) == 1 and not line.startswith(f"{names[0]}="):
-        return {names[0]: parse_value(tool, names[0], _unquoted(line))}
+        return {names[0]: parse_value(tool, names[0], _unquote(line))}
     typed: dict[str, str] = {}
-    for word in _words(line):
+    for word in _split_words(line):
         name, equals, value = word.partition("=")
         if equals and name in names:
             typed[name] = value
             continue
         free = next((name for name in names if name not in typed), None)
         if free is None:
-            raise NoCall(f"That is too much for {usage(tool)}. Quotes keep words together.")
+            raise InvalidCall(
+                f"That is too much for {usage_line(tool)}. Quotes keep words together."
+            )
         typed[free] = word
     return {name: parse_value(tool, name, text) for name, text in typed.items()}
 
@@ -78,62 +80,62 @@ def parse_value(tool: ToolSpec, name: str, text: str) -> Any:
 
     schema = parameters(tool)[name]
     value: Any = coerce_arguments({name: text}, {"properties": {name: schema}})[name]
-    if "boolean" in _kinds(schema) and isinstance(value, str):
-        value = _YES_AND_NO.get(value.lower(), value)
+    if "boolean" in _json_types(schema) and isinstance(value, str):
+        value = _BOOLEAN_WORDS.get(value.lower(), value)
     whole = {**schema, "$defs": tool.input_schema.get("$defs", {})}
     for error in Draft202012Validator(whole).iter_errors(value):
         if error.validator not in ("type", "anyOf", "enum"):
-            raise NoCall(f"{name}: {error.message}.")
+            raise InvalidCall(f"{name}: {error.message}.")
         hint = did_you_mean(text, [str(choice) for choice in schema.get("enum", ())])
-        raise NoCall(f"{name} must be {kind_of(schema)}, not {text!r}. {hint}".strip())
+        raise InvalidCall(f"{name} must be {describe_type(schema)}, not {text!r}. {hint}".strip())
     return value
 
 
-def kind_of(schema: Mapping[str, Any]) -> str:
+def describe_type(schema: Mapping[str, Any]) -> str:
     """What to type, in words: `a whole number`, or `north, south or east`."""
     if "enum" in schema:
         *firsts, last = [str(choice) for choice in schema["enum"]]
         return f"{', '.join(firsts)} or {last}" if firsts else last
-    kinds = [_KINDS.get(kind, kind) for kind in _kinds(schema) if kind != "null"]
+    kinds = [_TYPE_NAMES.get(kind, kind) for kind in _json_types(schema) if kind != "null"]
     return " or ".join(dict.fromkeys(kinds)) or "a value"
 
 
-def usage(tool: ToolSpec) -> str:
+def usage_line(tool: ToolSpec) -> str:
     """`move DIRECTION [STEPS]`."""
-    needed = required(tool)
+    needed = required_parameters(tool)
     words = [name.upper() if name in needed else f"[{name.upper()}]" for name in parameters(tool)]
     return " ".join([tool.name, *words])
 
 
-def _from_json(tool: ToolSpec, line: str) -> JsonObject:
+def _parse_json_arguments(tool: ToolSpec, line: str) -> JsonObject:
     try:
         given = json.loads(line)
     except ValueError as error:
-        raise NoCall(f"That is no JSON object: {error}.") from None
+        raise InvalidCall(f"That is no JSON object: {error}.") from None
     known = parameters(tool)
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known, f"It takes {', '.join(known) or 'none'}.")
-            raise NoCall(f"{tool.name} has no argument {name!r}. {hint}")
+            raise InvalidCall(f"{tool.name} has no argument {name!r}. {hint}")
     return {
         name: parse_value(tool, name, value if isinstance(value, str) else json.dumps(value))
         for name, value in given.items()
     }
 
 
-def _words(line: str) -> list[str]:
+def _split_words(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError:
         return line.split()  # An apostrophe, and no quote.
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     return text[1:-1] if quoted else text
 
 
-def _resolved(schema: JsonObject, root: Mapping[str, Any]) -> JsonObject:
+def _resolve_ref(schema: JsonObject, root: Mapping[str, Any]) -> JsonObject:
     if not isinstance(schema, dict) or "$ref" not in schema:
         return schema if isinstance(schema, dict) else {}
     name = str(schema["$ref"]).rpartition("/")[2]
@@ -141,8 +143,8 @@ def _resolved(schema: JsonObject, root: Mapping[str, Any]) -> JsonObject:
     return {**root.get("$defs", {}).get(name, {}), **rest}
 
 
-def _kinds(schema: Mapping[str, Any]) -> list[str]:
+def _json_types(schema: Mapping[str, Any]) -> list[str]:
     kind = schema.get("type")
     if kind is not None:
         return list(kind) if isinstance(kind, list) else [kind]
-    return [kind for option in schema.get("anyOf", ()) for kind in _kinds(option)]
+    return [kind for option in schema.get("anyOf", ()) for kind in _json_types(option)]

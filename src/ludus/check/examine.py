@@ -14,7 +14,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from pydantic_core import to_json
 
-from ludus.agents.arbitrary import arbitrary_call
+from ludus.agents.arbitrary import random_call
 from ludus.check.advice import BY_CHECK, FIX_LINE, SERVER_LOG, TOO_SLOW
 from ludus.check.player import EpisodeBroke, Player, Transcript, Turns
 from ludus.check.report import Finding, Report
@@ -299,7 +299,7 @@ def _same_here(name: Any) -> EnvSpec | None:
 
 
 async def _expect_error(session: Session, complaint: str) -> str:
-    call = arbitrary_call(session.tools, random.Random(0))
+    call = random_call(session.tools, random.Random(0))
     try:
         result = await session.call(call.name, call.arguments)
     except SessionError as error:

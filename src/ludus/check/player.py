@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from ludus.agents.agent import Agent
 from ludus.agents.arbitrary import RandomAgent
-from ludus.agents.oracle import OracleAgent, Shadow
+from ludus.agents.oracle import OracleAgent, ShadowEnvironment
 from ludus.check.advice import MOVE
 from ludus.client.session import Session, StepResult
 from ludus.environment.contract import EnvSpec
@@ -105,7 +105,7 @@ class Player:
     """Plays one episode at a time on a session."""
 
     def __init__(self, contract: EnvSpec | None) -> None:
-        self.is_oracle = contract is not None and Shadow.known_to(contract)
+        self.is_oracle = contract is not None and ShadowEnvironment.has_oracle(contract)
         self._agent: Agent = OracleAgent() if self.is_oracle else RandomAgent()
         self._spec = contract.id if contract is not None else "unknown"
 

@@ -105,7 +105,7 @@ class JsonDisplay(Display):
             rate=round(tally.rate, 3),
             seconds_left=collector.seconds_left,
             active=tally.active,
-            level=collector.agent.level,
+            level=collector.agent.concurrency_limit,
             faults=_faults(collector),
             **_decoding(collector),
         )
@@ -195,10 +195,10 @@ def _trouble(collector: Collector) -> str:
     """What goes wrong, what is waited for, and why it is ending."""
     faults = _faults(collector)
     parts = [f"tried again: {tallied(faults)}"] if faults else []
-    level = collector.agent.level
+    level = collector.agent.concurrency_limit
     if level is not None and level < collector.options.concurrency:
         parts.append(f"slowed to {level} calls at once")
-    if (pause := collector.agent.pause) > 1:
+    if (pause := collector.agent.retry_after_s) > 1:
         parts.append(f"the provider asks to wait {clock(pause)}")
     if (server := collector.unreachable_server) is not None:
         parts.append(f"waiting for {server} to come back")

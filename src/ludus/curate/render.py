@@ -39,7 +39,7 @@ def rendered(messages: list[JsonObject], family: Family) -> list[JsonObject]:
         elif message["role"] != "tool" or family.answer is None:
             made.append(message)
         else:
-            words = family.answer.format(_text(message["content"]))
+            words = family.answer.format(_content_text(message["content"]))
             if made and made[-1].get("role") == "user" and _answers(made[-1], family):
                 made[-1] = {"role": "user", "content": f"{made[-1]['content']}\n{words}"}
             else:
@@ -56,7 +56,7 @@ def family_of(name: str) -> Family:
 
 
 def _spoken(message: Mapping[str, Any], family: Family) -> str:
-    thought, words = message.get("reasoning_content"), _text(message["content"])
+    thought, words = message.get("reasoning_content"), _content_text(message["content"])
     calls = [
         family.call(call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls") or ()
@@ -70,7 +70,7 @@ def _answers(message: Mapping[str, Any], family: Family) -> bool:
     return bool(before) and str(message["content"]).startswith(before)
 
 
-def _text(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if any(part["type"] != "text" for part in content):

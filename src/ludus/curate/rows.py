@@ -108,7 +108,7 @@ def _until_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
 
 def _messages(messages: Sequence[Message], form: Form) -> list[JsonObject]:
     made = [
-        _message(message, form)
+        _build_message(message, form)
         for message in messages
         if (form.tool_results or message.role != "tool")
         and (form.system or message.role != "system")
@@ -124,7 +124,7 @@ def _content(message: Message) -> str | list[JsonObject]:
     return [part.model_dump() for part in parts]
 
 
-def _message(message: Message, form: Form) -> JsonObject:
+def _build_message(message: Message, form: Form) -> JsonObject:
     made: JsonObject = {"role": message.role}
     made["content"] = _content(message)
     if message.reasoning_content is not None and form.reasoning:

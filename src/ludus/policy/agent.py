@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from ludus.agents.agent import Agent, Finish, Player, Reply, Situation
+from ludus.agents.agent import Agent, FinishReason, Player, Reply, EpisodeContext
 from ludus.data.episode import Tokens, Usage, digest_64
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
@@ -144,7 +144,7 @@ class PolicyAgent(Agent):
         return {**saved_kwargs(self.model), **self._template_kwargs}
 
     @property
-    def level(self) -> int:
+    def concurrency_limit(self) -> int:
         return self.max_batch
 
     @property
@@ -157,12 +157,12 @@ class PolicyAgent(Agent):
         return self._sampled_before + (0 if ready is None else ready.generator.stats.sampled)
 
     @property
-    def excused(self) -> bool:
+    def stall_expected(self) -> bool:
         """While it decodes: on a CPU a reply of many at once takes minutes."""
         return self._ready is not None and self._ready.generator.at_work
 
     @property
-    def priced(self) -> bool:
+    def has_price(self) -> bool:
         return False
 
     def check(self) -> None:
@@ -208,8 +208,8 @@ class PolicyAgent(Agent):
         )
         return Ready(policy, generator, sampling_of(self._given, policy.model))
 
-    async def begin(self, situation: Situation) -> Player:
-        return _PolicyPlayer(await self.ready(), situation, self._given.get("seed", 0))
+    async def begin(self, context: EpisodeContext) -> Player:
+        return _PolicyPlayer(await self.ready(), context, self._given.get("seed", 0))
 
     async def close(self) -> None:
         if self._ready is not None:
@@ -221,7 +221,7 @@ class PolicyAgent(Agent):
 class _PolicyPlayer(Player):
     """One episode: all of its ids so far, and which of them the model sampled."""
 
-    def __init__(self, ready: Ready, situation: Situation, seed: int) -> None:
+    def __init__(self, ready: Ready, situation: EpisodeContext, seed: int) -> None:
         self._model = ready
         self._environment = situation.environment
         self._tools = [tool.to_openai() for tool in situation.tools]
@@ -248,7 +248,7 @@ class _PolicyPlayer(Player):
         self._say(sampled)
         return Reply(
             self._model.reader(self._since, sampled.ids, self._tools, named=f"call_{len(prompt)}"),
-            finish=Finish.STOP if sampled.stopped else Finish.LENGTH,
+            finish_reason=FinishReason.STOP if sampled.stopped else FinishReason.LENGTH,
             usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(sampled.ids)),
             tokens=Tokens(
                 ids=tuple(self._ids), logprobs=tuple(self._logprobs), mask=tuple(self._mask)

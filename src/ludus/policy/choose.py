@@ -194,7 +194,7 @@ def _hf(choice: Choice) -> Agent:
 
 
 def _remote(choice: Choice) -> dict[str, Any]:
-    from ludus.agents.prices import Prices
+    from ludus.agents.prices import PriceTable
 
     return {
         "endpoint": choice.endpoint,
@@ -204,7 +204,7 @@ def _remote(choice: Choice) -> dict[str, Any]:
         "call_timeout": choice.call_timeout,
         "retries": choice.retries,
         "cache": choice.cache,
-        "prices": Prices.load(choice.prices),
+        "prices": PriceTable.load(choice.prices),
     }
 
 

@@ -27,7 +27,7 @@ WORTH_SHARING = 8
 class Row:
     """One request while it is being answered."""
 
-    at: int
+    index: int
     request: Request
     remaining: int
     """Tokens that it may still have."""
@@ -36,7 +36,7 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     live: bool = True
 
-    def take(self, token: int, logprob: float) -> None:
+    def append(self, token: int, logprob: float) -> None:
         if not math.isfinite(logprob):
             raise ValueError("the model's logits are no numbers; load it in another dtype")
         self.ids.append(token)
@@ -109,7 +109,7 @@ class Decoder:
         while True:
             batch.take(logits, deliver)
             for row in batch.rows:
-                row.live = row.live and wanted(row.at)
+                row.live = row.live and wanted(row.index)
             live = [place for place, row in enumerate(batch.rows) if row.live]
             if not live:
                 return
@@ -199,16 +199,16 @@ class Batch:
             settings = [row.request.sampling for row in self.rows]
             size = logits.shape[-1]
             never = self._decoder.never
-            self._chooser = Chooser(settings, vocabulary=size, device=logits.device, never=never)
+            self._chooser = Chooser(settings, vocab_size=size, device=logits.device, never=never)
         uniforms = [row.uniform() if row.live else 0.0 for row in self.rows]
         chosen = self._chooser.choose(logits, uniforms)
         for row, token, logprob in zip(self.rows, *chosen, strict=True):
             if row.live:
-                row.take(token, logprob)
+                row.append(token, logprob)
                 # Token by token, so that a display sees how fast it goes.
                 self._decoder.stats.sampled += 1
                 if not row.live:
-                    deliver(row.at, row.sampled)
+                    deliver(row.index, row.sampled)
 
     def select(self, places: list[int]) -> None:
         """Go on with these rows alone."""

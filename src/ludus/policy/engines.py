@@ -64,11 +64,11 @@ def _objection(policy: Policy, fast: bool | None, dtype: str | None) -> str | No
 
 
 def _tried(model: Any, max_batch: int | None, *, strict: bool) -> Any:
-    from ludus.policy.fast.engine import fast_engine
+    from ludus.policy.fast.engine import build_triton_engine
 
     try:
         # Whoever says how many there are at the most has as many in mind.
-        return fast_engine(model, max_batch=max_batch or FAST_BATCH, expected=max_batch)
+        return build_triton_engine(model, max_batch=max_batch or FAST_BATCH, expected=max_batch)
     except Exception as error:
         # A compiler or a driver that does not take the kernels must not cost the run.
         if strict:

@@ -92,15 +92,15 @@ class Party:
         self._came += len(orders)
         self.most = max(self.most, len(self._orders))
 
-    def awaits(self, at: int) -> bool:
+    def awaits(self, index: int) -> bool:
         """Whether anybody still waits for this answer."""
-        order = self._orders.get(at)
+        order = self._orders.get(index)
         if order is not None and not order.open:
-            del self._orders[at]
-        return at in self._orders
+            del self._orders[index]
+        return index in self._orders
 
-    def answer(self, at: int, sampled: Sampled) -> None:
-        order = self._orders.pop(at, None)
+    def answer(self, index: int, sampled: Sampled) -> None:
+        order = self._orders.pop(index, None)
         if order is not None:
             order.answer(sampled)
 

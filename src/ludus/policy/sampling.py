@@ -41,7 +41,7 @@ class Chooser:
         self,
         rows: Sequence[Sampling],
         *,
-        vocabulary: int,
+        vocab_size: int,
         device: Any,
         never: Collection[int] = (),
     ) -> None:
@@ -53,7 +53,7 @@ class Chooser:
         self._temperature = column([row.temperature or 1.0 for row in rows])
         self._greedy = torch.tensor([row.temperature == 0 for row in rows], device=device)
         self._top_p = column([row.top_p for row in rows])
-        self._top_k = column([row.top_k or vocabulary for row in rows])
+        self._top_k = column([row.top_k or vocab_size for row in rows])
         self._never = torch.tensor(sorted(never), dtype=torch.long, device=device)
         self._all_greedy = all(row.temperature == 0 for row in rows)
         self._some_cut = any(row.top_p < 1 or row.top_k is not None for row in rows)

@@ -110,7 +110,7 @@ class Collector:
         More than the model takes calls: some are always with their environment or waiting to try
         again, and a call that ends finds another one ready.
         """
-        level = self.agent.level
+        level = self.agent.concurrency_limit
         return (
             self.options.concurrency if level is None else level + min(level, MAX_QUEUED_EPISODES)
         )
@@ -136,7 +136,7 @@ class Collector:
             self.statuses,
             self._progress.warn,
             timeout=self.options.stall_warning,
-            model_excused=lambda: self.agent.excused,
+            model_excused=lambda: self.agent.stall_expected,
         )
         with dog:
             ticking = asyncio.create_task(self._tick(dog))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ludus.agents.agent import Agent, Finish, Player, Reply, Situation
+from ludus.agents.agent import Agent, FinishReason, Player, Reply, EpisodeContext
 from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Message, message_from_content
@@ -169,9 +169,9 @@ class _EpisodeInProgress:
         finally:
             await player.close()
 
-    def build_context(self) -> Situation:
+    def build_context(self) -> EpisodeContext:
         play = self.assignment
-        return Situation(
+        return EpisodeContext(
             environment=play.environment,
             tools=tuple(self.session.tools),
             task=play.task,
@@ -189,12 +189,12 @@ class _EpisodeInProgress:
                 reply = await player.act(self.messages, max_tokens=budget)
             calls = self.add_reply(reply)
             if not calls:
-                return _stop_reason_without_call(reply.finish)
+                return _stop_reason_without_call(reply.finish_reason)
             for call in calls:
                 malformed = await self.run_tool_call(call)
             if self.reward_sum.done:
                 return StopReason.DONE
-            cut = malformed and reply.finish is Finish.LENGTH
+            cut = malformed and reply.finish_reason is FinishReason.LENGTH
             if cut:
                 # The token limit cut the last call in two: that is no mistake of the model's.
                 self.tool_calls -= 1
@@ -249,14 +249,14 @@ class _EpisodeInProgress:
         self.reward_sum.add(result)
 
 
-def _stop_reason_without_call(finish: Finish) -> StopReason:
+def _stop_reason_without_call(finish: FinishReason) -> StopReason:
     """Why a model called nothing."""
     match finish:
-        case Finish.LENGTH:
+        case FinishReason.LENGTH:
             return StopReason.MAX_TOKENS
-        case Finish.REFUSED:
+        case FinishReason.REFUSED:
             return StopReason.REFUSED
-        case Finish.STOP:
+        case FinishReason.STOP:
             return StopReason.NO_TOOL_CALL
 
 

@@ -81,7 +81,7 @@ async def collect(
     path = default_output_dir(config, agent) if out is None else Path(out)
     if resume and (done := _completed_result(config, agent, path, retry_broken=retry_broken)):
         return done
-    if budget.max_cost is not None and not agent.priced:
+    if budget.max_cost is not None and not agent.has_price:
         raise ConfigError(
             "--max-cost needs a price, and none is known for this model. "
             "Say what it costs with --prices, or use --max-total-tokens."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ludus.policy.fast.graphs import keeping_garbage
+from ludus.policy.fast.graphs import gc_disabled
 from ludus.train.world import World
 
 Play = Callable[..., Any]
@@ -59,7 +59,7 @@ def captured(
     core.forward = computed
     try:
         # Around a capture there may be no casts that are remembered.
-        with keeping_garbage(), torch.autocast("cuda", enabled=False):
+        with gc_disabled(), torch.autocast("cuda", enabled=False):
             torch.cuda.make_graphed_callables(
                 core, tuple(shown), allow_unused_input=True, pool=pool
             )

@@ -57,14 +57,16 @@ def _measured(labels: Any) -> tuple[Any, Any]:
     return ends - starts, np.where(nearest < ends, nearest - starts, -1)
 
 
-def wanted_length(shape: Shape, *, asked: int | None, context: int | None) -> int:
+def wanted_length(shape: Shape, *, asked: int | None, context_length: int | None) -> int:
     """As asked, or as the rows ask for; never more than the model can read."""
-    if asked is not None and context is not None and asked > context:
+    if asked is not None and context_length is not None and asked > context_length:
         raise ConfigError(
-            f"--max-length {asked} is more than this model reads: {context} tokens at most."
+            f"--max-length {asked} is more than this model reads: {context_length} tokens at most."
         )
     lengths = Counter(shape.lengths.tolist())
-    return min(asked or max(2, suggest_max_length(lengths)), context or max(lengths, default=2))
+    return min(
+        asked or max(2, suggest_max_length(lengths)), context_length or max(lengths, default=2)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def find(tokens: Tokens, shape: Shape, max_length: int) -> Findings:
     return Findings(tokens.refused, rows[0], rows[1], longest, shortened, tokens.read, max_length)
 
 
-def refuse(found: Findings, split: Split, *, context: int | None) -> None:
+def refuse(found: Findings, split: Split, *, context_length: int | None) -> None:
     """Raise over the first kind of row that cannot be learned from."""
     place, leave_out = split.place, "or leave them out with --drop."
     if found.refused:
@@ -112,9 +114,9 @@ def refuse(found: Findings, split: Split, *, context: int | None) -> None:
             f"{place(found.silent[0])}. Curate them, {leave_out}"
         )
     if found.cut:
-        fits = context is None or found.longest_cut <= context
+        fits = context_length is None or found.longest_cut <= context_length
         keep = f"--max-length {found.longest_cut} keeps them" if fits else (
-            f"this model reads {context} tokens at most"
+            f"this model reads {context_length} tokens at most"
         )  # fmt: skip
         raise ConfigError(
             f"{_of(found.cut, found)} lose all that the assistant says when cut to "

@@ -72,10 +72,10 @@ def supply(
     dataset = made.train.load()
     shape = shape_of(dataset, method)
     asked = config.max_length or _measured(data, model, context)
-    max_length = wanted_length(shape, asked=asked, context=context)
+    max_length = wanted_length(shape, asked=asked, context_length=context)
     found = find(made.train, shape, max_length)
     if not config.drop:
-        refuse(found, data.train, context=context)
+        refuse(found, data.train, context_length=context)
     kept = fitted(dataset, shape, method, max_length, to / _TRAIN, image)
     if not len(kept):
         raise ConfigError(f"{data.name} holds no row that can be learned from.")

@@ -11,7 +11,7 @@ from rollout.collecting import QUICK, job, read
 from students import of_family
 
 from ludus import connect
-from ludus.agents.agent import Situation
+from ludus.agents.agent import EpisodeContext
 from ludus.data.content import Text
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message, message_from_content
@@ -105,7 +105,7 @@ async def test_a_picture_that_only_a_tool_shows_is_refused_as_well(reader: Polic
         "tool", [Text(text="There:"), picture(16, 16, "red")], tool_call_id="a"
     )
     async with PolicyAgent(reader) as agent:
-        player = await agent.begin(Situation(GALLERY, tools=()))
+        player = await agent.begin(EpisodeContext(GALLERY, tools=()))
         reply = await player.act([asked], max_tokens=3)
         with pytest.raises(ProviderRefuses, match="shows pictures, and reader reads only text"):
             await player.act([asked, reply.message, drawn], max_tokens=3)

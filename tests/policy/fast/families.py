@@ -18,7 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ludus.policy.fast.engine import FastEngine, fast_engine
+from ludus.policy.fast.engine import TritonEngine, build_triton_engine
 from ludus.policy.requests import Request, Sampled
 
 WORDS, CONTEXT = 97, 64
@@ -68,20 +68,20 @@ def model_of(kind: str = "llama") -> Any:
     return fresh(kind)
 
 
-def engine_of(model: Any, **more: Any) -> FastEngine:
-    made = fast_engine(model, **({"max_batch": 256} | more))
-    assert isinstance(made, FastEngine), made
+def engine_of(model: Any, **more: Any) -> TritonEngine:
+    made = build_triton_engine(model, **({"max_batch": 256} | more))
+    assert isinstance(made, TritonEngine), made
     return made
 
 
 def refusal(model: Any) -> str:
     """Why it cannot be decoded fast."""
-    words = fast_engine(model, max_batch=8)
+    words = build_triton_engine(model, max_batch=8)
     assert isinstance(words, str)
     return words
 
 
-def said(engine: FastEngine, requests: Sequence[Request], **more: Any) -> list[Sampled]:
+def said(engine: TritonEngine, requests: Sequence[Request], **more: Any) -> list[Sampled]:
     told: dict[int, Sampled] = {}
     engine.run(requests, told.__setitem__, **more)
     return [told[at] for at in range(len(told))]

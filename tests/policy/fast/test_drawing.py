@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ludus.policy.fast import reference
-from ludus.policy.fast.cut import least_kept
-from ludus.policy.fast.noise import folded, gumbel
-from ludus.policy.fast.rows import Line, Rows
+from ludus.policy.fast.cut import min_kept_logit
+from ludus.policy.fast.noise import to_int64, gumbel_noise
+from ludus.policy.fast.rows import RowState, BatchState
 from ludus.policy.sampling import Chooser, Sampling
 from policy.fast.families import engine_of, model_of, said
 from policy.forwards import fresh_logprobs, prompt, request
@@ -18,8 +18,11 @@ DRAWS = 4000
 
 def drawn(logits: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
     """How often each token comes, among many rows with seeds of their own."""
-    rows = Rows(DRAWS, stops=1, device="cpu")
-    rows.load([Line(0, 7, 0, seed, 1, temperature, 1.0, 0, ()) for seed in range(DRAWS)], scratch=0)
+    rows = BatchState(DRAWS, stops=1, device="cpu")
+    rows.load(
+        [RowState(0, 7, 0, seed, 1, temperature, 1.0, 0, ()) for seed in range(DRAWS)],
+        scratch_slot=0,
+    )
     reference.sample(logits.expand(DRAWS, -1), rows)
     return torch.bincount(rows.ids[0], minlength=len(logits))
 
@@ -42,13 +45,13 @@ def test_a_thousand_tokens_of_little_weight_have_it_together() -> None:
 
 
 def test_noise_is_another_at_every_position_and_for_every_seed() -> None:
-    seeds, places = torch.tensor([1, 1, 2, folded(2**64 - 1)]), torch.tensor([5, 6, 5, 5])
-    noise = gumbel(seeds, places, 20000)
+    seeds, places = torch.tensor([1, 1, 2, to_int64(2**64 - 1)]), torch.tensor([5, 6, 5, 5])
+    noise = gumbel_noise(seeds, places, 20000)
     assert noise.isfinite().all()
     assert noise.mean(1).tolist() == pytest.approx([0.5772] * 4, abs=0.04)
     apart = torch.corrcoef(noise) - torch.eye(4)
     assert float(apart.abs().max()) < 0.03
-    assert torch.equal(gumbel(seeds[:1], places[:1], 20000)[0], noise[0])
+    assert torch.equal(gumbel_noise(seeds[:1], places[:1], 20000)[0], noise[0])
 
 
 @pytest.mark.parametrize("how", [(1.0, 0.7, None), (0.8, 1.0, 5), (1.3, 0.9, 12), (1.0, 0.001, 3)])
@@ -58,13 +61,13 @@ def test_what_is_cut_off_is_what_the_plain_way_cuts_off(
     made = torch.Generator().manual_seed(4)
     logits = torch.randn(6, 50, generator=made) * 2
     temperature, top_p, top_k = how
-    least = least_kept(
+    least = min_kept_logit(
         logits,
         torch.full((6,), temperature),
         torch.full((6,), top_p),
         torch.full((6,), top_k or 0),
     )
-    chooser = Chooser([Sampling(*how)] * 6, vocabulary=50, device="cpu")
+    chooser = Chooser([Sampling(*how)] * 6, vocab_size=50, device="cpu")
     plain = chooser._cut(torch.softmax(logits.double() / temperature, -1))
     assert torch.equal(logits >= least.unsqueeze(1), plain > 0)
 

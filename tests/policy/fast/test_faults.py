@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from ludus.policy.fast.engine import FastEngine
-from ludus.policy.fast.graphs import Eager, Work
+from ludus.policy.fast.engine import TritonEngine
+from ludus.policy.fast.graphs import EagerRunner, Work
 from ludus.policy.generate import Generator
 from ludus.policy.requests import Request, Sampled
 from policy.fast.families import engine_of, fresh, generated, model_of, refusal, said
@@ -31,8 +31,8 @@ def failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, at: 
     monkeypatch.setattr(owner, name, once)
 
 
-def free(engine: FastEngine) -> bool:
-    return engine._machine.slots.free == engine._machine.cache.slots
+def free(engine: TritonEngine) -> bool:
+    return engine._runner.prefix_cache.num_free == engine._runner.cache.num_slots
 
 
 @pytest.mark.parametrize("name", ["read", "step"])
@@ -41,7 +41,7 @@ def test_after_an_error_nothing_is_taken_for_read_that_was_not(
 ) -> None:
     model, ids = fresh(), prompt(20)
     engine, asked = engine_of(model), [request(ids, sampling=GREEDY)]
-    failing_once(monkeypatch, engine._machine._network, name, at=1)
+    failing_once(monkeypatch, engine._runner._model, name, at=1)
     with pytest.raises(torch.OutOfMemoryError):
         said(engine, asked)
     assert free(engine)
@@ -53,7 +53,7 @@ def test_members_of_a_group_are_not_given_what_their_first_could_not_read(
 ) -> None:
     model, ids = fresh(), prompt(20)
     engine = engine_of(model)
-    failing_once(monkeypatch, engine._machine.cache, "copy", at=1)
+    failing_once(monkeypatch, engine._runner.cache, "copy", at=1)
 
     async def group() -> list[Sampled]:
         async with Generator(model, engine=engine, lull=0.05) as asked:
@@ -66,7 +66,7 @@ def test_members_of_a_group_are_not_given_what_their_first_could_not_read(
 
 def test_who_had_ended_before_an_error_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, told = engine_of(model_of()), dict[int, Sampled]()
-    failing_once(monkeypatch, engine._machine, "advance", at=2)
+    failing_once(monkeypatch, engine._runner, "advance", at=2)
     asked = [request(prompt(5), stops=(), max_tokens=number) for number in (3, 30)]
     with pytest.raises(torch.OutOfMemoryError):
         engine.run(asked, told.__setitem__)
@@ -78,7 +78,7 @@ def test_a_prompt_for_which_there_is_never_room_is_an_error_and_no_endless_wait(
 ) -> None:
     engine = engine_of(fresh(max_position_embeddings=4096))
     said(engine, [request(prompt(5))])
-    monkeypatch.setattr(engine._machine, "prepare", lambda number, length: None)
+    monkeypatch.setattr(engine._runner, "prepare", lambda number, length: None)
     with pytest.raises(RuntimeError, match="no room for 1012 tokens, though nothing else"):
         said(engine, [request(prompt(1000))])
 
@@ -88,14 +88,14 @@ def test_a_cache_that_could_not_grow_is_as_it_was(monkeypatch: pytest.MonkeyPatc
     engine, long = engine_of(model), [request(prompt(900), sampling=GREEDY)]
     short: list[Request] = [request(prompt(9), sampling=GREEDY)]
     before = said(engine, short)
-    failing_once(monkeypatch, engine._machine.cache, "_tables", at=1)
+    failing_once(monkeypatch, engine._runner.cache, "_tables", at=1)
     with pytest.raises(torch.OutOfMemoryError):
         said(engine, long)
     assert said(engine, short) == before
     assert said(engine, long)[0].ids == generated(model, prompt(900))
 
 
-class Forgetful(Eager):
+class Forgetful(EagerRunner):
     """Nothing comes of what it is told a second time."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Forgetful(Eager):
         return work() if new else None
 
 
-class Drifting(Eager):
+class Drifting(EagerRunner):
     """What it does is another thing each time."""
 
     def run(self, key: Hashable, work: Work) -> Any:
@@ -121,7 +121,7 @@ class Drifting(Eager):
     [(Forgetful, "what it draws is no token"), (Drifting, "it does not draw the same again")],
 )
 def test_a_machine_that_does_not_repeat_what_it_was_shown_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, graphs: type[Eager], reason: str
+    monkeypatch: pytest.MonkeyPatch, graphs: type[EagerRunner], reason: str
 ) -> None:
     monkeypatch.setattr("ludus.policy.fast.machine.Eager", graphs)
     assert refusal(fresh()) == reason

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from ludus.policy.fast import reference
-from ludus.policy.fast.blueprint import Blueprint
-from ludus.policy.fast.cache import Room
-from ludus.policy.fast.rows import Line, Rows
-from ludus.policy.fast.weights import Layer
+from ludus.policy.fast.blueprint import ModelShape
+from ludus.policy.fast.cache import LayerCache
+from ludus.policy.fast.rows import RowState, BatchState
+from ludus.policy.fast.weights import PackedLayer
 from ludus.policy.requests import Request, Sampled
 from ludus.policy.sampling import Sampling
 from policy.fast.families import engine_of, fresh, generated, said
@@ -62,12 +62,12 @@ def test_products_are_those_of_the_reference(rows: int, columns: int, width: int
     assert near(*sums)
 
 
-def room_of(shape: Blueprint, positions: list[int]) -> Room:
+def room_of(shape: ModelShape, positions: list[int]) -> LayerCache:
     torch.manual_seed(1)
-    size = len(positions) + 1, shape.kv_heads, 2048, shape.head_dim
+    size = len(positions) + 1, shape.num_kv_heads, 2048, shape.head_dim
     turns = torch.rand(2048, shape.head_dim // 2, device="cuda").repeat(1, 2)
     slots = torch.randperm(len(positions), device="cuda")
-    return Room(some(*size), some(*size), turns.cos(), turns.sin(), slots,
+    return LayerCache(some(*size), some(*size), turns.cos(), turns.sin(), slots,
                 torch.tensor(positions, device="cuda"))  # fmt: skip
 
 
@@ -80,9 +80,9 @@ def room_of(shape: Blueprint, positions: list[int]) -> Room:
 def test_attention_is_that_of_the_reference(
     heads: int, kv_heads: int, size: int, normed: bool, splits: int, fresh_rows: bool
 ) -> None:
-    shape = Blueprint(1, 64, 64, heads, kv_heads, size, 9, 1e-5, size**-0.5, normed, 2048)
+    shape = ModelShape(1, 64, 64, heads, kv_heads, size, 9, 1e-5, size**-0.5, normed, 2048)
     norms = [torch.rand(size, device="cuda") + 0.5 if normed else None for _ in range(2)]
-    layer = Layer(None, None, norms[0], norms[1], None, None, None, None)
+    layer = PackedLayer(None, None, norms[0], norms[1], None, None, None, None)
     positions = [0, 1, 63, 64, 65, 400, 2047]
     qkv = some(len(positions), (heads + 2 * kv_heads) * size)
     rooms, made = [], []
@@ -99,7 +99,7 @@ def test_attention_is_that_of_the_reference(
 def test_samples_are_those_of_the_reference() -> None:
     torch.manual_seed(2)
     logits = some(64, 49152, dtype=torch.float32) * 3
-    line = Line(0, 0, 0, 0, 3, 1.0, 1.0, 0, ())
+    line = RowState(0, 0, 0, 0, 3, 1.0, 1.0, 0, ())
     lines = [
         replace(line, seed=7919 * at - 2**40, position=at, left=1 + at % 4, stops=(at,),
                 temperature=(0.0, 0.7, 1.0, 1.5)[at % 4])
@@ -107,8 +107,8 @@ def test_samples_are_those_of_the_reference() -> None:
     ]  # fmt: skip
     states = []
     for each in (kernels(), reference):
-        rows = Rows(64, stops=8, device="cuda")
-        rows.load(lines, scratch=1)
+        rows = BatchState(64, stops=8, device="cuda")
+        rows.load(lines, scratch_slot=1)
         for _ in range(4):
             each.sample(logits, rows)
         states.append(rows)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ludus.policy.fast.cache import Cache
-from ludus.policy.fast.engine import FastEngine
-from ludus.policy.fast.machine import MANY, _launches
-from ludus.policy.fast.rows import STEPS
+from ludus.policy.fast.cache import KVCache
+from ludus.policy.fast.engine import TritonEngine
+from ludus.policy.fast.machine import LONG_LAUNCH_STEPS, _launch_sizes
+from ludus.policy.fast.rows import MAX_STEPS_PER_FETCH
 from ludus.policy.requests import Request, Sampled
 from policy.fast.families import engine_of, fresh
 from policy.forwards import prompt, request
@@ -20,17 +20,17 @@ from policy.forwards import prompt, request
 def sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """Those that a cache is given, each of which costs every graph."""
     seen: list[tuple[int, int]] = []
-    resize = Cache.resize
+    resize = KVCache.resize
 
-    def noted(self: Cache, slots: int, length: int) -> None:
+    def noted(self: KVCache, slots: int, length: int) -> None:
         seen.append((slots, length))
         resize(self, slots, length)
 
-    monkeypatch.setattr(Cache, "resize", noted)
+    monkeypatch.setattr(KVCache, "resize", noted)
     yield seen
 
 
-def asked_one_by_one(engine: FastEngine, number: int, **more: Any) -> None:
+def asked_one_by_one(engine: TritonEngine, number: int, **more: Any) -> None:
     """Each comes when those before it are under way."""
     rest = [request(prompt(20, seed=n), seed=n, stops=(), **more) for n in range(number)]
 
@@ -53,7 +53,7 @@ def test_room_for_more_than_were_expected_is_made_in_large_steps(
     sizes: list[tuple[int, int]],
 ) -> None:
     engine = engine_of(fresh(max_position_embeddings=2048), max_batch=40, expected=3)
-    engine.expect(rows=3, length=600)
+    engine.reserve_capacity(rows=3, length=600)
     sizes.clear()
     asked_one_by_one(engine, 30, max_tokens=300)
     assert sizes == [(3, 1024), (12, 1024), (40, 1024)]
@@ -63,18 +63,18 @@ def test_a_little_more_memory_is_no_reason_to_grow(
     sizes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(fresh(max_position_embeddings=2048), expected=8)
-    each = engine._machine.cache._bytes_each() * 512
+    each = engine._runner.cache._bytes_per_token() * 512
     room = [9, 10, 10, 10, 14]  # One is the place for what nobody looks at.
     monkeypatch.setattr(
-        Cache, "_allowed", lambda self: each * (room.pop(0) if room[1:] else room[0])
+        KVCache, "_allowed", lambda self: each * (room.pop(0) if room[1:] else room[0])
     )
     sizes.clear()
     asked_one_by_one(engine, 20, max_tokens=150)
     assert sizes == [(8, 512), (13, 512)]
 
 
-@pytest.mark.parametrize("steps", range(1, STEPS + 1))
+@pytest.mark.parametrize("steps", range(1, MAX_STEPS_PER_FETCH + 1))
 def test_steps_go_out_in_few_launches_of_few_sizes(steps: int) -> None:
-    launched = list(_launches(steps))
-    assert steps <= sum(launched) <= min(STEPS, steps + 1)
-    assert {*launched} <= {2, MANY} and len(launched) <= 3
+    launched = list(_launch_sizes(steps))
+    assert steps <= sum(launched) <= min(MAX_STEPS_PER_FETCH, steps + 1)
+    assert {*launched} <= {2, LONG_LAUNCH_STEPS} and len(launched) <= 3

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ludus.policy.fast.engine import FastEngine
+from ludus.policy.fast.engine import TritonEngine
 from ludus.policy.requests import Request, Sampled
 from policy.fast.families import engine_of, fresh, generated, model_of, said
 from policy.forwards import GREEDY, prompt, request
 
 
-def read_and_reused(engine: FastEngine) -> tuple[int, int]:
+def read_and_reused(engine: TritonEngine) -> tuple[int, int]:
     return engine.stats.read, engine.stats.reused
 
 

@@ -13,7 +13,7 @@ import pytest
 from world import serving
 
 from ludus import ToolCall, ToolEnvironment, tool
-from ludus.agents.agent import Agent, Player, Reply, Situation
+from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.environment.mix import parse_mixture
 from ludus.errors import ConfigError, RunError
@@ -83,7 +83,7 @@ class Walker(Agent):
 
     provider = "walker"
 
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         class Feet(Player):
             async def act(
                 self, messages: Sequence[Message], *, max_tokens: int | None = None
@@ -175,7 +175,7 @@ class Thinker(Walker):
     def excused(self) -> bool:
         return self._excused
 
-    async def begin(self, situation: Situation) -> Player:
+    async def begin(self, situation: EpisodeContext) -> Player:
         await asyncio.sleep(0.5)
         return await super().begin(situation)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from ludus.policy.fast.kernel import kernel
+from ludus.policy.fast.kernel import jit_kernel
 
 
-@kernel
-def _turned(
+@jit_kernel
+def _rope(
     heads: tl.tensor,
     mask: tl.tensor,
     cos: tl.tensor,
@@ -41,8 +41,8 @@ def _turned(
     return own * cosine + far * sign[None, :] * sine
 
 
-@kernel
-def storage(
+@jit_kernel
+def store_kv_kernel(
     qkv: tl.tensor,
     cos: tl.tensor,
     sin: tl.tensor,
@@ -65,7 +65,7 @@ def storage(
     position = tl.load(positions + row)
     one = tl.arange(0, 1)[:, None]
     begin = qkv + (row * (HEADS + 2 * KV_HEADS) + HEADS + head) * DIM + one
-    key = _turned(begin, one == 0, cos, sin, k_norm, position, eps, DIM, NORMED)
+    key = _rope(begin, one == 0, cos, sin, k_norm, position, eps, DIM, NORMED)
     at = tl.arange(0, DIM)[None, :]
     value = tl.load(begin + KV_HEADS * DIM + at)
     place = tl.load(slots + row) * slot_stride + head * head_stride + position * DIM + at
@@ -73,8 +73,8 @@ def storage(
     tl.store(values + place, value.to(values.dtype.element_ty))
 
 
-@kernel
-def attention(
+@jit_kernel
+def decode_attention_kernel(
     qkv: tl.tensor,
     cos: tl.tensor,
     sin: tl.tensor,
@@ -113,9 +113,7 @@ def attention(
     ours = (member < shared)[:, None]
     begin = qkv + row * ((HEADS + 2 * KV_HEADS) * DIM)
     first = head * shared + member
-    query = _turned(
-        begin + first[:, None] * DIM, ours, cos, sin, q_norm, position, eps, DIM, NORMED
-    )
+    query = _rope(begin + first[:, None] * DIM, ours, cos, sin, q_norm, position, eps, DIM, NORMED)
     query = query.to(qkv.dtype.element_ty)
     area = tl.load(slots + row) * slot_stride + head * head_stride
     top = tl.full([GROUP], -1.0e30, dtype=tl.float32)
@@ -126,7 +124,7 @@ def attention(
         number = position.to(tl.int32)
         one = tl.arange(0, 1)[:, None]
         source = begin + (HEADS + head) * DIM + one
-        key = _turned(source, one == 0, cos, sin, k_norm, position, eps, DIM, NORMED)
+        key = _rope(source, one == 0, cos, sin, k_norm, position, eps, DIM, NORMED)
         key = key.to(keys.dtype.element_ty)
         value = tl.load(source + KV_HEADS * DIM + at[None, :]).to(values.dtype.element_ty)
         mine = split == 0
@@ -168,8 +166,8 @@ def attention(
         tl.store(marks + spot * 2 + 1, total, mask=member < shared)
 
 
-@kernel
-def joined(
+@jit_kernel
+def combine_splits_kernel(
     parts: tl.tensor,
     marks: tl.tensor,
     out: tl.tensor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def least_kept(logits: Any, temperature: Any, top_p: Any, top_k: Any) -> Any:
+def min_kept_logit(logits: Any, temperature: Any, top_p: Any, top_k: Any) -> Any:
     """The smallest logit of those kept; of tokens that are as likely as it, all are.
 
     A top_k of 0 and a top_p of 1 keep all. First top_k cuts, then top_p what is left.

@@ -11,32 +11,32 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from ludus.policy.fast.blueprint import Blueprint, blueprint_of
-from ludus.policy.fast.cache import Cache
-from ludus.policy.fast.machine import Machine
-from ludus.policy.fast.matrices import bare, foreign
-from ludus.policy.fast.network import Network, Operations
-from ludus.policy.fast.session import Session
-from ludus.policy.fast.trial import breakdown, mismatch
-from ludus.policy.fast.weights import Weights
+from ludus.policy.fast.blueprint import ModelShape, read_model_shape
+from ludus.policy.fast.cache import KVCache
+from ludus.policy.fast.machine import ModelRunner
+from ludus.policy.fast.matrices import base_model, unsupported_module
+from ludus.policy.fast.network import LlamaForward, Operations
+from ludus.policy.fast.session import Scheduler
+from ludus.policy.fast.trial import check_decoding, check_logits
+from ludus.policy.fast.weights import PackedWeights
 from ludus.policy.requests import Deliver, More, Request, Wanted, nobody
 from ludus.policy.tally import Tally
 
-EXPECTED = 64
+DEFAULT_EXPECTED_ROWS = 64
 """Rows, where nobody says how many there will be."""
 
 
-class FastEngine:
+class TritonEngine:
     """Answers requests as they come, all that are there in one step. Made by `fast_engine`.
 
     What it takes on the device stays taken while others compute there: a copy of the weights, and a
     cache of up to a third of what was free, which graphs know by its address.
     """
 
-    def __init__(self, machine: Machine, weights: Weights, blueprint: Blueprint) -> None:
-        self.context: int | None = blueprint.context
+    def __init__(self, machine: ModelRunner, weights: PackedWeights, blueprint: ModelShape) -> None:
+        self.context_length: int | None = blueprint.context_length
         self.stats: Tally = machine.stats
-        self._machine = machine
+        self._runner = machine
         self._weights = weights
 
     def run(
@@ -49,30 +49,30 @@ class FastEngine:
         """Answer all of them and those who come meanwhile, each as soon as it is done."""
         import torch
 
-        session = Session(
-            self._machine,
-            budget=lambda request: request.budget(self.context),
+        session = Scheduler(
+            self._runner,
+            budget=lambda request: request.budget(self.context_length),
             deliver=deliver,
             wanted=wanted,
             more=more,
         )
-        with torch.inference_mode(), _on(self._weights.device):
+        with torch.inference_mode(), _device_guard(self._weights.device):
             session.run(requests)
 
-    def expect(self, *, rows: int, length: int = 1) -> None:
+    def reserve_capacity(self, *, rows: int, length: int = 1) -> None:
         """So many requests at once, of so many tokens with their replies: room is made at once."""
-        self._machine.expect(min(rows, self._machine.max_batch), length)
+        self._runner.reserve_capacity(min(rows, self._runner.max_batch), length)
 
     def refresh(self) -> None:
         """Take over the weights that the model has now, and forget what the old ones made."""
-        with _on(self._weights.device):
+        with _device_guard(self._weights.device):
             self._weights.sync()
-        self._machine.slots.forget()
+        self._runner.prefix_cache.clear()
 
 
-def fast_engine(
+def build_triton_engine(
     model: Any, *, max_batch: int, expected: int | None = None, dtype: Any = None
-) -> FastEngine | str:
+) -> TritonEngine | str:
     """An engine for the model, tried out on it; or why it cannot have one.
 
     Args:
@@ -80,36 +80,36 @@ def fast_engine(
         expected: how many there will be, if that is known.
         dtype: what it computes in: bfloat16 on a GPU, and float32 elsewhere, if nothing is said.
     """
-    blueprint = blueprint_of(model)
+    blueprint = read_model_shape(model)
     if isinstance(blueprint, str):
         return blueprint
-    device = bare(model).model.embed_tokens.weight.device
-    reason = foreign(model) or _lacking(device)
+    device = base_model(model).model.embed_tokens.weight.device
+    reason = unsupported_module(model) or _unsupported_device(device)
     if reason is not None:
         return reason
-    with _on(device):
-        made = _made(model, blueprint, device, max_batch, dtype)
-    if isinstance(made, FastEngine):
-        made.expect(rows=expected or EXPECTED)
+    with _device_guard(device):
+        made = _build(model, blueprint, device, max_batch, dtype)
+    if isinstance(made, TritonEngine):
+        made.reserve_capacity(rows=expected or DEFAULT_EXPECTED_ROWS)
     return made
 
 
-def _made(
-    model: Any, blueprint: Blueprint, device: Any, max_batch: int, dtype: Any
-) -> FastEngine | str:
+def _build(
+    model: Any, blueprint: ModelShape, device: Any, max_batch: int, dtype: Any
+) -> TritonEngine | str:
     import torch
 
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    weights = Weights(model, blueprint, dtype=dtype)
-    network = Network(blueprint, weights, _operations(device))
-    cache = Cache(blueprint, bare(model).model.rotary_emb, dtype=dtype, device=device)
-    if (reason := mismatch(model, network, cache)) is not None:
+    weights = PackedWeights(model, blueprint, dtype=dtype)
+    network = LlamaForward(blueprint, weights, _select_operations(device))
+    cache = KVCache(blueprint, base_model(model).model.rotary_emb, dtype=dtype, device=device)
+    if (reason := check_logits(model, network, cache)) is not None:
         return reason
-    machine = Machine(network, cache, max_batch=max_batch)
-    return breakdown(machine, blueprint) or FastEngine(machine, weights, blueprint)
+    machine = ModelRunner(network, cache, max_batch=max_batch)
+    return check_decoding(machine, blueprint) or TritonEngine(machine, weights, blueprint)
 
 
-def _lacking(device: Any) -> str | None:
+def _unsupported_device(device: Any) -> str | None:
     """What the machine does not have."""
     import torch
 
@@ -122,7 +122,7 @@ def _lacking(device: Any) -> str | None:
     return None if importlib.util.find_spec("triton") else "triton is not installed"
 
 
-def _operations(device: Any) -> Operations:
+def _select_operations(device: Any) -> Operations:
     operations: Any
     if device.type == "cuda":
         from ludus.policy.fast import kernels as operations
@@ -132,7 +132,7 @@ def _operations(device: Any) -> Operations:
     return chosen
 
 
-def _on(device: Any) -> Any:
+def _device_guard(device: Any) -> Any:
     import torch
 
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

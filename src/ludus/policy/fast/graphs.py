@@ -14,66 +14,66 @@ from typing import Any
 from ludus.policy.meanwhile import Meanwhile
 
 Work = Callable[[], Any]
-keeping_garbage = Meanwhile(
+gc_disabled = Meanwhile(
     gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda usual: False
 )
 """A graph that goes away while another is being recorded can spoil it."""
 
 
-class Eager:
+class EagerRunner:
     """Where nothing can be recorded: the work is done each time."""
 
     def run(self, key: Hashable, work: Work) -> Any:
         return work()
 
-    def forget(self) -> None: ...
+    def clear(self) -> None: ...
 
 
-class Graphs:
+class CudaGraphRunner:
     """CUDA graphs, by what they were recorded for."""
 
     def __init__(self) -> None:
-        self._made: dict[Hashable, tuple[Any, Any]] = {}
+        self._graphs: dict[Hashable, tuple[Any, Any]] = {}
         self._pool: Any = None
-        self._aside: Any = None
+        self._capture_stream: Any = None
 
     def run(self, key: Hashable, work: Work) -> Any:
         """Do the work; what it returns is overwritten when any work is done again."""
-        if key in self._made:
-            graph, made = self._made[key]
+        if key in self._graphs:
+            graph, made = self._graphs[key]
             graph.replay()
             return made
         # Done once the plain way: kernels are compiled then, which a recording does not bear.
         made = work()
-        self._made[key] = self._recorded(work)
+        self._graphs[key] = self._capture(work)
         return made
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """What was recorded reads places that are no more."""
-        self._made.clear()
+        self._graphs.clear()
         self._pool = None
 
-    def _recorded(self, work: Work) -> tuple[Any, Any]:
+    def _capture(self, work: Work) -> tuple[Any, Any]:
         import torch
 
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        if self._aside is None:
+        if self._capture_stream is None:
             # One for all: memory is lent again only to the stream that had it before.
-            self._aside = torch.cuda.Stream()
+            self._capture_stream = torch.cuda.Stream()
         now = torch.cuda.current_stream()
-        self._aside.wait_stream(now)
-        with torch.cuda.stream(self._aside), keeping_garbage():
+        self._capture_stream.wait_stream(now)
+        with torch.cuda.stream(self._capture_stream), gc_disabled():
             try:
-                recorded = self._captured(work)
+                recorded = self._capture_once(work)
             except torch.OutOfMemoryError:
                 # While it records, torch gives back nothing of what it keeps unused.
                 torch.cuda.empty_cache()
-                recorded = self._captured(work)
-        now.wait_stream(self._aside)
+                recorded = self._capture_once(work)
+        now.wait_stream(self._capture_stream)
         return recorded
 
-    def _captured(self, work: Work) -> tuple[Any, Any]:
+    def _capture_once(self, work: Work) -> tuple[Any, Any]:
         import torch
 
         graph = torch.cuda.CUDAGraph()

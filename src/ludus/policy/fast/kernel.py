@@ -8,7 +8,7 @@ from typing import Any
 import triton
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def jit_kernel(function: Callable[..., Any]) -> Any:
     """Compiled by Triton when it is launched first, and launched as `function[grid](...)`."""
     # How many rows there are changes all the time, and must not make another kernel each time.
     return triton.jit(function, do_not_specialize=["rows"])

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def bare(model: Any) -> Any:
+def base_model(model: Any) -> Any:
     """The model under an adapter."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def weight_of(module: Any) -> Any:
+def effective_weight(module: Any) -> Any:
     """Of a matrix, with its adapters added; or of a norm."""
-    module = chosen(module)
+    module = active_module(module)
     if not hasattr(module, "base_layer"):
         return module.weight
     weight = module.base_layer.weight
@@ -28,12 +28,12 @@ def weight_of(module: Any) -> Any:
     return weight
 
 
-def bias_of(module: Any) -> Any:
-    module = chosen(module)
+def effective_bias(module: Any) -> Any:
+    module = active_module(module)
     return getattr(getattr(module, "base_layer", module), "bias", None)
 
 
-def chosen(module: Any) -> Any:
+def active_module(module: Any) -> Any:
     """The copy that an adapter trains as a whole, where there is one."""
     copies = getattr(module, "modules_to_save", None)
     if copies is None:
@@ -42,39 +42,41 @@ def chosen(module: Any) -> Any:
     return active[0] if active and not module.disable_adapters else module.original_module
 
 
-def foreign(model: Any) -> str | None:
+def unsupported_module(model: Any) -> str | None:
     """Which part of the model is no plain matrix, nor one under a plain adapter, in words."""
     import torch
 
-    base = bare(model)
-    reasons = (reason for each in _linears(base) if (reason := _oddity(each)) is not None)
+    base = base_model(model)
+    reasons = (
+        reason for each in _iter_linears(base) if (reason := _unsupported_linear(each)) is not None
+    )
     embedding = base.model.embed_tokens
-    if type(chosen(embedding)) is not torch.nn.Embedding:
-        return _no_matrix(embedding)
+    if type(active_module(embedding)) is not torch.nn.Embedding:
+        return _not_plain_linear(embedding)
     return next(reasons, None)
 
 
-def _linears(base: Any) -> Iterator[Any]:
+def _iter_linears(base: Any) -> Iterator[Any]:
     yield base.lm_head
     for layer in base.model.layers:
         for part in (layer.self_attn, layer.mlp):
             yield from (each for name, each in part.named_children() if name.endswith("_proj"))
 
 
-def _oddity(linear: Any) -> str | None:
+def _unsupported_linear(linear: Any) -> str | None:
     import torch
 
-    inner = chosen(linear)
+    inner = active_module(linear)
     if hasattr(inner, "base_layer"):
         if not (hasattr(inner, "get_delta_weight") and hasattr(inner, "lora_A")):
             return f"its adapter {type(inner).__name__} is no LoRA"
-        if (kind := _variant(inner)) is not None:
+        if (kind := _lora_variant(inner)) is not None:
             return f"its adapter is {kind}, which does more than add to a matrix"
         inner = inner.base_layer
-    return None if type(inner) is torch.nn.Linear else _no_matrix(inner)
+    return None if type(inner) is torch.nn.Linear else _not_plain_linear(inner)
 
 
-def _variant(adapter: Any) -> str | None:
+def _lora_variant(adapter: Any) -> str | None:
     """What kind of LoRA it is, if no plain one."""
     variants = getattr(adapter, "lora_variant", {}).values()
     names = [type(each).__name__.removesuffix("LinearVariant") for each in variants]
@@ -85,5 +87,5 @@ def _variant(adapter: Any) -> str | None:
     return f"of the kind {names[0]}" if names else None
 
 
-def _no_matrix(module: Any) -> str:
+def _not_plain_linear(module: Any) -> str:
     return f"its weights are in {type(module).__name__}, which is no plain matrix"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from ludus.policy.fast.kernel import kernel
+from ludus.policy.fast.kernel import jit_kernel
 
 
-@kernel
-def product(
+@jit_kernel
+def matmul_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
@@ -57,8 +57,8 @@ def product(
     tl.store(place, total.to(out.dtype.element_ty), mask=inside)
 
 
-@kernel
-def gated_product(
+@jit_kernel
+def swiglu_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     out: tl.tensor,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ludus.policy.fast.blueprint import Blueprint
-from ludus.policy.fast.cache import Cache, Room
-from ludus.policy.fast.rows import Rows
-from ludus.policy.fast.weights import Layer, Weights
+from ludus.policy.fast.blueprint import ModelShape
+from ludus.policy.fast.cache import KVCache, LayerCache
+from ludus.policy.fast.rows import BatchState
+from ludus.policy.fast.weights import PackedLayer, PackedWeights
 
 
 class Operations(Protocol):
@@ -23,64 +23,70 @@ class Operations(Protocol):
 
     def add(self, x: Any, more: Any, weight: Any, bias: Any) -> None: ...
 
-    def store(self, qkv: Any, layer: Layer, room: Room, blueprint: Blueprint) -> None: ...
+    def store(
+        self, qkv: Any, layer: PackedLayer, room: LayerCache, blueprint: ModelShape
+    ) -> None: ...
 
     def attend(
         self,
         qkv: Any,
-        layer: Layer,
-        room: Room,
-        blueprint: Blueprint,
+        layer: PackedLayer,
+        room: LayerCache,
+        blueprint: ModelShape,
         *,
         fresh: bool,
         splits: int,
     ) -> Any: ...
 
-    def sample(self, logits: Any, rows: Rows) -> None: ...
+    def sample(self, logits: Any, rows: BatchState) -> None: ...
 
 
-class Network:
+class LlamaForward:
     """A model's weights, and the operations that apply them."""
 
-    def __init__(self, blueprint: Blueprint, weights: Weights, operations: Operations) -> None:
-        self.blueprint = blueprint
+    def __init__(
+        self, blueprint: ModelShape, weights: PackedWeights, operations: Operations
+    ) -> None:
+        self.shape = blueprint
         self.weights = weights
         self.operations = operations
 
-    def read(self, tokens: Any, slots: Any, positions: Any, cache: Cache) -> None:
+    def prefill(self, tokens: Any, slots: Any, positions: Any, cache: KVCache) -> None:
         """Fill the cache with what these tokens leave behind; tokens of one slot may be many."""
-        x = self._embedded(tokens)
-        last = self.blueprint.layers - 1
+        x = self._embed(tokens)
+        last = self.shape.num_layers - 1
         for index, layer in enumerate(self.weights.layers):
-            room = cache.room(index, slots, positions)
-            qkv = self._heads(x, layer)
-            self.operations.store(qkv, layer, room, self.blueprint)
+            room = cache.layer_view(index, slots, positions)
+            qkv = self._project_qkv(x, layer)
+            self.operations.store(qkv, layer, room, self.shape)
             if index < last:
-                self._pass(x, qkv, layer, room, fresh=False, splits=1)
+                self._run_layer(x, qkv, layer, room, fresh=False, splits=1)
 
-    def step(self, tokens: Any, slots: Any, positions: Any, cache: Cache, *, splits: int) -> Any:
+    def decode(
+        self, tokens: Any, slots: Any, positions: Any, cache: KVCache, *, splits: int
+    ) -> Any:
         """The logits after these tokens, each of which is the last of its slot."""
         import torch
 
-        x = self._embedded(tokens)
+        x = self._embed(tokens)
         for index, layer in enumerate(self.weights.layers):
-            room = cache.room(index, slots, positions)
-            self._pass(x, self._heads(x, layer), layer, room, fresh=True, splits=splits)
-        head, eps = self.weights.head, self.blueprint.eps
+            room = cache.layer_view(index, slots, positions)
+            self._run_layer(x, self._project_qkv(x, layer), layer, room, fresh=True, splits=splits)
+        head, eps = self.weights.lm_head, self.shape.eps
         return self.operations.project(x, head, None, eps=eps, dtype=torch.float32)
 
-    def _embedded(self, tokens: Any) -> Any:
+    def _embed(self, tokens: Any) -> Any:
         """In single precision, as all that is added on the way."""
         return self.weights.embedding[tokens].float()
 
-    def _heads(self, x: Any, layer: Layer) -> Any:
-        eps, dtype = self.blueprint.eps, self.weights.dtype
+    def _project_qkv(self, x: Any, layer: PackedLayer) -> Any:
+        eps, dtype = self.shape.eps, self.weights.dtype
         return self.operations.project(x, layer.qkv, layer.qkv_bias, eps=eps, dtype=dtype)
 
-    def _pass(
-        self, x: Any, qkv: Any, layer: Layer, room: Room, *, fresh: bool, splits: int
+    def _run_layer(
+        self, x: Any, qkv: Any, layer: PackedLayer, room: LayerCache, *, fresh: bool, splits: int
     ) -> None:
-        do, shape = self.operations, self.blueprint
+        do, shape = self.operations, self.shape
         seen = do.attend(qkv, layer, room, shape, fresh=fresh, splits=splits)
-        do.add(x, seen, layer.out, layer.out_bias)
-        do.add(x, do.gated(x, layer.gate_up, eps=shape.eps), layer.down, None)
+        do.add(x, seen, layer.o_proj, layer.o_bias)
+        do.add(x, do.gated(x, layer.gate_up, eps=shape.eps), layer.down_proj, None)

@@ -8,40 +8,40 @@ from __future__ import annotations
 
 from typing import Any
 
-MASK = 0xFFFFFFFF
-GOLDEN, ODD = 0x9E3779B1, 0x85EBCA6B
-FIRST, SECOND = 0x7FEB352D, 0x846CA68B
-BELOW_ONE = 1 - 2.0**-24
-SMALL = 0.01
+MASK_32 = 0xFFFFFFFF
+GOLDEN_RATIO_32, SECOND_KEY_OFFSET = 0x9E3779B1, 0x85EBCA6B
+MIX_MULTIPLIER_1, MIX_MULTIPLIER_2 = 0x7FEB352D, 0x846CA68B
+MAX_UNIFORM = 1 - 2.0**-24
+SERIES_THRESHOLD = 0.01
 """Below it the logarithm of 1 - x is taken from its series, which single precision can hold."""
 
 
-def gumbel(seeds: Any, positions: Any, vocabulary: int) -> Any:
+def gumbel_noise(seeds: Any, positions: Any, vocab_size: int) -> Any:
     """A number for every token of every row; the largest of logits plus these is a fair draw."""
     import torch
 
-    tokens = torch.arange(vocabulary, device=seeds.device)
-    first, second = _keys(seeds, positions)
-    mixed = _mix((tokens * GOLDEN + first.unsqueeze(1)) & MASK)
-    mixed = _mix(mixed ^ second.unsqueeze(1))
-    share = ((mixed.float() + 0.5) * 2.0**-32).clamp(max=BELOW_ONE)
+    tokens = torch.arange(vocab_size, device=seeds.device)
+    first, second = _derive_keys(seeds, positions)
+    mixed = _mix32((tokens * GOLDEN_RATIO_32 + first.unsqueeze(1)) & MASK_32)
+    mixed = _mix32(mixed ^ second.unsqueeze(1))
+    share = ((mixed.float() + 0.5) * 2.0**-32).clamp(max=MAX_UNIFORM)
     series = share * (1 + share * (0.5 + share / 3))
-    return -torch.log(torch.where(share < SMALL, series, -torch.log(1 - share)))
+    return -torch.log(torch.where(share < SERIES_THRESHOLD, series, -torch.log(1 - share)))
 
 
-def _keys(seeds: Any, positions: Any) -> tuple[Any, Any]:
-    low, high = seeds & MASK, (seeds >> 32) & MASK
-    first = _mix(_mix(((positions * GOLDEN) & MASK) ^ low) ^ high)
-    return first, _mix((first + ODD) & MASK)
+def _derive_keys(seeds: Any, positions: Any) -> tuple[Any, Any]:
+    low, high = seeds & MASK_32, (seeds >> 32) & MASK_32
+    first = _mix32(_mix32(((positions * GOLDEN_RATIO_32) & MASK_32) ^ low) ^ high)
+    return first, _mix32((first + SECOND_KEY_OFFSET) & MASK_32)
 
 
-def _mix(bits: Any) -> Any:
+def _mix32(bits: Any) -> Any:
     """Every bit of 32 has a say in every other."""
-    bits = ((bits ^ (bits >> 16)) * FIRST) & MASK
-    bits = ((bits ^ (bits >> 15)) * SECOND) & MASK
+    bits = ((bits ^ (bits >> 16)) * MIX_MULTIPLIER_1) & MASK_32
+    bits = ((bits ^ (bits >> 15)) * MIX_MULTIPLIER_2) & MASK_32
     return bits ^ (bits >> 16)
 
 
-def folded(seed: int) -> int:
+def to_int64(seed: int) -> int:
     """Any whole number as one of 64 bits with a sign, which is what a tensor holds."""
     return (seed + 2**63) % 2**64 - 2**63

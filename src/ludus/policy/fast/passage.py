@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Passage:
+class PinnedBuffer:
     """An array of whole numbers here, and its like on the device."""
 
     def __init__(self, length: int, device: Any) -> None:
@@ -16,26 +16,26 @@ class Passage:
 
         here = torch.zeros(length, dtype=torch.int64)
         apart = torch.device(device).type == "cuda"
-        self._here = here.pin_memory() if apart else here
-        self._done = torch.cuda.Event() if apart else None
-        self.there = here.to(device, copy=True)
-        self.array: Any = self._here.numpy()
+        self._host_tensor = here.pin_memory() if apart else here
+        self._copy_done = torch.cuda.Event() if apart else None
+        self.device_tensor = here.to(device, copy=True)
+        self.host_array: Any = self._host_tensor.numpy()
 
     def wait(self) -> None:
         """Until what was sent is there: before that, it must not be written over."""
-        if self._done is not None:
-            self._done.synchronize()
+        if self._copy_done is not None:
+            self._copy_done.synchronize()
 
-    def send(self, begin: int, end: int) -> None:
-        self.there[begin:end].copy_(self._here[begin:end], non_blocking=True)
-        self._mark()
+    def upload(self, begin: int, end: int) -> None:
+        self.device_tensor[begin:end].copy_(self._host_tensor[begin:end], non_blocking=True)
+        self._record_copy()
 
-    def fetch(self, begin: int, end: int) -> None:
+    def download(self, begin: int, end: int) -> None:
         """Here as it is there, once all that was launched before has been done."""
-        self._here[begin:end].copy_(self.there[begin:end], non_blocking=True)
-        self._mark()
+        self._host_tensor[begin:end].copy_(self.device_tensor[begin:end], non_blocking=True)
+        self._record_copy()
         self.wait()
 
-    def _mark(self) -> None:
-        if self._done is not None:
-            self._done.record()
+    def _record_copy(self) -> None:
+        if self._copy_done is not None:
+            self._copy_done.record()

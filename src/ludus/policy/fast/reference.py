@@ -11,59 +11,65 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ludus.policy.fast.blueprint import Blueprint
-from ludus.policy.fast.cache import Room
-from ludus.policy.fast.noise import gumbel
+from ludus.policy.fast.blueprint import ModelShape
+from ludus.policy.fast.cache import LayerCache
+from ludus.policy.fast.noise import gumbel_noise
 from ludus.policy.fast.rows import (
-    ALIVE,
-    COUNT,
-    LEAST,
-    LEFT,
+    ACTIVE,
+    NUM_NEW,
+    MIN_LOGIT,
+    TOKENS_LEFT,
     POSITION,
     SEED,
     TEMPERATURE,
     TOKEN,
-    Rows,
+    BatchState,
 )
-from ludus.policy.fast.weights import Layer
+from ludus.policy.fast.weights import PackedLayer
 
 
 def project(x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
     """The rows of x, normalized, times a matrix."""
-    return _product(_normalized(x, eps), weight, bias).to(dtype)
+    return _linear(_rms_norm(x, eps), weight, bias).to(dtype)
 
 
 def gated(x: Any, weight: Any, *, eps: float) -> Any:
     """The rows of x, normalized, through both halves of a matrix, the first of which opens."""
-    gate, up = _product(_normalized(x, eps), weight).chunk(2, dim=-1)
+    gate, up = _linear(_rms_norm(x, eps), weight).chunk(2, dim=-1)
     return (functional.silu(gate) * up).to(weight.dtype)
 
 
 def add(x: Any, more: Any, weight: Any, bias: Any) -> None:
     """More times a matrix, added to x where it is."""
-    x += _product(more, weight, bias)
+    x += _linear(more, weight, bias)
 
 
-def _normalized(x: Any, eps: float) -> Any:
+def _rms_norm(x: Any, eps: float) -> Any:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
-def _product(x: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """In the numbers of the matrix, added up in single precision."""
     made = functional.linear(x.to(weight.dtype).float(), weight.float())
     return made if bias is None else made + bias
 
 
-def store(qkv: Any, layer: Layer, room: Room, blueprint: Blueprint) -> None:
+def store(qkv: Any, layer: PackedLayer, room: LayerCache, blueprint: ModelShape) -> None:
     """The keys and values of each row, put where they belong in the cache."""
-    _, keys, values = _split(qkv, blueprint)
-    keys = _turned(keys, layer.k_norm, room, blueprint.eps).to(room.keys.dtype)
+    _, keys, values = _split_qkv(qkv, blueprint)
+    keys = _rope(keys, layer.k_norm, room, blueprint.eps).to(room.keys.dtype)
     for kept, new in ((room.keys, keys), (room.values, values.to(room.values.dtype))):
         kept[room.slots, :, room.positions] = new
 
 
 def attend(
-    qkv: Any, layer: Layer, room: Room, blueprint: Blueprint, *, fresh: bool, splits: int
+    qkv: Any,
+    layer: PackedLayer,
+    room: LayerCache,
+    blueprint: ModelShape,
+    *,
+    fresh: bool,
+    splits: int,
 ) -> Any:
     """What each row sees of its slot, up to itself. Fresh: what it adds to it is stored first.
 
@@ -71,53 +77,59 @@ def attend(
     """
     if fresh:
         store(qkv, layer, room, blueprint)
-    queries = _turned(_split(qkv, blueprint)[0], layer.q_norm, room, blueprint.eps)
-    queries = queries.to(qkv.dtype).float().unflatten(1, (blueprint.kv_heads, blueprint.group))
+    queries = _rope(_split_qkv(qkv, blueprint)[0], layer.q_norm, room, blueprint.eps)
+    queries = (
+        queries.to(qkv.dtype)
+        .float()
+        .unflatten(1, (blueprint.num_kv_heads, blueprint.queries_per_kv_head))
+    )
     longest = int(room.positions.max()) + 1
     keys = room.keys[room.slots, :, :longest].float()
     values = room.values[room.slots, :, :longest].float()
-    scores = torch.einsum("tkgd,tkld->tkgl", queries, keys) * blueprint.scale
+    scores = torch.einsum("tkgd,tkld->tkgl", queries, keys) * blueprint.softmax_scale
     hidden = torch.arange(longest, device=qkv.device) > room.positions.unsqueeze(1)
     scores = scores.masked_fill(hidden[:, None, None, :], float("-inf"))
     seen = torch.einsum("tkgl,tkld->tkgd", scores.softmax(-1), values)
     return seen.flatten(1).to(qkv.dtype)
 
 
-def _split(qkv: Any, blueprint: Blueprint) -> tuple[Any, Any, Any]:
+def _split_qkv(qkv: Any, blueprint: ModelShape) -> tuple[Any, Any, Any]:
     heads = qkv.float().unflatten(1, (-1, blueprint.head_dim))
-    first, second = blueprint.heads, blueprint.heads + blueprint.kv_heads
+    first, second = blueprint.num_heads, blueprint.num_heads + blueprint.num_kv_heads
     return heads[:, :first], heads[:, first:second], heads[:, second:]
 
 
-def _turned(heads: Any, norm: Any, room: Room, eps: float) -> Any:
+def _rope(heads: Any, norm: Any, room: LayerCache, eps: float) -> Any:
     """Each head normalized, if it is to be, and turned by its position."""
     if norm is not None:
-        heads = _normalized(heads, eps) * norm
+        heads = _rms_norm(heads, eps) * norm
     cos, sin = (table[room.positions].unsqueeze(1) for table in (room.cos, room.sin))
     left, right = heads.chunk(2, dim=-1)
     return heads * cos + torch.cat([-right, left], dim=-1) * sin
 
 
-def sample(logits: Any, rows: Rows) -> None:
+def sample(logits: Any, rows: BatchState) -> None:
     """Choose a token for every row, and move on those that go on."""
-    state, heat = rows.state[:, : len(logits)], rows.heat[:, : len(logits)]
+    state, heat = rows.state[:, : len(logits)], rows.sampling[:, : len(logits)]
     greedy = (heat[TEMPERATURE] == 0).unsqueeze(1)
     scaled = logits - logits.amax(-1, keepdim=True)
     scaled = scaled / heat[TEMPERATURE].unsqueeze(1).masked_fill(greedy, 1.0)
-    noise = gumbel(state[SEED], state[POSITION] + 1, logits.shape[-1]).masked_fill(greedy, 0.0)
-    scores = (scaled + noise).masked_fill(logits < heat[LEAST].unsqueeze(1), float("-inf"))
+    noise = gumbel_noise(state[SEED], state[POSITION] + 1, logits.shape[-1]).masked_fill(
+        greedy, 0.0
+    )
+    scores = (scaled + noise).masked_fill(logits < heat[MIN_LOGIT].unsqueeze(1), float("-inf"))
     chosen = scores.argmax(-1)
     logprobs = torch.log_softmax(scaled, -1).gather(-1, chosen.unsqueeze(1)).squeeze(1)
-    _advance(state, chosen, logprobs, rows)
+    _advance_rows(state, chosen, logprobs, rows)
 
 
-def _advance(state: Any, chosen: Any, logprobs: Any, rows: Rows) -> None:
-    alive = state[ALIVE] > 0
+def _advance_rows(state: Any, chosen: Any, logprobs: Any, rows: BatchState) -> None:
+    alive = state[ACTIVE] > 0
     at = alive.nonzero().squeeze(1)
-    places = state[COUNT, at], at
+    places = state[NUM_NEW, at], at
     rows.ids[places], rows.logprobs[places] = chosen[at], logprobs[at]
     state[TOKEN] = torch.where(alive, chosen, state[TOKEN])
-    for field, change in ((POSITION, 1), (COUNT, 1), (LEFT, -1)):
+    for field, change in ((POSITION, 1), (NUM_NEW, 1), (TOKENS_LEFT, -1)):
         state[field] += change * alive
     stopped = (rows.stops[: len(chosen)] == chosen.unsqueeze(1)).any(1)
-    state[ALIVE] = (alive & (state[LEFT] > 0) & ~stopped).long()
+    state[ACTIVE] = (alive & (state[TOKENS_LEFT] > 0) & ~stopped).long()

@@ -13,48 +13,48 @@ from typing import Any
 
 import numpy as np
 
-from ludus.policy.fast.passage import Passage
+from ludus.policy.fast.passage import PinnedBuffer
 
-TOKEN, POSITION, SLOT, SEED, LEFT, ALIVE, TOP_K, COUNT = range(8)
+TOKEN, POSITION, SLOT, SEED, TOKENS_LEFT, ACTIVE, TOP_K, NUM_NEW = range(8)
 """Fields of `Rows.state`: the token to be read next and its place, where the row's keys are, what
 its noise comes from, how many tokens it may still have, whether it goes on, from how many it is
 drawn; and last, beside the tokens themselves, how many it got."""
-TEMPERATURE, TOP_P, LEAST = range(3)
+TEMPERATURE, TOP_P, MIN_LOGIT = range(3)
 """Fields of `Rows.heat`; the last is the smallest logit that may be drawn."""
-STEPS = 8
+MAX_STEPS_PER_FETCH = 8
 """The most steps between two looks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RowState:
     """What the host says of one row."""
 
     token: int
     position: int
     slot: int
     seed: int
-    left: int
+    tokens_left: int
     temperature: float
     top_p: float
     top_k: int
     stops: Sequence[int]
 
     @property
-    def fields(self) -> tuple[int, ...]:
+    def state_values(self) -> tuple[int, ...]:
         """As they stand in `Rows.state`."""
-        return self.token, self.position, self.slot, self.seed, self.left, 1, self.top_k, 0
+        return self.token, self.position, self.slot, self.seed, self.tokens_left, 1, self.top_k, 0
 
     @property
-    def heat(self) -> tuple[float, float, float]:
+    def sampling_values(self) -> tuple[float, float, float]:
         return self.temperature, self.top_p, float("-inf")
 
     @property
-    def cut(self) -> bool:
+    def needs_filter(self) -> bool:
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StepOutput:
     """What rows have got since the host looked last: ids[step][row], and how many each."""
 
     counts: list[int]
@@ -62,7 +62,7 @@ class Look:
     logprobs: Any
 
 
-class Rows:
+class BatchState:
     """Room for so many rows, each with so many stops.
 
     All of it lies in one place, in the order: what the host alone writes, what both write, what the
@@ -74,46 +74,52 @@ class Rows:
 
         self.capacity = capacity
         # Numbers of single precision lie in pairs where whole ones would.
-        sizes = ((3 * capacity + 1) // 2, capacity * stops, 8 * capacity, STEPS * capacity,
-                 STEPS * capacity // 2)  # fmt: skip
+        sizes = ((3 * capacity + 1) // 2, capacity * stops, 8 * capacity, MAX_STEPS_PER_FETCH * capacity,
+                 MAX_STEPS_PER_FETCH * capacity // 2)  # fmt: skip
         ends = list(accumulate(sizes))
-        self._passage = Passage(ends[-1], device)
-        self._sent, self._seen = (0, ends[2]), (ends[2] - capacity, ends[4])
-        there = self._passage.there.split(sizes)
-        here = np.split(self._passage.array, ends[:-1])
-        shapes = (3, capacity), (capacity, stops), (8, capacity), (STEPS, capacity)
-        self.heat = there[0].view(torch.float32)[: 3 * capacity].view(shapes[0])
+        self._buffer = PinnedBuffer(ends[-1], device)
+        self._upload_range, self._download_range = (0, ends[2]), (ends[2] - capacity, ends[4])
+        there = self._buffer.device_tensor.split(sizes)
+        here = np.split(self._buffer.host_array, ends[:-1])
+        shapes = (3, capacity), (capacity, stops), (8, capacity), (MAX_STEPS_PER_FETCH, capacity)
+        self.sampling = there[0].view(torch.float32)[: 3 * capacity].view(shapes[0])
         self.stops, self.state, self.ids = (
             part.view(shape) for part, shape in zip(there[1:4], shapes[1:], strict=True)
         )
         self.logprobs = there[4].view(torch.float32).view(shapes[3])
-        self._heat = here[0].view(np.float32)[: 3 * capacity].reshape(shapes[0])
-        self._stops, self._state, self._ids = (
+        self._host_sampling = here[0].view(np.float32)[: 3 * capacity].reshape(shapes[0])
+        self._host_stops, self._host_state, self._host_ids = (
             part.reshape(shape) for part, shape in zip(here[1:4], shapes[1:], strict=True)
         )
-        self._logprobs = here[4].view(np.float32).reshape(shapes[3])
+        self._host_logprobs = here[4].view(np.float32).reshape(shapes[3])
 
-    def load(self, lines: Sequence[Line], *, scratch: int) -> None:
+    def load(self, rows: Sequence[RowState], *, scratch_slot: int) -> None:
         """Put these in place, and make the rest of the room point where nothing matters."""
-        number, width = len(lines), self._stops.shape[1]
-        self._passage.wait()
-        self._state.fill(0)
-        self._state[SLOT] = scratch
-        self._state[:, :number] = np.array([each.fields for each in lines], dtype=np.int64).T
-        self._heat[:, :number] = np.array([each.heat for each in lines]).T
-        self._stops[:number] = [_filled(each.stops, width) for each in lines]
-        self._passage.send(*self._sent)
+        number, width = len(rows), self._host_stops.shape[1]
+        self._buffer.wait()
+        self._host_state.fill(0)
+        self._host_state[SLOT] = scratch_slot
+        self._host_state[:, :number] = np.array(
+            [each.state_values for each in rows], dtype=np.int64
+        ).T
+        self._host_sampling[:, :number] = np.array([each.sampling_values for each in rows]).T
+        self._host_stops[:number] = [_pad_stops(each.stops, width) for each in rows]
+        self._buffer.upload(*self._upload_range)
 
-    def again(self) -> None:
+    def reset_counts(self) -> None:
         """Go on with the same rows."""
-        self.state[COUNT].zero_()
+        self.state[NUM_NEW].zero_()
 
-    def look(self, number: int) -> Look:
+    def fetch(self, number: int) -> StepOutput:
         """Wait for what has been launched."""
-        self._passage.fetch(*self._seen)
-        counts: list[int] = self._state[COUNT, :number].tolist()
-        return Look(counts, self._ids[:, :number].T.tolist(), self._logprobs[:, :number].T.tolist())
+        self._buffer.download(*self._download_range)
+        counts: list[int] = self._host_state[NUM_NEW, :number].tolist()
+        return StepOutput(
+            counts,
+            self._host_ids[:, :number].T.tolist(),
+            self._host_logprobs[:, :number].T.tolist(),
+        )
 
 
-def _filled(stops: Sequence[int], width: int) -> list[int]:
+def _pad_stops(stops: Sequence[int], width: int) -> list[int]:
     return [*stops, *[-1] * (width - len(stops))]

@@ -9,38 +9,38 @@ from __future__ import annotations
 import triton.language as tl
 
 from ludus.policy.fast import noise as rule
-from ludus.policy.fast.kernel import kernel
+from ludus.policy.fast.kernel import jit_kernel
 
-GOLDEN = tl.constexpr(rule.GOLDEN)
-ODD = tl.constexpr(rule.ODD)
-FIRST = tl.constexpr(rule.FIRST)
-SECOND = tl.constexpr(rule.SECOND)
-BELOW_ONE = tl.constexpr(rule.BELOW_ONE)
-SMALL = tl.constexpr(rule.SMALL)
+GOLDEN_RATIO_32 = tl.constexpr(rule.GOLDEN_RATIO_32)
+SECOND_KEY_OFFSET = tl.constexpr(rule.SECOND_KEY_OFFSET)
+MIX_MULTIPLIER_1 = tl.constexpr(rule.MIX_MULTIPLIER_1)
+MIX_MULTIPLIER_2 = tl.constexpr(rule.MIX_MULTIPLIER_2)
+MAX_UNIFORM = tl.constexpr(rule.MAX_UNIFORM)
+SERIES_THRESHOLD = tl.constexpr(rule.SERIES_THRESHOLD)
 
 
-@kernel
-def _mix(bits: tl.tensor) -> tl.tensor:
-    bits = (bits ^ (bits >> 16)) * tl.full([1], FIRST, tl.uint32)
-    bits = (bits ^ (bits >> 15)) * tl.full([1], SECOND, tl.uint32)
+@jit_kernel
+def _mix32(bits: tl.tensor) -> tl.tensor:
+    bits = (bits ^ (bits >> 16)) * tl.full([1], MIX_MULTIPLIER_1, tl.uint32)
+    bits = (bits ^ (bits >> 15)) * tl.full([1], MIX_MULTIPLIER_2, tl.uint32)
     return bits ^ (bits >> 16)
 
 
-@kernel
-def _gumbel(seed: tl.tensor, position: tl.tensor, token: tl.tensor) -> tl.tensor:
-    golden = tl.full([1], GOLDEN, tl.uint32)
+@jit_kernel
+def _gumbel_noise(seed: tl.tensor, position: tl.tensor, token: tl.tensor) -> tl.tensor:
+    golden = tl.full([1], GOLDEN_RATIO_32, tl.uint32)
     low, high = (seed & 0xFFFFFFFF).to(tl.uint32), ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    first = _mix(_mix((position.to(tl.uint32) * golden) ^ low) ^ high)
-    second = _mix(first + tl.full([1], ODD, tl.uint32))
-    mixed = _mix(_mix(token.to(tl.uint32) * golden + first) ^ second)
+    first = _mix32(_mix32((position.to(tl.uint32) * golden) ^ low) ^ high)
+    second = _mix32(first + tl.full([1], SECOND_KEY_OFFSET, tl.uint32))
+    mixed = _mix32(_mix32(token.to(tl.uint32) * golden + first) ^ second)
     share = (mixed.to(tl.float32) + 0.5) * (1.0 / 4294967296.0)
-    share = tl.minimum(share, BELOW_ONE)
+    share = tl.minimum(share, MAX_UNIFORM)
     series = share * (1.0 + share * (0.5 + share / 3.0))
-    return -tl.log(tl.where(share < SMALL, series, -tl.log(1.0 - share)))
+    return -tl.log(tl.where(share < SERIES_THRESHOLD, series, -tl.log(1.0 - share)))
 
 
-@kernel
-def candidates(
+@jit_kernel
+def sample_block_kernel(
     logits: tl.tensor,
     seeds: tl.tensor,
     positions: tl.tensor,
@@ -64,7 +64,7 @@ def candidates(
     heat = tl.where(temperature == 0.0, 1.0, temperature)
     top = tl.max(values, axis=0)
     scaled = (values - top) / heat
-    noise = _gumbel(tl.load(seeds + row), tl.load(positions + row) + 1, token)
+    noise = _gumbel_noise(tl.load(seeds + row), tl.load(positions + row) + 1, token)
     score = tl.where(temperature == 0.0, scaled, scaled + noise)
     score = tl.where(known & (values >= tl.load(least + row)), score, float("-inf"))
     best = tl.max(score, axis=0)
@@ -78,8 +78,8 @@ def candidates(
     tl.store(ids + row * PARTS + part, winner)
 
 
-@kernel
-def choice(
+@jit_kernel
+def sample_combine_kernel(
     found: tl.tensor,
     ids: tl.tensor,
     temperatures: tl.tensor,

@@ -11,19 +11,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ludus.policy.fast.machine import Machine
-from ludus.policy.fast.noise import folded
-from ludus.policy.fast.rows import STEPS, Line, Look
+from ludus.policy.fast.machine import ModelRunner
+from ludus.policy.fast.noise import to_int64
+from ludus.policy.fast.rows import MAX_STEPS_PER_FETCH, RowState, StepOutput
 from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted
 
 
 @dataclass(slots=True)
-class _Row:
+class _RunningRequest:
     """One request while it is being answered."""
 
-    at: int
+    index: int
     request: Request
-    left: int
+    tokens_left: int
     slot: int = -1
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -33,151 +33,153 @@ class _Row:
         return len(self.request.ids) + len(self.ids)
 
     @property
-    def need(self) -> int:
-        return self.length + self.left
+    def max_length(self) -> int:
+        return self.length + self.tokens_left
 
     @property
-    def stopped(self) -> bool:
+    def hit_stop(self) -> bool:
         return bool(self.ids) and self.ids[-1] in self.request.stops
 
     @property
-    def ended(self) -> bool:
-        return self.left <= 0 or self.stopped
+    def is_finished(self) -> bool:
+        return self.tokens_left <= 0 or self.hit_stop
 
     @property
-    def known(self) -> list[int]:
+    def cached_ids(self) -> list[int]:
         """The ids whose keys its slot holds: the last has been chosen, and not read yet."""
         return [*self.request.ids, *self.ids][:-1]
 
     @property
-    def sampled(self) -> Sampled:
-        return Sampled(tuple(self.ids), tuple(self.logprobs), self.stopped)
+    def output(self) -> Sampled:
+        return Sampled(tuple(self.ids), tuple(self.logprobs), self.hit_stop)
 
     @property
-    def line(self) -> Line:
+    def row_state(self) -> RowState:
         how = self.request.sampling
-        return Line(
+        return RowState(
             token=(self.ids or self.request.ids)[-1],
             position=self.length - 1,
             slot=self.slot,
-            seed=folded(self.request.seed),
-            left=self.left,
+            seed=to_int64(self.request.seed),
+            tokens_left=self.tokens_left,
             temperature=how.temperature,
             top_p=how.top_p,
             top_k=how.top_k or 0,
             stops=tuple(self.request.stops),
         )
 
-    def take(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         if not all(map(math.isfinite, logprobs)):
             raise ValueError("the model's logits are no numbers; load it in another dtype")
         self.ids += ids
         self.logprobs += logprobs
-        self.left -= len(ids)
+        self.tokens_left -= len(ids)
 
 
-class Session:
+class Scheduler:
     """Rows at work, and requests that wait for a slot."""
 
     def __init__(
         self,
-        machine: Machine,
+        runner: ModelRunner,
         *,
         budget: Callable[[Request], int],
         deliver: Deliver,
         wanted: Wanted,
         more: More,
     ) -> None:
-        self._machine = machine
+        self._runner = runner
         self._budget = budget
         self._deliver, self._wanted, self._more = deliver, wanted, more
-        self._asked = 0
-        self._waiting: deque[_Row] = deque()
-        self._rows: list[_Row] = []
-        self._ended: list[_Row] = []
-        self._changed = False
+        self._num_requests = 0
+        self._waiting: deque[_RunningRequest] = deque()
+        self._running: list[_RunningRequest] = []
+        self._finished: list[_RunningRequest] = []
+        self._batch_changed = False
 
     def run(self, requests: Sequence[Request]) -> None:
-        self._ask(requests)
+        self._enqueue(requests)
         try:
-            while self._waiting or self._rows:
+            while self._waiting or self._running:
                 self._admit()
-                if self._rows:
-                    self._advance()
-                self._ask(self._more(self._room))
+                if self._running:
+                    self._step()
+                self._enqueue(self._more(self._capacity_left))
         except BaseException:
-            self._machine.settle()
+            self._runner.synchronize()
             # Nobody knows now what their slots hold.
-            for row in self._rows:
-                self._machine.slots.release(row.slot, ())
+            for row in self._running:
+                self._runner.prefix_cache.release(row.slot, ())
             raise
         finally:
-            self._hand_over()
+            self._deliver_finished()
 
     @property
-    def _room(self) -> int:
-        return max(0, self._machine.max_batch - len(self._rows) - len(self._waiting))
+    def _capacity_left(self) -> int:
+        return max(0, self._runner.max_batch - len(self._running) - len(self._waiting))
 
-    def _ask(self, requests: Sequence[Request]) -> None:
+    def _enqueue(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            row = _Row(self._asked, request, self._budget(request))
-            self._asked += 1
-            if row.left > 0:
+            row = _RunningRequest(self._num_requests, request, self._budget(request))
+            self._num_requests += 1
+            if row.tokens_left > 0:
                 self._waiting.append(row)
             else:
-                self._deliver(row.at, row.sampled)
+                self._deliver(row.index, row.output)
 
     def _admit(self) -> None:
         """Let in whoever there is room for, in the order in which they came."""
-        self._waiting = deque(row for row in self._waiting if self._wanted(row.at))
+        self._waiting = deque(row for row in self._waiting if self._wanted(row.index))
         if not self._waiting:
             return
-        machine = self._machine
-        longest = max(row.need for row in self._waiting)
-        machine.prepare(len(self._rows) + len(self._waiting), longest)
-        room = machine.max_batch - len(self._rows)
+        machine = self._runner
+        longest = max(row.max_length for row in self._waiting)
+        machine.ensure_capacity(len(self._running) + len(self._waiting), longest)
+        room = machine.max_batch - len(self._running)
         due = list(self._waiting)[:room]
-        fits = [row.need <= machine.cache.length for row in due]
+        fits = [row.max_length <= machine.cache.slot_length for row in due]
         due = due[: fits.index(False)] if False in fits else due
         leases = machine.admit([row.request.ids for row in due])
         for lease in leases:
             row = self._waiting.popleft()
             row.slot = lease.slot
-            self._rows.append(row)
-        self._changed = self._changed or bool(leases)
-        if not self._rows:
+            self._running.append(row)
+        self._batch_changed = self._batch_changed or bool(leases)
+        if not self._running:
             raise RuntimeError(
                 f"there is no room for {longest} tokens, though nothing else is being decoded"
             )
 
-    def _advance(self) -> None:
+    def _step(self) -> None:
         """A few steps for all rows, and out with those that have ended."""
-        if self._changed:
-            self._machine.load([row.line for row in self._rows])
-            self._changed = False
-        self._machine.advance(min(STEPS, max(row.left for row in self._rows)))
+        if self._batch_changed:
+            self._runner.load_batch([row.row_state for row in self._running])
+            self._batch_changed = False
+        self._runner.launch_steps(
+            min(MAX_STEPS_PER_FETCH, max(row.tokens_left for row in self._running))
+        )
         # What wakes others up comes when the device has something to do.
-        self._hand_over()
-        self._take(self._machine.look())
+        self._deliver_finished()
+        self._apply_output(self._runner.fetch_output())
 
-    def _hand_over(self) -> None:
-        ended, self._ended = self._ended, []
+    def _deliver_finished(self) -> None:
+        ended, self._finished = self._finished, []
         for row in ended:
-            self._deliver(row.at, row.sampled)
+            self._deliver(row.index, row.output)
 
-    def _take(self, look: Look) -> None:
+    def _apply_output(self, look: StepOutput) -> None:
         for row, count, ids, logprobs in zip(
-            self._rows, look.counts, look.ids, look.logprobs, strict=True
+            self._running, look.counts, look.ids, look.logprobs, strict=True
         ):
-            row.take(ids[:count], logprobs[:count])
-        self._machine.stats.sampled += sum(look.counts)
+            row.append(ids[:count], logprobs[:count])
+        self._runner.stats.sampled += sum(look.counts)
         staying = []
-        for row in self._rows:
-            if row.ended or not self._wanted(row.at):
-                self._machine.slots.release(row.slot, row.known)
-                if row.ended:
-                    self._ended.append(row)
+        for row in self._running:
+            if row.is_finished or not self._wanted(row.index):
+                self._runner.prefix_cache.release(row.slot, row.cached_ids)
+                if row.is_finished:
+                    self._finished.append(row)
             else:
                 staying.append(row)
-        self._changed = self._changed or len(staying) < len(self._rows)
-        self._rows = staying
+        self._batch_changed = self._batch_changed or len(staying) < len(self._running)
+        self._running = staying

@@ -14,93 +14,99 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.policy.fast.blueprint import Blueprint
-from ludus.policy.fast.matrices import bare, bias_of, weight_of
+from ludus.policy.fast.blueprint import ModelShape
+from ludus.policy.fast.matrices import base_model, effective_bias, effective_weight
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class PackedLayer:
     qkv: Any
     qkv_bias: Any
     q_norm: Any
     k_norm: Any
-    out: Any
-    out_bias: Any
+    o_proj: Any
+    o_bias: Any
     gate_up: Any
-    down: Any
+    down_proj: Any
 
 
-class Weights:
+class PackedWeights:
     """All that a step reads of the model."""
 
-    def __init__(self, model: Any, blueprint: Blueprint, *, dtype: Any) -> None:
+    def __init__(self, model: Any, blueprint: ModelShape, *, dtype: Any) -> None:
         self.dtype = dtype
         self._model = model
-        base = bare(model)
+        base = base_model(model)
         self.device = base.model.embed_tokens.weight.device
-        self.layers = [self._room(layer, blueprint) for layer in base.model.layers]
-        shape = blueprint.vocabulary, blueprint.hidden
-        self.embedding, self.head = self._empty(*shape), self._empty(*shape)
+        self.layers = [self._allocate_layer(layer, blueprint) for layer in base.model.layers]
+        shape = blueprint.vocab_size, blueprint.hidden_size
+        self.embedding, self.lm_head = self._empty(*shape), self._empty(*shape)
         self.sync()
 
     def sync(self) -> None:
         """Take over the weights that the model has now."""
         import torch
 
-        base = bare(self._model)
+        base = base_model(self._model)
         with torch.inference_mode():
             for layer, source in zip(self.layers, base.model.layers, strict=True):
-                _copy(layer, source)
-            self.embedding.copy_(weight_of(base.model.embed_tokens))
-            _fill(self.head, [weight_of(base.lm_head)], weight_of(base.model.norm))
+                _copy_layer(layer, source)
+            self.embedding.copy_(effective_weight(base.model.embed_tokens))
+            _pack_rows(
+                self.lm_head, [effective_weight(base.lm_head)], effective_weight(base.model.norm)
+            )
 
     def _empty(self, *shape: int, dtype: Any = None) -> Any:
         import torch
 
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
-    def _room(self, source: Any, blueprint: Blueprint) -> Layer:
+    def _allocate_layer(self, source: Any, blueprint: ModelShape) -> PackedLayer:
         import torch
 
         attention, size = source.self_attn, blueprint.head_dim
-        wide = (blueprint.heads + 2 * blueprint.kv_heads) * size
-        queries, hidden, inner = blueprint.heads * size, blueprint.hidden, blueprint.inner
+        wide = (blueprint.num_heads + 2 * blueprint.num_kv_heads) * size
+        queries, hidden, inner = (
+            blueprint.num_heads * size,
+            blueprint.hidden_size,
+            blueprint.intermediate_size,
+        )
 
         def vector(there: bool, length: int) -> Any:
             return self._empty(length, dtype=torch.float32) if there else None
 
-        return Layer(
+        return PackedLayer(
             qkv=self._empty(wide, hidden),
-            qkv_bias=vector(bias_of(attention.q_proj) is not None, wide),
-            q_norm=vector(blueprint.normed, size),
-            k_norm=vector(blueprint.normed, size),
-            out=self._empty(hidden, queries),
-            out_bias=vector(bias_of(attention.o_proj) is not None, hidden),
+            qkv_bias=vector(effective_bias(attention.q_proj) is not None, wide),
+            q_norm=vector(blueprint.qk_norm, size),
+            k_norm=vector(blueprint.qk_norm, size),
+            o_proj=self._empty(hidden, queries),
+            o_bias=vector(effective_bias(attention.o_proj) is not None, hidden),
             gate_up=self._empty(2 * inner, hidden),
-            down=self._empty(hidden, inner),
+            down_proj=self._empty(hidden, inner),
         )
 
 
-def _copy(layer: Layer, source: Any) -> None:
+def _copy_layer(layer: PackedLayer, source: Any) -> None:
     import torch
 
     attention, mlp = source.self_attn, source.mlp
     heads = [attention.q_proj, attention.k_proj, attention.v_proj]
-    _fill(layer.qkv, map(weight_of, heads), weight_of(source.input_layernorm))
-    _fill(layer.out, [weight_of(attention.o_proj)])
-    gates = map(weight_of, [mlp.gate_proj, mlp.up_proj])
-    _fill(layer.gate_up, gates, weight_of(source.post_attention_layernorm))
-    _fill(layer.down, [weight_of(mlp.down_proj)])
+    _pack_rows(layer.qkv, map(effective_weight, heads), effective_weight(source.input_layernorm))
+    _pack_rows(layer.o_proj, [effective_weight(attention.o_proj)])
+    gates = map(effective_weight, [mlp.gate_proj, mlp.up_proj])
+    _pack_rows(layer.gate_up, gates, effective_weight(source.post_attention_layernorm))
+    _pack_rows(layer.down_proj, [effective_weight(mlp.down_proj)])
     if layer.qkv_bias is not None:
-        layer.qkv_bias.copy_(torch.cat([bias_of(head) for head in heads]))
-    if layer.out_bias is not None:
-        layer.out_bias.copy_(bias_of(attention.o_proj))
+        layer.qkv_bias.copy_(torch.cat([effective_bias(head) for head in heads]))
+    if layer.o_bias is not None:
+        layer.o_bias.copy_(effective_bias(attention.o_proj))
     if layer.q_norm is not None:
-        layer.q_norm.copy_(weight_of(attention.q_norm))
-        layer.k_norm.copy_(weight_of(attention.k_norm))
+        layer.q_norm.copy_(effective_weight(attention.q_norm))
+        layer.k_norm.copy_(effective_weight(attention.k_norm))
 
 
-def _fill(room: Any, parts: Iterator[Any] | list[Any], norm: Any = None) -> None:
+def _pack_rows(room: Any, parts: Iterator[Any] | list[Any], norm: Any = None) -> None:
     """The parts, one below the other."""
     at = 0
     for part in parts:

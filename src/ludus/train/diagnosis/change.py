@@ -187,8 +187,8 @@ def _differ(sums: Sequence[_Sum]) -> bool:
     return len({one.total / one.members for one in sums}) > 1
 
 
-def _redrawn(sums: Sequence[_Sum], chance: random.Random) -> float:
-    return _mean(chance.choices(sums, k=len(sums)))
+def _redrawn(sums: Sequence[_Sum], rng: random.Random) -> float:
+    return _mean(rng.choices(sums, k=len(sums)))
 
 
 def _mean(sums: Sequence[_Sum]) -> float:

@@ -187,7 +187,7 @@ class Stage:
         )  # fmt: skip
 
     def _excused(self) -> bool:
-        return hasattr(self, "agent") and self.agent.excused
+        return hasattr(self, "agent") and self.agent.stall_expected
 
     async def _close(self) -> None:
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
