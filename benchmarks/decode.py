@@ -129,12 +129,12 @@ def _generate(model: Any, prompts: Sequence[tuple[int, ...]], tokens: int) -> An
 def _ours(
     engine: Any, prompts: Sequence[tuple[int, ...]], tokens: int, *, temperature: float = 1.0
 ) -> list[Any]:
-    from ludus.policy.requests import Request, Sampled
-    from ludus.policy.sampling import Sampling
+    from ludus.policy.requests import Request, Completion
+    from ludus.policy.sampling import SamplingParams
 
     engine.refresh()  # What was read before would not have to be read again.
-    told: dict[int, Sampled] = {}
-    how = Sampling(temperature)
+    told: dict[int, Completion] = {}
+    how = SamplingParams(temperature)
     asked = [Request(ids, tokens, (), how, seed) for seed, ids in enumerate(prompts)]
     engine.run(asked, told.__setitem__)
     return [told[at] for at in range(len(prompts))]

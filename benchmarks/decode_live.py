@@ -52,16 +52,16 @@ def _round(engine: Any, prompts: Sequence[tuple[int, ...]]) -> Played:
 
 
 async def _played(engine: Any, prompts: Sequence[tuple[int, ...]]) -> None:
-    from ludus.policy.generate import Generator
+    from ludus.policy.generate import RequestBatcher
 
-    generator = Generator(None, engine=engine, max_batch=len(prompts), lull=0.0)
+    generator = RequestBatcher(None, engine=engine, max_batch=len(prompts), batch_wait_s=0.0)
     async with generator as model, asyncio.TaskGroup() as group:
         for number, ids in enumerate(prompts):
             group.create_task(_episode(model, ids, number))
 
 
 async def _episode(model: Any, ids: tuple[int, ...], number: int) -> None:
-    from ludus.policy.sampling import Sampling
+    from ludus.policy.sampling import SamplingParams
 
     made = random.Random(number)
     for turn in range(TURNS):
@@ -70,7 +70,7 @@ async def _episode(model: Any, ids: tuple[int, ...], number: int) -> None:
             ids,
             max_tokens=made.randint(*TOKENS),
             stops=(),
-            sampling=Sampling(),
+            sampling=SamplingParams(),
             seed=number * TURNS + turn,
         )
         ids = (*ids, *reply.ids, *made.choices(range(3, 1000), k=ANSWER))

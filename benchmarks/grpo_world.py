@@ -173,13 +173,13 @@ def _stock_trainer(
 
 def _tokenizer(model: str) -> Any:
     """Under the template that Ludus plays with."""
-    from ludus.policy.dialect import dialect_of
+    from ludus.policy.dialect import find_chat_format
     from ludus.policy.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model)
-    dialect = dialect_of(tokenizer)
+    dialect = find_chat_format(tokenizer)
     tokenizer.chat_template = dialect.template
-    tokenizer.response_template = dict(dialect.response)
+    tokenizer.response_template = dict(dialect.response_template)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

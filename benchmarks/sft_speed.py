@@ -70,13 +70,13 @@ def _arguments() -> argparse.Namespace:
 
 def _rows(data: Path, model: str) -> Any:
     """The tokens and labels that Ludus trains on."""
-    from ludus.policy.dialect import dialect_of
+    from ludus.policy.dialect import find_chat_format
     from ludus.policy.tokenizer import load_tokenizer
     from ludus.train.rows import open_data
     from ludus.train.tokens import Maker, tokenize
 
     tokenizer = load_tokenizer(model)
-    maker = Maker(tokenizer, dialect_of(tokenizer).template, "sft")
+    maker = Maker(tokenizer, find_chat_format(tokenizer).template, "sft")
     file = Path(tempfile.mkdtemp()) / "rows.arrow"
     made = tokenize(open_data(data).train, maker, file).load()
     return made.select_columns(["input_ids", "labels"])

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ludus.errors import LudusError, ToolError
     from ludus.evaluate import Candidate, evaluate
     from ludus.evaluate.evaluating import evaluate_sync
-    from ludus.policy.choose import agent_of as agent
+    from ludus.policy.choose import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
     from ludus.rollout.job import CollectConfig
     from ludus.rollout.start import collect, collect_sync

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from cli.collecting import COUNTER, NOBODY
 from ludus.cli.main import app
 from ludus.policy import smollm2
-from ludus.policy.wheel import Packed
+from ludus.policy.wheel import PackagedFile
 
 SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
 
@@ -24,14 +24,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release with a tiny model in it, which nobody has fetched yet."""
     file = gguf_file(tmp_path / "tiny.gguf")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    release = Packed("tiny-smollm2", "1.0", "tiny_smollm2/tiny.gguf", "", digest)
+    release = PackagedFile("tiny-smollm2", "1.0", "tiny_smollm2/tiny.gguf", "", digest)
 
-    def fetch(packed: Packed, into: Path) -> None:
+    def fetch(packed: PackagedFile, into: Path) -> None:
         (into / packed.file).parent.mkdir()
         shutil.copyfile(file, into / packed.file)
 
     given = {"release": release, "fetch": fetch, "say": None}
-    monkeypatch.setattr(smollm2.folder, "__kwdefaults__", given)
+    monkeypatch.setattr(smollm2.model_folder, "__kwdefaults__", given)
     monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
 
 

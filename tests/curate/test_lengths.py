@@ -13,7 +13,7 @@ from students import of_family, student
 
 from ludus.curate.lengths import Lengths, measure
 from ludus.curate.lint.rows import Place, Row, row_of
-from ludus.policy.dialect import any_dialect
+from ludus.policy.dialect import find_chat_format_with_fallback
 from ludus.policy.templates import render, render_pair
 
 ROWS = [TALK, INSTRUCTED, PLAYED, ENDED]
@@ -41,7 +41,7 @@ def test_the_advised_length_covers_99_rows_in_100_and_no_more_than_the_longest(
 @pytest.mark.parametrize("family", ["qwen3", "glm4moe", "llama3", "llama3_2"])
 def test_rows_are_as_long_as_they_are_rendered(family: str) -> None:
     tokenizer = of_family(family)
-    template = any_dialect(tokenizer).template
+    template = find_chat_format_with_fallback(tokenizer).template
     sizes = [
         len(render(tokenizer, row["messages"], row.get("tools"), template).ids) for row in ROWS
     ]
@@ -53,7 +53,7 @@ def test_a_pair_is_as_long_as_its_longer_side() -> None:
     row = {**PLAYED, "prompt": prompt, "chosen": played[:1], "rejected": played}
     del row["messages"]
     tokenizer = of_family("qwen3")
-    template = any_dialect(tokenizer).template
+    template = find_chat_format_with_fallback(tokenizer).template
     pair = render_pair(tokenizer, prompt, played[:1], played, PLAYED["tools"], template)
     assert measure(rows(row), tokenizer, "qwen3").max == len(pair.rejected.ids)
 

@@ -136,7 +136,7 @@ class Reader:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     home, folder = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("reader")
     tiny = of_family("qwen3")
-    saved(home / smollm2.edition(), tiny)
+    saved(home / smollm2.release_id(), tiny)
     for name in ("Qwen3-0.6B", "Qwen3-1.7B"):
         saved(folder / "Qwen" / name, tiny)
     saved(folder / "openai" / "gpt-oss-20b", of_family("gptoss"))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ludus.data.messages import Message
-from ludus.policy.dialect import Dialect
-from ludus.policy.reading import Reader
+from ludus.policy.dialect import ChatFormat
+from ludus.policy.reading import ReplyParser
 
 Row = dict[str, Any]
 
@@ -95,7 +95,9 @@ ENDED: Row = {
 
 
 def read(
-    tokenizer: Any, dialect: Dialect, prompt: Sequence[int], ids: Sequence[int], tools: Any
+    tokenizer: Any, dialect: ChatFormat, prompt: Sequence[int], ids: Sequence[int], tools: Any
 ) -> Message:
     """What the model of a dialect has sampled after a prompt."""
-    return Reader(tokenizer, dialect.response, dialect.stops)(prompt, ids, tools)
+    return ReplyParser(tokenizer, dialect.response_template, dialect.stop_token_ids)(
+        prompt, ids, tools
+    )

@@ -16,14 +16,14 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from ludus.policy.decoder import Decoder
-from ludus.policy.requests import Request, Sampled
-from ludus.policy.sampling import Sampling
+from ludus.policy.decoder import HFDecoder
+from ludus.policy.requests import Request, Completion
+from ludus.policy.sampling import SamplingParams
 
 WORDS = 97
 CONTEXT = 64
 ARCHITECTURES = ("llama", "gpt2", "lfm2")
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 
 
 @cache
@@ -92,14 +92,19 @@ def prompt(length: int, *, seed: int = 0) -> tuple[int, ...]:
 
 
 def request(ids: Sequence[int], **more: Any) -> Request:
-    given: dict[str, Any] = {"max_tokens": 12, "stops": (1,), "sampling": Sampling(), "seed": 0}
+    given: dict[str, Any] = {
+        "max_tokens": 12,
+        "stops": (1,),
+        "sampling": SamplingParams(),
+        "seed": 0,
+    }
     return Request(tuple(ids), **(given | more))
 
 
-def answers(model: Any, requests: Sequence[Request], **more: Any) -> list[Sampled]:
+def answers(model: Any, requests: Sequence[Request], **more: Any) -> list[Completion]:
     """What a batch becomes."""
-    told: dict[int, Sampled] = {}
-    Decoder(model, pad_id=0).run(requests, told.__setitem__, **more)
+    told: dict[int, Completion] = {}
+    HFDecoder(model, pad_id=0).run(requests, told.__setitem__, **more)
     return [told[at] for at in range(len(requests))]
 
 

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ludus import connect
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode
-from ludus.policy.dialect import dialect_of
+from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import Policy
 from ludus.policy.templates import render
-from ludus.policy.turns import as_given
+from ludus.policy.turns import to_template_message
 from ludus.rollout import Assignment, run_episode
 
 COUNTER = "world:Counter"
@@ -32,10 +32,10 @@ def player(family: str = "qwen3") -> Policy:
 @cache
 def _taught(family: str) -> Policy:
     tokenizer = student() if family == "chatml" else of_family(family)
-    dialect = dialect_of(tokenizer)
+    dialect = find_chat_format(tokenizer)
     model = _model(len(tokenizer), tokenizer)
     episode = asyncio.run(_solved())
-    talk = [as_given(message) for message in episode.messages]
+    talk = [to_template_message(message) for message in episode.messages]
     lesson = render(tokenizer, talk, episode.tools, dialect.template)
     _learn(model, lesson.ids, lesson.mask)
     return Policy("player", model.eval(), tokenizer, dialect)

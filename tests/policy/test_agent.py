@@ -15,7 +15,7 @@ from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall, ToolSpec
 from ludus.errors import ConfigError, RequestRefused
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import dialect_of
+from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from policy.forwards import fresh_logprobs
@@ -32,7 +32,7 @@ def taught(request: pytest.FixtureRequest) -> Policy:
 @pytest.fixture(scope="module")
 def random_talker() -> Policy:
     tokenizer = of_family("qwen3")
-    return Policy("talker", tiny(tokenizer), tokenizer, dialect_of(tokenizer))
+    return Policy("talker", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
 
 
 async def played(
@@ -78,11 +78,11 @@ async def test_a_model_that_has_learned_a_game_plays_it(
 
 async def test_the_tokens_of_an_episode_are_its_conversation(taught: Policy) -> None:
     from ludus.policy.templates import render
-    from ludus.policy.turns import as_given
+    from ludus.policy.turns import to_template_message
 
     episode = await played(taught, temperature=0)
-    talk = [as_given(message) for message in episode.messages]
-    whole = render(taught.tokenizer, talk, episode.tools, taught.dialect.template)
+    talk = [to_template_message(message) for message in episode.messages]
+    whole = render(taught.tokenizer, talk, episode.tools, taught.chat_format.template)
     assert episode.tokens is not None
     length = len(episode.tokens.ids)
     assert episode.tokens.ids == whole.ids[:length]
@@ -95,7 +95,7 @@ async def test_the_tokens_of_an_episode_are_its_conversation(taught: Policy) -> 
 
 def _until_the_turn_ends(whole: Any, policy: Policy) -> list[tuple[int, int]]:
     """What is trained on, without what templates write after the end of a turn."""
-    ends = [at for at, token in enumerate(whole.ids) if token in policy.dialect.stops]
+    ends = [at for at, token in enumerate(whole.ids) if token in policy.chat_format.stop_token_ids]
     return [(start, min(at for at in ends if at >= start) + 1) for start, _ in whole.spans]
 
 
@@ -122,7 +122,9 @@ async def test_a_reply_that_is_cut_off_after_its_call_gets_its_end_from_us(taugh
     cut = await played(taught, temperature=0, limits=EpisodeLimits(max_tokens=shortest - 1))
     assert cut.tokens is not None and cut.reward == 1.0
     assert cut.tokens.ids == whole.ids[:-1]
-    stops = [at for at, token in enumerate(cut.tokens.ids) if token in taught.dialect.stops]
+    stops = [
+        at for at, token in enumerate(cut.tokens.ids) if token in taught.chat_format.stop_token_ids
+    ]
     assert not any(cut.tokens.mask[at] for at in stops), "the ends of turns were not sampled"
 
 
@@ -192,7 +194,7 @@ async def test_the_same_plan_samples_the_same_and_members_of_a_group_differ(
 async def test_a_result_is_heard_from_the_tool_that_was_called() -> None:
     """Some templates name it, though results do not."""
     tokenizer = of_family("gptoss")
-    policy = Policy("talker", tiny(tokenizer), tokenizer, dialect_of(tokenizer))
+    policy = Policy("talker", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
     tools = tuple(ToolSpec(name=name) for name in ("guess", "add"))
     talk = [
         Message(role="user", content="Begin."),
@@ -234,12 +236,12 @@ async def test_the_makers_settings_hold_where_none_are_given(random_talker: Poli
             ({"temperature": 0.0, "extra": {"top_p": 0.5}}, (0.0, 0.5, None)),
         ):
             agent = PolicyAgent(random_talker, **given)
-            sampling = (await agent.ready()).sampling
+            sampling = (await agent.ensure_loaded()).sampling
             assert (sampling.temperature, sampling.top_p, sampling.top_k) == expected
             await agent.close()
     finally:
         config.update(do_sample=False, temperature=None, top_k=None, top_p=None)
-    assert (await PolicyAgent(random_talker).ready()).sampling.temperature == 1.0
+    assert (await PolicyAgent(random_talker).ensure_loaded()).sampling.temperature == 1.0
 
 
 @pytest.mark.parametrize(

@@ -9,23 +9,23 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.choose import Choice, choose
+from ludus.policy.choose import AgentConfig, agent_from_config
 
 
 @pytest.mark.parametrize("provider", ["oracle", "random", "human"])
 def test_players_without_a_model_are_chosen_by_name(provider: str) -> None:
-    assert choose(Choice(provider=provider)).provider == provider
+    assert agent_from_config(AgentConfig(provider=provider)).provider == provider
 
 
 def test_without_a_provider_it_is_the_oracle_or_the_model_behind_an_endpoint() -> None:
-    assert choose(Choice()).provider == "oracle"
-    asked = choose(Choice(endpoint="http://127.0.0.1:9", model="m"))
+    assert agent_from_config(AgentConfig()).provider == "oracle"
+    asked = agent_from_config(AgentConfig(endpoint="http://127.0.0.1:9", model="m"))
     assert asked.describe()["provider"] == "openai-compatible"
 
 
 def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
-    agent = choose(
-        Choice(
+    agent = agent_from_config(
+        AgentConfig(
             provider="hf",
             model="nobody/has-this",
             temperature=0.7,
@@ -62,7 +62,7 @@ def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
 )
 def test_what_a_provider_can_make_nothing_of_is_refused(choice: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        choose(Choice(**choice))
+        agent_from_config(AgentConfig(**choice))
     assert words in str(refused.value)
 
 
@@ -71,7 +71,9 @@ OFF = {"enable_thinking": False}
 
 def test_arguments_of_a_chat_template_reach_whoever_renders_one() -> None:
     for more in ({"provider": "hf"}, {"endpoint": "http://127.0.0.1:9"}):
-        agent = choose(Choice(model="nobody/has-this", chat_template_kwargs=OFF, **more))  # type: ignore[arg-type]
+        agent = agent_from_config(
+            AgentConfig(model="nobody/has-this", chat_template_kwargs=OFF, **more)
+        )  # type: ignore[arg-type]
         assert agent.describe()["chat_template_kwargs"] == OFF
 
 
@@ -86,12 +88,12 @@ def test_arguments_of_a_chat_template_are_refused_where_there_is_none(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
     model = None if provider == "oracle" else "m"
     with pytest.raises(ConfigError, match="--no-thinking") as refused:
-        choose(Choice(provider=provider, model=model, chat_template_kwargs=OFF))
+        agent_from_config(AgentConfig(provider=provider, model=model, chat_template_kwargs=OFF))
     assert instead in str(refused.value) and "\n" not in str(refused.value)
 
 
 async def test_where_the_oracle_cannot_play_everybody_else_is_named() -> None:
     with pytest.raises(ConfigError, match=r"does not say which environment") as refused:
-        await choose(Choice()).prepare(["http://127.0.0.1:9"])
+        await agent_from_config(AgentConfig()).prepare(["http://127.0.0.1:9"])
     others = {"openai", "anthropic", "hf", "random", "human"}
     assert others <= {*re.findall(r"\w+", str(refused.value))}

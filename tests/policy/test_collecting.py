@@ -74,7 +74,7 @@ async def test_a_task_that_cannot_be_read_is_a_fault_and_is_not_tried_again(
 
 async def test_a_model_is_loaded_once_for_all_who_want_it(tmp_path: Path) -> None:
     agent = PolicyAgent(str(saved(tmp_path / "model")), device="cpu", dtype="float32")
-    first, second = await asyncio.gather(agent.ready(), agent.ready())
+    first, second = await asyncio.gather(agent.ensure_loaded(), agent.ensure_loaded())
     assert first is second and first.policy.name == str(tmp_path / "model")
     assert agent.describe() == {
         "provider": "hf",

@@ -9,9 +9,9 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
 from ludus.errors import ConfigError
-from ludus.policy.decoder import WORTH_SHARING, Decoder, common
-from ludus.policy.requests import Sampled
-from ludus.policy.sampling import Sampling
+from ludus.policy.decoder import MIN_SHARED_PREFIX_TOKENS, HFDecoder, common_prefix_length
+from ludus.policy.requests import Completion
+from ludus.policy.sampling import SamplingParams
 from policy.forwards import (
     ARCHITECTURES,
     CONTEXT,
@@ -37,14 +37,14 @@ def alone(model: Any, ids: tuple[int, ...], tokens: int = 12) -> tuple[int, ...]
 
 
 def test_tokens_are_counted_while_replies_are_unfinished() -> None:
-    decoder, counts = Decoder(model_of(ARCHITECTURES[0]), pad_id=0), []
+    decoder, counts = HFDecoder(model_of(ARCHITECTURES[0]), pad_id=0), []
 
     def wanted(at: int) -> bool:
-        counts.append(decoder.stats.sampled)
+        counts.append(decoder.stats.sampled_tokens)
         return True
 
     asked = [request(prompt(5, seed=seed), max_tokens=3, stops=()) for seed in (1, 2)]
-    decoder.run(asked, lambda at, sampled: counts.append(decoder.stats.sampled), wanted)
+    decoder.run(asked, lambda at, sampled: counts.append(decoder.stats.sampled_tokens), wanted)
     assert counts[0] == 2 and counts[-1] == 6 and counts == sorted(counts)
 
 
@@ -70,7 +70,7 @@ def test_logprobs_are_those_of_a_fresh_forward_pass(
         request(
             (*shared, *prompt(length, seed=at)),
             seed=at,
-            sampling=Sampling(heat),
+            sampling=SamplingParams(heat),
             max_tokens=2 + 3 * at,
         )
         for at, (length, heat) in enumerate(zip(LENGTHS, (1.0, 0.5, 1.7, 0.9, 0.0), strict=True))
@@ -101,7 +101,7 @@ def test_a_reply_does_not_depend_on_who_else_is_in_the_batch() -> None:
     requests = [request((*SYSTEM, *prompt(n)), seed=n) for n in LENGTHS]
     together = answers(model, requests)
     assert together == [
-        Sampled(said.ids, pytest.approx(said.logprobs, abs=1e-4), said.stopped)  # type: ignore[arg-type]
+        Completion(said.ids, pytest.approx(said.logprobs, abs=1e-4), said.stopped)  # type: ignore[arg-type]
         for asked in requests
         for said in answers(model, [asked])
     ]
@@ -149,7 +149,7 @@ def test_what_has_ended_leaves_the_batch_and_is_handed_over_at_once(architecture
     )
     requests = [request(prompt(n + 1), stops=(), max_tokens=2 * n + 1) for n in range(4)]
     try:
-        Decoder(model, pad_id=0).run(requests, lambda at, _: handed.append((at, len(sizes))))
+        HFDecoder(model, pad_id=0).run(requests, lambda at, _: handed.append((at, len(sizes))))
     finally:
         watch.remove()
     assert handed == [(0, 1), (1, 3), (2, 5), (3, 7)]
@@ -157,10 +157,10 @@ def test_what_has_ended_leaves_the_batch_and_is_handed_over_at_once(architecture
 
 
 def test_what_is_not_wanted_any_more_is_dropped() -> None:
-    handed: dict[int, Sampled] = {}
+    handed: dict[int, Completion] = {}
     model = model_of("llama")
     requests = [request(prompt(4), stops=(), max_tokens=30, seed=n) for n in range(3)]
-    Decoder(model, pad_id=0).run(requests, handed.__setitem__, lambda at: at == 1)
+    HFDecoder(model, pad_id=0).run(requests, handed.__setitem__, lambda at: at == 1)
     assert list(handed) == [1] and len(handed[1].ids) == 30
 
 
@@ -191,11 +191,11 @@ def test_a_model_whose_cache_is_of_another_kind_is_refused_and_not_sampled_witho
     with pytest.raises(
         ConfigError, match="MambaForCausalLM keeps what it has read in a way of its"
     ):
-        Decoder(model, pad_id=0)
+        HFDecoder(model, pad_id=0)
 
 
 def test_the_last_token_of_a_prompt_is_never_common() -> None:
-    assert common([(1, 2, 3), (1, 2, 4), (1, 2)]) == 1
-    assert common([(1, 2, 3), (1, 2, 3)]) == 2
-    assert common([(5,), (5, 6)]) == 0
-    assert len(SYSTEM) > WORTH_SHARING
+    assert common_prefix_length([(1, 2, 3), (1, 2, 4), (1, 2)]) == 1
+    assert common_prefix_length([(1, 2, 3), (1, 2, 3)]) == 2
+    assert common_prefix_length([(5,), (5, 6)]) == 0
+    assert len(SYSTEM) > MIN_SHARED_PREFIX_TOKENS

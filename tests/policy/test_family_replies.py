@@ -9,8 +9,8 @@ import pytest
 from students import of_family
 from tokenizers import AddedToken
 
-from ludus.policy.dialect import dialect_of
-from ludus.policy.turns import opening
+from ludus.policy.dialect import find_chat_format
+from ludus.policy.turns import initial_prompt_ids
 from policy.conversations import PLAYED, TOOLS, read
 from policy.test_reading import calls, heard
 
@@ -139,9 +139,9 @@ def test_tokens_that_swallow_the_line_break_behind_them_are_no_hindrance(family:
     marks = ("<|user|>", "<|assistant|>", "<|end|>", "<|system|>")
     swallowing = [AddedToken(mark, rstrip=True, normalized=False, special=True) for mark in marks]
     tokenizer.add_tokens(swallowing, special_tokens=True)
-    dialect = dialect_of(tokenizer)
+    dialect = find_chat_format(tokenizer)
     assert (dialect.name, dialect.origin) == ("phi", "ludus")
-    prompt = opening(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
+    prompt = initial_prompt_ids(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
     assert tokenizer.decode(prompt).endswith("<|assistant|>")
     reply = tokenizer("It is 42.<|end|>", add_special_tokens=False).input_ids
     assert read(tokenizer, dialect, prompt, reply, TOOLS).content == "It is 42."

@@ -9,7 +9,7 @@ import pytest
 from students import of_family
 
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.fingerprint import _pieces, fingerprint
+from ludus.policy.fingerprint import _sample_chunks, fingerprint
 from ludus.policy.load import load
 from policy.models import adapted, saved
 
@@ -63,7 +63,7 @@ def test_a_big_file_is_looked_into_closely_and_not_read_as_a_whole(tmp_path: Pat
     with file.open("wb") as stream:
         stream.truncate(BIG)
     found = {marked(file)}
-    assert sum(map(len, _pieces(file))) < BIG / 50
+    assert sum(map(len, _sample_chunks(file))) < BIG / 50
     for start in (0, 123_456_789, BIG - 300_000):
         with file.open("r+b") as stream:
             stream.seek(start)

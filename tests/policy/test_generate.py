@@ -15,9 +15,9 @@ import torch
 from world import until, wait_until
 
 from ludus.errors import AgentError
-from ludus.policy.decoder import Decoder
-from ludus.policy.generate import Generator, Sampling
-from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted
+from ludus.policy.decoder import HFDecoder
+from ludus.policy.generate import RequestBatcher, SamplingParams
+from ludus.policy.requests import DeliverCompletion, PollRequests, Request, Completion, IsWanted
 from policy.forwards import answers, model_of, prompt, request
 
 TESTS = Path(__file__).parents[1]
@@ -32,14 +32,18 @@ class Watched:
         self.free.set()
         self.steps = 0
         self._fails = fails
-        self._decoder = Decoder(model_of("llama"), pad_id=0)
+        self._decoder = HFDecoder(model_of("llama"), pad_id=0)
         self.tally = self._decoder.stats
 
     def refresh(self) -> None:
         self._decoder.refresh()
 
     def run(
-        self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted, more: More
+        self,
+        requests: Sequence[Request],
+        deliver: DeliverCompletion,
+        wanted: IsWanted,
+        more: PollRequests,
     ) -> None:
         self.batches.append([request.seed for request in requests])
         assert self.free.wait(30)
@@ -54,16 +58,16 @@ class Watched:
         self._decoder.run(requests, deliver, counted)
 
 
-def generator(engine: Watched | None = None, **more: Any) -> Generator:
-    return Generator(model_of("llama"), pad_id=0, engine=engine, **more)
+def generator(engine: Watched | None = None, **more: Any) -> RequestBatcher:
+    return RequestBatcher(model_of("llama"), pad_id=0, engine=engine, **more)
 
 
-async def ask(model: Generator, seed: int, *, length: int = 5, **more: Any) -> Sampled:
-    given: dict[str, Any] = {"max_tokens": 6, "stops": (1,), "sampling": Sampling()}
+async def ask(model: RequestBatcher, seed: int, *, length: int = 5, **more: Any) -> Completion:
+    given: dict[str, Any] = {"max_tokens": 6, "stops": (1,), "sampling": SamplingParams()}
     return await model.sample(prompt(length), seed=seed, **(given | more))
 
 
-async def together(engine: Watched, model: Generator, number: int) -> list[Any]:
+async def together(engine: Watched, model: RequestBatcher, number: int) -> list[Any]:
     """What becomes of so many that have all come while another was being answered."""
     before = len(engine.batches)
     engine.free.clear()
@@ -136,7 +140,7 @@ async def test_what_fails_reaches_the_one_whose_fault_it_is() -> None:
     async with generator(engine) as model:
         said = await asyncio.gather(*(ask(model, n) for n in range(10)), return_exceptions=True)
         after = await ask(model, 11)
-    assert [n for n, reply in enumerate(said) if not isinstance(reply, Sampled)] == [7]
+    assert [n for n, reply in enumerate(said) if not isinstance(reply, Completion)] == [7]
     assert str(said[7]) == "seven" and after.ids
 
 
@@ -179,7 +183,7 @@ async def test_a_batch_for_which_memory_does_not_reach_is_halved() -> None:
     async with generator(engine) as model:
         for _ in range(2):
             said = await together(engine, model, 8)
-            assert all(isinstance(reply, Sampled) for reply in said)
+            assert all(isinstance(reply, Completion) for reply in said)
     sizes = [len(batch) for batch in engine.batches]
     assert sizes == [1, 8, 4, 4, 1, 4, 4], "and the next batch is not tried in vain"
 

@@ -15,7 +15,7 @@ from students import CHATML
 
 from ludus.errors import ConfigError
 from ludus.policy.load import load_model
-from ludus.policy.source import Kind, find
+from ludus.policy.source import ModelKind, resolve_model
 from ludus.policy.tokenizer import load_tokenizer
 from policy.models import adapted, saved
 
@@ -104,7 +104,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_model_on_the_hub_is_loaded(shelf: Path) -> None:
     saved(shelf / "org" / "tiny")
-    assert find("org/tiny").kind is Kind.HUB
+    assert resolve_model("org/tiny").kind is ModelKind.HUB
     assert load_tokenizer("org/tiny").chat_template == CHATML
     assert load_model("org/tiny").name_or_path == "org/tiny"
 
@@ -126,8 +126,8 @@ def test_an_adapter_on_the_hub_goes_over_its_base_there(shelf: Path, tmp_path: P
     config = json.loads((tuned / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = "org/tiny"
     (tuned / "adapter_config.json").write_text(json.dumps(config))
-    found = find("org/tuned")
-    assert found.kind is Kind.ADAPTER and Path(found.path).is_relative_to(tmp_path / "cache")
+    found = resolve_model("org/tuned")
+    assert found.kind is ModelKind.ADAPTER and Path(found.path).is_relative_to(tmp_path / "cache")
     loaded = load_model("org/tuned", dtype="float32")
     assert all(map(torch.equal, expected.parameters(), loaded.parameters()))
     assert load_tokenizer("org/tuned").chat_template == CHATML
@@ -135,13 +135,13 @@ def test_an_adapter_on_the_hub_goes_over_its_base_there(shelf: Path, tmp_path: P
 
 def test_what_the_hub_does_not_know_is_one_line(shelf: Path) -> None:
     with pytest.raises(ConfigError, match="There is no folder org/nothing here, and no model"):
-        find("org/nothing")
+        resolve_model("org/nothing")
 
 
 @pytest.mark.parametrize("name", ["smolm2", "SmolLM-2"])
 def test_a_misspelt_smollm2_is_named_without_asking_the_hub(name: str) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'smollm2'"):
-        find(name)
+        resolve_model(name)
 
 
 @pytest.mark.parametrize("load", [load_tokenizer, load_model])

@@ -11,7 +11,7 @@ import torch
 from students import CHATML, of_family, student
 
 from ludus.errors import ConfigError, LudusError
-from ludus.policy.dialect import dialect_of
+from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
 from policy.ggufs import gguf_file
@@ -49,23 +49,23 @@ def test_a_policy_has_all_that_it_takes_to_talk_with_it(tmp_path: Path) -> None:
     name = str(saved(tmp_path, of_family("qwen3")))
     policy = load(name, device="cpu", dtype="bf16")
     assert (policy.name, policy.device, policy.dtype) == (name, "cpu", "bfloat16")
-    assert policy.dialect == dialect_of(policy.tokenizer)
+    assert policy.chat_format == find_chat_format(policy.tokenizer)
     assert policy.tokenizer.get_vocab() == of_family("qwen3").get_vocab()
 
 
 def test_what_the_makers_say_ends_a_turn_ends_it(tmp_path: Path) -> None:
     saved(tmp_path, of_family("qwen3"))
-    known = dialect_of(of_family("qwen3")).stops
+    known = find_chat_format(of_family("qwen3")).stop_token_ids
     config = json.loads((tmp_path / "generation_config.json").read_text())
     for named, more in (([max(known), 7], {7}), (8, {8}), (None, set())):
         text = json.dumps(config | {"eos_token_id": named})
         (tmp_path / "generation_config.json").write_text(text)
-        assert load(str(tmp_path), device="cpu").dialect.stops == known | more
+        assert load(str(tmp_path), device="cpu").chat_format.stop_token_ids == known | more
 
 
 def test_a_gguf_file_gives_a_policy(tmp_path: Path) -> None:
     policy = load(str(gguf_file(tmp_path / "tiny.gguf")), device="cpu")
-    assert policy.dialect.origin == "ludus" and 2 in policy.dialect.stops
+    assert policy.chat_format.origin == "ludus" and 2 in policy.chat_format.stop_token_ids
 
 
 def test_an_adapter_is_merged_into_its_base(tmp_path: Path) -> None:

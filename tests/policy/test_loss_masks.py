@@ -6,8 +6,8 @@ import pytest
 from students import of_family, student
 from transformers import PreTrainedTokenizerFast
 
-from ludus.policy.dialect import Dialect, dialect_of
-from ludus.policy.templates import Rendered, render, render_pair
+from ludus.policy.dialect import ChatFormat, find_chat_format
+from ludus.policy.templates import RenderedConversation, render, render_pair
 from policy.conversations import PLAYED, TOOLS, call, calling, said
 
 MESSAGES = PLAYED["messages"]
@@ -50,7 +50,7 @@ SPEAKERS = [
 ]
 
 
-def trained(tokenizer: PreTrainedTokenizerFast, made: Rendered) -> list[str]:
+def trained(tokenizer: PreTrainedTokenizerFast, made: RenderedConversation) -> list[str]:
     """What the tokens that bear the loss say, stretch by stretch."""
     return [tokenizer.decode(made.ids[begin:end]) for begin, end in made.spans]
 
@@ -61,12 +61,12 @@ def spelled(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[int]:
     ]
 
 
-def bearing(made: Rendered) -> list[int]:
+def bearing(made: RenderedConversation) -> list[int]:
     return [token for token, bears in zip(made.ids, made.mask, strict=True) if bears]
 
 
-def dialect(tokenizer: PreTrainedTokenizerFast, name: str) -> Dialect:
-    found = dialect_of(tokenizer)
+def dialect(tokenizer: PreTrainedTokenizerFast, name: str) -> ChatFormat:
+    found = find_chat_format(tokenizer)
     assert found.name == name
     return found
 
@@ -84,7 +84,7 @@ def test_a_row_whose_prompt_is_given_apart(
     tokenizer: PreTrainedTokenizerFast, name: str, words: list[str]
 ) -> None:
     template = dialect(tokenizer, name).template
-    made = render(tokenizer, MESSAGES, TOOLS, template, prompt=4)
+    made = render(tokenizer, MESSAGES, TOOLS, template, num_prompt_messages=4)
     assert trained(tokenizer, made) == words[1:]
 
 

@@ -9,8 +9,8 @@ import pytest
 from students import of_family, with_tokens_of
 
 from ludus.data.messages import Message
-from ludus.policy.dialect import FAMILIES, dialect_of
-from ludus.policy.turns import opening
+from ludus.policy.dialect import FAMILIES, find_chat_format
+from ludus.policy.turns import initial_prompt_ids
 from policy.conversations import PLAYED, TOOLS, read
 
 GOOD = '<tool_call>\n{"name": "guess", "arguments": {"word": "a"}}\n</tool_call>'
@@ -31,8 +31,8 @@ OPENINGS = {
 def heard(text: str, family: str = "chatml") -> Message:
     """A reply as it is read after a prompt."""
     tokenizer = with_tokens_of(family) if family in FAMILIES else of_family(family)
-    dialect = dialect_of(tokenizer)
-    prompt = opening(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
+    dialect = find_chat_format(tokenizer)
+    prompt = initial_prompt_ids(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
     return read(
         tokenizer, dialect, prompt, tokenizer(text, add_special_tokens=False).input_ids, TOOLS
     )
@@ -129,7 +129,7 @@ def test_a_thought_that_was_cut_off_is_a_thought() -> None:
 def test_another_end_than_the_turns_is_no_word() -> None:
     tokenizer = with_tokens_of("chatml")
     tokenizer.eos_token = "<bos>"
-    dialect = dialect_of(tokenizer)
+    dialect = find_chat_format(tokenizer)
     ids = tokenizer("It is 42.<bos>", add_special_tokens=False).input_ids
     assert read(tokenizer, dialect, [], ids, None).content == "It is 42."
 
@@ -174,8 +174,8 @@ def test_arguments_written_as_text_have_the_types_of_the_tool() -> None:
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5_think", "glm4moe", "lfm2_v2", "gptoss"])
 def test_no_noise_raises_or_makes_up_a_call(family: str) -> None:
     tokenizer = with_tokens_of(family) if family in FAMILIES else of_family(family)
-    dialect = dialect_of(tokenizer)
-    prompt = opening(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
+    dialect = find_chat_format(tokenizer)
+    prompt = initial_prompt_ids(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
     draw = random.Random(family)
     begin, silent, called = OPENINGS.get(family, "<tool_call>"), 0, 0
     for _ in range(100):

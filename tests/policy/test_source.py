@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.policy.source import Kind, Source, base_of, find
+from ludus.policy.source import ModelKind, ModelRef, resolve_base_model, resolve_model
 
 
 def adapter(folder: Path, base: object) -> Path:
@@ -31,60 +31,62 @@ def cached_adapter(monkeypatch: pytest.MonkeyPatch, cache: Path, name: str, base
 def test_a_folder_is_meant_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "org" / "name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert find("org/name") == Source("org/name", Kind.FOLDER, "org/name")
+    assert resolve_model("org/name") == ModelRef("org/name", ModelKind.FOLDER, "org/name")
 
 
 def test_a_folder_with_an_adapter_is_one(tmp_path: Path) -> None:
-    assert find(str(adapter(tmp_path, "org/base"))).kind is Kind.ADAPTER
+    assert resolve_model(str(adapter(tmp_path, "org/base"))).kind is ModelKind.ADAPTER
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "MODEL.GGUF"])
 def test_a_gguf_file_is_known_by_its_ending(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    assert find(str(tmp_path / name)).kind is Kind.GGUF
+    assert resolve_model(str(tmp_path / name)).kind is ModelKind.GGUF
 
 
 def test_another_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ConfigError, match=r"is a file\. Name the model's folder, a \.gguf file"):
-        find(str(tmp_path / "model.safetensors"))
+        resolve_model(str(tmp_path / "model.safetensors"))
 
 
 def test_without_the_hub_its_cache_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert find("org/name") == Source("org/name", Kind.HUB, "org/name", cached=True)
+    assert resolve_model("org/name") == ModelRef(
+        "org/name", ModelKind.HUB, "org/name", cache_only=True
+    )
 
 
 def test_an_adapter_in_the_cache_of_the_hub_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = cached_adapter(monkeypatch, tmp_path, "org/tuned", "org/base")
-    found = find("org/tuned")
-    assert found == Source("org/tuned", Kind.ADAPTER, str(folder), cached=True)
-    assert base_of(found).path == "org/base"
+    found = resolve_model("org/tuned")
+    assert found == ModelRef("org/tuned", ModelKind.ADAPTER, str(folder), cache_only=True)
+    assert resolve_base_model(found).path == "org/base"
 
 
 def test_an_adapter_says_over_which_model_it_goes(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
-    over = find(str(adapter(tmp_path / "tuned", str(base))))
-    assert base_of(over) == Source(str(base), Kind.FOLDER, str(base))
+    over = resolve_model(str(adapter(tmp_path / "tuned", str(base))))
+    assert resolve_base_model(over) == ModelRef(str(base), ModelKind.FOLDER, str(base))
 
 
 @pytest.mark.parametrize("base", [None, "", 7])
 def test_an_adapter_over_nothing_is_one_line(tmp_path: Path, base: object) -> None:
     with pytest.raises(ConfigError, match="does not say over which model it goes"):
-        base_of(find(str(adapter(tmp_path, base))))
+        resolve_base_model(resolve_model(str(adapter(tmp_path, base))))
 
 
 def test_an_adapter_whose_base_is_gone_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is an adapter over \./gone\. There is no model"):
-        base_of(find(str(adapter(tmp_path, "./gone"))))
+        resolve_base_model(resolve_model(str(adapter(tmp_path, "./gone"))))
 
 
 def test_an_adapter_over_itself_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="goes over itself"):
-        base_of(find(str(adapter(tmp_path, str(tmp_path)))))
+        resolve_base_model(resolve_model(str(adapter(tmp_path, str(tmp_path)))))
 
 
 def test_what_an_adapter_records_is_found_from_every_folder(
@@ -92,6 +94,6 @@ def test_what_an_adapter_records_is_found_from_every_folder(
 ) -> None:
     (tmp_path / "runs" / "sft").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert find("runs/sft").lasting == str(tmp_path / "runs" / "sft")
-    assert Source("org/name", Kind.HUB, "org/name").lasting == "org/name"
-    assert Source("smollm2", Kind.FOLDER, str(tmp_path)).lasting == "smollm2"
+    assert resolve_model("runs/sft").portable_name == str(tmp_path / "runs" / "sft")
+    assert ModelRef("org/name", ModelKind.HUB, "org/name").portable_name == "org/name"
+    assert ModelRef("smollm2", ModelKind.FOLDER, str(tmp_path)).portable_name == "smollm2"

@@ -10,10 +10,10 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from ludus.errors import ConfigError
 from ludus.policy.template_defaults import (
-    check_names,
-    check_values,
+    check_template_variables,
+    check_template_kwargs,
     split_defaults,
-    variables_of,
+    template_variables,
     with_defaults,
 )
 
@@ -68,13 +68,13 @@ def test_a_line_that_makers_wrote_differently_is_theirs(template: str) -> None:
 def test_the_variables_of_a_template_are_those_that_a_user_may_set(
     family: str, names: set[str]
 ) -> None:
-    assert variables_of(template_of(family)) == names
+    assert template_variables(template_of(family)) == names
     defaults = dict.fromkeys(names, 1)
-    assert variables_of(with_defaults(template_of(family), defaults)) == names
+    assert template_variables(with_defaults(template_of(family), defaults)) == names
 
 
 def test_a_template_that_is_not_jinja_has_no_variables() -> None:
-    assert variables_of("{% if %}") == frozenset()
+    assert template_variables("{% if %}") == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -82,15 +82,19 @@ def test_a_template_that_is_not_jinja_has_no_variables() -> None:
 )
 def test_values_that_a_template_cannot_hold_are_refused(kwargs: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=repr(next(iter(kwargs)))):
-        check_values(kwargs)
+        check_template_kwargs(kwargs)
 
 
 def test_a_variable_that_is_not_read_is_refused_by_name() -> None:
-    check_names({"enable_thinking": True}, template_of("qwen3"), of="qwen3")
+    check_template_variables({"enable_thinking": True}, template_of("qwen3"), template_name="qwen3")
     with pytest.raises(ConfigError, match="Did you mean 'enable_thinking'"):
-        check_names({"enable_thinkin": True}, template_of("qwen3"), of="qwen3")
+        check_template_variables(
+            {"enable_thinkin": True}, template_of("qwen3"), template_name="qwen3"
+        )
     with pytest.raises(ConfigError, match=r"--no-thinking.*reads: none"):
-        check_names({"enable_thinking": False}, template_of("qwen2_5"), of="qwen2_5")
+        check_template_variables(
+            {"enable_thinking": False}, template_of("qwen2_5"), template_name="qwen2_5"
+        )
 
 
 def test_the_tokenizer_of_a_family_takes_the_template(tmp_path: Any) -> None:

@@ -11,10 +11,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ludus.errors import ConfigError
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import Dialect, adopt, dialect_of
+from ludus.policy.dialect import ChatFormat, set_chat_format, find_chat_format
 from ludus.policy.load import load
 from ludus.policy.templates import render
-from ludus.policy.turns import answers, opening
+from ludus.policy.turns import continuation_ids, initial_prompt_ids
 from policy.conversations import TOOLS, answer, call, calling, read, said
 from policy.models import saved
 
@@ -25,13 +25,13 @@ ASKED = [said("system", "Guess the secret word."), said("user", "Begin.")]
 FIRST, SECOND = call("guess", {"word": "crane"}), call("add", {"a": 1, "b": 2}, "call_2")
 
 
-def speaker(kwargs: dict[str, Any]) -> tuple[PreTrainedTokenizerFast, Dialect]:
+def speaker(kwargs: dict[str, Any]) -> tuple[PreTrainedTokenizerFast, ChatFormat]:
     tokenizer = of_family("qwen3")
-    return tokenizer, dialect_of(tokenizer, chat_template_kwargs=kwargs)
+    return tokenizer, find_chat_format(tokenizer, chat_template_kwargs=kwargs)
 
 
-def text_of(tokenizer: Any, dialect: Dialect, messages: list[Any] | None = None) -> str:
-    return str(tokenizer.decode(opening(tokenizer, dialect, messages or ASKED, TOOLS)))
+def text_of(tokenizer: Any, dialect: ChatFormat, messages: list[Any] | None = None) -> str:
+    return str(tokenizer.decode(initial_prompt_ids(tokenizer, dialect, messages or ASKED, TOOLS)))
 
 
 @pytest.mark.parametrize("family", SWITCHED)
@@ -40,7 +40,10 @@ def test_a_switch_is_proven_as_the_template_without_it_is(
     family: str, kwargs: dict[str, Any]
 ) -> None:
     tokenizer = of_family(family)
-    plain, switched = dialect_of(tokenizer), dialect_of(tokenizer, chat_template_kwargs=kwargs)
+    plain, switched = (
+        find_chat_format(tokenizer),
+        find_chat_format(tokenizer, chat_template_kwargs=kwargs),
+    )
     assert (switched.name, switched.origin) == (plain.name, plain.origin) == (family, "trl")
     assert switched.template.endswith(plain.template) and switched.chat_template_kwargs == kwargs
     assert plain.chat_template_kwargs == {}
@@ -72,8 +75,10 @@ def test_what_is_trained_on_is_what_was_played_id_for_id(
         said_last = text[text.rindex("<tool_call>") :].rstrip("\n")
         return list(tokenizer(begun + said_last, add_special_tokens=False).input_ids)
 
-    played = opening(tokenizer, dialect, ASKED, TOOLS) + sampled(turns[0])
-    played += answers(tokenizer, dialect, [turns[1]], TOOLS, ended=True, reply=turns[0])
+    played = initial_prompt_ids(tokenizer, dialect, ASKED, TOOLS) + sampled(turns[0])
+    played += continuation_ids(
+        tokenizer, dialect, [turns[1]], TOOLS, turn_ended=True, reply=turns[0]
+    )
     played += sampled(turns[2])
     assert tuple(played) == whole.ids[: len(played)]
     assert tokenizer.decode(whole.ids[len(played) :]).strip() == ""
@@ -86,7 +91,7 @@ def test_replies_are_read_with_thinking_on_and_off(cut: bool) -> None:
     )
     for kwargs, begun in ((OFF, ""), (ON, "<think>\nVowels first.\n</think>\n\n")):
         tokenizer, dialect = speaker(kwargs)
-        prompt = opening(tokenizer, dialect, ASKED, TOOLS)
+        prompt = initial_prompt_ids(tokenizer, dialect, ASKED, TOOLS)
         reply = begun[:20] if cut else begun + written
         made = read(
             tokenizer, dialect, prompt, tokenizer(reply, add_special_tokens=False).input_ids, TOOLS
@@ -98,10 +103,10 @@ def test_replies_are_read_with_thinking_on_and_off(cut: bool) -> None:
 
 def test_a_saved_model_is_asked_as_it_was_trained_by_everybody(tmp_path: Path) -> None:
     tokenizer, dialect = speaker(OFF)
-    adopt(tokenizer, dialect)
+    set_chat_format(tokenizer, dialect)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
-    again = dialect_of(loaded)
+    again = find_chat_format(loaded)
     assert (again.name, again.origin, again.template) == ("qwen3", "trl", dialect.template)
     assert again.chat_template_kwargs == OFF
     assert text_of(loaded, again) == text_of(tokenizer, dialect)
@@ -110,7 +115,7 @@ def test_a_saved_model_is_asked_as_it_was_trained_by_everybody(tmp_path: Path) -
         ASKED, tools=TOOLS, tokenize=False, add_generation_prompt=True
     )
     assert plain == text_of(tokenizer, dialect)
-    other = dialect_of(loaded, chat_template_kwargs=ON)
+    other = find_chat_format(loaded, chat_template_kwargs=ON)
     assert other.chat_template_kwargs == ON and not text_of(loaded, other).endswith(CLOSED)
 
 
@@ -121,7 +126,7 @@ def test_trl_takes_a_saved_model_as_it_is(tmp_path: Path) -> None:
     )
 
     tokenizer, dialect = speaker(OFF)
-    adopt(tokenizer, dialect)
+    set_chat_format(tokenizer, dialect)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert is_chat_template_prefix_preserving(loaded)
@@ -131,7 +136,7 @@ def test_trl_takes_a_saved_model_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3_instruct_2507", "llama3_2"])
 def test_a_template_without_the_switch_is_refused(family: str) -> None:
     with pytest.raises(ConfigError, match="has no variable 'enable_thinking'") as refused:
-        dialect_of(of_family(family), chat_template_kwargs=OFF)
+        find_chat_format(of_family(family), chat_template_kwargs=OFF)
     assert "\n" not in str(refused.value)
 
 
@@ -142,7 +147,7 @@ def test_a_folder_says_before_it_is_loaded_what_it_is_asked_with(tmp_path: Path)
     assert told["chat_template_kwargs"] == OFF
 
     tokenizer, dialect = speaker(OFF)
-    adopt(tokenizer, dialect)
+    set_chat_format(tokenizer, dialect)
     quiet = saved(tmp_path / "quiet", tokenizer)
     assert PolicyAgent(str(quiet)).describe()["chat_template_kwargs"] == OFF
     assert PolicyAgent(str(quiet), chat_template_kwargs=ON).describe()["chat_template_kwargs"] == ON

@@ -9,8 +9,8 @@ from students import of_family, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
 from ludus.errors import TemplateRefused
-from ludus.policy.dialect import FAMILIES, adopt, dialect_of
-from ludus.policy.templates import Rendered, render, render_pair
+from ludus.policy.dialect import FAMILIES, set_chat_format, find_chat_format
+from ludus.policy.templates import RenderedConversation, render, render_pair
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
 from policy.trained import Trained, dpo, sft
 
@@ -33,7 +33,7 @@ WITHOUT_TOOLS = ["llama3", "phi3", "gemma3"]
 def adopted(family: str) -> PreTrainedTokenizerFast:
     """A student that has been given our own template, which TRL then takes as it is."""
     tokenizer = with_tokens_of(family)
-    adopt(tokenizer, dialect_of(tokenizer))
+    set_chat_format(tokenizer, find_chat_format(tokenizer))
     return tokenizer
 
 
@@ -42,21 +42,21 @@ def marked(
 ) -> list[Trained]:
     """As we say that they are trained on. A row of which nothing is left is not trained on."""
     tokenizer = of_family(student) if isinstance(student, str) else student
-    template = dialect_of(tokenizer, tools=False).template
+    template = find_chat_format(tokenizer, tools=False).template
     made = [
         render(
             tokenizer,
             row["messages"] if "messages" in row else row["prompt"] + row["completion"],
             row.get("tools"),
             template,
-            prompt=len(row.get("prompt", ())),
-        ).cut(max_length)
+            num_prompt_messages=len(row.get("prompt", ())),
+        ).truncate(max_length)
         for row in rows
     ]
     return sorted(map(as_trained, (each for each in made if any(each.mask))))
 
 
-def as_trained(made: Rendered) -> Trained:
+def as_trained(made: RenderedConversation) -> Trained:
     return list(made.ids), list(made.mask)
 
 
@@ -98,7 +98,7 @@ def test_pairs_are_trls_without_what_the_environment_wrote(family: str, tmp_path
     prompt, played = PLAYED["messages"][:2], PLAYED["messages"][2:]
     row = {"prompt": prompt, "chosen": played, "rejected": played[:1], "tools": TOOLS}
     tokenizer = adopted(family)
-    template = dialect_of(tokenizer).template
+    template = find_chat_format(tokenizer).template
     pair = render_pair(tokenizer, prompt, played, played[:1], TOOLS, template)
     ours = sorted([as_trained(pair.chosen), as_trained(pair.rejected)])
     theirs = dpo([row], tokenizer, tmp_path)
@@ -113,6 +113,8 @@ def test_pairs_are_trls_without_what_the_environment_wrote(family: str, tmp_path
 def test_what_a_template_refuses_ends_the_training_too(tmp_path: Path) -> None:
     tokenizer = of_family("gemma3")
     with pytest.raises(TemplateRefused, match="must alternate"):
-        render(tokenizer, PLAYED["messages"], TOOLS, dialect_of(tokenizer, tools=False).template)
+        render(
+            tokenizer, PLAYED["messages"], TOOLS, find_chat_format(tokenizer, tools=False).template
+        )
     with pytest.raises(Exception, match="must alternate"):
         sft([PLAYED], tokenizer, tmp_path)

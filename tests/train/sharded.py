@@ -13,7 +13,7 @@ from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from ludus.policy.source import find
+from ludus.policy.source import resolve_model
 from ludus.train import Lora
 from ludus.train.saving import refilled
 from train.lessons import quick
@@ -37,7 +37,7 @@ def survives(base: str, lora: Lora | None) -> bool:
         state = gathered(model, lora)
         if distributed.get_rank():
             return True
-        made = refilled(state, quick(lora=lora), find(base))
+        made = refilled(state, quick(lora=lora), resolve_model(base))
         return bool(torch.equal(made(ids).logits, before))
 
 

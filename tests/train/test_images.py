@@ -15,8 +15,8 @@ from policy.eyes.seers import processor_of, saved
 from policy.models import saved as saved_without_eyes
 
 from ludus.errors import ConfigError
-from ludus.policy.eyes.families import load_eyes
-from ludus.policy.eyes.sight import Eyes
+from ludus.policy.eyes.families import load_vision_processor
+from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
 from ludus.train import Lora, dpo, sft
@@ -43,11 +43,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return image_rows(tmp_path_factory.mktemp("pairs"), "dpo")
 
 
-def tokens(data: Path, base: str, method: Any) -> tuple[Eyes, list[dict[str, Any]]]:
+def tokens(data: Path, base: str, method: Any) -> tuple[VisionProcessor, list[dict[str, Any]]]:
     tokenizer = load_tokenizer(base)
-    eyes = load_eyes(base, tokenizer)
+    eyes = load_vision_processor(base, tokenizer)
     assert eyes is not None
-    maker = Maker(tokenizer, load(base, device="cpu").dialect.template, method, eyes)
+    maker = Maker(tokenizer, load(base, device="cpu").chat_format.template, method, eyes)
     (batch,) = Lines(data / "train.jsonl").batches(100)
     made = maker(batch)
     assert not made.refused
@@ -55,7 +55,7 @@ def tokens(data: Path, base: str, method: Any) -> tuple[Eyes, list[dict[str, Any
 
 
 def vision_weights(folder: str | Path) -> dict[str, Any]:
-    model = load_model(str(folder), device="cpu", dtype="float32", sees=True)
+    model = load_model(str(folder), device="cpu", dtype="float32", allow_vision=True)
     return {name: each.clone() for name, each in model.model.visual.state_dict().items()}
 
 
@@ -78,10 +78,10 @@ def test_a_row_is_what_transformers_own_processor_makes_of_it(rows: Path, base: 
         text, pad = tokenizer.decode(row["input_ids"]), "<|image_pad|>"
         for size in sizes:
             assert pad * size in text
-        assert row["input_ids"].count(eyes.token) == sum(sizes)
+        assert row["input_ids"].count(eyes.image_token_id) == sum(sizes)
         ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
         with torch.no_grad():
-            kinds = (ids == eyes.token).long()
+            kinds = (ids == eyes.image_token_id).long()
             plain = model(input_ids=ids, mm_token_type_ids=kinds, **seen).logits[0]
         assert torch.allclose(logits[at, : len(plain)], plain, atol=1e-4)
 
@@ -96,7 +96,7 @@ def test_loss_is_on_the_assistants_words_and_on_no_part_of_an_image(rows: Path, 
     eyes, made = tokens(rows, base, "sft")
     tokenizer = load_tokenizer(base)
     for row in made:
-        assert eyes.token not in row["labels"]
+        assert eyes.image_token_id not in row["labels"]
         learned = tokenizer.decode([label for label in row["labels"] if label != NO_LOSS])
         assert learned.count("<tool_call>") == 2 and "Behind it" not in learned
     measured = json.loads((rows / "curation.json").read_text())["report"]["lengths"]
@@ -113,10 +113,12 @@ def test_images_of_a_pair_follow_the_order_of_its_batch(pairs: Path, base: str) 
         for row in made
         for url in row[column]
     ]
-    assert batch["image_grid_thw"].tolist() == [list(each.grid) for each in eyes.look_at(urls)]
+    assert batch["image_grid_thw"].tolist() == [
+        list(each.grid_thw) for each in eyes.process_urls(urls)
+    ]
     sizes = [int(each.prod()) // 4 for each in batch["image_grid_thw"]]
-    assert int((batch["input_ids"] == eyes.token).sum()) == sum(sizes)
-    assert torch.equal(batch["mm_token_type_ids"].bool(), batch["input_ids"] == eyes.token)
+    assert int((batch["input_ids"] == eyes.image_token_id).sum()) == sum(sizes)
+    assert torch.equal(batch["mm_token_type_ids"].bool(), batch["input_ids"] == eyes.image_token_id)
 
 
 def test_a_model_that_sees_learns_from_images_and_goes_on_where_it_was_stopped(
@@ -132,7 +134,7 @@ def test_a_model_that_sees_learns_from_images_and_goes_on_where_it_was_stopped(
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
     before, after = vision_weights(base), vision_weights(out)
     assert all(not torch.equal(before[name], after[name]) for name in before if "weight" in name)
-    assert load(str(out), device="cpu").eyes is not None
+    assert load(str(out), device="cpu").vision is not None
     card = (out / "README.md").read_text()
     assert 'pipeline_tag: "image-text-to-text"' in card and "AutoModelForCausalLM" not in card
     assert f"ludus eval {GALLERY} " in card
@@ -181,7 +183,7 @@ def test_a_row_is_not_cut_within_an_image(
 def test_rows_that_are_cut_lose_their_last_images(tmp_path: Path, rows: Path, base: str) -> None:
     eyes, made = tokens(rows, base, "sft")
     ids = made[0]["input_ids"]
-    second = len(ids) - ids[::-1].index(eyes.token)
+    second = len(ids) - ids[::-1].index(eyes.image_token_id)
     settings = quick(max_length=second - 2, learning_rate=1e-2)
     assert sft(rows, base, tmp_path / "out", settings).steps == 1
     told = json.loads((tmp_path / "out" / "training.json").read_text())
@@ -223,16 +225,20 @@ def test_what_cannot_be_shown_is_refused_with_its_place(
 
 @pytest.mark.parametrize(("width", "height"), [(16, 16), (24, 16), (100, 30), (3, 200)])
 def test_the_size_of_an_image_is_known_without_its_patches(width: int, height: int) -> None:
-    eyes = Eyes(processor_of(), mark="<|image_pad|>", token=7)
+    eyes = VisionProcessor(processor_of(), placeholder="<|image_pad|>", image_token_id=7)
     shown = picture(width, height, "red")
     url = f"data:{shown.mime_type};base64,{shown.data}"
-    assert eyes.size(url) == eyes.look_at([url])[0].tokens
+    assert eyes.num_image_tokens(url) == eyes.process_urls([url])[0].num_tokens
 
 
 def test_eyes_can_be_handed_to_another_process() -> None:
     import pickle
 
-    eyes = Eyes(processor_of(), mark="<|image_pad|>", token=7)
+    eyes = VisionProcessor(processor_of(), placeholder="<|image_pad|>", image_token_id=7)
     again = pickle.loads(pickle.dumps(eyes))
-    assert (again.mark, again.token, again.never) == (eyes.mark, eyes.token, eyes.never)
+    assert (again.mark, again.token, again.never) == (
+        eyes.placeholder,
+        eyes.image_token_id,
+        eyes.suppressed_ids,
+    )
     assert again.look_at([]) == ()

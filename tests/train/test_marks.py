@@ -11,7 +11,7 @@ from policy.models import tiny
 from students import of_family, student
 
 from ludus.errors import RunError
-from ludus.policy.dialect import dialect_of
+from ludus.policy.dialect import find_chat_format
 from ludus.train import supply
 from ludus.train.configs import complete, made
 from ludus.train.marks import Marked, check_batch
@@ -38,7 +38,7 @@ DPO = [dpo_row(number, turns=2 + number % 3) for number in range(4)]
 def trainer(folder: Path, tokenizer: Any, method: Method, settings: Settings) -> Any:
     """As `ludus.train.run` makes one, over a model that is new."""
     data = open_data(write(folder / "rows.jsonl", SFT if method == "sft" else DPO))
-    maker = Maker(tokenizer, dialect_of(tokenizer).template, method)
+    maker = Maker(tokenizer, find_chat_format(tokenizer).template, method)
     draft = supply.draft(data, maker, folder / "tokens")
     where = {"context": 2048, "to": folder / "tokens"}
     fed = supply.supply(draft, data, method, settings, "m", **where)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def batch_of(made: Any) -> dict[str, Any]:
 
 def expected(tokenizer: Any, prompt: Sequence[Any], said: Sequence[Any], tools: Any) -> Any:
     """Tokens and labels as transformers itself makes them, one conversation at a time."""
-    template = dialect_of(tokenizer).template
+    template = find_chat_format(tokenizer).template
     how = {"tools": tools, "chat_template": template, "tokenize": True, "return_dict": True}
     whole = tokenizer.apply_chat_template(
         [*prompt, *said], return_assistant_tokens_mask=True, **how

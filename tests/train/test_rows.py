@@ -102,14 +102,14 @@ def test_a_dot_in_its_name_makes_a_data_set_no_file(monkeypatch: pytest.MonkeyPa
 def test_a_prompt_given_apart_bears_no_loss() -> None:
     said = talk(1)
     (found,) = conversations({"prompt": said[:3], "completion": said[3:]}, "sft")
-    assert (found.messages, found.prompt) == (said, 3)
+    assert (found.messages, found.num_prompt_messages) == (said, 3)
 
 
 def test_a_pair_without_a_prompt_has_what_both_begin_with() -> None:
     row = dpo_row(1)
     whole = {side: [*row["prompt"], *row[side]] for side in ("chosen", "rejected")}
     found = conversations(whole, "dpo")
-    assert [side.prompt for side in found] == [3, 3]
+    assert [side.num_prompt_messages for side in found] == [3, 3]
     assert [side.messages for side in found] == [whole["chosen"], whole["rejected"]]
 
 

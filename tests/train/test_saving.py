@@ -13,7 +13,7 @@ from policy.models import saved
 
 from ludus.errors import RunError
 from ludus.policy.load import load_model
-from ludus.policy.source import find
+from ludus.policy.source import resolve_model
 from ludus.train import Lora
 from ludus.train.saving import refilled
 from ludus.train.trainers import adapter_of
@@ -44,7 +44,7 @@ def test_gathered_weights_make_the_model_that_was_trained(
     state = model.state_dict()
     # A weight that goes by two names may be gathered under one.
     state.pop(next(name for name in state if name.endswith("lm_head.weight")))
-    made = refilled(state, quick(lora=lora), find(base))
+    made = refilled(state, quick(lora=lora), resolve_model(base))
     with torch.no_grad():
         assert torch.equal(made(ids).logits, model(ids).logits)
         if lora:
@@ -56,9 +56,9 @@ def test_weights_that_are_missing_or_strange_are_told(tmp_path: Path) -> None:
     state = trained(base, None).state_dict()
     name = "model.norm.weight"
     with pytest.raises(RunError, match=f"do not make a model: {name}"):
-        refilled({key: state[key] for key in state if key != name}, quick(), find(base))
+        refilled({key: state[key] for key in state if key != name}, quick(), resolve_model(base))
     with pytest.raises(RunError, match=r"do not make a model: module\.x"):
-        refilled({**state, "module.x": state[name]}, quick(), find(base))
+        refilled({**state, "module.x": state[name]}, quick(), resolve_model(base))
 
 
 def test_weights_that_two_processes_shared_out_come_back(tmp_path: Path) -> None:

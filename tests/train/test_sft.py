@@ -126,7 +126,7 @@ def test_an_adapter_alone_loads_over_its_base(tmp_path: Path, base: str) -> None
     sft(sft_data(tmp_path / "d"), base, out, settings)
     names = {path.name for path in out.iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors"} | READING | RECORD == names
-    assert load(str(out), device="cpu").dialect.name == "chatml"
+    assert load(str(out), device="cpu").chat_format.name == "chatml"
 
 
 def test_weights_are_saved_in_what_the_base_had(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def row(size: int, first: int = 10) -> dict[str, Any]:
 
 
 def test_rows_stand_end_to_end_and_know_their_places() -> None:
-    strip = Strip.for_rows([3, 5], batch=2, pad=0)
+    strip = Strip.for_rows([3, 5], batch=2, pad_token_id=0)
     made = strip([row(3), row(5, first=50)])
     assert made["input_ids"][0, :9].tolist() == [10, 11, 12, 50, 51, 52, 53, 54, 0]
     assert made["position_ids"][0, :9].tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 0]
@@ -32,7 +32,7 @@ def test_rows_stand_end_to_end_and_know_their_places() -> None:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(sizes=SIZES, batch=st.integers(1, 6))
 def test_any_batch_of_the_rows_has_the_same_shape(sizes: list[int], batch: int) -> None:
-    strip = Strip.for_rows(sizes, batch, pad=0)
+    strip = Strip.for_rows(sizes, batch, pad_token_id=0)
     longest_first = sorted(sizes, reverse=True)[:batch]
     shapes = set()
     for chosen in (longest_first, sizes[:batch], sizes[-1:]):
@@ -55,7 +55,7 @@ def test_the_first_batch_is_checked_row_by_row_in_a_strip_too() -> None:
     known = Marked.of(
         Dataset.from_dict({name: [each[name] for each in rows] for name in rows[0]}), "sft"
     )
-    made = Strip.for_rows([4, 7], batch=2, pad=0)(rows)
+    made = Strip.for_rows([4, 7], batch=2, pad_token_id=0)(rows)
     assert check_batch(made, known) == 2 + 4
     made["labels"][0, 1] = 11
     with pytest.raises(Exception, match="bears its loss on other tokens"):
@@ -63,5 +63,5 @@ def test_the_first_batch_is_checked_row_by_row_in_a_strip_too() -> None:
 
 
 def test_what_is_only_filled_up_is_known() -> None:
-    assert Strip.for_rows([128] * 8, batch=4, pad=0).waste([128] * 8, 4) == 0
-    assert Strip.for_rows([10, 1000], batch=1, pad=0).waste([10, 1000], 1) > 0.5
+    assert Strip.for_rows([128] * 8, batch=4, pad_token_id=0).waste([128] * 8, 4) == 0
+    assert Strip.for_rows([10, 1000], batch=1, pad_token_id=0).waste([10, 1000], 1) > 0.5

@@ -57,8 +57,14 @@ def test_a_model_is_recorded_and_saved_with_what_it_was_trained_with(quiet: Path
 def test_a_row_is_trained_on_as_it_is_asked_for(quiet: Path) -> None:
     policy = load(str(quiet), device="cpu")
     row = ENDED["messages"]
-    whole = render(policy.tokenizer, row, ENDED["tools"], policy.dialect.template)
-    asked = render(policy.tokenizer, row[:-1], ENDED["tools"], policy.dialect.template, asks=True)
+    whole = render(policy.tokenizer, row, ENDED["tools"], policy.chat_format.template)
+    asked = render(
+        policy.tokenizer,
+        row[:-1],
+        ENDED["tools"],
+        policy.chat_format.template,
+        add_generation_prompt=True,
+    )
     assert asked.text.endswith(CLOSED) and whole.ids[: len(asked.ids)] == asked.ids
 
 

@@ -7,7 +7,7 @@ import pytest
 from students import CHATML, student
 
 from ludus.errors import ConfigError
-from ludus.policy.dialect import dialect_of
+from ludus.policy.dialect import find_chat_format
 from ludus.train import tokens
 from ludus.train.faithful import check_rows
 from ludus.train.rows import Lines
@@ -25,7 +25,7 @@ CALLS = "{% if message.role != 'tool' %}{{ message.content }}{{ message.tool_cal
 
 def maker(method: Method = "sft") -> Maker:
     tokenizer = student()
-    return Maker(tokenizer, dialect_of(tokenizer).template, method)
+    return Maker(tokenizer, find_chat_format(tokenizer).template, method)
 
 
 def made(folder: Path, rows: Any, method: Method = "sft") -> tuple[Tokens, Lines]:
@@ -145,6 +145,6 @@ def test_what_a_template_loses_is_found_out_on_the_rows(
     tmp_path: Path, row: Any, template: str, said: str
 ) -> None:
     split = Lines(write(tmp_path / "rows.jsonl", [{"messages": talk(1)[:1]}, row]))
-    check_rows(split, student(), dialect_of(student()).template, "sft")
+    check_rows(split, student(), find_chat_format(student()).template, "sft")
     with pytest.raises(ConfigError, match=rf"rows\.jsonl:2: the chat template loses {said}"):
         check_rows(split, student(), template, "sft")

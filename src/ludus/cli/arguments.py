@@ -105,15 +105,17 @@ def json_object(text: str | None, option: str) -> dict[str, Any]:
 
 def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> dict[str, Any]:
     """The arguments of the chat template that --thinking and --chat-template-kwargs give."""
-    from ludus.policy.template_defaults import THINKING
+    from ludus.policy.template_defaults import THINKING_VARIABLE
 
     kwargs = json_object(chat_template_kwargs, "--chat-template-kwargs")
     if thinking is None:
         return kwargs
-    if kwargs.get(THINKING, thinking) is not thinking:
+    if kwargs.get(THINKING_VARIABLE, thinking) is not thinking:
         option = "--thinking" if thinking else "--no-thinking"
-        raise typer.BadParameter(f"{option} and --chat-template-kwargs differ on {THINKING}.")
-    return {**kwargs, THINKING: thinking}
+        raise typer.BadParameter(
+            f"{option} and --chat-template-kwargs differ on {THINKING_VARIABLE}."
+        )
+    return {**kwargs, THINKING_VARIABLE: thinking}
 
 
 def task_arguments(task: str | None, dataset_config: str | None) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def collect(
     """
     from ludus.cli.debugging import environment_faults
     from ludus.cli.progress import display
-    from ludus.policy.choose import Choice, choose
+    from ludus.policy.choose import AgentConfig, agent_from_config
     from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
     from ludus.rollout.budget import Budget
     from ludus.rollout.tuning import STALL_WARNING_S, RolloutOptions
@@ -143,8 +143,8 @@ def collect(
 
         check_repo_id(push_to_hub)
         check_login()
-    agent = choose(
-        Choice(
+    agent = agent_from_config(
+        AgentConfig(
             provider=provider,
             model=model,
             endpoint=llm_endpoint,

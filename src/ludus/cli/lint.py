@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ludus.curate.lint.examine import Watch
     from ludus.curate.lint.report import Report, Shown
     from ludus.curate.lint.student import Student
-    from ludus.policy.templates import Piece
+    from ludus.policy.templates import TextSpan
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _OPEN, _CLOSE = "⟦", "⟧"
@@ -73,11 +73,11 @@ def lint(
 
 def _student(name: str) -> Student:
     from ludus.curate.lint.student import Student
-    from ludus.policy.eyes.families import load_eyes
+    from ludus.policy.eyes.families import load_vision_processor
     from ludus.policy.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(name)
-    return Student(name, tokenizer, lambda: load_eyes(name, tokenizer))
+    return Student(name, tokenizer, lambda: load_vision_processor(name, tokenizer))
 
 
 @contextmanager
@@ -157,17 +157,17 @@ def _row(out: Console, shown: Shown) -> None:
     out.print(Text(harmless(head), "bold"), soft_wrap=True)
     plain = out.no_color or not out.is_terminal
     text, inside = Text(), False
-    for piece in made.pieces(shown.special):
-        if plain and piece.bears_loss != inside:
-            text.append(_OPEN if piece.bears_loss else _CLOSE)
-        inside = piece.bears_loss
+    for piece in made.text_spans(shown.special):
+        if plain and piece.has_loss != inside:
+            text.append(_OPEN if piece.has_loss else _CLOSE)
+        inside = piece.has_loss
         text.append(harmless(piece.text), _style(piece))
     text.append(_CLOSE if plain and inside else "")
     out.print(text, soft_wrap=True)
 
 
-def _style(piece: Piece) -> str:
-    if piece.bears_loss:
+def _style(piece: TextSpan) -> str:
+    if piece.has_loss:
         return "bold green underline" if piece.special else "bold green"
     return "cyan" if piece.special else "dim"
 

@@ -20,7 +20,7 @@ from ludus.curate.target import written_into
 from ludus.curate.writing import Watch, write_rows
 from ludus.curate.writing import explain as explain_all
 from ludus.errors import ConfigError, RunError
-from ludus.policy.eyes.families import load_eyes
+from ludus.policy.eyes.families import load_vision_processor
 from ludus.policy.tokenizer import load_tokenizer
 
 _SHOWN = 20
@@ -90,7 +90,7 @@ def curate(
             report = _report(catalog, rows, families)
         if tokenizer is not None and curation.student is not None:
             found = _rows(draft / "train.jsonl", rows[split.TRAIN], watch)
-            eyes = partial(load_eyes, curation.student, tokenizer)
+            eyes = partial(load_vision_processor, curation.student, tokenizer)
             lengths = measure(found, tokenizer, curation.student, eyes=eyes)
             report = replace(report, lengths=lengths)
         digest = _digest(draft / f"{side}.jsonl" for side in sides)

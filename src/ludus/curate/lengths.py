@@ -16,10 +16,10 @@ from ludus.curate.lint.rows import Row
 from ludus.data.spread import suggest_max_length, quantile
 from ludus.data.tools import JsonObject
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
-from ludus.policy.dialect import any_dialect
-from ludus.policy.eyes.row_images import BadPart, as_text, has_images, image_urls
-from ludus.policy.eyes.sight import Eyes
-from ludus.policy.templates import written
+from ludus.policy.dialect import find_chat_format_with_fallback
+from ludus.policy.eyes.row_images import ContentPartError, to_text_messages, has_images, image_urls
+from ludus.policy.eyes.sight import VisionProcessor
+from ludus.policy.templates import render_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,7 +72,7 @@ def measure(
     tokenizer: PreTrainedTokenizerBase,
     student: str,
     *,
-    eyes: Callable[[], Eyes | None] = lambda: None,
+    eyes: Callable[[], VisionProcessor | None] = lambda: None,
 ) -> Lengths:
     """The lengths of all rows; of a pair, that of its longer side.
 
@@ -81,7 +81,7 @@ def measure(
     """
     eyes = cache(eyes)
     try:
-        template: str | None = any_dialect(tokenizer).template
+        template: str | None = find_chat_format_with_fallback(tokenizer).template
     except TemplateUnmarked:
         template = None
     counts, refused, rows = Counter[int](), 0, iter(rows)
@@ -100,25 +100,27 @@ def _texts(
     row: Row,
     tokenizer: PreTrainedTokenizerBase,
     template: str | None,
-    eyes: Callable[[], Eyes | None],
+    eyes: Callable[[], VisionProcessor | None],
 ) -> Iterator[tuple[str, int]]:
     """The sides of a row as text, and how many tokens their images add to it; none where the
     template or the student's eyes refuse one of them."""
     try:
         sides = [_seen(side.messages, eyes) for side in row.sides]
-        yield from [(written(tokenizer, talk, row.tools, template), more) for talk, more in sides]
-    except (TemplateRefused, RequestRefused, BadPart):
+        yield from [
+            (render_text(tokenizer, talk, row.tools, template), more) for talk, more in sides
+        ]
+    except (TemplateRefused, RequestRefused, ContentPartError):
         return
 
 
 def _seen(
-    messages: Sequence[JsonObject], eyes: Callable[[], Eyes | None]
+    messages: Sequence[JsonObject], eyes: Callable[[], VisionProcessor | None]
 ) -> tuple[Sequence[JsonObject], int]:
     """Messages as text, with a token for each image, and how many tokens the images add to that."""
     if not has_images(messages) or (student := eyes()) is None:
         return messages, 0
-    more = sum(student.size(url) - 1 for url in image_urls(messages))
-    return as_text(messages, student), more
+    more = sum(student.num_image_tokens(url) - 1 for url in image_urls(messages))
+    return to_text_messages(messages, student), more
 
 
 def _sizes(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:

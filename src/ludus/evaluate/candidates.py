@@ -16,7 +16,7 @@ from typing import Any
 from ludus.agents.agent import Agent
 from ludus.errors import ConfigError
 from ludus.policy.choose import parse_agent
-from ludus.policy.source import here
+from ludus.policy.source import find_local_model
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WITH_MODEL = ("openai", "anthropic", "hf")
@@ -89,7 +89,7 @@ def _parsed(text: str) -> tuple[str, str, str | None]:
 def _split(text: str) -> tuple[str, str]:
     """Label and who; the label is empty where the equals sign belongs to a model's name."""
     label, equals, spec = text.partition("=")
-    if not equals or ":" in label or here(text) is not None:
+    if not equals or ":" in label or find_local_model(text) is not None:
         return "", text
     _check_label(label)
     return label, spec
@@ -127,12 +127,12 @@ def _refuse_unused(options: Options, providers: set[str]) -> None:
 
 
 def _agent(provider: str, model: str | None, options: Options) -> Agent:
-    from ludus.policy.choose import Choice, choose
+    from ludus.policy.choose import AgentConfig, agent_from_config
 
     local = provider == "hf"
     temperature = 0.0 if local and options.temperature is None else options.temperature
-    return choose(
-        Choice(
+    return agent_from_config(
+        AgentConfig(
             provider=provider,
             model=model,
             endpoint=options.endpoint if provider == "openai" else None,

@@ -128,11 +128,11 @@ def _opening(messages: str | Sequence[Mapping[str, Any]]) -> str:
         if message["role"] == "assistant":
             break
         if message["role"] != "system":
-            asked.append(_words(message.get("content")))
+            asked.append(_content_text(message.get("content")))
     return "\n".join(asked)
 
 
-def _words(content: Any) -> str:
+def _content_text(content: Any) -> str:
     """As `Message.text` has them, so that a row and an episode of the same task are the same."""
     if not isinstance(content, list):
         return content or ""

@@ -10,11 +10,11 @@ from typing import Any
 
 from ludus.errors import TemplateUnmarked
 from ludus.policy.device import choose_device, choose_dtype
-from ludus.policy.dialect import dialect_of
+from ludus.policy.dialect import find_chat_format
 from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
-from ludus.policy.source import find
-from ludus.policy.tokenizer import tokenizer_of
+from ludus.policy.source import resolve_model
+from ludus.policy.tokenizer import load_tokenizer_from
 
 
 def check_local(
@@ -28,8 +28,8 @@ def check_local(
     check_model(model, device=device, dtype=dtype)
     require("Evaluating a local model", "torch")
     choose_dtype(dtype, choose_device(device))
-    source = find(model)
+    source = resolve_model(model)
     try:
-        dialect_of(tokenizer_of(source), chat_template_kwargs=chat_template_kwargs)
+        find_chat_format(load_tokenizer_from(source), chat_template_kwargs=chat_template_kwargs)
     except TemplateUnmarked as error:
         raise TemplateUnmarked(f"{model} cannot play. {error}") from None

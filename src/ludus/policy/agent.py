@@ -20,50 +20,64 @@ from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.environment.threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
-from ludus.policy.engines import PLAIN_BATCH, choose_engine
+from ludus.policy.engines import HF_MAX_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.generate import Generator, Sampled, Sampling
+from ludus.policy.generate import RequestBatcher, Completion, SamplingParams
 from ludus.policy.preflight import check_model
-from ludus.policy.reading import Reader
-from ludus.policy.requests import context_of, refuse_unreadable
-from ludus.policy.settings import checked, recommended, recommended_for, sampling_of, told
-from ludus.policy.template_defaults import check_values, saved_kwargs
+from ludus.policy.reading import ReplyParser
+from ludus.policy.requests import max_context_length, check_prompt_fits
+from ludus.policy.settings import (
+    validate_sampling_options,
+    recommended_sampling,
+    recommended_sampling_for,
+    resolve_sampling,
+    describe_sampling,
+)
+from ludus.policy.template_defaults import check_template_kwargs, saved_template_kwargs
 
 if TYPE_CHECKING:
-    from ludus.policy.eyes.pictures import Picture
+    from ludus.policy.eyes.pictures import ProcessedImage
     from ludus.policy.load import Policy
 
-MAX_TOKENS = 2048
+DEFAULT_MAX_TOKENS = 2048
 """Of a reply for which nobody has set a limit."""
-REMEMBERED = 256
+PROMPT_CACHE_SIZE = 256
 """Openings, after which all are forgotten: attempts at a task come together."""
 
 
 @dataclass(frozen=True)
-class Ready:
+class LoadedPolicy:
     """A model that can be asked."""
 
     policy: Policy
-    generator: Generator
-    sampling: Sampling
-    _openings: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    batcher: RequestBatcher
+    sampling: SamplingParams
+    _prompt_cache: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
-    def reader(self) -> Reader:
+    def reply_parser(self) -> ReplyParser:
         policy = self.policy
-        return Reader(policy.tokenizer, policy.dialect.response, policy.dialect.stops)
+        return ReplyParser(
+            policy.tokenizer,
+            policy.chat_format.response_template,
+            policy.chat_format.stop_token_ids,
+        )
 
-    def opening(self, shown: Sequence[Message], tools: Sequence[JsonObject]) -> tuple[int, ...]:
+    def initial_prompt_ids(
+        self, messages: Sequence[Message], tools: Sequence[JsonObject]
+    ) -> tuple[int, ...]:
         """The ids of how an episode begins, which is the same for all attempts at a task."""
         from ludus.policy import turns
 
-        key = "\n".join([*(each.model_dump_json() for each in shown), json.dumps(tools)])
-        known = self._openings
+        key = "\n".join([*(each.model_dump_json() for each in messages), json.dumps(tools)])
+        known = self._prompt_cache
         if key not in known:
-            if len(known) >= REMEMBERED:
+            if len(known) >= PROMPT_CACHE_SIZE:
                 known.clear()
             policy = self.policy
-            known[key] = tuple(turns.opening(policy.tokenizer, policy.dialect, shown, tools))
+            known[key] = tuple(
+                turns.initial_prompt_ids(policy.tokenizer, policy.chat_format, messages, tools)
+            )
         return known[key]
 
 
@@ -99,49 +113,53 @@ class PolicyAgent(Agent):
     ) -> None:
         name = model if isinstance(model, str) else model.name
         self.model = name.rstrip("/") or name
-        self.max_batch = max_batch or PLAIN_BATCH
-        self.engine = "not loaded yet"
+        self.max_batch = max_batch or HF_MAX_BATCH
+        self.engine_description = "not loaded yet"
         """One line of how it decodes, and if plainly, why."""
         self._max_batch, self._fast = max_batch, fast
-        self._loaded = None if isinstance(model, str) else model
+        self._given_policy = None if isinstance(model, str) else model
         self._device, self._dtype = device, dtype
-        self._given = checked(temperature, extra or {})
-        self._template_kwargs = dict(chat_template_kwargs or {})
-        check_values(self._template_kwargs)
-        if self._loaded is not None and self._template_kwargs:
+        self._sampling_options = validate_sampling_options(temperature, extra or {})
+        self._given_template_kwargs = dict(chat_template_kwargs or {})
+        check_template_kwargs(self._given_template_kwargs)
+        if self._given_policy is not None and self._given_template_kwargs:
             raise ConfigError("chat_template_kwargs are given to `load` where a policy is loaded.")
-        self._ready: Ready | None = None
-        self._sampled_before = 0
+        self._loaded_policy: LoadedPolicy | None = None
+        self._tokens_before_close = 0
         """Tokens of generators that are closed."""
-        self._opening = asyncio.Lock()
+        self._load_lock = asyncio.Lock()
 
     def describe(self) -> JsonObject:
         """Who plays, and how its tokens are chosen. It is asked before the model is loaded."""
         who: JsonObject = {"provider": self.provider, "model": self.model}
         more = {
-            "weights": self._weights,
+            "weights": self._fingerprint,
             "dtype": self._dtype,
-            "chat_template_kwargs": self._rendered_with,
+            "chat_template_kwargs": self._effective_template_kwargs,
         }
-        how = told(self._given, self._advised)
+        how = describe_sampling(self._sampling_options, self._recommended_sampling)
         return who | how | {name: value for name, value in more.items() if value}
 
     @cached_property
-    def _advised(self) -> Sampling | None:
-        loaded = self._loaded
-        return recommended_for(self.model) if loaded is None else recommended(loaded.model)
+    def _recommended_sampling(self) -> SamplingParams | None:
+        loaded = self._given_policy
+        return (
+            recommended_sampling_for(self.model)
+            if loaded is None
+            else recommended_sampling(loaded.model)
+        )
 
     @cached_property
-    def _weights(self) -> str | None:
+    def _fingerprint(self) -> str | None:
         """Their fingerprint: under the same name there may be other ones tomorrow."""
-        return fingerprint(self.model) if self._loaded is None else self._loaded.weights
+        return fingerprint(self.model) if self._given_policy is None else self._given_policy.weights
 
     @cached_property
-    def _rendered_with(self) -> JsonObject:
+    def _effective_template_kwargs(self) -> JsonObject:
         """The arguments of the chat template: those given, over those saved with the model."""
-        if self._loaded is not None:
-            return dict(self._loaded.dialect.chat_template_kwargs)
-        return {**saved_kwargs(self.model), **self._template_kwargs}
+        if self._given_policy is not None:
+            return dict(self._given_policy.chat_format.chat_template_kwargs)
+        return {**saved_template_kwargs(self.model), **self._given_template_kwargs}
 
     @property
     def concurrency_limit(self) -> int:
@@ -153,37 +171,41 @@ class PolicyAgent(Agent):
 
     @property
     def sampled_tokens(self) -> int:
-        ready = self._ready
-        return self._sampled_before + (0 if ready is None else ready.generator.stats.sampled)
+        ready = self._loaded_policy
+        return self._tokens_before_close + (
+            0 if ready is None else ready.batcher.stats.sampled_tokens
+        )
 
     @property
     def stall_expected(self) -> bool:
         """While it decodes: on a CPU a reply of many at once takes minutes."""
-        return self._ready is not None and self._ready.generator.at_work
+        return self._loaded_policy is not None and self._loaded_policy.batcher.is_working
 
     @property
     def has_price(self) -> bool:
         return False
 
     def check(self) -> None:
-        if self._loaded is None:
+        if self._given_policy is None:
             check_model(self.model, device=self._device, dtype=self._dtype)
 
     async def prepare(self, environments: Sequence[str] = ()) -> None:
-        await self.ready()
+        await self.ensure_loaded()
 
-    async def ready(self) -> Ready:
+    async def ensure_loaded(self) -> LoadedPolicy:
         """The model, loaded once, however many episodes begin with it."""
-        async with self._opening:
-            if self._ready is None:
-                self._ready = await self._open()
-            return self._ready
+        async with self._load_lock:
+            if self._loaded_policy is None:
+                self._loaded_policy = await self._load_in_thread()
+            return self._loaded_policy
 
-    async def _open(self) -> Ready:
+    async def _load_in_thread(self) -> LoadedPolicy:
         # In a thread that nothing waits for: a load that takes minutes can be interrupted.
         worker = WorkerThread()
         try:
-            ready: Ready = await worker.submit(lambda: self._opened(self._loaded or self._load()))
+            ready: LoadedPolicy = await worker.submit(
+                lambda: self._start_engine(self._given_policy or self._load())
+            )
             return ready
         finally:
             worker.stop()
@@ -195,59 +217,70 @@ class PolicyAgent(Agent):
             self.model,
             device=self._device,
             dtype=self._dtype,
-            chat_template_kwargs=self._template_kwargs,
+            chat_template_kwargs=self._given_template_kwargs,
         )
 
-    def _opened(self, policy: Policy) -> Ready:
+    def _start_engine(self, policy: Policy) -> LoadedPolicy:
         chosen = choose_engine(
             policy, fast=self._fast, dtype=self._dtype, max_batch=self._max_batch
         )
-        self.engine, self.max_batch = chosen.words, chosen.max_batch
-        generator = Generator(
-            policy.model, max_batch=chosen.max_batch, engine=chosen.engine, lull=chosen.lull
+        self.engine_description, self.max_batch = chosen.description, chosen.max_batch
+        generator = RequestBatcher(
+            policy.model,
+            max_batch=chosen.max_batch,
+            engine=chosen.engine,
+            batch_wait_s=chosen.batch_wait_s,
         )
-        return Ready(policy, generator, sampling_of(self._given, policy.model))
+        return LoadedPolicy(
+            policy, generator, resolve_sampling(self._sampling_options, policy.model)
+        )
 
     async def begin(self, context: EpisodeContext) -> Player:
-        return _PolicyPlayer(await self.ready(), context, self._given.get("seed", 0))
+        return _PolicyPlayer(
+            await self.ensure_loaded(), context, self._sampling_options.get("seed", 0)
+        )
 
     async def close(self) -> None:
-        if self._ready is not None:
-            self._sampled_before = self.sampled_tokens
-            generator, self._ready = self._ready.generator, None
+        if self._loaded_policy is not None:
+            self._tokens_before_close = self.sampled_tokens
+            generator, self._loaded_policy = self._loaded_policy.batcher, None
             await generator.close()
 
 
 class _PolicyPlayer(Player):
     """One episode: all of its ids so far, and which of them the model sampled."""
 
-    def __init__(self, ready: Ready, situation: EpisodeContext, seed: int) -> None:
-        self._model = ready
+    def __init__(self, loaded: LoadedPolicy, situation: EpisodeContext, seed: int) -> None:
+        self._loaded = loaded
         self._environment = situation.environment
         self._tools = [tool.to_openai() for tool in situation.tools]
         self._seed = f"{seed}/{situation.seed}/{situation.member}"
         self._ids: list[int] = []
         self._logprobs: list[float | None] = []
         self._mask: list[Literal[0, 1]] = []
-        self._pictures: list[Picture] = []
+        self._images: list[ProcessedImage] = []
         """What it has been shown, in the order of their places among the ids."""
-        self._heard = 0
+        self._num_messages = 0
         """Messages that are in the ids already."""
-        self._since: Sequence[int] = ()
+        self._last_input_ids: Sequence[int] = ()
         """What was written since the model last spoke, up to where its reply begins."""
-        self._stopped = True
+        self._reply_stopped = True
         self._turn = 0
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        await self._hear(messages)
+        await self._append_messages(messages)
         prompt = tuple(self._ids)
         if self._turn == 0:
             # Later it is the episode that has filled the context, and that is how it ends.
-            refuse_unreadable(prompt, context_of(self._model.policy.model))
-        sampled = await self._sample(prompt, MAX_TOKENS if max_tokens is None else max_tokens)
-        self._say(sampled)
+            check_prompt_fits(prompt, max_context_length(self._loaded.policy.model))
+        sampled = await self._sample(
+            prompt, DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
+        )
+        self._append_reply(sampled)
         return Reply(
-            self._model.reader(self._since, sampled.ids, self._tools, named=f"call_{len(prompt)}"),
+            self._loaded.reply_parser(
+                self._last_input_ids, sampled.ids, self._tools, named=f"call_{len(prompt)}"
+            ),
             finish_reason=FinishReason.STOP if sampled.stopped else FinishReason.LENGTH,
             usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(sampled.ids)),
             tokens=Tokens(
@@ -255,44 +288,46 @@ class _PolicyPlayer(Player):
             ),
         )
 
-    async def _hear(self, messages: Sequence[Message]) -> None:
+    async def _append_messages(self, messages: Sequence[Message]) -> None:
         """Add what has been said since this model's last words."""
-        from ludus.policy.eyes.showing import looked
+        from ludus.policy.eyes.showing import process_images
 
-        policy = self._model.policy
-        since = messages[self._heard :]
-        pictures = await looked(policy, self._environment, since)
-        if policy.eyes is None:
-            ids = self._written(since)
+        policy = self._loaded.policy
+        since = messages[self._num_messages :]
+        pictures = await process_images(policy, self._environment, since)
+        if policy.vision is None:
+            ids = self._render_messages(since)
         else:
-            said = self._written([policy.eyes.words(each) for each in since])
-            ids = policy.eyes.expanded(said, pictures)
-        self._pictures += pictures
-        self._heard, self._since = len(messages), ids
-        self._add(ids, [None] * len(ids), 0)
+            said = self._render_messages([policy.vision.message_to_text(each) for each in since])
+            ids = policy.vision.expand_placeholders(said, pictures)
+        self._images += pictures
+        self._num_messages, self._last_input_ids = len(messages), ids
+        self._append_tokens(ids, [None] * len(ids), 0)
 
-    def _written(self, since: Sequence[Message]) -> Sequence[int]:
+    def _render_messages(self, since: Sequence[Message]) -> Sequence[int]:
         """All of it before the first reply; after that, what stands between two of them."""
         from ludus.policy import turns
 
         if self._turn == 0:
-            return self._model.opening(since, self._tools)
-        policy = self._model.policy
-        speech = policy.tokenizer, policy.dialect
+            return self._loaded.initial_prompt_ids(since, self._tools)
+        policy = self._loaded.policy
+        speech = policy.tokenizer, policy.chat_format
         reply = since[0] if since and since[0].role == "assistant" else None
         heard = since[0 if reply is None else 1 :]
-        return turns.answers(*speech, heard, self._tools, ended=self._stopped, reply=reply)
+        return turns.continuation_ids(
+            *speech, heard, self._tools, turn_ended=self._reply_stopped, reply=reply
+        )
 
-    async def _sample(self, prompt: tuple[int, ...], max_tokens: int) -> Sampled:
+    async def _sample(self, prompt: tuple[int, ...], max_tokens: int) -> Completion:
         self._turn += 1
         try:
-            return await self._model.generator.sample(
+            return await self._loaded.batcher.sample(
                 prompt,
                 max_tokens=max_tokens,
-                stops=self._model.policy.dialect.stops,
-                sampling=self._model.sampling,
+                stop_token_ids=self._loaded.policy.chat_format.stop_token_ids,
+                sampling=self._loaded.sampling,
                 seed=digest_64(f"{self._seed}/{self._turn}"),
-                pictures=self._pictures,
+                images=self._images,
             )
         except LudusError:
             raise
@@ -300,11 +335,11 @@ class _PolicyPlayer(Player):
             words = " ".join(str(error).split())[:300]
             raise AgentError(f"The model failed: {type(error).__name__}: {words}") from error
 
-    def _say(self, sampled: Sampled) -> None:
-        self._stopped = sampled.stopped
-        self._add(sampled.ids, sampled.logprobs, 1)
+    def _append_reply(self, sampled: Completion) -> None:
+        self._reply_stopped = sampled.stopped
+        self._append_tokens(sampled.ids, sampled.logprobs, 1)
 
-    def _add(
+    def _append_tokens(
         self, ids: Sequence[int], logprobs: Sequence[float | None], sampled: Literal[0, 1]
     ) -> None:
         self._ids += ids

@@ -5,20 +5,22 @@ from __future__ import annotations
 _NEEDS_CODE = "trust_remote_code"
 
 
-def why(name: str, what: str, error: BaseException, *, unreached: bool = False) -> str:
+def describe_load_error(
+    name: str, part: str, error: BaseException, *, hub_unreachable: bool = False
+) -> str:
     """`what` is the part that was being read; `unreached`, that only the Hub's cache was asked."""
     if _NEEDS_CODE in str(error):
-        return f"{name} brings code of its own for its {what}, which Ludus does not run."
+        return f"{name} brings code of its own for its {part}, which Ludus does not run."
     if _caused_by(error, "GatedRepoError"):
         return f"{name} is gated on the Hub. Ask for access on its page, then `hf auth login`."
     if _caused_by(error, "OutOfMemoryError"):
-        return f"The {what} of {name} do not fit into the device's memory: {_first_line(error)}"
-    if unreached:
+        return f"The {part} of {name} do not fit into the device's memory: {_first_line(error)}"
+    if hub_unreachable:
         return (
             f"There is no folder {name} here, the Hub cannot be reached, and {name} is not in its "
             "cache. Name a folder, or try again when the Hub can be reached."
         )
-    return f"The {what} of {name} cannot be read: {_first_line(error)}"
+    return f"The {part} of {name} cannot be read: {_first_line(error)}"
 
 
 def _caused_by(error: BaseException | None, kind: str) -> bool:

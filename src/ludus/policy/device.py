@@ -23,43 +23,43 @@ DTYPES = {
     "float32": "float32",
     "fp32": "float32",
 }
-_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+_BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
-def check_device(asked: str | None) -> None:
+def check_device(device: str | None) -> None:
     """Raise for a device that does not exist, or that this machine cannot have; without torch."""
-    if asked is None:
+    if device is None:
         return
-    kind, _ = _parse_device(asked)
+    kind, _ = _parse_device(device)
     if (kind == "cuda" and not _may_have_cuda()) or (kind == "mps" and sys.platform != "darwin"):
-        raise _absent(asked)
+        raise _unavailable_error(device)
 
 
-def check_dtype(asked: str | None) -> None:
-    if asked is not None and asked not in DTYPES:
-        meant = did_you_mean(asked, DTYPES, "Write bfloat16, float16 or float32.")
-        raise ConfigError(f"Unknown dtype {asked!r}. {meant}")
+def check_dtype(dtype: str | None) -> None:
+    if dtype is not None and dtype not in DTYPES:
+        meant = did_you_mean(dtype, DTYPES, "Write bfloat16, float16 or float32.")
+        raise ConfigError(f"Unknown dtype {dtype!r}. {meant}")
 
 
-def choose_device(asked: str | None = None) -> str:
+def choose_device(device: str | None = None) -> str:
     """The device asked for, if this machine has it; otherwise the fastest that it has."""
-    if asked is None:
-        return next(kind for kind in DEVICES if _count(kind))
-    kind, number = _parse_device(asked)
-    count = _count(kind)
+    if device is None:
+        return next(kind for kind in DEVICES if _device_count(kind))
+    kind, number = _parse_device(device)
+    count = _device_count(kind)
     if not count:
-        raise _absent(asked)
+        raise _unavailable_error(device)
     if number and int(number) >= count:
-        raise ConfigError(f"There is no {asked} here: torch sees {count}, counted from 0.")
-    return asked
+        raise ConfigError(f"There is no {device} here: torch sees {count}, counted from 0.")
+    return device
 
 
-def choose_dtype(asked: str | None, device: str) -> str:
+def choose_dtype(dtype: str | None, device: str) -> str:
     """The kind of number asked for; otherwise the one that the device is fastest in."""
-    if asked is None:
+    if dtype is None:
         return default_dtype(device, has_bf16=_has_bf16(device))
-    check_dtype(asked)
-    return DTYPES[asked]
+    check_dtype(dtype)
+    return DTYPES[dtype]
 
 
 def default_dtype(device: str, *, has_bf16: bool) -> str:
@@ -69,19 +69,19 @@ def default_dtype(device: str, *, has_bf16: bool) -> str:
     return "float32" if device.startswith("cpu") else "float16"
 
 
-def _parse_device(asked: str) -> tuple[str, str]:
+def _parse_device(device: str) -> tuple[str, str]:
     """The kind of device and its number, which may be empty."""
-    kind, colon, number = asked.partition(":")
+    kind, colon, number = device.partition(":")
     if kind not in DEVICES or (colon and not number.isdecimal()):
         meant = did_you_mean(kind, DEVICES, "Write cuda, cuda:1, mps or cpu.")
-        raise ConfigError(f"Unknown device {asked!r}. {meant}")
+        raise ConfigError(f"Unknown device {device!r}. {meant}")
     return kind, number
 
 
-def _absent(asked: str) -> ConfigError:
+def _unavailable_error(device: str) -> ConfigError:
     return ConfigError(
-        f"The device {asked} was asked for, and torch sees none here. Use cpu, or a machine and a "
-        f"build of torch with {asked.partition(':')[0]}."
+        f"The device {device} was asked for, and torch sees none here. Use cpu, or a machine and a "
+        f"build of torch with {device.partition(':')[0]}."
     )
 
 
@@ -99,7 +99,7 @@ def _may_have_cuda() -> bool:
     return True
 
 
-def _count(kind: str) -> int:
+def _device_count(kind: str) -> int:
     import torch
 
     if kind == "cuda":
@@ -117,13 +117,13 @@ def _has_bf16(device: str) -> bool:
         return bool(torch.cuda.get_device_capability(device)[0] >= 8)
     if device.startswith("mps"):
         return bool(torch.backends.mps.is_macos_or_newer(14, 0))
-    return bool(_CPU_FLAGS & _cpu_flags())
+    return bool(_BF16_CPU_FLAGS & _cpu_flags())
 
 
-def _cpu_flags(told_in: Path = Path("/proc/cpuinfo")) -> set[str]:
+def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
     """What the system says that the processor can do; nothing where it does not say so."""
     try:
-        told = told_in.read_text(encoding="utf-8", errors="replace")
+        told = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return set()
     flags: Any = (line.partition(":") for line in told.splitlines())

@@ -17,15 +17,15 @@ from weakref import WeakKeyDictionary, ref
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_NOWHERE = r"(?!)"
-REMEMBERED = 2048
+_MATCHES_NOTHING = r"(?!)"
+CACHE_SIZE = 2048
 """Pieces, after which all are forgotten: what is used often is back at once."""
-SHORT = 8192
+MAX_CACHED_CHARS = 8192
 """Letters of a piece that is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoding:
     """A text as tokens, and where in it each of them begins and ends."""
 
     ids: list[int]
@@ -33,68 +33,74 @@ class Encoded:
     ends: list[int]
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoded]:
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoding]:
     """Without special tokens of the tokenizer's own: a chat template writes them itself."""
-    cutter = _cutter(tokenizer)
-    pieces = [cutter.cut(text) for text in texts]
-    known = cutter.encoded(dict.fromkeys(piece for each in pieces for piece in each))
-    return [_joined([(piece, known[piece]) for piece in each]) for each in pieces]
+    cutter = _cached_tokenizer(tokenizer)
+    pieces = [cutter.split(text) for text in texts]
+    known = cutter.encode(dict.fromkeys(piece for each in pieces for piece in each))
+    return [_concatenate([(piece, known[piece]) for piece in each]) for each in pieces]
 
 
-class _Cutter:
+class _CachedTokenizer:
     """A tokenizer's way to cut, and the pieces that it was last asked for.
 
     Turn after turn an episode is rendered with the same system prompt and the same tools.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.size = len(tokenizer)
+        self.vocab_size = len(tokenizer)
         added = list(tokenizer.added_tokens_decoder.values())
         raw = (token.content for token in added if not token.normalized)
         # The longest first, because that is how the tokenizer finds them.
         longest = sorted(raw, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest)) or _NOWHERE)
-        self._takers = {token.content for token in added if token.lstrip or token.single_word}
+        self._pattern = re.compile("|".join(map(re.escape, longest)) or _MATCHES_NOTHING)
+        self._context_sensitive = {
+            token.content for token in added if token.lstrip or token.single_word
+        }
         self._tokenizer = ref(tokenizer)
-        self._known: dict[str, Encoded] = {}
+        self._cache: dict[str, Encoding] = {}
 
-    def cut(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         """In pieces, of which all but the first begin with a special token.
 
         Not before a token that takes something from what stands before it.
         """
-        edges = _edges(text, self._pattern, self._takers)
+        edges = _piece_boundaries(text, self._pattern, self._context_sensitive)
         return [text[begin:end] for begin, end in pairwise(edges) if begin < end]
 
-    def encoded(self, pieces: Iterable[str]) -> dict[str, Encoded]:
+    def encode(self, pieces: Iterable[str]) -> dict[str, Encoding]:
         """Each piece as tokens; long ones, which are hardly met again, are not remembered."""
-        pieces, known = list(pieces), self._known
+        pieces, known = list(pieces), self._cache
         found = {piece: known[piece] for piece in pieces if piece in known}
         fresh = [piece for piece in pieces if piece not in found]
-        made = dict(zip(fresh, _encoded(self._tokenizer(), fresh), strict=True))
-        if len(known) > REMEMBERED:
+        made = dict(zip(fresh, _encode_texts(self._tokenizer(), fresh), strict=True))
+        if len(known) > CACHE_SIZE:
             known.clear()
-        known.update({piece: each for piece, each in made.items() if len(piece) <= SHORT})
+        known.update(
+            {piece: each for piece, each in made.items() if len(piece) <= MAX_CACHED_CHARS}
+        )
         return found | made
 
 
-_CUTTERS: WeakKeyDictionary[PreTrainedTokenizerBase, _Cutter] = WeakKeyDictionary()
+_CACHED_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, _CachedTokenizer] = (
+    WeakKeyDictionary()
+)
 
 
-def _cutter(tokenizer: PreTrainedTokenizerBase) -> _Cutter:
+def _cached_tokenizer(tokenizer: PreTrainedTokenizerBase) -> _CachedTokenizer:
     """Made anew when tokens were added."""
-    found = _CUTTERS.get(tokenizer)
-    if found is None or found.size != len(tokenizer):
-        found = _CUTTERS[tokenizer] = _Cutter(tokenizer)
+    found = _CACHED_TOKENIZERS.get(tokenizer)
+    if found is None or found.vocab_size != len(tokenizer):
+        found = _CACHED_TOKENIZERS[tokenizer] = _CachedTokenizer(tokenizer)
     return found
 
 
-def _edges(text: str, pattern: re.Pattern[str], takers: Collection[str]) -> list[int]:
+def _piece_boundaries(text: str, pattern: re.Pattern[str], takers: Collection[str]) -> list[int]:
     found = [match.start() for match in pattern.finditer(text) if match[0] not in takers]
     return [0, *found, len(text)]
 
 
-def _encoded(tokenizer: Any, texts: list[str]) -> list[Encoded]:
+def _encode_texts(tokenizer: Any, texts: list[str]) -> list[Encoding]:
     if not texts:
         return []
     made = tokenizer(
@@ -102,12 +108,12 @@ def _encoded(tokenizer: Any, texts: list[str]) -> list[Encoded]:
         return_attention_mask=False, return_token_type_ids=False,
     )  # fmt: skip
     return [
-        Encoded(ids, [start for start, _ in offsets], [end for _, end in offsets])
+        Encoding(ids, [start for start, _ in offsets], [end for _, end in offsets])
         for ids, offsets in zip(made["input_ids"], made["offset_mapping"], strict=True)
     ]
 
 
-def _joined(pieces: Sequence[tuple[str, Encoded]]) -> Encoded:
+def _concatenate(pieces: Sequence[tuple[str, Encoding]]) -> Encoding:
     ids: list[int] = []
     starts: list[int] = []
     ends: list[int] = []
@@ -117,4 +123,4 @@ def _joined(pieces: Sequence[tuple[str, Encoded]]) -> Encoded:
         starts += [at + start for start in piece.starts]
         ends += [at + end for end in piece.ends]
         at += len(text)
-    return Encoded(ids, starts, ends)
+    return Encoding(ids, starts, ends)

@@ -9,51 +9,60 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ludus.errors import ConfigError
-from ludus.policy.decoder import Decoder
+from ludus.policy.decoder import HFDecoder
 from ludus.policy.device import choose_dtype
-from ludus.policy.generate import LULL, Engine
+from ludus.policy.generate import BATCH_WAIT_S, Engine
 
 if TYPE_CHECKING:
     from ludus.policy.load import Policy
 
-PLAIN_BATCH = 64
-FAST_BATCH = 256
+HF_MAX_BATCH = 64
+TRITON_MAX_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class EngineChoice:
     """An engine, and how it wants to be asked."""
 
     engine: Engine
-    words: str
+    description: str
     max_batch: int
-    lull: float = LULL
+    batch_wait_s: float = BATCH_WAIT_S
 
 
 def choose_engine(
     policy: Policy, *, fast: bool | None, dtype: str | None, max_batch: int | None
-) -> Chosen:
+) -> EngineChoice:
     """The fast one where it can be had (`fast=None`), where it must (True) or not at all."""
     pad = policy.tokenizer.pad_token_id or 0
-    if policy.eyes is not None:
-        return _plain(_seeing(policy, pad), "the model sees pictures", fast, max_batch)
-    reason = _objection(policy, fast, dtype)
+    if policy.vision is not None:
+        return _hf_choice(
+            _build_vlm_decoder(policy, pad), "the model sees pictures", fast, max_batch
+        )
+    reason = _reason_against_triton(policy, fast, dtype)
     if reason is None:
-        made = _tried(policy.model, max_batch, strict=fast is True)
+        made = _try_triton_engine(policy.model, max_batch, strict=fast is True)
         if not isinstance(made, str):
             # Who comes later joins, so nobody has to be waited for.
-            return Chosen(made, _told(policy.model), max_batch or FAST_BATCH, lull=0.0)
+            return EngineChoice(
+                made,
+                _describe_triton_engine(policy.model),
+                max_batch or TRITON_MAX_BATCH,
+                batch_wait_s=0.0,
+            )
         reason = made
-    return _plain(Decoder(policy.model, pad_id=pad), reason, fast, max_batch)
+    return _hf_choice(HFDecoder(policy.model, pad_id=pad), reason, fast, max_batch)
 
 
-def _plain(engine: Engine, reason: str, fast: bool | None, max_batch: int | None) -> Chosen:
+def _hf_choice(
+    engine: Engine, reason: str, fast: bool | None, max_batch: int | None
+) -> EngineChoice:
     if fast:
         raise ConfigError(f"Fast decoding was asked for, and cannot be: {reason}. Leave it off.")
-    return Chosen(engine, f"plain generate: {reason}", max_batch or PLAIN_BATCH)
+    return EngineChoice(engine, f"plain generate: {reason}", max_batch or HF_MAX_BATCH)
 
 
-def _objection(policy: Policy, fast: bool | None, dtype: str | None) -> str | None:
+def _reason_against_triton(policy: Policy, fast: bool | None, dtype: str | None) -> str | None:
     """Why the fast one is not even tried."""
     if fast is not None:
         return None if fast else "fast decoding is switched off"
@@ -63,12 +72,14 @@ def _objection(policy: Policy, fast: bool | None, dtype: str | None) -> str | No
     return None if asked == "bfloat16" else f"{asked} was asked for, and fast is bfloat16"
 
 
-def _tried(model: Any, max_batch: int | None, *, strict: bool) -> Any:
+def _try_triton_engine(model: Any, max_batch: int | None, *, strict: bool) -> Any:
     from ludus.policy.fast.engine import build_triton_engine
 
     try:
         # Whoever says how many there are at the most has as many in mind.
-        return build_triton_engine(model, max_batch=max_batch or FAST_BATCH, expected=max_batch)
+        return build_triton_engine(
+            model, max_batch=max_batch or TRITON_MAX_BATCH, expected=max_batch
+        )
     except Exception as error:
         # A compiler or a driver that does not take the kernels must not cost the run.
         if strict:
@@ -77,7 +88,7 @@ def _tried(model: Any, max_batch: int | None, *, strict: bool) -> Any:
         return f"the fast way failed with {type(error).__name__}: {words}"
 
 
-def _told(model: Any) -> str:
+def _describe_triton_engine(model: Any) -> str:
     import torch
 
     if model.device.type != "cuda":
@@ -87,8 +98,8 @@ def _told(model: Any) -> str:
     )
 
 
-def _seeing(policy: Policy, pad_id: int) -> Engine:
-    from ludus.policy.eyes.decoder import SeeingDecoder
+def _build_vlm_decoder(policy: Policy, pad_id: int) -> Engine:
+    from ludus.policy.eyes.decoder import VLMDecoder
 
-    assert policy.eyes is not None
-    return SeeingDecoder(policy.model, pad_id=pad_id, eyes=policy.eyes)
+    assert policy.vision is not None
+    return VLMDecoder(policy.model, pad_id=pad_id, vision=policy.vision)

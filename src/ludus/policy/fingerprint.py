@@ -13,15 +13,15 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ludus.policy import smollm2
-from ludus.policy.source import Kind, Source, base_name, here
+from ludus.policy.source import ModelKind, ModelRef, base_model_name, find_local_model
 
-_LENGTH = 6
-_SAMPLES, _SAMPLE = 1024, 4096
+_DIGEST_BYTES = 6
+_NUM_CHUNKS, _CHUNK_BYTES = 1024, 4096
 """Many and small: 4 MB of each file, close enough together to hit every matrix in it."""
-_SPEECH = ("tokenizer.json", "tokenizer_config.json", "chat_template*")
-_FILES = {
-    Kind.FOLDER: ("*.safetensors", "pytorch_model*.bin", *_SPEECH),
-    Kind.ADAPTER: ("adapter_*", *_SPEECH),
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template*")
+_FILE_PATTERNS = {
+    ModelKind.FOLDER: ("*.safetensors", "pytorch_model*.bin", *_TOKENIZER_FILES),
+    ModelKind.ADAPTER: ("adapter_*", *_TOKENIZER_FILES),
 }
 
 
@@ -32,41 +32,41 @@ def fingerprint(name: str) -> str | None:
     would part the first start of a run from the second.
     """
     try:
-        return _of(name, frozenset())
+        return _compute(name, frozenset())
     except OSError:
         return None  # Who loads the model will say what is wrong with it.
 
 
-def _of(name: str, above: frozenset[str]) -> str | None:
+def _compute(name: str, visited: frozenset[str]) -> str | None:
     if name == smollm2.NAME:
-        return smollm2.edition()
-    source = here(name)
-    files = [] if source is None or source.path in above else sorted(_files(source))
+        return smollm2.release_id()
+    source = find_local_model(name)
+    files = [] if source is None or source.path in visited else sorted(_model_files(source))
     if source is None or not files:
         return None
-    digest = blake2b(digest_size=_LENGTH)
+    digest = blake2b(digest_size=_DIGEST_BYTES)
     for file in files:
         digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-        for piece in _pieces(file):
+        for piece in _sample_chunks(file):
             digest.update(piece)
-    if source.kind is Kind.ADAPTER:
-        below = _of(base_name(source), above | {source.path})
+    if source.kind is ModelKind.ADAPTER:
+        below = _compute(base_model_name(source), visited | {source.path})
         digest.update((below or "").encode())
     return digest.hexdigest()
 
 
-def _files(source: Source) -> list[Path]:
+def _model_files(source: ModelRef) -> list[Path]:
     path = Path(source.path)
-    if source.kind is Kind.GGUF:
+    if source.kind is ModelKind.GGUF:
         return [path]
-    return [file for pattern in _FILES[source.kind] for file in path.glob(pattern)]
+    return [file for pattern in _FILE_PATTERNS[source.kind] for file in path.glob(pattern)]
 
 
-def _pieces(file: Path) -> Iterator[bytes]:
+def _sample_chunks(file: Path) -> Iterator[bytes]:
     """The whole of a small file; else its beginning, its end, and many places between."""
-    last = max(0, file.stat().st_size - _SAMPLE)
-    step = max(_SAMPLE, last // _SAMPLES)
+    last = max(0, file.stat().st_size - _CHUNK_BYTES)
+    step = max(_CHUNK_BYTES, last // _NUM_CHUNKS)
     with file.open("rb", buffering=0) as stream:
         for start in (*range(0, last, step), last):
             stream.seek(start)
-            yield stream.read(_SAMPLE)
+            yield stream.read(_CHUNK_BYTES)

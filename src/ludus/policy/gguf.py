@@ -15,20 +15,20 @@ from typing import Any
 
 from ludus.policy.quiet import require
 
-_SPLITS_DIGITS = "smollm"
-_PAD, _EOS = "<|endoftext|>", "<|im_end|>"
+_SMOLLM_PRE_TOKENIZER = "smollm"
+_SMOLLM_PAD, _SMOLLM_EOS = "<|endoftext|>", "<|im_end|>"
 """SmolLM's marks. Its files call the end of a turn the padding too, which would teach a model that
 is trained on padded rows never to end its turn."""
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class GGUFHeader:
     """What a file says about its vocabulary, as far as the converters do not heed it."""
 
-    pre: str
-    longest: int | None
-    eos: int | None
-    pad: int | None
+    pre_tokenizer: str
+    max_length: int | None
+    eos_token_id: int | None
+    pad_token_id: int | None
 
 
 def read_tokenizer(file: Path) -> Any:
@@ -36,15 +36,15 @@ def read_tokenizer(file: Path) -> Any:
     require("Reading a GGUF file", "gguf")
     from transformers import AutoTokenizer
 
-    header = _header(file)
+    header = _read_header(file)
     tokenizer = AutoTokenizer.from_pretrained(
         file.parent, gguf_file=file.name, trust_remote_code=False
     )
-    if header.pre == _SPLITS_DIGITS:
+    if header.pre_tokenizer == _SMOLLM_PRE_TOKENIZER:
         _split_digits(tokenizer)
-    if header.longest is not None:
-        tokenizer.model_max_length = header.longest
-    for name, number in (("eos_token", header.eos), ("pad_token", header.pad)):
+    if header.max_length is not None:
+        tokenizer.model_max_length = header.max_length
+    for name, number in (("eos_token", header.eos_token_id), ("pad_token", header.pad_token_id)):
         if number is not None:
             setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(number))
     # Said in so many words, also in what is saved: where nothing is said, some versions of
@@ -68,14 +68,14 @@ def read_model(file: Path, *, dtype: str) -> tuple[Any, dict[str, Any]]:
             output_loading_info=True,
             local_files_only=True,
             trust_remote_code=False,
-            **_unpacked(),
+            **_dequantize_kwargs(),
         )
-    _forget_quantization(model)
-    _name_marks(model, _header(file))
+    _clear_quantization_state(model)
+    _set_special_token_ids(model, _read_header(file))
     return model, info
 
 
-def _unpacked() -> dict[str, Any]:
+def _dequantize_kwargs() -> dict[str, Any]:
     """Weights left in blocks can be neither trained nor saved."""
     import transformers
 
@@ -83,7 +83,7 @@ def _unpacked() -> dict[str, Any]:
     return {} if kind is None else {"quantization_config": kind(dequantize=True)}
 
 
-def _forget_quantization(model: Any) -> None:
+def _clear_quantization_state(model: Any) -> None:
     """The weights are plain now; while the model does not say so, it refuses to be saved."""
     for owner, names in (
         (model, ("hf_quantizer", "quantization_method")),
@@ -95,12 +95,12 @@ def _forget_quantization(model: Any) -> None:
     model.is_quantized = False
 
 
-def _name_marks(model: Any, header: Header) -> None:
+def _set_special_token_ids(model: Any, header: GGUFHeader) -> None:
     for config in (model.config, model.generation_config):
-        if header.eos is not None:
-            config.eos_token_id = header.eos
-        if header.pad is not None:
-            config.pad_token_id = header.pad
+        if header.eos_token_id is not None:
+            config.eos_token_id = header.eos_token_id
+        if header.pad_token_id is not None:
+            config.pad_token_id = header.pad_token_id
 
 
 def _split_digits(tokenizer: Any) -> None:
@@ -112,7 +112,7 @@ def _split_digits(tokenizer: Any) -> None:
     )
 
 
-def _header(file: Path) -> Header:
+def _read_header(file: Path) -> GGUFHeader:
     from gguf import GGUFReader
 
     fields = GGUFReader(file).fields
@@ -122,8 +122,8 @@ def _header(file: Path) -> Header:
 
     pre = read("tokenizer.ggml.pre") or ""
     eos, pad = read("tokenizer.ggml.eos_token_id"), read("tokenizer.ggml.padding_token_id")
-    if pre == _SPLITS_DIGITS:
+    if pre == _SMOLLM_PRE_TOKENIZER:
         ids = {token: number for number, token in enumerate(read("tokenizer.ggml.tokens"))}
-        eos, pad = ids.get(_EOS, eos), ids.get(_PAD, pad)
+        eos, pad = ids.get(_SMOLLM_EOS, eos), ids.get(_SMOLLM_PAD, pad)
     longest = read(f"{read('general.architecture')}.context_length")
-    return Header(pre=pre, longest=longest, eos=eos, pad=pad)
+    return GGUFHeader(pre_tokenizer=pre, max_length=longest, eos_token_id=eos, pad_token_id=pad)

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
-from ludus.policy.complaint import why
+from ludus.policy.complaint import describe_load_error
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.quiet import quiet, require
-from ludus.policy.smollm2 import Say
-from ludus.policy.source import Kind, Source, base_of, find
-from ludus.policy.tokenizer import tokenizer_of
+from ludus.policy.quiet import suppress_hf_logging, require
+from ludus.policy.smollm2 import Notify
+from ludus.policy.source import ModelKind, ModelRef, resolve_base_model, resolve_model
+from ludus.policy.tokenizer import load_tokenizer_from
 
 if TYPE_CHECKING:
-    from ludus.policy.dialect import Dialect
-    from ludus.policy.eyes.sight import Eyes
+    from ludus.policy.dialect import ChatFormat
+    from ludus.policy.eyes.sight import VisionProcessor
 
-_WRITES_ON = ("CausalLM", "LMHead")
+_CAUSAL_LM_SUFFIXES = ("CausalLM", "LMHead")
 """What the class of a model that only continues a text is called."""
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Policy:
     name: str
     model: Any
     tokenizer: Any
-    dialect: Dialect
+    chat_format: ChatFormat
     weights: str | None = None
     """The fingerprint of the files that the weights were read from, where it is known."""
-    eyes: Eyes | None = None
+    vision: VisionProcessor | None = None
     """How pictures are shown to it; None: it reads only text."""
 
     @property
@@ -58,25 +58,25 @@ def load(
     device: str | None = None,
     dtype: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    say: Say | None = None,
+    notify: Notify | None = None,
 ) -> Policy:
     """The model of that name: an adapter merged into its base, in eval mode, on the device.
 
     Where none is named, the fastest device is taken, and the numbers that it is fastest in. The
     arguments of its chat template go over those that it was saved with.
     """
-    from ludus.policy.dialect import dialect_of
-    from ludus.policy.eyes.families import eyes_of
+    from ludus.policy.dialect import find_chat_format
+    from ludus.policy.eyes.families import build_vision_processor
 
-    device, dtype = _checked(device, dtype)
-    source = find(name, say=say)
+    device, dtype = _choose_device_and_dtype(device, dtype)
+    source = resolve_model(name, notify=notify)
     # What can be refused in a second is, before the weights are read.
-    tokenizer = tokenizer_of(source)
-    dialect = dialect_of(tokenizer, chat_template_kwargs=chat_template_kwargs)
-    eyes = eyes_of(source, tokenizer, dialect)
+    tokenizer = load_tokenizer_from(source)
+    dialect = find_chat_format(tokenizer, chat_template_kwargs=chat_template_kwargs)
+    eyes = build_vision_processor(source, tokenizer, dialect)
     weights = fingerprint(name)
-    model = _placed(source, device, dtype, sees=True)
-    dialect = replace(dialect, stops=dialect.stops | ends_of(model))
+    model = _load_on_device(source, device, dtype, allow_vision=True)
+    dialect = replace(dialect, stops=dialect.stop_token_ids | eos_token_ids(model))
     return Policy(name, model, tokenizer, dialect, weights, eyes)
 
 
@@ -85,81 +85,95 @@ def load_model(
     *,
     device: str | None = None,
     dtype: str | None = None,
-    say: Say | None = None,
-    sees: bool = False,
+    notify: Notify | None = None,
+    allow_vision: bool = False,
 ) -> Any:
     """The weights alone, in eval mode, under a name that an adapter over them can record.
 
     A model that sees is refused but for those who say that they can deal with one (`sees`).
     """
-    device, dtype = _checked(device, dtype)
-    return _placed(find(name, say=say), device, dtype, sees=sees)
+    device, dtype = _choose_device_and_dtype(device, dtype)
+    return _load_on_device(
+        resolve_model(name, notify=notify), device, dtype, allow_vision=allow_vision
+    )
 
 
-def ends_of(model: Any) -> frozenset[int]:
+def eos_token_ids(model: Any) -> frozenset[int]:
     """What ends a turn by the word of the model's makers, which may be more than templates show."""
     named = getattr(model.generation_config, "eos_token_id", None)
     return frozenset([named] if isinstance(named, int) else named or ())
 
 
-def _checked(device: str | None, dtype: str | None) -> tuple[str, str]:
+def _choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[str, str]:
     require("Using a local model", "torch")
     device = choose_device(device)
     return device, choose_dtype(dtype, device)
 
 
-def _placed(source: Source, device: str, dtype: str, *, sees: bool) -> Any:
-    with quiet():
-        model = _weights(source, dtype, sees=sees)
+def _load_on_device(source: ModelRef, device: str, dtype: str, *, allow_vision: bool) -> Any:
+    with suppress_hf_logging():
+        model = _load_weights(source, dtype, allow_vision=allow_vision)
         try:
             model = model.to(device).eval()
         except Exception as error:
             raise ConfigError(
-                why(source.name, "weights", error, unreached=source.unreached)
+                describe_load_error(
+                    source.name, "weights", error, hub_unreachable=source.hub_unreachable
+                )
             ) from None
-    model.name_or_path = model.config._name_or_path = source.lasting
+    model.name_or_path = model.config._name_or_path = source.portable_name
     return model
 
 
-def _weights(source: Source, dtype: str, *, sees: bool) -> Any:
-    if source.kind is Kind.ADAPTER:
-        return _merged(source, _weights(base_of(source), dtype, sees=sees))
+def _load_weights(source: ModelRef, dtype: str, *, allow_vision: bool) -> Any:
+    if source.kind is ModelKind.ADAPTER:
+        return _merge_adapter(
+            source, _load_weights(resolve_base_model(source), dtype, allow_vision=allow_vision)
+        )
     try:
-        model, info = _read(source, dtype, sees=sees)
+        model, info = _read_model(source, dtype, allow_vision=allow_vision)
     except LudusError:
         raise
     except Exception as error:
-        raise ConfigError(why(source.name, "weights", error, unreached=source.unreached)) from None
-    _refuse_holes(source, info)
+        raise ConfigError(
+            describe_load_error(
+                source.name, "weights", error, hub_unreachable=source.hub_unreachable
+            )
+        ) from None
+    _check_no_missing_weights(source, info)
     return model
 
 
-def _read(source: Source, dtype: str, *, sees: bool) -> tuple[Any, dict[str, Any]]:
+def _read_model(source: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     from ludus.policy.eyes import families
 
-    if source.kind is Kind.GGUF:
+    if source.kind is ModelKind.GGUF:
         return gguf.read_model(Path(source.path), dtype=dtype)
-    if source.kind is Kind.FOLDER:
-        _refuse_empty(source)
+    if source.kind is ModelKind.FOLDER:
+        _check_files_exist(source)
     where: dict[str, Any] = {
-        "local_files_only": source.cached or source.kind is Kind.FOLDER,
+        "local_files_only": source.cache_only or source.kind is ModelKind.FOLDER,
         "trust_remote_code": False,
     }
     config = AutoConfig.from_pretrained(source.path, **where)
     make: Any = AutoModelForCausalLM
-    if sees and families.sees(config):
+    if allow_vision and families.supports_images(config):
         make = AutoModelForImageTextToText
     else:
-        _refuse_others(source, config, f", or one that sees: {families.KNOWN}" if sees else "")
+        _check_architecture(
+            source,
+            config,
+            f", or one that sees: {families.SUPPORTED_FAMILIES}" if allow_vision else "",
+        )
     loaded: tuple[Any, dict[str, Any]] = make.from_pretrained(
         source.path, dtype=dtype, output_loading_info=True, **where
     )
     return loaded
 
 
-def _merged(adapter: Source, base: Any) -> Any:
+def _merge_adapter(adapter: ModelRef, base: Any) -> Any:
     require("Using an adapter", "peft")
     from peft import PeftModel
 
@@ -167,34 +181,34 @@ def _merged(adapter: Source, base: Any) -> Any:
         model: Any = PeftModel.from_pretrained(base, adapter.path, local_files_only=True)
         return model.merge_and_unload()
     except Exception as error:
-        raise ConfigError(why(adapter.name, "adapter", error)) from None
+        raise ConfigError(describe_load_error(adapter.name, "adapter", error)) from None
 
 
-def _refuse_empty(source: Source) -> None:
+def _check_files_exist(source: ModelRef) -> None:
     folder = Path(source.path)
     if not (folder / "config.json").is_file():
         raise ConfigError(
             f"{source.name} holds no config.json, so it is no model. Name a folder that "
             "`save_pretrained` wrote."
         )
-    if not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+    if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_PATTERNS):
         raise ConfigError(
             f"{source.name} holds no weights: there is no .safetensors file in it. Was its "
             "training stopped before it ended?"
         )
 
 
-def _refuse_others(source: Source, config: Any, instead: str) -> None:
+def _check_architecture(source: ModelRef, config: Any, instead: str) -> None:
     """Encoders and models with other eyes could be made to load, and would write nonsense."""
     classes = config.architectures or []
-    if classes and not any(part in name for name in classes for part in _WRITES_ON):
+    if classes and not any(part in name for name in classes for part in _CAUSAL_LM_SUFFIXES):
         raise ConfigError(
             f"{source.name} is a {classes[0]}, which does not write text alone. Name a language "
             f"model (a ...ForCausalLM{instead})."
         )
 
 
-def _refuse_holes(source: Source, info: dict[str, Any]) -> None:
+def _check_no_missing_weights(source: ModelRef, info: dict[str, Any]) -> None:
     """Weights that are not in the file were filled in at random."""
     missing = sorted(info["missing_keys"])
     if missing:

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ludus.policy.requests import Request, Sampled
+from ludus.policy.requests import Request, Completion
 
-Outcome = Sampled | Exception
+Result = Completion | Exception
 
 
-class Mail:
+class ResultQueue:
     """Answers for the coroutines of one event loop, which is woken up once for all that wait.
 
     To wake it up costs as much as to look for an answer, and as many answers come at once as there
@@ -22,90 +22,90 @@ class Mail:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._lock = threading.Lock()
-        self._letters: list[tuple[asyncio.Future[Sampled], Outcome]] = []
+        self._results: list[tuple[asyncio.Future[Completion], Result]] = []
 
-    def put(self, future: asyncio.Future[Sampled], outcome: Outcome) -> None:
+    def put(self, future: asyncio.Future[Completion], result: Result) -> None:
         """May be called by any thread."""
         with self._lock:
-            self._letters.append((future, outcome))
-            if len(self._letters) > 1:
+            self._results.append((future, result))
+            if len(self._results) > 1:
                 return
         # The loop may be gone by the time that a long step has ended.
         with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._hand_out)
+            self.loop.call_soon_threadsafe(self._deliver)
 
-    def _hand_out(self) -> None:
+    def _deliver(self) -> None:
         with self._lock:
-            letters, self._letters = self._letters, []
+            letters, self._results = self._results, []
         for future, outcome in letters:
             if not future.done():
-                _settle(future, outcome)
+                _set_result(future, outcome)
 
 
-def _settle(future: asyncio.Future[Sampled], outcome: Outcome) -> None:
-    if isinstance(outcome, Sampled):
+def _set_result(future: asyncio.Future[Completion], outcome: Result) -> None:
+    if isinstance(outcome, Completion):
         future.set_result(outcome)
     else:
         future.set_exception(outcome)
 
 
-class Order:
+class PendingRequest:
     """A request, and the coroutine that waits for what becomes of it."""
 
-    def __init__(self, request: Request, mail: Mail) -> None:
+    def __init__(self, request: Request, result_queue: ResultQueue) -> None:
         self.request = request
-        self.answered = False
-        self.future: asyncio.Future[Sampled] = mail.loop.create_future()
-        self._mail = mail
+        self.resolved = False
+        self.future: asyncio.Future[Completion] = result_queue.loop.create_future()
+        self._result_queue = result_queue
 
     @property
-    def open(self) -> bool:
-        return not (self.answered or self.future.done())
+    def is_open(self) -> bool:
+        return not (self.resolved or self.future.done())
 
-    def answer(self, outcome: Outcome) -> None:
+    def resolve(self, result: Result) -> None:
         """May be called by any thread."""
-        self.answered = True
-        self._mail.put(self.future, outcome)
+        self.resolved = True
+        self._result_queue.put(self.future, result)
 
 
-class Party:
+class InFlightBatch:
     """Those whom an engine is answering, by the numbers that it knows them by.
 
     Who has been answered leaves, because an engine that others join may never come to an end.
     """
 
-    def __init__(self, orders: Sequence[Order]) -> None:
-        self._orders = dict(enumerate(orders))
-        self._came = len(orders)
-        self.most = len(orders)
+    def __init__(self, orders: Sequence[PendingRequest]) -> None:
+        self._requests = dict(enumerate(orders))
+        self._next_index = len(orders)
+        self.peak_size = len(orders)
         """So many were there at once."""
 
     def __len__(self) -> int:
-        return len(self._orders)
+        return len(self._requests)
 
     @property
-    def left(self) -> list[Order]:
-        return [order for order in self._orders.values() if order.open]
+    def unresolved(self) -> list[PendingRequest]:
+        return [order for order in self._requests.values() if order.is_open]
 
-    def join(self, orders: Sequence[Order]) -> None:
-        self._orders.update(enumerate(orders, self._came))
-        self._came += len(orders)
-        self.most = max(self.most, len(self._orders))
+    def add(self, orders: Sequence[PendingRequest]) -> None:
+        self._requests.update(enumerate(orders, self._next_index))
+        self._next_index += len(orders)
+        self.peak_size = max(self.peak_size, len(self._requests))
 
-    def awaits(self, index: int) -> bool:
+    def is_wanted(self, index: int) -> bool:
         """Whether anybody still waits for this answer."""
-        order = self._orders.get(index)
-        if order is not None and not order.open:
-            del self._orders[index]
-        return index in self._orders
+        order = self._requests.get(index)
+        if order is not None and not order.is_open:
+            del self._requests[index]
+        return index in self._requests
 
-    def answer(self, index: int, sampled: Sampled) -> None:
-        order = self._orders.pop(index, None)
+    def resolve(self, index: int, sampled: Completion) -> None:
+        order = self._requests.pop(index, None)
         if order is not None:
-            order.answer(sampled)
+            order.resolve(sampled)
 
 
-def alike(waiting: Sequence[Order], number: int) -> list[Order]:
+def select_similar_lengths(waiting: Sequence[PendingRequest], number: int) -> list[PendingRequest]:
     """The one that has waited longest, and those whose prompts are closest to its in length."""
     if len(waiting) <= number:
         return list(waiting)

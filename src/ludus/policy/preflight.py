@@ -11,11 +11,11 @@ from pathlib import Path
 from ludus.errors import ConfigError
 from ludus.policy import smollm2
 from ludus.policy.device import check_device, check_dtype
-from ludus.policy.source import Kind, base_name, check_name, here
+from ludus.policy.source import ModelKind, base_model_name, check_name, find_local_model
 
-_WEIGHTS = {
-    Kind.FOLDER: ("*.safetensors", "pytorch_model*.bin"),
-    Kind.ADAPTER: ("adapter_model.*",),
+_WEIGHT_PATTERNS = {
+    ModelKind.FOLDER: ("*.safetensors", "pytorch_model*.bin"),
+    ModelKind.ADAPTER: ("adapter_model.*",),
 }
 
 
@@ -26,27 +26,27 @@ def check_model(name: str, *, device: str | None = None, dtype: str | None = Non
     _check_files(name, frozenset())
 
 
-def _check_files(name: str, above: frozenset[str]) -> None:
+def _check_files(name: str, visited: frozenset[str]) -> None:
     """Whether the files of a model are there; of an adapter, those of its base too."""
     check_name(name)
-    source = None if name == smollm2.NAME else here(name)
-    if source is None or source.path in above:
+    source = None if name == smollm2.NAME else find_local_model(name)
+    if source is None or source.path in visited:
         return
     folder = Path(source.path)
-    if source.kind is Kind.FOLDER and not (folder / "config.json").is_file():
+    if source.kind is ModelKind.FOLDER and not (folder / "config.json").is_file():
         raise ConfigError(
             f"{source.name} holds no config.json, so it is no model. Name a folder that "
             "`save_pretrained` wrote."
         )
-    patterns = _WEIGHTS.get(source.kind, ())
+    patterns = _WEIGHT_PATTERNS.get(source.kind, ())
     if patterns and not any(any(folder.glob(pattern)) for pattern in patterns):
         raise ConfigError(
             f"{source.name} holds no weights: there is no .safetensors file in it. Was its "
             "training stopped before it ended?"
         )
-    if source.kind is Kind.ADAPTER:
-        base = base_name(source)
+    if source.kind is ModelKind.ADAPTER:
+        base = base_model_name(source)
         try:
-            _check_files(base, above | {source.path})
+            _check_files(base, visited | {source.path})
         except ConfigError as error:
             raise ConfigError(f"{source.name} is an adapter over {base}. {error}") from None

@@ -27,12 +27,12 @@ def require(purpose: str, *modules: str) -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def suppress_hf_logging() -> Iterator[None]:
     """Without the loaders' warnings and bars; afterwards they may speak as before."""
     said: Any = importlib.import_module("transformers.utils.logging")
     hub = logging.getLogger("huggingface_hub")
     before, level = said.get_verbosity(), hub.level
-    with warnings.catch_warnings(), _without_bars(said):
+    with warnings.catch_warnings(), _suppress_progress_bars(said):
         warnings.simplefilter("ignore")
         said.set_verbosity(logging.CRITICAL)
         hub.setLevel(logging.CRITICAL)
@@ -44,7 +44,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _without_bars(said: Any) -> Iterator[None]:
+def _suppress_progress_bars(said: Any) -> Iterator[None]:
     """Both libraries have bars, and transformers' switch moves the Hub's as well."""
     bars: Any = importlib.import_module("huggingface_hub.utils")
     weights, files = said.is_progress_bar_enabled(), not bars.are_progress_bars_disabled()

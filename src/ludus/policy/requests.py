@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ludus.errors import RequestRefused
-from ludus.policy.sampling import Sampling
-from ludus.policy.tally import Tally
+from ludus.policy.sampling import SamplingParams
+from ludus.policy.tally import DecodeStats
 
 if TYPE_CHECKING:
-    from ludus.policy.eyes.pictures import Picture
+    from ludus.policy.eyes.pictures import ProcessedImage
 
 
-def context_of(model: Any) -> int | None:
+def max_context_length(model: Any) -> int | None:
     """How many tokens a prompt and its reply may have together, if the model says so."""
     config = model.config.get_text_config(decoder=True)
     found = getattr(config, "max_position_embeddings", None)
     return found if isinstance(found, int) and found > 0 else None
 
 
-def refuse_unreadable(prompt: Sequence[int], context: int | None) -> None:
+def check_prompt_fits(prompt: Sequence[int], context: int | None) -> None:
     """A prompt that leaves no room for a single token: the model cannot so much as begin."""
     if context is not None and len(prompt) >= context:
         raise RequestRefused(
@@ -40,13 +40,13 @@ class Request:
 
     ids: tuple[int, ...]
     max_tokens: int
-    stops: Collection[int]
-    sampling: Sampling
+    stop_token_ids: Collection[int]
+    sampling: SamplingParams
     seed: int
-    pictures: tuple[Picture, ...] = ()
+    images: tuple[ProcessedImage, ...] = ()
     """What the placeholders among the ids stand for, in their order."""
 
-    def budget(self, context: int | None) -> int:
+    def max_new_tokens(self, context: int | None) -> int:
         """Tokens that the reply may have, in a model that can read so many."""
         if not self.ids:
             return 0
@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class Completion:
     """What the model said."""
 
     ids: tuple[int, ...]
@@ -64,23 +64,27 @@ class Sampled:
     """Whether it ended with a stop, which is its last id; otherwise its budget ended it."""
 
 
-Deliver = Callable[[int, Sampled], None]
-Wanted = Callable[[int], bool]
-More = Callable[[int], Sequence[Request]]
+DeliverCompletion = Callable[[int, Completion], None]
+IsWanted = Callable[[int], bool]
+PollRequests = Callable[[int], Sequence[Request]]
 """Requests that have come in since, at most so many. Their numbers go on after those before."""
 
 
-def nobody(room: int) -> Sequence[Request]:
+def no_more_requests(room: int) -> Sequence[Request]:
     return ()
 
 
 class Engine(Protocol):
     """What answers a batch. It is called by one thread at a time."""
 
-    stats: Tally
+    stats: DecodeStats
 
     def run(
-        self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted, more: More
+        self,
+        requests: Sequence[Request],
+        deliver: DeliverCompletion,
+        is_wanted: IsWanted,
+        poll_requests: PollRequests,
     ) -> None:
         """Answer these, and whom `more` names if others can still join."""
 

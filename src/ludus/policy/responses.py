@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_FUNCTION = {"type": "function", "function": "{content}"}
-_NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+_CONTENT_IS_FUNCTION = {"type": "function", "function": "{content}"}
+_CONTENT_IS_ARGUMENTS = {
+    "type": "function",
+    "function": {"name": "{name}", "arguments": "{content}"},
+}
 
 
-def _response(anchor: str, end: str, **fields: Mapping[str, Any]) -> dict[str, Any]:
+def _build_template(anchor: str, end: str, **fields: Mapping[str, Any]) -> dict[str, Any]:
     """A reply begins after `anchor` and its words go on until `end` (patterns)."""
     words = {"close_pattern": rf"(?:{end})\s*", "content": "text"}
     return {
@@ -23,22 +26,22 @@ def _response(anchor: str, end: str, **fields: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _part(opening: str, closing: str) -> dict[str, Any]:
+def _text_field(opening: str, closing: str) -> dict[str, Any]:
     return {"open_pattern": opening, "close_pattern": rf"(?:{closing})\s*", "content": "text"}
 
 
-def _calls(opening: str, closing: str, content: str = "json", **more: Any) -> dict[str, Any]:
+def _calls_field(opening: str, closing: str, content: str = "json", **more: Any) -> dict[str, Any]:
     return {
         "open_pattern": opening,
         "close_pattern": closing,
         "repeats": True,
         "content": content,
-        "transform": _NAMED,
+        "transform": _CONTENT_IS_ARGUMENTS,
         **more,
     }
 
 
-def _elements(pattern: str) -> dict[str, Any]:
+def _xml_arguments(pattern: str) -> dict[str, Any]:
     """Arguments written one by one as text: the tool's schema says which are no strings."""
     return {
         "content": "xml-inline",
@@ -46,41 +49,49 @@ def _elements(pattern: str) -> dict[str, Any]:
     }
 
 
-_THOUGHT = _part("<think>", "</think>")
+_THINK_FIELD = _text_field("<think>", "</think>")
 # Its beginning may stand in the prompt already.
-_PREFILLED = _part(r"(?:<think>)?(?=.*?</think>)", "</think>")
-_TAGGED = _calls(r"<tool_call>", r"</tool_call>\s*", transform=_FUNCTION)
+_PREFILLED_THINK_FIELD = _text_field(r"(?:<think>)?(?=.*?</think>)", "</think>")
+_TAGGED_CALLS = _calls_field(r"<tool_call>", r"</tool_call>\s*", transform=_CONTENT_IS_FUNCTION)
 # Tokens of a role may swallow the line break behind them.
 _CHATML, _IM_END = r"<\|im_start\|>assistant\s*", r"<\|im_end\|>"
-_PARAMETERS = _calls(
+_PARAMETER_CALLS = _calls_field(
     r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
     r"</tool_call>\s*",
-    **_elements(r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"),
+    **_xml_arguments(r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"),
 )
-_BARE = r'(?:<\|python_tag\|>)?\{\s*(?:"type":\s*"function",\s*)?"name":\s*"'
+_BARE_CALL = r'(?:<\|python_tag\|>)?\{\s*(?:"type":\s*"function",\s*)?"name":\s*"'
 
-RESPONSES: dict[str, dict[str, Any]] = {
-    "chatml": _response(_CHATML, _IM_END, reasoning_content=_THOUGHT, tool_calls=_TAGGED),
-    "llama3": _response(
+RESPONSE_TEMPLATES: dict[str, dict[str, Any]] = {
+    "chatml": _build_template(
+        _CHATML, _IM_END, reasoning_content=_THINK_FIELD, tool_calls=_TAGGED_CALLS
+    ),
+    "llama3": _build_template(
         r"<\|start_header_id\|>assistant<\|end_header_id\|>\s*",
         r"<\|eot_id\|>|<\|eom_id\|>",
-        reasoning_content=_THOUGHT,
-        tool_calls=_calls(
-            rf'{_BARE}(?P<name>[^"]*)",\s*"(?:parameters|arguments)":\s*',
-            rf"\}}(?=[\s;]*(?:{_BARE}|<\|eot_id\|>|<\|eom_id\|>|$))[\s;]*",
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_calls_field(
+            rf'{_BARE_CALL}(?P<name>[^"]*)",\s*"(?:parameters|arguments)":\s*',
+            rf"\}}(?=[\s;]*(?:{_BARE_CALL}|<\|eot_id\|>|<\|eom_id\|>|$))[\s;]*",
         ),
     ),
-    "gemma": _response(
-        r"<start_of_turn>model\s*", "<end_of_turn>", reasoning_content=_THOUGHT, tool_calls=_TAGGED
+    "gemma": _build_template(
+        r"<start_of_turn>model\s*",
+        "<end_of_turn>",
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_TAGGED_CALLS,
     ),
-    "phi": _response(
-        r"<\|assistant\|>\s*", r"<\|end\|>", reasoning_content=_THOUGHT, tool_calls=_TAGGED
+    "phi": _build_template(
+        r"<\|assistant\|>\s*",
+        r"<\|end\|>",
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_TAGGED_CALLS,
     ),
-    "mistral": _response(
+    "mistral": _build_template(
         r"\[/INST\]|\[/TOOL_RESULTS\]",
         "</s>",
-        reasoning_content=_THOUGHT,
-        tool_calls=_calls(
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_calls_field(
             r"\[TOOL_CALLS\]\s*",
             r"\s*</s>",
             transform={
@@ -90,41 +101,46 @@ RESPONSES: dict[str, dict[str, Any]] = {
             transform_each=True,
         ),
     ),
-    "qwen3_5": _response(_CHATML, _IM_END, reasoning_content=_THOUGHT, tool_calls=_PARAMETERS),
-    "nemotron": _response(
+    "qwen3_5": _build_template(
+        _CHATML, _IM_END, reasoning_content=_THINK_FIELD, tool_calls=_PARAMETER_CALLS
+    ),
+    "nemotron": _build_template(
         rf"{_CHATML}<think>(?:\n|</think>)?",
         _IM_END,
-        reasoning_content=_PREFILLED,
-        tool_calls=_PARAMETERS,
+        reasoning_content=_PREFILLED_THINK_FIELD,
+        tool_calls=_PARAMETER_CALLS,
     ),
-    "glm4moe": _response(
+    "glm4moe": _build_template(
         r"<\|assistant\|>",
         r"<\|user\|>|<\|observation\|>|$",
-        reasoning_content=_THOUGHT,
-        tool_calls=_calls(
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_calls_field(
             r"<tool_call>(?P<name>[^\s<]+)\n?",
             r"</tool_call>\s*",
-            **_elements(
+            **_xml_arguments(
                 r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
             ),
         ),
     ),
-    "lfm2": _response(
+    "lfm2": _build_template(
         _CHATML,
         _IM_END,
-        thinking=_THOUGHT,
+        thinking=_THINK_FIELD,
         # No parser of transformers' reads these: as text they are `ludus.policy.pythonic`'s.
-        tool_calls={**_part(r"<\|tool_call_start\|>", r"<\|tool_call_end\|>"), "repeats": True},
+        tool_calls={
+            **_text_field(r"<\|tool_call_start\|>", r"<\|tool_call_end\|>"),
+            "repeats": True,
+        },
     ),
     "gptoss": {
-        **_response(r"<\|start\|>assistant", ""),
+        **_build_template(r"<\|start\|>assistant", ""),
         "fields": {
-            "thinking": _part(r"<\|channel\|>analysis<\|message\|>", r"<\|end\|>"),
-            "content": _part(
+            "thinking": _text_field(r"<\|channel\|>analysis<\|message\|>", r"<\|end\|>"),
+            "content": _text_field(
                 r"<\|channel\|>(?:final|commentary)<\|message\|>", r"<\|return\|>|<\|end\|>"
             ),
             # The channel may be named before the tool or after it.
-            "tool_calls": _calls(
+            "tool_calls": _calls_field(
                 r"(?:<\|channel\|>\w+ )?to=functions\.(?P<name>[^\s<]+)\s*"
                 r"(?:<\|channel\|>\w+)?[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",
                 r"<\|call\|>\s*",
@@ -132,24 +148,26 @@ RESPONSES: dict[str, dict[str, Any]] = {
         },
     },
     "muse": {
-        **_response(r"<\|start\|>assistant", ""),
+        **_build_template(r"<\|start\|>assistant", ""),
         "fields": {
-            "content": _part(r"to=user<\|message\|>", r"<\|eot\|>"),
-            "tool_calls": _calls(
+            "content": _text_field(r"to=user<\|message\|>", r"<\|eot\|>"),
+            "tool_calls": _calls_field(
                 r'<atem:invoke name="(?P<name>[^"]+)">',
                 r"</atem:invoke>\s*",
-                **_elements(
+                **_xml_arguments(
                     r'<atem:parameter name="(?P<key>[^"]+)">(?P<value>.*?)</atem:parameter>'
                 ),
             ),
         },
     },
-    "deepseek": _response(
+    "deepseek": _build_template(
         r"<｜Assistant｜>(?:<think>\s*)?",  # noqa: RUF001
         "<｜end▁of▁sentence｜>",  # noqa: RUF001
-        reasoning_content=_PREFILLED,
+        reasoning_content=_PREFILLED_THINK_FIELD,
     ),
-    "cohere": _response(r"<\|CHATBOT_TOKEN\|>(?:<\|START_RESPONSE\|>)?", r"<\|END_RESPONSE\|>"),
-    "words": _response(r"\Z", r"\Z"),
+    "cohere": _build_template(
+        r"<\|CHATBOT_TOKEN\|>(?:<\|START_RESPONSE\|>)?", r"<\|END_RESPONSE\|>"
+    ),
+    "words": _build_template(r"\Z", r"\Z"),
 }
 """By the family whose replies they read."""

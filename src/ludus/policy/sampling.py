@@ -15,7 +15,7 @@ from ludus.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How tokens are chosen."""
 
     temperature: float = 1.0
@@ -34,16 +34,16 @@ class Sampling:
             raise ConfigError(f"A top_k of {self.top_k} cannot be; give 1 or more.")
 
 
-class Chooser:
+class TokenSampler:
     """The settings of a batch, as tensors; `never` are ids that no row may get."""
 
     def __init__(
         self,
-        rows: Sequence[Sampling],
+        rows: Sequence[SamplingParams],
         *,
         vocab_size: int,
         device: Any,
-        never: Collection[int] = (),
+        suppressed_ids: Collection[int] = (),
     ) -> None:
         import torch
 
@@ -54,11 +54,11 @@ class Chooser:
         self._greedy = torch.tensor([row.temperature == 0 for row in rows], device=device)
         self._top_p = column([row.top_p for row in rows])
         self._top_k = column([row.top_k or vocab_size for row in rows])
-        self._never = torch.tensor(sorted(never), dtype=torch.long, device=device)
+        self._suppressed_ids = torch.tensor(sorted(suppressed_ids), dtype=torch.long, device=device)
         self._all_greedy = all(row.temperature == 0 for row in rows)
-        self._some_cut = any(row.top_p < 1 or row.top_k is not None for row in rows)
+        self._any_filtered = any(row.top_p < 1 or row.top_k is not None for row in rows)
 
-    def choose(self, logits: Any, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
+    def sample(self, logits: Any, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
         """Ids, and their log-probabilities under the temperature, before any tokens are cut off."""
         import torch
 
@@ -66,17 +66,21 @@ class Chooser:
         # Against the largest, because a tiny temperature would make infinities of the logits.
         scaled = (logits - logits.amax(-1, keepdim=True)) / self._temperature
         logprobs = torch.log_softmax(scaled, dim=-1)
-        ids = self._allowed(logits).argmax(-1)
+        ids = self._mask_suppressed(logits).argmax(-1)
         if not self._all_greedy:
-            drawn = self._drawn(self._allowed(logprobs), uniforms)
+            drawn = self._draw(self._mask_suppressed(logprobs), uniforms)
             ids = torch.where(self._greedy, ids, drawn)
         chosen = logprobs.gather(-1, ids.unsqueeze(1)).squeeze(1)
         return ids.tolist(), chosen.tolist()
 
-    def _allowed(self, logits: Any) -> Any:
-        return logits.index_fill(-1, self._never, -math.inf) if len(self._never) else logits
+    def _mask_suppressed(self, logits: Any) -> Any:
+        return (
+            logits.index_fill(-1, self._suppressed_ids, -math.inf)
+            if len(self._suppressed_ids)
+            else logits
+        )
 
-    def _drawn(self, logprobs: Any, uniforms: Sequence[float]) -> Any:
+    def _draw(self, logprobs: Any, uniforms: Sequence[float]) -> Any:
         """Where each row's random number falls among its tokens, laid end to end."""
         import torch
 
@@ -84,8 +88,8 @@ class Chooser:
         # that Apple's chips have.
         exact = torch.float32 if logprobs.device.type == "mps" else torch.float64
         probabilities = logprobs.to(exact).exp()
-        if self._some_cut:
-            probabilities = self._cut(probabilities)
+        if self._any_filtered:
+            probabilities = self._filter_top_k_top_p(probabilities)
         reached = probabilities.cumsum(-1)
         total = reached[:, -1:].contiguous()
         at = torch.tensor(uniforms, dtype=exact, device=logprobs.device).unsqueeze(1) * total
@@ -94,7 +98,7 @@ class Chooser:
         last = torch.searchsorted(reached, total)
         return torch.minimum(drawn, last).squeeze(1).clamp(max=logprobs.shape[-1] - 1)
 
-    def _cut(self, probabilities: Any) -> Any:
+    def _filter_top_k_top_p(self, probabilities: Any) -> Any:
         """Without the tokens that top_k and then top_p leave out."""
         import torch
 

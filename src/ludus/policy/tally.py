@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Tally:
+class DecodeStats:
     """Counters that only grow; whoever wants the figures of a while takes the difference."""
 
-    sampled: int = 0
+    sampled_tokens: int = 0
     """Tokens that the model chose."""
-    read: int = 0
+    prefilled_tokens: int = 0
     """Tokens of prompts that went through the model."""
-    reused: int = 0
+    reused_tokens: int = 0
     """Tokens of prompts that did not have to, because they were known from before."""
-    busy: float = 0.0
+    busy_s: float = 0.0
     """Seconds in which somebody was being answered."""

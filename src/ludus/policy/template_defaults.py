@@ -17,60 +17,63 @@ from typing import Any
 
 from ludus.errors import ConfigError, did_you_mean
 from ludus.policy import smollm2
-from ludus.policy.source import Kind, base_name, here
+from ludus.policy.source import ModelKind, base_model_name, find_local_model
 
 TEMPLATE_FILE = "chat_template.jinja"
-THINKING = "enable_thinking"
+THINKING_VARIABLE = "enable_thinking"
 """The variable with which Qwen3's template and most others switch thinking."""
-_SET_BY_LUDUS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-_HEAD = re.compile(r"\{%- set (\w+) = \1 \| default\(")
-_TAIL = ") %}"
+_MANAGED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_DEFAULT_HEAD = re.compile(r"\{%- set (\w+) = \1 \| default\(")
+_DEFAULT_TAIL = ") %}"
 
 
 def with_defaults(template: str, kwargs: Mapping[str, Any]) -> str:
     """The template with these values for variables that are not passed; earlier defaults go."""
     _, plain = split_defaults(template)
     # Without line breaks: not every renderer trims the one behind a block, as transformers does.
-    lines = [f"{{%- set {name} = {name} | default({_json(kwargs[name])}{_TAIL}" for name in kwargs]
+    lines = [
+        f"{{%- set {name} = {name} | default({_json(kwargs[name])}{_DEFAULT_TAIL}"
+        for name in kwargs
+    ]
     return "".join(lines) + plain
 
 
 def split_defaults(template: str) -> tuple[dict[str, Any], str]:
     """The defaults that `with_defaults` wrote, and the template without them."""
     kwargs: dict[str, Any] = {}
-    while match := _HEAD.match(template):
+    while match := _DEFAULT_HEAD.match(template):
         try:
             value, end = JSONDecoder().raw_decode(template, match.end())
         except JSONDecodeError:
             break
-        if not template.startswith(_TAIL, end):
+        if not template.startswith(_DEFAULT_TAIL, end):
             break
         kwargs[match[1]] = value
-        template = template[end + len(_TAIL) :]
+        template = template[end + len(_DEFAULT_TAIL) :]
     return kwargs, template
 
 
-def saved_kwargs(name: str, above: frozenset[str] = frozenset()) -> dict[str, Any]:
+def saved_template_kwargs(name: str, visited: frozenset[str] = frozenset()) -> dict[str, Any]:
     """The arguments that a model on this disk was saved with; none for one on the Hub.
 
     What is in the Hub's cache is not looked at: it is there only once a run has begun.
     """
-    source = None if name == smollm2.NAME else here(name)
-    if source is None or source.kind is Kind.GGUF or source.path in above:
+    source = None if name == smollm2.NAME else find_local_model(name)
+    if source is None or source.kind is ModelKind.GGUF or source.path in visited:
         return {}
     folder = Path(source.path)
-    if source.kind is Kind.ADAPTER and not any(folder.glob("tokenizer*")):
-        return saved_kwargs(base_name(source), above | {source.path})
+    if source.kind is ModelKind.ADAPTER and not any(folder.glob("tokenizer*")):
+        return saved_template_kwargs(base_model_name(source), visited | {source.path})
     try:
         return split_defaults((folder / TEMPLATE_FILE).read_text(encoding="utf-8"))[0]
     except (OSError, UnicodeDecodeError):
         return {}
 
 
-def check_values(kwargs: Mapping[str, Any]) -> None:
+def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
     """Refuse values that a template cannot hold."""
     for name, value in kwargs.items():
-        if name in _SET_BY_LUDUS:
+        if name in _MANAGED_VARIABLES:
             raise ConfigError(f"The template argument {name!r} is set by Ludus. Leave it out.")
         if _has_null(value):
             raise ConfigError(f"The template argument {name!r} is null. Leave it out, or give one.")
@@ -80,20 +83,24 @@ def check_values(kwargs: Mapping[str, Any]) -> None:
             raise ConfigError(f"The template argument {name!r} is not JSON: {error}.") from None
 
 
-def check_names(kwargs: Mapping[str, Any], template: str, *, of: str) -> None:
+def check_template_variables(
+    kwargs: Mapping[str, Any], template: str, *, template_name: str
+) -> None:
     """Refuse arguments that the template does not read."""
-    known = variables_of(template)
+    known = template_variables(template)
     for name in kwargs:
         if name in known:
             continue
         others = ", ".join(sorted(known)) or "none"
         hint = did_you_mean(name, known, f"Leave it out. Variables it reads: {others}.")
-        switch = " (--thinking, --no-thinking)" if name == THINKING else ""
-        raise ConfigError(f"The chat template ({of}) has no variable {name!r}{switch}. {hint}")
+        switch = " (--thinking, --no-thinking)" if name == THINKING_VARIABLE else ""
+        raise ConfigError(
+            f"The chat template ({template_name}) has no variable {name!r}{switch}. {hint}"
+        )
 
 
 @lru_cache(64)
-def variables_of(template: str) -> frozenset[str]:
+def template_variables(template: str) -> frozenset[str]:
     """The variables that a template reads and a user may set; none where it is not Jinja."""
     from jinja2 import Environment, TemplateError, meta, nodes
     from jinja2.ext import Extension
@@ -119,11 +126,18 @@ def variables_of(template: str) -> frozenset[str]:
         for each in tree.find_all((nodes.Test, nodes.Filter))
         if each.name in ("defined", "undefined", "default") and isinstance(each.node, nodes.Name)
     }
-    read = meta.find_undeclared_variables(tree) - (assigned - optional) - _SET_BY_LUDUS - _CALLED
+    read = (
+        meta.find_undeclared_variables(tree)
+        - (assigned - optional)
+        - _MANAGED_VARIABLES
+        - _TEMPLATE_FUNCTIONS
+    )
     return frozenset(name for name in read if not name.endswith("_token"))
 
 
-_CALLED = frozenset({"raise_exception", "strftime_now", "namespace", "dict", "range", "caller"})
+_TEMPLATE_FUNCTIONS = frozenset(
+    {"raise_exception", "strftime_now", "namespace", "dict", "range", "caller"}
+)
 """Functions that transformers gives to templates."""
 
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ludus.errors import TemplateRefused
-from ludus.policy.encoding import Encoded, encode
+from ludus.policy.encoding import Encoding, encode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 
-_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Conversation:
 
     messages: Messages
     tools: Tools = None
-    prompt: int = 0
+    num_prompt_messages: int = 0
     """So many messages were given apart as the prompt: they bear no loss."""
-    asks: bool = False
+    add_generation_prompt: bool = False
     """Whether it ends with the words after which the model is to speak."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedConversation:
     """One conversation as a model is trained on it."""
 
     ids: tuple[int, ...]
@@ -57,15 +57,15 @@ class Rendered:
                 if bears)  # fmt: skip
         return [(run[0], run[-1] + 1) for run in runs]
 
-    def cut(self, max_length: int | None) -> Rendered:
+    def truncate(self, max_length: int | None) -> RenderedConversation:
         """Its first `max_length` tokens, which is what is trained on."""
         if max_length is None or len(self.ids) <= max_length:
             return self
         text = self.text[: self.starts[max_length]]
         kept = slice(max_length)
-        return Rendered(self.ids[kept], self.mask[kept], text, self.starts[kept])
+        return RenderedConversation(self.ids[kept], self.mask[kept], text, self.starts[kept])
 
-    def pieces(self, special: frozenset[int] = frozenset()) -> Iterator[Piece]:
+    def text_spans(self, special: frozenset[int] = frozenset()) -> Iterator[TextSpan]:
         """The whole text in order, cut where the loss or the writing of `special` tokens begins."""
         kinds = [(bool(m), i in special) for i, m in zip(self.ids, self.mask, strict=True)]
         groups = [(kind, next(run)) for kind, run in groupby(range(len(kinds)), kinds.__getitem__)]
@@ -73,15 +73,15 @@ class Rendered:
         for (kind, _), begin, end in zip(
             groups, [0, *begins[1:]], [*begins[1:], len(self.text)], strict=True
         ):
-            yield Piece(self.text[begin:end], *kind)
+            yield TextSpan(self.text[begin:end], *kind)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextSpan:
     """A stretch of the text whose tokens are all of one kind."""
 
     text: str
-    bears_loss: bool
+    has_loss: bool
     special: bool
     """Written by the template, as one token of its own: where a turn begins or ends."""
 
@@ -94,14 +94,15 @@ class RenderedPair:
     an environment wrote.
     """
 
-    chosen: Rendered
-    rejected: Rendered
+    chosen: RenderedConversation
+    rejected: RenderedConversation
 
 
-def marks_assistant(template: str | Mapping[str, str]) -> bool:
+def has_generation_tag(template: str | Mapping[str, str]) -> bool:
     """Whether a template says which tokens are the assistant's."""
     return (
-        _MARKER.search(template if isinstance(template, str) else template["default"]) is not None
+        _GENERATION_TAG.search(template if isinstance(template, str) else template["default"])
+        is not None
     )
 
 
@@ -111,11 +112,15 @@ def render(
     tools: Tools,
     template: str | None,
     *,
-    prompt: int = 0,
-    asks: bool = False,
-) -> Rendered:
+    num_prompt_messages: int = 0,
+    add_generation_prompt: bool = False,
+) -> RenderedConversation:
     """One conversation; see `render_many`."""
-    (made,) = render_many(tokenizer, [Conversation(messages, tools, prompt, asks)], template)
+    (made,) = render_many(
+        tokenizer,
+        [Conversation(messages, tools, num_prompt_messages, add_generation_prompt)],
+        template,
+    )
     if isinstance(made, TemplateRefused):
         raise made
     return made
@@ -125,18 +130,18 @@ def render_many(
     tokenizer: PreTrainedTokenizerBase,
     conversations: Sequence[Conversation],
     template: str | None,
-) -> list[Rendered | TemplateRefused]:
+) -> list[RenderedConversation | TemplateRefused]:
     """Conversations as TRL's SFTTrainer tokenizes them; in the place of some, why they cannot be.
 
     Without a template it is the tokenizer's own. Under one without marks no token bears the loss.
     """
-    drafts = [_draft(tokenizer, each, template) for each in conversations]
-    kept = [draft for draft in drafts if isinstance(draft, _Draft)]
+    drafts = [_render_conversation(tokenizer, each, template) for each in conversations]
+    kept = [draft for draft in drafts if isinstance(draft, _RenderedText)]
     made = iter(encode(tokenizer, [draft.text for draft in kept]))
-    openings = iter(encode(tokenizer, [draft.opening for draft in kept if draft.opening]))
+    openings = iter(encode(tokenizer, [draft.prompt_text for draft in kept if draft.prompt_text]))
     return [
-        draft.rendered(next(made), next(openings).ids if draft.opening else ())
-        if isinstance(draft, _Draft)
+        draft.with_tokens(next(made), next(openings).ids if draft.prompt_text else ())
+        if isinstance(draft, _RenderedText)
         else draft
         for draft in drafts
     ]
@@ -153,72 +158,84 @@ def render_pair(
     """Both sides as Ludus trains on them: what follows where a side departs from the prompt, and
     of that only the assistant's tokens."""
     better, worse = (
-        render(tokenizer, [*prompt, *side], tools, template, prompt=len(prompt))
+        render(tokenizer, [*prompt, *side], tools, template, num_prompt_messages=len(prompt))
         for side in (chosen, rejected)
     )
     return RenderedPair(better, worse)
 
 
-def written(
+def render_text(
     tokenizer: PreTrainedTokenizerBase,
     messages: Messages,
     tools: Tools,
     template: str | None,
     *,
-    asks: bool = False,
+    add_generation_prompt: bool = False,
 ) -> str:
     """A conversation as text, before it is cut into tokens."""
-    return _applied(tokenizer, messages, tools, template, asks=asks)[0]
+    return _apply_template(
+        tokenizer, messages, tools, template, add_generation_prompt=add_generation_prompt
+    )[0]
 
 
-def shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+def common_prefix_length(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How many tokens both begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class _RenderedText:
     """A conversation as text."""
 
     text: str
-    marked: Sequence[tuple[int, int]]
+    assistant_spans: Sequence[tuple[int, int]]
     """The stretches of the text that the template marks as the assistant's."""
-    opening: str
+    prompt_text: str
     """The prompt that was given apart, as the model is asked with it."""
 
-    def rendered(self, made: Encoded, opening: Sequence[int]) -> Rendered:
+    def with_tokens(self, made: Encoding, opening: Sequence[int]) -> RenderedConversation:
         mask = [0] * len(made.ids)
-        for begin, end in self.marked:
+        for begin, end in self.assistant_spans:
             # As transformers does it: the first token with that letter, and none if there is none.
             first, last = bisect_right(made.ends, begin), bisect_right(made.ends, end - 1)
             if first == len(mask):
                 break
             mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
-        asked = shared(opening, made.ids)
+        asked = common_prefix_length(opening, made.ids)
         mask[:asked] = [0] * asked
-        return Rendered(tuple(made.ids), tuple(mask), self.text, tuple(made.starts))
+        return RenderedConversation(tuple(made.ids), tuple(mask), self.text, tuple(made.starts))
 
 
-def _draft(
+def _render_conversation(
     tokenizer: PreTrainedTokenizerBase, talk: Conversation, template: str | None
-) -> _Draft | TemplateRefused:
-    asked = talk.messages[: talk.prompt]
+) -> _RenderedText | TemplateRefused:
+    asked = talk.messages[: talk.num_prompt_messages]
     try:
-        text, marked = _applied(tokenizer, talk.messages, talk.tools, template, asks=talk.asks)
-        opening = _applied(tokenizer, asked, talk.tools, template, asks=True)[0] if asked else ""
+        text, marked = _apply_template(
+            tokenizer,
+            talk.messages,
+            talk.tools,
+            template,
+            add_generation_prompt=talk.add_generation_prompt,
+        )
+        opening = (
+            _apply_template(tokenizer, asked, talk.tools, template, add_generation_prompt=True)[0]
+            if asked
+            else ""
+        )
     except TemplateRefused as error:
         return error
-    return _Draft(text, marked, opening)
+    return _RenderedText(text, marked, opening)
 
 
-def _applied(
+def _apply_template(
     tokenizer: PreTrainedTokenizerBase,
     messages: Messages,
     tools: Tools,
     template: str | None,
     *,
-    asks: bool = False,
+    add_generation_prompt: bool = False,
 ) -> tuple[str, Sequence[tuple[int, int]]]:
     """The template's work: a text, and what of it is marked.
 
@@ -234,8 +251,8 @@ def _applied(
         program = tokenizer.get_chat_template(template, offered)
         texts, marked = render_jinja_template(
             [list(messages)], tools=offered, chat_template=program,
-            return_assistant_tokens_mask=marks_assistant(program),
-            add_generation_prompt=asks, **known,
+            return_assistant_tokens_mask=has_generation_tag(program),
+            add_generation_prompt=add_generation_prompt, **known,
         )  # fmt: skip
     except Exception as error:
         said = " ".join(str(error).split()) or type(error).__name__

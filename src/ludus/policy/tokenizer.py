@@ -12,65 +12,65 @@ from typing import TYPE_CHECKING
 
 from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
-from ludus.policy.complaint import why
-from ludus.policy.quiet import quiet, require
-from ludus.policy.smollm2 import Say
-from ludus.policy.source import Kind, Source, base_of, check_name, find
+from ludus.policy.complaint import describe_load_error
+from ludus.policy.quiet import suppress_hf_logging, require
+from ludus.policy.smollm2 import Notify
+from ludus.policy.source import ModelKind, ModelRef, resolve_base_model, check_name, resolve_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
-_HOW_LOADED = ("is_local", "local_files_only")
+_LENGTH_WARNING = "sequence-length-is-longer-than-the-specified-maximum"
+_LOADING_KWARGS = ("is_local", "local_files_only")
 
 
-def load_tokenizer(student: str, *, say: Say | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str, *, notify: Notify | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer of a model in a folder or a GGUF file, on the Hub (`org/name`), or `smollm2`.
 
     An adapter's is its own where it has one, and else that of the model it goes over. A model that
     is in the Hub's cache can be used while the Hub cannot be reached. Code that comes with a model
     is not run.
     """
-    check_name(student)
+    check_name(name)
     require("Reading a student's tokenizer")
-    return tokenizer_of(find(student, say=say))
+    return load_tokenizer_from(resolve_model(name, notify=notify))
 
 
-def tokenizer_of(source: Source) -> PreTrainedTokenizerBase:
+def load_tokenizer_from(source: ModelRef) -> PreTrainedTokenizerBase:
     """The tokenizer of a model that has been found."""
-    if source.kind is Kind.ADAPTER and not _has_tokenizer(source):
-        return tokenizer_of(base_of(source))
-    with quiet():
-        tokenizer = _read(source)
+    if source.kind is ModelKind.ADAPTER and not _has_tokenizer(source):
+        return load_tokenizer_from(resolve_base_model(source))
+    with suppress_hf_logging():
+        tokenizer = _read_tokenizer(source)
     if not tokenizer.is_fast:
         raise ConfigError(
             f"{source.name} has only a slow tokenizer, which cannot tell whose words a token is. "
             "Name a model that has a tokenizer.json."
         )
     # How long rows are is said by us, once, and not by a warning among the results.
-    tokenizer.deprecation_warnings[_TOO_LONG] = True
+    tokenizer.deprecation_warnings[_LENGTH_WARNING] = True
     # How it was loaded here is nothing that its copies should be saved with.
-    for setting in _HOW_LOADED:
+    for setting in _LOADING_KWARGS:
         tokenizer.init_kwargs.pop(setting, None)
     return tokenizer
 
 
-def _has_tokenizer(source: Source) -> bool:
+def _has_tokenizer(source: ModelRef) -> bool:
     return any(Path(source.path).glob("tokenizer*"))
 
 
-def _read(source: Source) -> PreTrainedTokenizerBase:
+def _read_tokenizer(source: ModelRef) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    if source.kind is Kind.FOLDER and not _has_tokenizer(source):
+    if source.kind is ModelKind.FOLDER and not _has_tokenizer(source):
         raise ConfigError(
             f"{source.name} holds no tokenizer, so it is no model. Name a folder with a "
             "tokenizer.json."
         )
     try:
-        if source.kind is Kind.GGUF:
+        if source.kind is ModelKind.GGUF:
             return gguf.read_tokenizer(Path(source.path))
-        local = source.cached or source.kind is not Kind.HUB
+        local = source.cache_only or source.kind is not ModelKind.HUB
         return AutoTokenizer.from_pretrained(
             source.path, local_files_only=local, trust_remote_code=False
         )
@@ -78,5 +78,7 @@ def _read(source: Source) -> PreTrainedTokenizerBase:
         raise
     except Exception as error:
         raise ConfigError(
-            why(source.name, "tokenizer", error, unreached=source.unreached)
+            describe_load_error(
+                source.name, "tokenizer", error, hub_unreachable=source.hub_unreachable
+            )
         ) from None

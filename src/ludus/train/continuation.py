@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import ConfigError, LudusError, RunError
-from ludus.policy.meanwhile import changing_shapes
+from ludus.policy.meanwhile import without_cudnn_sdpa
 from ludus.train import checkpoints, folder, record
 from ludus.train.ending import outcome_of
 from ludus.train.job import Job
@@ -77,7 +77,7 @@ def trained(trainer: Any, checkpoint: Path | None) -> None:
 
     try:
         # Hardly a batch is as long as another.
-        with changing_shapes():
+        with without_cudnn_sdpa():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except LudusError:
         raise

@@ -15,9 +15,15 @@ from pydantic_core import from_json
 
 from ludus.data.tools import JsonObject, parse_arguments
 from ludus.errors import ConfigError
-from ludus.policy.eyes.families import KNOWN
-from ludus.policy.eyes.row_images import BadPart, as_text, has_images, has_parts, image_urls
-from ludus.policy.eyes.sight import Eyes
+from ludus.policy.eyes.families import SUPPORTED_FAMILIES
+from ludus.policy.eyes.row_images import (
+    ContentPartError,
+    to_text_messages,
+    has_images,
+    has_content_parts,
+    image_urls,
+)
+from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.templates import Conversation
 from ludus.train.settings import Method
 
@@ -58,18 +64,22 @@ class TextAndImages:
     """The data URLs of its images; a mark stands for each in the text."""
 
 
-def separate_images(talk: Conversation, eyes: Eyes | None) -> TextAndImages:
+def separate_images(talk: Conversation, vision: VisionProcessor | None) -> TextAndImages:
     """For a model with these eyes; images are refused for one that has none."""
-    if not has_parts(talk.messages):
+    if not has_content_parts(talk.messages):
         return TextAndImages(talk)
-    if eyes is None:
+    if vision is None:
         if has_images(talk.messages):
-            raise BadRow(f"shows images, and this model reads only text; use one of {KNOWN}")
+            raise BadRow(
+                f"shows images, and this model reads only text; use one of {SUPPORTED_FAMILIES}"
+            )
         return TextAndImages(talk)
     try:
         images = image_urls(talk.messages)
-        return TextAndImages(replace(talk, messages=as_text(talk.messages, eyes)), images)
-    except BadPart as error:
+        return TextAndImages(
+            replace(talk, messages=to_text_messages(talk.messages, vision)), images
+        )
+    except ContentPartError as error:
         raise BadRow(str(error)) from error
 
 
@@ -138,10 +148,10 @@ def _message(message: JsonObject) -> JsonObject:
         return message
     if not isinstance(made, list) or not all(isinstance(call, dict) for call in made):
         raise BadRow("has `tool_calls` that are no list of calls")
-    return {**message, "tool_calls": [_call(call) for call in made]}
+    return {**message, "tool_calls": [_parse_call(call) for call in made]}
 
 
-def _call(call: JsonObject) -> JsonObject:
+def _parse_call(call: JsonObject) -> JsonObject:
     function = call.get("function", call)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRow("has a call without a `name`")

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any
 
 from ludus.errors import ConfigError, TemplateRefused
-from ludus.policy.eyes.sight import Eyes
-from ludus.policy.templates import Conversation, Rendered, render_many, written
+from ludus.policy.eyes.sight import VisionProcessor
+from ludus.policy.templates import Conversation, RenderedConversation, render_many, render_text
 from ludus.train.examples import BadRow, calls, conversations, separate_images
 from ludus.train.rows import Split
 from ludus.train.settings import Method
@@ -24,12 +24,16 @@ _THOUGHTS = "reasoning_content"
 
 
 def check_rows(
-    split: Split, tokenizer: Any, template: str, method: Method, eyes: Eyes | None = None
+    split: Split,
+    tokenizer: Any,
+    template: str,
+    method: Method,
+    vision: VisionProcessor | None = None,
 ) -> None:
     """Raise over the first of some rows of which the template loses something."""
     for number, row in islice((row for some in split.batches(SAMPLE) for row in some), SAMPLE):
         try:
-            talks = [separate_images(talk, eyes).talk for talk in conversations(row, method)]
+            talks = [separate_images(talk, vision).talk for talk in conversations(row, method)]
         except BadRow as error:
             raise ConfigError(f"{split.place(number)} {error}.") from error
         for talk, made in zip(talks, render_many(tokenizer, talks, template), strict=True):
@@ -48,12 +52,12 @@ def check_rows(
                 )
 
 
-def missing(talk: Conversation, made: Rendered) -> str | None:
+def missing(talk: Conversation, rendered: RenderedConversation) -> str | None:
     """What of a conversation is not where it should be; None: all of it is there."""
-    learned = "".join(piece.text for piece in made.pieces() if piece.bears_loss)
-    said = talk.messages[talk.prompt :]
+    learned = "".join(piece.text for piece in rendered.text_spans() if piece.has_loss)
+    said = talk.messages[talk.num_prompt_messages :]
     for tool in talk.tools or ():
-        if (name := tool.get("function", tool).get("name", "")) not in made.text:
+        if (name := tool.get("function", tool).get("name", "")) not in rendered.text:
             return f"the tool {name}"
     for call in calls([each for each in said if each["role"] == "assistant"]):
         if call["name"] not in learned:
@@ -64,7 +68,7 @@ def missing(talk: Conversation, made: Rendered) -> str | None:
     for message in said:
         content = message.get("content")
         is_result = message["role"] == "tool" and isinstance(content, str)
-        if is_result and not any(form in made.text for form in _forms(content)):
+        if is_result and not any(form in rendered.text for form in _forms(content)):
             return "what a tool answered"
     return None
 
@@ -76,8 +80,8 @@ def thinks_unasked(talk: Conversation, tokenizer: Any, template: str) -> bool:
     """
 
     def follows(messages: list[Any], answer: Mapping[str, Any]) -> bool:
-        prompt = written(tokenizer, messages, talk.tools, template, asks=True)
-        return written(tokenizer, [*messages, answer], talk.tools, template).startswith(prompt)
+        prompt = render_text(tokenizer, messages, talk.tools, template, add_generation_prompt=True)
+        return render_text(tokenizer, [*messages, answer], talk.tools, template).startswith(prompt)
 
     for at, message in enumerate(talk.messages):
         if message["role"] != "assistant" or not message.get(_THOUGHTS) or not at:

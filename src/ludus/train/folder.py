@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ludus.errors import RunError
-from ludus.policy.source import Kind, Source, base_name, here
+from ludus.policy.source import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.card import CARD, PICTURE, PICTURES
 from ludus.train.checkpoints import FOLDER as CHECKPOINTS
 from ludus.train.checkpoints import newest
@@ -90,7 +90,7 @@ def held(out: Path) -> Iterator[None]:
             out.rmdir()
 
 
-def refuse_inside(out: Path, source: Source) -> None:
+def refuse_inside(out: Path, source: ModelRef) -> None:
     """Refuse to write over the very model that is trained, or over one that it is made of."""
     inside = next((path for path in _made_of(source) if path.is_relative_to(out.resolve())), None)
     if inside is not None:
@@ -100,13 +100,15 @@ def refuse_inside(out: Path, source: Source) -> None:
         )
 
 
-def _made_of(source: Source) -> Iterator[Path]:
+def _made_of(source: ModelRef) -> Iterator[Path]:
     """Where a model is on this disk; of an adapter, where its base is too."""
-    found, seen = None if source.kind is Kind.HUB else source, set[Path]()
+    found, seen = None if source.kind is ModelKind.HUB else source, set[Path]()
     while found is not None and (path := Path(found.path).resolve()) not in seen:
         seen.add(path)
         yield path
-        found = here(base_name(found)) if found.kind is Kind.ADAPTER else None
+        found = (
+            find_local_model(base_model_name(found)) if found.kind is ModelKind.ADAPTER else None
+        )
 
 
 def clear(out: Path) -> None:

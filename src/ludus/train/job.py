@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from ludus.data.tools import JsonObject
 from ludus.errors import ConfigError
-from ludus.policy.dialect import Dialect, any_dialect
-from ludus.policy.eyes.families import eyes_of
-from ludus.policy.eyes.sight import Eyes
+from ludus.policy.dialect import ChatFormat, find_chat_format_with_fallback
+from ludus.policy.eyes.families import build_vision_processor
+from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.source import Kind, Source, find
-from ludus.policy.tokenizer import tokenizer_of
+from ludus.policy.source import ModelKind, ModelRef, resolve_model
+from ludus.policy.tokenizer import load_tokenizer_from
 from ludus.train.configs import made
 from ludus.train.curve import draw
 from ludus.train.facts import config_json, devices
@@ -34,16 +34,16 @@ class Job(ABC):
     """One training, and what it is made with."""
 
     method: Method
-    source: Source
+    source: ModelRef
     out: Path
     config: Shared
     config: Any
     tokenizer: Any
-    dialect: Dialect
+    dialect: ChatFormat
     world: World
     watch: Watch
     command: str | None
-    eyes: Eyes | None
+    vision: VisionProcessor | None
     """How images are shown to the model, where it sees."""
     extensible: ClassVar[bool] = False
     """Whether a finished run goes on when it is asked for more steps; its last checkpoint is kept
@@ -68,8 +68,8 @@ class Job(ABC):
 
     def finish(self) -> None:
         """Write what else the model's folder needs."""
-        if self.eyes is not None:
-            self.eyes.save(self.out)
+        if self.vision is not None:
+            self.vision.save(self.out)
 
     def about(self, trained_on: Mapping[str, Any]) -> dict[str, Any]:
         """As `training.json` has it."""
@@ -78,9 +78,9 @@ class Job(ABC):
             "command": self.command,
             "model": self.source.name,
             "weights": fingerprint(self.source.name),
-            "base": self.source.name if self.source.kind is Kind.HUB else None,
+            "base": self.source.name if self.source.kind is ModelKind.HUB else None,
             **trained_on,
-            "sees": self.eyes is not None,
+            "sees": self.vision is not None,
             "dialect": Spoken(
                 name=self.dialect.name,
                 origin=self.dialect.origin,
@@ -127,22 +127,24 @@ def job_of(
     made_with = ingredients(model, out, settings, watch)
     config = made(method, settings, out)
     settings = replace(settings, overrides=without_repeated(settings.overrides))
-    eyes = eyes_of(made_with["source"], made_with["tokenizer"], made_with["dialect"])
+    eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], made_with["dialect"])
     if eyes is not None and settings.packing:
         raise ConfigError("--packing is not for a model that sees images. Leave it away.")
     return RowsJob(
         method=method, out=out, config=settings, config=config, world=World.here(),
-        watch=watch, command=command, data=data, eyes=eyes, **made_with,
+        watch=watch, command=command, data=data, vision=eyes, **made_with,
     )  # fmt: skip
 
 
 def ingredients(model: str, out: Path, config: Shared, watch: Watch) -> dict[str, Any]:
     """Which model it is, and how it is spoken to."""
-    source = find(model, say=watch.say)
+    source = resolve_model(model, notify=watch.say)
     refuse_inside(out, source)
-    tokenizer = tokenizer_of(source)
+    tokenizer = load_tokenizer_from(source)
     # Whether rows need tools that it does not know is seen on the rows.
-    dialect = any_dialect(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
+    dialect = find_chat_format_with_fallback(
+        tokenizer, chat_template_kwargs=config.chat_template_kwargs
+    )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return {"source": source, "tokenizer": tokenizer, "dialect": dialect}

@@ -96,11 +96,11 @@ def _supplied(job: RowsJob) -> Any:
     """The model; the first process lays out for all what it is fed."""
     draft = _drafted(job) if job.world.main else None
     job.watch.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
-    model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
+    model = load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
     if draft is not None:
         fed = supply.supply(
             draft, job.data, job.method, job.config, job.source.name,
-            context=_context(model), to=job.tokens, image=job.eyes.token if job.eyes else None,
+            context=_context(model), to=job.tokens, image=job.vision.image_token_id if job.vision else None,
         )  # fmt: skip
         if fed.cut:
             job.watch.say(
@@ -113,7 +113,7 @@ def _supplied(job: RowsJob) -> Any:
 def _drafted(job: RowsJob) -> supply.Draft:
     progress = PhaseProgress(f"Tokenizing {job.data.name}", unit="rows", in_log=True)
     job.watch.phase(progress)
-    maker = Maker(job.tokenizer, job.dialect.template, job.method, job.eyes)
+    maker = Maker(job.tokenizer, job.dialect.template, job.method, job.vision)
     return supply.draft(job.data, maker, job.tokens, progress)
 
 
@@ -144,10 +144,10 @@ def _trainer(
         job.watch.phase(PhaseProgress(phase, in_log=True))
     trainer = trainer_of(
         job.method, model=model, config=config, tokenizer=job.tokenizer, train=rows, test=test,
-        config=settings, pace=pace, reference=_reference(job), eyes=job.eyes,
+        config=settings, pace=pace, reference=_reference(job), vision=job.vision,
     )  # fmt: skip
     trainer.marked = Marked.of(supply.marked_rows(job.tokens), job.method)
-    if job.method == "sft" and job.eyes is None:
+    if job.method == "sft" and job.vision is None:
         hasten(trainer, settings, job.world, job.watch.say)
     elif settings.compile:
         job.watch.say("--compile does nothing here: it is for models that read only text.")
@@ -164,7 +164,7 @@ def _reference(job: RowsJob) -> Any:
     sharded = job.config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
     if job.config.precompute_ref_log_probs and not sharded:
         return None
-    return load_model(job.source.name, device="cpu", dtype="float32", sees=True)
+    return load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
 
 
 def _steps(config: Any, rows: int, world: World) -> int:

@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import RunError
-from ludus.policy.dialect import Dialect, adopt
+from ludus.policy.dialect import ChatFormat, set_chat_format
 from ludus.policy.load import load_model
-from ludus.policy.source import Kind, Source, base_of
+from ludus.policy.source import ModelKind, ModelRef, resolve_base_model
 from ludus.train.folder import ADAPTER
 from ludus.train.settings import Shared
 from ludus.train.trainers import adapter_of
 
 
-def saved_dtype(source: Source) -> str:
+def saved_dtype(source: ModelRef) -> str:
     """The kind of number that the base's weights are in; float32 where it does not say."""
     from transformers import AutoConfig
 
-    if source.kind is Kind.ADAPTER:
-        return saved_dtype(base_of(source))
-    if source.kind is Kind.GGUF:
+    if source.kind is ModelKind.ADAPTER:
+        return saved_dtype(resolve_base_model(source))
+    if source.kind is ModelKind.GGUF:
         return "float32"
-    local = source.kind is Kind.FOLDER or source.cached
+    local = source.kind is ModelKind.FOLDER or source.cache_only
     config = AutoConfig.from_pretrained(source.path, local_files_only=local)
     found = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     return found if found in ("bfloat16", "float16") else "float32"
 
 
 def save(
-    trainer: Any, tokenizer: Any, dialect: Dialect, settings: Shared, source: Source,
+    trainer: Any, tokenizer: Any, dialect: ChatFormat, settings: Shared, source: ModelRef,
     *, dtype: str, out: Path,
 ) -> None:  # fmt: skip
     """Write all that `from_pretrained` needs. Every process takes part, and the first writes."""
@@ -43,7 +43,7 @@ def save(
         whole = trainer.accelerator.unwrap_model(trainer.model)
         model = whole if state is None else refilled(state, settings, source)
         _save_whole(model, dialect, settings, source, dtype, out)
-        adopt(tokenizer, dialect)
+        set_chat_format(tokenizer, dialect)
         tokenizer.save_pretrained(out)
         _share(out)
 
@@ -54,9 +54,9 @@ def _gathered(trainer: Any) -> Any:
     return trainer.accelerator.get_state_dict(sharded)
 
 
-def refilled(state: Mapping[str, Any], settings: Shared, source: Source) -> Any:
+def refilled(state: Mapping[str, Any], settings: Shared, source: ModelRef) -> Any:
     """The base loaded anew, with these weights: one that is whole, and can be merged."""
-    model = load_model(source.name, device="cpu", dtype="float32", sees=True)
+    model = load_model(source.name, device="cpu", dtype="float32", allow_vision=True)
     if settings.lora is not None:
         from peft import get_peft_model
 
@@ -72,13 +72,13 @@ def refilled(state: Mapping[str, Any], settings: Shared, source: Source) -> Any:
 
 
 def _save_whole(
-    model: Any, dialect: Dialect, settings: Shared, source: Source, dtype: str, out: Path
+    model: Any, dialect: ChatFormat, settings: Shared, source: ModelRef, dtype: str, out: Path
 ) -> None:
     import torch
 
     if settings.lora is not None:
         for config in model.peft_config.values():
-            config.base_model_name_or_path = source.lasting
+            config.base_model_name_or_path = source.portable_name
         to = out / ADAPTER if settings.lora.merge else out
         model.save_pretrained(to)
         # Peft's draft of a card has nothing in it.
@@ -98,11 +98,11 @@ def _share(out: Path) -> None:
             weights.chmod(mode)
 
 
-def _end_turns(model: Any, dialect: Dialect) -> None:
+def _end_turns(model: Any, dialect: ChatFormat) -> None:
     """Generation stops where a turn was trained to end."""
     known = model.generation_config.eos_token_id
     before = [] if known is None else [known] if isinstance(known, int) else list(known)
-    ends = list(dict.fromkeys([*sorted(dialect.stops), *before]))
+    ends = list(dict.fromkeys([*sorted(dialect.stop_token_ids), *before]))
     model.generation_config.eos_token_id = ends[0] if len(ends) == 1 else ends
 
 

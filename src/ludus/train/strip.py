@@ -25,10 +25,10 @@ class Strip:
     rows: int
     """How many rows there can be in it, those that only fill it up among them."""
     longest: int
-    pad: int
+    pad_token_id: int
 
     @classmethod
-    def for_rows(cls, lengths: Any, batch: int, pad: int) -> Strip:
+    def for_rows(cls, lengths: Any, batch: int, pad_token_id: int) -> Strip:
         """One into which any `batch` of these rows goes."""
         import numpy as np
 
@@ -37,7 +37,7 @@ class Strip:
         longest = int(sizes[0])
         tokens = -(-most // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
         # Even a batch of one row, the last of an epoch, is filled up by rows of the longest kind.
-        return cls(tokens, batch + -(-tokens // longest) + 1, longest, pad)
+        return cls(tokens, batch + -(-tokens // longest) + 1, longest, pad_token_id)
 
     def waste(self, lengths: Any, batch: int) -> float:
         """The share of a strip that is only filled up, on average."""
@@ -52,7 +52,7 @@ class Strip:
         sizes = [len(row["input_ids"]) for row in rows]
         taken = sum(sizes)
         sizes += self._fillers(self.tokens - taken)
-        ids = np.full(self.tokens, self.pad, dtype=np.int64)
+        ids = np.full(self.tokens, self.pad_token_id, dtype=np.int64)
         labels = np.full(self.tokens, NO_LOSS, dtype=np.int64)
         ids[:taken] = np.concatenate([row["input_ids"] for row in rows])
         labels[:taken] = np.concatenate([row["labels"] for row in rows])

@@ -51,7 +51,7 @@ def draft(data: DataSet, maker: Maker, to: Path, progress: PhaseProgress | None 
     """Make tokens of all rows. What is wrong with one of them is said here."""
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
-    check_rows(data.train, maker.tokenizer, maker.template, maker.method, maker.eyes)
+    check_rows(data.train, maker.tokenizer, maker.template, maker.method, maker.vision)
     train = tokenize(data.train, maker, to / "rows.arrow", progress=progress)
     if not train.read:
         raise ConfigError(f"{data.name} holds no rows to train on.")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ludus.policy.quiet import quiet
+from ludus.policy.quiet import suppress_hf_logging
 from ludus.train.folder import CURVES
 
 _TALKERS = ("accelerate", "datasets", "peft", "torch", "trl")
@@ -32,7 +32,7 @@ def surroundings(out: Path) -> Iterator[None]:
         _set({_BARS: "1", _TENSORBOARD: curves, _EXPERIMENTS: "1"}),
         _without_bars(),
         _hushed(),
-        quiet(),
+        suppress_hf_logging(),
     ):
         try:
             yield

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
-from ludus.policy.eyes.row_images import check_marks, expand
-from ludus.policy.eyes.sight import Eyes
-from ludus.policy.templates import Rendered, render_many
+from ludus.policy.eyes.row_images import check_placeholders, expand_image_tokens
+from ludus.policy.eyes.sight import VisionProcessor
+from ludus.policy.templates import RenderedConversation, render_many
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.examples import BadRow, TextAndImages, conversations, row_object, separate_images
 from ludus.train.rows import Numbered, Split
@@ -45,7 +45,7 @@ _BATCH = 256
 _MANY = 8
 """Batches from which on other processes pay for being started."""
 
-Side = tuple[Rendered, Sequence[str]]
+Side = tuple[RenderedConversation, Sequence[str]]
 """One conversation of a row as tokens, and the data URLs of its images."""
 
 
@@ -56,7 +56,7 @@ class Maker:
     tokenizer: Any
     template: str
     method: Method
-    eyes: Eyes | None = None
+    vision: VisionProcessor | None = None
     """How images are shown to the model; None: it reads only text."""
 
     def __call__(self, batch: Sequence[Numbered]) -> Batch:
@@ -82,7 +82,7 @@ class Maker:
         for at, (ids, labels) in enumerate(COLUMNS[self.method]):
             columns[ids] = pa.array([sides[at][0].ids for _, sides in rows], lists)
             columns[labels] = pa.array([_labels(sides[at][0]) for _, sides in rows], lists)
-        for at, images in enumerate(IMAGES[self.method] if self.eyes is not None else ()):
+        for at, images in enumerate(IMAGES[self.method] if self.vision is not None else ()):
             columns[images] = pa.array([sides[at][1] for _, sides in rows], urls)
         return pa.table(columns)
 
@@ -94,20 +94,20 @@ class Maker:
             talks = conversations(fields, self.method)
             if isinstance(name := fields.get("environment"), str):
                 environments[name] += 1
-            return [separate_images(talk, self.eyes) for talk in talks]
+            return [separate_images(talk, self.vision) for talk in talks]
         except BadRow as error:
             raise Misplaced(number, str(error)) from error
 
-    def _tokens(self, made: Rendered | TemplateRefused, side: TextAndImages) -> Side:
+    def _tokens(self, made: RenderedConversation | TemplateRefused, side: TextAndImages) -> Side:
         """What is trained on of a side, and which of its images are in that."""
         if isinstance(made, TemplateRefused):
             raise made
         needed = _needed(made)
-        if self.eyes is None:
+        if self.vision is None:
             return needed, ()
-        check_marks(made, self.eyes, side.images)
-        urls = side.images[: needed.ids.count(self.eyes.token)]
-        return expand(needed, self.eyes, urls), urls
+        check_placeholders(made, self.vision, side.images)
+        urls = side.images[: needed.ids.count(self.vision.image_token_id)]
+        return expand_image_tokens(needed, self.vision, urls), urls
 
 
 class Misplaced(Exception):
@@ -228,13 +228,13 @@ def _work(batch: list[Numbered]) -> Batch:
     return _maker(batch)
 
 
-def _needed(side: Rendered) -> Rendered:
+def _needed(side: RenderedConversation) -> RenderedConversation:
     """Up to the last token that bears loss: nothing is learned from what follows, such as the
     environment's last word."""
-    return side.cut(side.spans[-1][1]) if side.spans else side
+    return side.truncate(side.spans[-1][1]) if side.spans else side
 
 
-def _labels(side: Rendered) -> list[int]:
+def _labels(side: RenderedConversation) -> list[int]:
     """The tokens that bear the loss. The first never does: nothing stands before it."""
     marked = zip(side.ids, side.mask, strict=True)
     labels = [token if bears else NO_LOSS for token, bears in marked]

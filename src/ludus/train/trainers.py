@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ludus.errors import ConfigError, RunError
-from ludus.policy.eyes.families import sees
-from ludus.policy.eyes.sight import Eyes
+from ludus.policy.eyes.families import supports_images
+from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.eyes.tensors import image_inputs
-from ludus.policy.quiet import quiet
+from ludus.policy.quiet import suppress_hf_logging
 from ludus.train.checkpoints import Standing, mark_whole
 from ludus.train.marks import Marked, check_batch
 from ludus.train.pace import Pace
@@ -59,10 +59,10 @@ class Checked:
         us = cast(Any, self)
         model = us.model if model is None else model
         sharded = us.is_fsdp_enabled or us.is_deepspeed_enabled
-        if sharded or hasattr(model, "peft_config") or not sees(model.config):
+        if sharded or hasattr(model, "peft_config") or not supports_images(model.config):
             cast(Any, super())._load_from_checkpoint(resume_from_checkpoint, model)
             return
-        with quiet():
+        with suppress_hf_logging():
             stored = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
         model.load_state_dict(stored.state_dict())
 
@@ -132,27 +132,27 @@ class Paired(Checked):
 class ImageCollator:
     """Rows for a model that sees as a batch, with the images that are in them."""
 
-    def __init__(self, pad: int, eyes: Eyes) -> None:
-        self.pad, self.eyes = pad, eyes
+    def __init__(self, pad_token_id: int, vision: VisionProcessor) -> None:
+        self.pad_token_id, self.vision = pad_token_id, vision
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ids = [row["input_ids"] for row in rows]
         width = max(map(len, ids))
         batch = {
-            "input_ids": _padded(ids, self.pad, width),
+            "input_ids": _padded(ids, self.pad_token_id, width),
             "attention_mask": _padded([[1] * len(each) for each in ids], 0, width),
             "labels": _padded([row["labels"] for row in rows], NO_LOSS, width),
         }
         (column,) = IMAGES["sft"]
         urls = [url for row in rows for url in row[column]]
-        return batch | image_inputs(self.eyes, urls, batch["input_ids"])
+        return batch | image_inputs(self.vision, urls, batch["input_ids"])
 
 
 class PairCollator:
     """Pairs as a batch: the better sides first, then the worse; loss where it was marked."""
 
-    def __init__(self, pad: int, eyes: Eyes | None = None) -> None:
-        self.pad, self.eyes = pad, eyes
+    def __init__(self, pad_token_id: int, vision: VisionProcessor | None = None) -> None:
+        self.pad_token_id, self.vision = pad_token_id, vision
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         import torch
@@ -161,13 +161,13 @@ class PairCollator:
         labels = [row[column] for _, column in COLUMNS["dpo"] for row in rows]
         width = max(map(len, ids))
         batch = {
-            "input_ids": _padded(ids, self.pad, width),
+            "input_ids": _padded(ids, self.pad_token_id, width),
             "attention_mask": _padded([[1] * len(each) for each in ids], 0, width),
             "completion_mask": (_padded(labels, NO_LOSS, width) != NO_LOSS).long(),
         }
-        if self.eyes is not None:
+        if self.vision is not None:
             urls = [url for column in IMAGES["dpo"] for row in rows for url in row[column]]
-            batch |= image_inputs(self.eyes, urls, batch["input_ids"])
+            batch |= image_inputs(self.vision, urls, batch["input_ids"])
         known = [name for name in REFERENCES if name in rows[0]]
         return batch | {name: torch.tensor([row[name] for row in rows]) for name in known}
 
@@ -189,7 +189,7 @@ def trainer_of(
     config: Settings,
     pace: Pace,
     reference: Any = None,
-    eyes: Eyes | None = None,
+    vision: VisionProcessor | None = None,
 ) -> Any:
     """A trainer that is ready to go."""
     import trl
@@ -201,15 +201,15 @@ def trainer_of(
         "callbacks": [over(TrainerCallback, pace, _STEPS)],
         "peft_config": adapter_of(config.lora) if config.lora else None,
     }  # fmt: skip
-    if eyes is not None and config.ddp_find_unused_parameters is None:
+    if vision is not None and config.ddp_find_unused_parameters is None:
         # A batch without images does not use the weights that images go through.
         config.ddp_find_unused_parameters = True
     if method == "sft":
-        if eyes is not None:
-            given["data_collator"] = ImageCollator(tokenizer.pad_token_id, eyes)
+        if vision is not None:
+            given["data_collator"] = ImageCollator(tokenizer.pad_token_id, vision)
         kind = type("LudusSFTTrainer", (OfRows, trl.SFTTrainer), {})
     else:
-        collator = PairCollator(tokenizer.pad_token_id, eyes)
+        collator = PairCollator(tokenizer.pad_token_id, vision)
         given |= {"data_collator": collator, "ref_model": reference}
         kind = type("LudusDPOTrainer", (Paired, trl.DPOTrainer), {})
     try:

@@ -36,13 +36,13 @@ def talk(*parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def seeing(policy: Policy) -> Student:
-    return Student("seer", policy.tokenizer, lambda: policy.eyes)
+    return Student("seer", policy.tokenizer, lambda: policy.vision)
 
 
 def length(policy: Policy, row: dict[str, Any]) -> int:
     read = row_of(row, Place(Path("rows.jsonl"), 1))
     (made,) = seeing(policy).rendered(read)
-    found = measure([read], policy.tokenizer, "seer", eyes=lambda: policy.eyes)
+    found = measure([read], policy.tokenizer, "seer", eyes=lambda: policy.vision)
     assert found.max == len(made.ids) == len(made.mask) == len(made.starts)
     return found.max
 
@@ -61,7 +61,7 @@ def test_a_row_is_as_long_as_its_images(policy: Policy) -> None:
 def test_no_part_of_an_image_bears_the_loss(policy: Policy) -> None:
     row = row_of(talk(LOOK, image(16, 32)), Place(Path("rows.jsonl"), 1))
     (made,) = seeing(policy).rendered(row)
-    learned = "".join(piece.text for piece in made.pieces() if piece.bears_loss)
+    learned = "".join(piece.text for piece in made.text_spans() if piece.has_loss)
     assert "Done." in learned and "image" not in learned
     assert "<|image_pad|>" in made.text
 
@@ -72,4 +72,4 @@ def test_no_part_of_an_image_bears_the_loss(policy: Policy) -> None:
 def test_an_image_that_cannot_be_shown_is_an_error(policy: Policy, part: dict[str, Any]) -> None:
     assert under(seeing(policy), talk(LOOK, part)) == {"template-refuses": "error"}
     read = row_of(talk(LOOK, part), Place(Path("rows.jsonl"), 1))
-    assert measure([read], policy.tokenizer, "seer", eyes=lambda: policy.eyes).refused == 1
+    assert measure([read], policy.tokenizer, "seer", eyes=lambda: policy.vision).refused == 1

@@ -13,12 +13,12 @@ from PIL import Image as Pillow
 from ludus import Episode, ToolCall, ToolEnvironment, connect, tool
 from ludus.agents.oracle import OracleAgent
 from ludus.data.content import Image, Text
-from ludus.policy.dialect import dialect_of
-from ludus.policy.eyes.pictures import stacked
-from ludus.policy.eyes.sight import Eyes
+from ludus.policy.dialect import find_chat_format
+from ludus.policy.eyes.pictures import stack_images
+from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.load import Policy
 from ludus.policy.templates import render
-from ludus.policy.turns import as_given
+from ludus.policy.turns import to_template_message
 from ludus.rollout import Assignment, run_episode
 from policy.eyes.seers import SIGHT, processor_of, tiny, tokenizer_of
 
@@ -82,9 +82,11 @@ async def solved(seed: int) -> Episode:
 def untaught(family: str, *, seed: int = 0) -> Policy:
     tokenizer = tokenizer_of(family)
     _, _, image, video = tokenizer.convert_tokens_to_ids(list(SIGHT))
-    eyes = Eyes(processor_of(), mark=MARK, token=image, never=frozenset({video}))
+    eyes = VisionProcessor(
+        processor_of(), placeholder=MARK, image_token_id=image, suppressed_ids=frozenset({video})
+    )
     model = tiny(family, tokenizer, seed=seed)
-    return Policy("seer", model, tokenizer, dialect_of(tokenizer), eyes=eyes)
+    return Policy("seer", model, tokenizer, find_chat_format(tokenizer), vision=eyes)
 
 
 @cache
@@ -104,18 +106,18 @@ def taught(family: str) -> Policy:
 
 
 def _lesson(policy: Policy, episode: Episode) -> dict[str, Any]:
-    eyes = policy.eyes
+    eyes = policy.vision
     assert eyes is not None
-    talk = [as_given(eyes.words(message)) for message in episode.messages]
-    made = render(policy.tokenizer, talk, episode.tools, policy.dialect.template)
-    pictures = eyes.look(episode.messages)
-    sizes = iter(picture.tokens for picture in pictures)
-    widths = [next(sizes) if token == eyes.token else 1 for token in made.ids]
+    talk = [to_template_message(eyes.message_to_text(message)) for message in episode.messages]
+    made = render(policy.tokenizer, talk, episode.tools, policy.chat_format.template)
+    pictures = eyes.process_messages(episode.messages)
+    sizes = iter(picture.num_tokens for picture in pictures)
+    widths = [next(sizes) if token == eyes.image_token_id else 1 for token in made.ids]
     own = [own for own, width in zip(made.mask, widths, strict=True) for _ in range(width)]
-    ids = torch.tensor([eyes.expanded(made.ids, pictures)])
+    ids = torch.tensor([eyes.expand_placeholders(made.ids, pictures)])
     return {
         "input_ids": ids,
         "labels": ids.masked_fill(torch.tensor([own]) == 0, -100),
-        "mm_token_type_ids": (ids == eyes.token).long(),
-        **stacked(pictures),
+        "mm_token_type_ids": (ids == eyes.image_token_id).long(),
+        **stack_images(pictures),
     }

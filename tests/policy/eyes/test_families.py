@@ -10,7 +10,7 @@ import pytest
 from students import student, template_of
 
 from ludus.errors import ConfigError
-from ludus.policy.eyes.families import FAMILIES
+from ludus.policy.eyes.families import VISION_FAMILIES
 from ludus.policy.load import Policy, load, load_model
 from policy import models
 from policy.eyes.seers import SIGHT, processor_of, saved, tiny, tokenizer_of
@@ -35,29 +35,32 @@ DIALECTS = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", VISION_FAMILIES)
 def test_a_model_that_sees_is_loaded_with_its_eyes(tmp_path: Path, family: str) -> None:
     policy = loaded(saved(tmp_path, family))
     image, video = policy.tokenizer.convert_tokens_to_ids(["<|image_pad|>", "<|video_pad|>"])
-    assert policy.eyes is not None and policy.dialect.name == DIALECTS[family]
-    assert (policy.eyes.token, policy.eyes.never) == (image, frozenset({image, video}))
-    assert policy.eyes.processor.patch_size == 4
+    assert policy.vision is not None and policy.chat_format.name == DIALECTS[family]
+    assert (policy.vision.image_token_id, policy.vision.suppressed_ids) == (
+        image,
+        frozenset({image, video}),
+    )
+    assert policy.vision.image_processor.patch_size == 4
 
 
 def test_a_model_that_reads_only_text_has_no_eyes(tmp_path: Path) -> None:
-    assert loaded(models.saved(tmp_path)).eyes is None
+    assert loaded(models.saved(tmp_path)).vision is None
 
 
 def test_eyes_are_saved_beside_weights(tmp_path: Path) -> None:
     first = loaded(saved(tmp_path / "first", "qwen2_vl"))
-    assert first.eyes is not None
+    assert first.vision is not None
     for part in (first.model, first.tokenizer):
         part.save_pretrained(tmp_path / "second")
     assert "image processor of" in refusal(tmp_path / "second")
-    first.eyes.save(tmp_path / "second")
+    first.vision.save(tmp_path / "second")
     again = loaded(tmp_path / "second")
-    assert again.eyes is not None
-    assert again.eyes.processor.to_dict() == first.eyes.processor.to_dict()
+    assert again.vision is not None
+    assert again.vision.image_processor.to_dict() == first.vision.image_processor.to_dict()
 
 
 def test_an_adapter_sees_with_the_eyes_of_what_it_goes_over(tmp_path: Path) -> None:
@@ -65,12 +68,12 @@ def test_an_adapter_sees_with_the_eyes_of_what_it_goes_over(tmp_path: Path) -> N
 
     base = saved(tmp_path / "base", "qwen2_vl")
     config: Any = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    plain = load_model(str(base), device="cpu", dtype="float32", sees=True)
+    plain = load_model(str(base), device="cpu", dtype="float32", allow_vision=True)
     before = plain.model.language_model.layers[0].self_attn.q_proj.weight.clone()
     adapter: Any = get_peft_model(plain, config)
     adapter.save_pretrained(tmp_path / "adapter")
     policy = loaded(tmp_path / "adapter")
-    assert policy.eyes is not None
+    assert policy.vision is not None
     assert not policy.model.model.language_model.layers[0].self_attn.q_proj.weight.equal(before)
 
 

@@ -17,10 +17,10 @@ from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message, message_from_content
 from ludus.errors import ProviderRefuses, StoppedEarly
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import dialect_of
+from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import Policy
 from ludus.policy.templates import render
-from ludus.policy.turns import as_given
+from ludus.policy.turns import to_template_message
 from ludus.rollout import Assignment, EpisodeLimits, collect, run_episode
 from policy import models
 from policy.eyes.gallery import COLOURS, GALLERY, picture, taught, untaught
@@ -49,16 +49,20 @@ async def test_a_model_says_what_it_sees(seer: Policy, seed: int) -> None:
 
 
 async def test_the_ids_of_an_episode_are_its_conversation_with_its_pictures(seer: Policy) -> None:
-    eyes = seer.eyes
+    eyes = seer.vision
     assert eyes is not None
     episode = await played(seer, seed=1)
     assert episode.tokens is not None
     ids, mask = episode.tokens.ids, episode.tokens.mask
-    assert sum(token == eyes.token for token in ids) == 6 + 8, "the last picture came too late"
-    assert {own for own, token in zip(mask, ids, strict=True) if token == eyes.token} == {0}
-    talk = [as_given(eyes.words(message)) for message in episode.messages]
-    whole = render(seer.tokenizer, talk, episode.tools, seer.dialect.template)
-    made = eyes.expanded(whole.ids, eyes.look(episode.messages))
+    assert sum(token == eyes.image_token_id for token in ids) == 6 + 8, (
+        "the last picture came too late"
+    )
+    assert {own for own, token in zip(mask, ids, strict=True) if token == eyes.image_token_id} == {
+        0
+    }
+    talk = [to_template_message(eyes.message_to_text(message)) for message in episode.messages]
+    whole = render(seer.tokenizer, talk, episode.tools, seer.chat_format.template)
+    made = eyes.expand_placeholders(whole.ids, eyes.process_messages(episode.messages))
     assert list(ids) == made[: len(ids)]
     assert episode.usage.completion_tokens == sum(mask)
 
@@ -66,15 +70,15 @@ async def test_the_ids_of_an_episode_are_its_conversation_with_its_pictures(seer
 async def test_a_model_in_a_folder_collects_many_episodes_at_once(
     seer: Policy, tmp_path: Path
 ) -> None:
-    assert seer.eyes is not None
-    for part in (seer.model, seer.tokenizer, seer.eyes.processor):
+    assert seer.vision is not None
+    for part in (seer.model, seer.tokenizer, seer.vision.image_processor):
         part.save_pretrained(tmp_path / "model")
     asked = job(GALLERY, n=8, group_size=2)
     async with PolicyAgent(
         str(tmp_path / "model"), temperature=0, device="cpu", dtype="float32"
     ) as agent:
         await collect(asked, agent, tmp_path / "run", options=QUICK)
-        assert agent.engine == "plain generate: the model sees pictures"
+        assert agent.engine_description == "plain generate: the model sees pictures"
     episodes = read(tmp_path / "run")
     assert [episode.reward for episode in episodes] == [1.0] * 8
     assert {episode.messages[1].text for episode in episodes} == {"Draw the curtain.\n[image]"}
@@ -114,7 +118,7 @@ async def test_a_picture_that_only_a_tool_shows_is_refused_as_well(reader: Polic
 @pytest.fixture
 def reader() -> Policy:
     tokenizer = of_family("qwen3")
-    return Policy("reader", models.tiny(tokenizer), tokenizer, dialect_of(tokenizer))
+    return Policy("reader", models.tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
 
 
 async def test_words_that_look_like_a_picture_break_one_episode_and_say_so() -> None:

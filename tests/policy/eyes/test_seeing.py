@@ -13,16 +13,16 @@ import torch
 from ludus.data.content import Text
 from ludus.data.messages import message_from_content
 from ludus.policy import turns
-from ludus.policy.eyes.decoder import SeeingDecoder
-from ludus.policy.eyes.families import FAMILIES
-from ludus.policy.eyes.pictures import stacked
+from ludus.policy.eyes.decoder import VLMDecoder
+from ludus.policy.eyes.families import VISION_FAMILIES
+from ludus.policy.eyes.pictures import stack_images
 from ludus.policy.load import Policy
-from ludus.policy.requests import Request, Sampled
-from ludus.policy.sampling import Sampling
+from ludus.policy.requests import Request, Completion
+from ludus.policy.sampling import SamplingParams
 from policy.eyes.gallery import picture, untaught
 
 RED, BLUE = picture(24, 16, "red"), picture(16, 32, "blue")
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 
 
 @cache
@@ -35,35 +35,39 @@ def seer(family: str) -> Policy:
     return policy
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=VISION_FAMILIES)
 def policy(request: pytest.FixtureRequest) -> Policy:
     return seer(request.param)
 
 
 def asked(policy: Policy, *parts: Any, tokens: int = 10, **more: Any) -> Request:
-    assert policy.eyes is not None
+    assert policy.vision is not None
     message = message_from_content("user", [Text(text="Look."), *parts])
-    ids = turns.opening(policy.tokenizer, policy.dialect, [policy.eyes.words(message)], None)
-    pictures = policy.eyes.look([message])
-    given: dict[str, Any] = {"stops": (), "sampling": Sampling(), "seed": 3} | more
-    return Request(tuple(policy.eyes.expanded(ids, pictures)), tokens, pictures=pictures, **given)
+    ids = turns.initial_prompt_ids(
+        policy.tokenizer, policy.chat_format, [policy.vision.message_to_text(message)], None
+    )
+    pictures = policy.vision.process_messages([message])
+    given: dict[str, Any] = {"stops": (), "sampling": SamplingParams(), "seed": 3} | more
+    return Request(
+        tuple(policy.vision.expand_placeholders(ids, pictures)), tokens, images=pictures, **given
+    )
 
 
-def answers(policy: Policy, requests: Sequence[Request]) -> list[Sampled]:
-    assert policy.eyes is not None
-    told: dict[int, Sampled] = {}
-    SeeingDecoder(policy.model, pad_id=0, eyes=policy.eyes).run(requests, told.__setitem__)
+def answers(policy: Policy, requests: Sequence[Request]) -> list[Completion]:
+    assert policy.vision is not None
+    told: dict[int, Completion] = {}
+    VLMDecoder(policy.model, pad_id=0, vision=policy.vision).run(requests, told.__setitem__)
     return [told[at] for at in range(len(requests))]
 
 
 def given(policy: Policy, request: Request, ids: torch.Tensor) -> dict[str, Any]:
-    assert policy.eyes is not None
-    seen = stacked(request.pictures)
-    kinds = {"mm_token_type_ids": (ids == policy.eyes.token).long()} if seen else {}
+    assert policy.vision is not None
+    seen = stack_images(request.images)
+    kinds = {"mm_token_type_ids": (ids == policy.vision.image_token_id).long()} if seen else {}
     return {"input_ids": ids, **seen, **kinds}
 
 
-def fresh(policy: Policy, request: Request, said: Sampled) -> list[float]:
+def fresh(policy: Policy, request: Request, said: Completion) -> list[float]:
     """By one forward pass over all of it, in which the model places everything itself."""
     whole = torch.tensor([[*request.ids, *said.ids]])
     with torch.inference_mode():
@@ -88,7 +92,7 @@ def test_a_batch_with_and_without_pictures_is_sampled_as_one_pass_would(policy: 
 
 
 def test_the_likeliest_tokens_are_those_of_generate(policy: Policy) -> None:
-    assert policy.eyes is not None
+    assert policy.vision is not None
     request = asked(policy, RED, BLUE, sampling=GREEDY)
     prompt = torch.tensor([request.ids])
     made = policy.model.generate(
@@ -97,7 +101,7 @@ def test_the_likeliest_tokens_are_those_of_generate(policy: Policy) -> None:
         do_sample=False,
         max_new_tokens=10,
         eos_token_id=None,
-        suppress_tokens=sorted(policy.eyes.never),
+        suppress_tokens=sorted(policy.vision.suppressed_ids),
     )
     (told,) = answers(policy, [request])
     assert list(told.ids) == made[0, len(request.ids) :].tolist()
@@ -122,21 +126,23 @@ def test_a_model_under_an_adapter_sees_too() -> None:
     assert list(told.logprobs) == pytest.approx(fresh(policy, request, told), abs=1e-3)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), GREEDY])
-def test_a_model_never_says_a_placeholder_however_much_it_wants_to(sampling: Sampling) -> None:
+@pytest.mark.parametrize("sampling", [SamplingParams(), GREEDY])
+def test_a_model_never_says_a_placeholder_however_much_it_wants_to(
+    sampling: SamplingParams,
+) -> None:
     """And says how likely its words were among all that it could have said."""
     policy = untaught("qwen2_vl")
-    assert policy.eyes is not None
+    assert policy.vision is not None
     requests = [asked(policy, RED, sampling=sampling), asked(policy, sampling=sampling)]
     wants = torch.zeros(len(policy.tokenizer))
-    wants[policy.eyes.token] = 6.0
+    wants[policy.vision.image_token_id] = 6.0
     watch = policy.model.lm_head.register_forward_hook(lambda _, __, logits: logits + wants)
     try:
         told = answers(policy, requests)
         expected = [fresh(policy, *each) for each in zip(requests, told, strict=True)]
     finally:
         watch.remove()
-    assert all(policy.eyes.token not in each.ids for each in told)
+    assert all(policy.vision.image_token_id not in each.ids for each in told)
     for each, logprobs in zip(told, expected, strict=True):
         assert list(each.logprobs) == pytest.approx(logprobs, abs=1e-3)
         assert max(each.logprobs) < -0.5, "its wish for a picture is counted in"

@@ -16,7 +16,11 @@ from ludus import connect
 from ludus.data.episode import Episode
 from ludus.errors import RunError
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.eyes.tensors import allow_none_seen, seen, tensors
+from ludus.policy.eyes.tensors import (
+    allow_batches_without_images,
+    images_in_tokens,
+    episode_image_inputs,
+)
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from policy.eyes.gallery import GALLERY, taught
@@ -56,7 +60,7 @@ async def _played(policy: Policy) -> list[Episode]:
 @pytest.fixture(scope="module")
 def trainer(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> GRPOTrainer:
     model = deepcopy(policy.model)
-    allow_none_seen(model)
+    allow_batches_without_images(model)
     return _trainer(model, policy.tokenizer, tmp_path_factory.mktemp("out"))
 
 
@@ -105,9 +109,9 @@ def batch(policy: Policy, episodes: list[Episode]) -> Given:
 def test_sampled_logprobs_are_those_of_the_trainer(
     policy: Policy, episodes: list[Episode], trainer: GRPOTrainer
 ) -> None:
-    assert policy.eyes is not None
+    assert policy.vision is not None
     made = batch(policy, episodes)
-    given = tensors(policy.eyes, episodes, made["ids"])
+    given = episode_image_inputs(policy.vision, episodes, made["ids"])
     assert given["num_images"] == [2, 0, 2], "in the prompt, and between two replies"
     sampled = [
         value
@@ -127,9 +131,9 @@ def test_sampled_logprobs_are_those_of_the_trainer(
 def test_a_trainer_that_is_given_other_pictures_finds_other_logprobs(
     policy: Policy, episodes: list[Episode], trainer: GRPOTrainer
 ) -> None:
-    assert policy.eyes is not None
+    assert policy.vision is not None
     made = batch(policy, episodes)
-    given = tensors(policy.eyes, episodes, made["ids"])
+    given = episode_image_inputs(policy.vision, episodes, made["ids"])
     logps = []
     for pixels in (given["pixel_values"], -given["pixel_values"]):
         with torch.no_grad():
@@ -144,7 +148,7 @@ def test_a_trainer_that_is_given_other_pictures_finds_other_logprobs(
 def test_the_trainers_loss_reaches_the_eyes(
     policy: Policy, episodes: list[Episode], trainer: GRPOTrainer
 ) -> None:
-    assert policy.eyes is not None and trainer.model is not None
+    assert policy.vision is not None and trainer.model is not None
     made = batch(policy, episodes)
     left = made["ids"].shape[1] - made["kept"]
     trainer.current_gradient_accumulation_steps = 1
@@ -158,7 +162,7 @@ def test_the_trainers_loss_reaches_the_eyes(
             "tool_mask": made["own"],
             "advantages": torch.tensor([1.0, 0.5, -1.0]),
             "num_items_in_batch": made["own"].sum(),
-            **tensors(policy.eyes, episodes, made["ids"]),
+            **episode_image_inputs(policy.vision, episodes, made["ids"]),
         },
     )
     loss.backward()
@@ -171,37 +175,39 @@ def test_trl_cuts_pictures_up_by_rows_and_puts_them_together_again(
 ) -> None:
     from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
-    assert policy.eyes is not None
-    given = tensors(policy.eyes, episodes, batch(policy, episodes)["ids"])
+    assert policy.vision is not None
+    given = episode_image_inputs(policy.vision, episodes, batch(policy, episodes)["ids"])
     cut = split_pixel_values_by_grid(given)
-    sizes = [sum(len(p.pixels) for p in seen(policy.eyes, each)) for each in episodes]
+    sizes = [
+        sum(len(p.pixel_values) for p in images_in_tokens(policy.vision, each)) for each in episodes
+    ]
     assert [len(row) for row in cut["pixel_values"]] == sizes
     assert torch.equal(unsplit_pixel_values_by_grid(cut)["pixel_values"], given["pixel_values"])
 
 
 def test_where_nothing_was_seen_nothing_is_given(policy: Policy, episodes: list[Episode]) -> None:
-    assert policy.eyes is not None
+    assert policy.vision is not None
     blind = episodes[1:2]
-    assert tensors(policy.eyes, blind, batch(policy, blind)["ids"]) == {}
+    assert episode_image_inputs(policy.vision, blind, batch(policy, blind)["ids"]) == {}
 
 
 def test_a_picture_that_the_model_was_not_shown_is_left_out(
     policy: Policy, episodes: list[Episode]
 ) -> None:
-    assert policy.eyes is not None
+    assert policy.vision is not None
     whole = episodes[0]
     assert whole.tokens is not None
     first = whole.tokens.mask.index(1)
     cut = {name: getattr(whole.tokens, name)[: first + 1] for name in ("ids", "logprobs", "mask")}
     short = whole.model_copy(update={"tokens": whole.tokens.model_copy(update=cut)})
-    assert len(seen(policy.eyes, short)) == 1
+    assert len(images_in_tokens(policy.vision, short)) == 1
 
 
 def test_tokens_of_other_eyes_are_one_line(policy: Policy, episodes: list[Episode]) -> None:
-    assert policy.eyes is not None
+    assert policy.vision is not None
     tokens = episodes[0].tokens
     assert tokens is not None
-    more = (*tokens.ids, policy.eyes.token)
+    more = (*tokens.ids, policy.vision.image_token_id)
     odd = episodes[0].model_copy(update={"tokens": tokens.model_copy(update={"ids": more})})
     with pytest.raises(RunError, match="and its pictures do not belong together"):
-        seen(policy.eyes, odd)
+        images_in_tokens(policy.vision, odd)

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from ludus.policy.fast.engine import TritonEngine, build_triton_engine
-from ludus.policy.requests import Request, Sampled
+from ludus.policy.requests import Request, Completion
 
 WORDS, CONTEXT = 97, 64
 _KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -81,8 +81,8 @@ def refusal(model: Any) -> str:
     return words
 
 
-def said(engine: TritonEngine, requests: Sequence[Request], **more: Any) -> list[Sampled]:
-    told: dict[int, Sampled] = {}
+def said(engine: TritonEngine, requests: Sequence[Request], **more: Any) -> list[Completion]:
+    told: dict[int, Completion] = {}
     engine.run(requests, told.__setitem__, **more)
     return [told[at] for at in range(len(told))]
 

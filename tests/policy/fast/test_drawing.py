@@ -9,7 +9,7 @@ from ludus.policy.fast import reference
 from ludus.policy.fast.cut import min_kept_logit
 from ludus.policy.fast.noise import to_int64, gumbel_noise
 from ludus.policy.fast.rows import RowState, BatchState
-from ludus.policy.sampling import Chooser, Sampling
+from ludus.policy.sampling import TokenSampler, SamplingParams
 from policy.fast.families import engine_of, model_of, said
 from policy.forwards import fresh_logprobs, prompt, request
 
@@ -67,8 +67,8 @@ def test_what_is_cut_off_is_what_the_plain_way_cuts_off(
         torch.full((6,), top_p),
         torch.full((6,), top_k or 0),
     )
-    chooser = Chooser([Sampling(*how)] * 6, vocab_size=50, device="cpu")
-    plain = chooser._cut(torch.softmax(logits.double() / temperature, -1))
+    chooser = TokenSampler([SamplingParams(*how)] * 6, vocab_size=50, device="cpu")
+    plain = chooser._filter_top_k_top_p(torch.softmax(logits.double() / temperature, -1))
     assert torch.equal(logits >= least.unsqueeze(1), plain > 0)
 
 
@@ -78,7 +78,12 @@ def test_rows_with_and_without_a_cut_share_a_batch() -> None:
         said(engine_of(model), [request(ids, seed=seed, max_tokens=1)])[0].ids[0]
         for seed in range(40)
     }
-    hows = [Sampling(1.0, top_k=2), Sampling(1.0), Sampling(1.0, top_p=0.2), Sampling(0.0)]
+    hows = [
+        SamplingParams(1.0, top_k=2),
+        SamplingParams(1.0),
+        SamplingParams(1.0, top_p=0.2),
+        SamplingParams(0.0),
+    ]
     asked = [
         request(ids, seed=seed, max_tokens=3, sampling=how) for seed in range(20) for how in hows
     ]

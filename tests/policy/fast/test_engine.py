@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ludus.policy.requests import Sampled
-from ludus.policy.sampling import Sampling
+from ludus.policy.requests import Completion
+from ludus.policy.sampling import SamplingParams
 from policy.fast.families import CONTEXT, FAMILIES, engine_of, fresh, generated, model_of, said
 from policy.forwards import GREEDY, fresh_logprobs, prompt, request
 
@@ -27,7 +27,9 @@ def test_logprobs_are_those_of_a_fresh_forward_pass(kind: str) -> None:
     model = model_of(kind)
     heats = (1.0, 0.5, 1.7, 0.9, 0.0)
     requests = [
-        request(prompt(length, seed=at), seed=at, sampling=Sampling(heat), max_tokens=2 + 3 * at)
+        request(
+            prompt(length, seed=at), seed=at, sampling=SamplingParams(heat), max_tokens=2 + 3 * at
+        )
         for at, (length, heat) in enumerate(zip(LENGTHS, heats, strict=True))
     ]
     for asked, reply in zip(requests, said(engine_of(model), requests), strict=True):
@@ -88,7 +90,7 @@ def test_who_finds_no_slot_waits_for_one() -> None:
 
 
 def test_what_is_not_wanted_any_more_is_dropped() -> None:
-    handed: dict[int, Sampled] = {}
+    handed: dict[int, Completion] = {}
     requests = [request(prompt(4), stops=(), max_tokens=30, seed=n) for n in range(3)]
     engine = engine_of(model_of())
     engine.run(requests, handed.__setitem__, lambda at: at == 1)
@@ -116,8 +118,8 @@ def test_a_longer_prompt_makes_the_cache_grow_and_costs_nobody_a_word() -> None:
     model = fresh(max_position_embeddings=2048)
     engine = engine_of(model)
     late = [request(prompt(600, seed=2), sampling=GREEDY, max_tokens=5)]
-    told: dict[int, Sampled] = {}
+    told: dict[int, Completion] = {}
     first = request(prompt(5), sampling=GREEDY, max_tokens=40, stops=())
-    engine.run([first], told.__setitem__, more=lambda room: [late.pop()] if late else [])
+    engine.run([first], told.__setitem__, poll_requests=lambda room: [late.pop()] if late else [])
     assert told[0].ids == generated(model, first.ids, 40)
     assert told[1].ids == generated(model, prompt(600, seed=2), 5)

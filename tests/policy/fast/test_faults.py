@@ -11,8 +11,8 @@ import torch
 
 from ludus.policy.fast.engine import TritonEngine
 from ludus.policy.fast.graphs import EagerRunner, Work
-from ludus.policy.generate import Generator
-from ludus.policy.requests import Request, Sampled
+from ludus.policy.generate import RequestBatcher
+from ludus.policy.requests import Request, Completion
 from policy.fast.families import engine_of, fresh, generated, model_of, refusal, said
 from policy.forwards import GREEDY, prompt, request
 
@@ -55,8 +55,8 @@ def test_members_of_a_group_are_not_given_what_their_first_could_not_read(
     engine = engine_of(model)
     failing_once(monkeypatch, engine._runner.cache, "copy", at=1)
 
-    async def group() -> list[Sampled]:
-        async with Generator(model, engine=engine, lull=0.05) as asked:
+    async def group() -> list[Completion]:
+        async with RequestBatcher(model, engine=engine, batch_wait_s=0.05) as asked:
             how: dict[str, Any] = {"max_tokens": 12, "stops": {1}, "sampling": GREEDY}
             return await asyncio.gather(*(asked.sample(ids, seed=n, **how) for n in range(4)))
 
@@ -65,7 +65,7 @@ def test_members_of_a_group_are_not_given_what_their_first_could_not_read(
 
 
 def test_who_had_ended_before_an_error_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, told = engine_of(model_of()), dict[int, Sampled]()
+    engine, told = engine_of(model_of()), dict[int, Completion]()
     failing_once(monkeypatch, engine._runner, "advance", at=2)
     asked = [request(prompt(5), stops=(), max_tokens=number) for number in (3, 30)]
     with pytest.raises(torch.OutOfMemoryError):

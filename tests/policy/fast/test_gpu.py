@@ -15,8 +15,8 @@ from ludus.policy.fast.blueprint import ModelShape
 from ludus.policy.fast.cache import LayerCache
 from ludus.policy.fast.rows import RowState, BatchState
 from ludus.policy.fast.weights import PackedLayer
-from ludus.policy.requests import Request, Sampled
-from ludus.policy.sampling import Sampling
+from ludus.policy.requests import Request, Completion
+from ludus.policy.sampling import SamplingParams
 from policy.fast.families import engine_of, fresh, generated, said
 from policy.forwards import GREEDY, fresh_logprobs, prompt, request
 
@@ -117,7 +117,7 @@ def test_samples_are_those_of_the_reference() -> None:
     assert near(ours.logprobs, theirs.logprobs, 1e-5)
 
 
-def closest(model: Any, ids: tuple[int, ...], reply: Sampled) -> bool:
+def closest(model: Any, ids: tuple[int, ...], reply: Completion) -> bool:
     """Whether each token is the likeliest, or as good as that in the model's own eyes."""
     with torch.inference_mode():
         logits = model(torch.tensor([[*ids, *reply.ids]], device="cuda")).logits[0].float()
@@ -134,7 +134,7 @@ def test_replies_are_the_models_own_in_bfloat16(kind: str) -> None:
     greedy = said(engine, [request(ids, sampling=GREEDY, max_tokens=30) for ids in prompts])
     assert all(closest(model, *pair) for pair in zip(prompts, greedy, strict=True))
     for ids in prompts:
-        (reply,) = said(engine, [request(ids, sampling=Sampling(0.8), max_tokens=30)])
+        (reply,) = said(engine, [request(ids, sampling=SamplingParams(0.8), max_tokens=30)])
         expected = fresh_logprobs(model, ids, reply.ids, temperature=0.8)
         assert reply.logprobs == pytest.approx(expected, abs=FAR)
 
@@ -171,13 +171,13 @@ def test_who_comes_late_joins_and_the_cache_grows_under_way() -> None:
     model = fresh(max_position_embeddings=2048).to("cuda")
     engine = engine_of(model)
     late = [request(prompt(700, seed=n), seed=n, max_tokens=20, stops=()) for n in range(5)]
-    told: dict[int, Sampled] = {}
+    told: dict[int, Completion] = {}
 
     def more(room: int) -> list[Request]:
         return [late.pop(0)] if late else []
 
     asked = [request(prompt(9), seed=9, max_tokens=60, stops=()), *late]
-    engine.run(asked[:1], told.__setitem__, more=more)
+    engine.run(asked[:1], told.__setitem__, poll_requests=more)
     for at, each in enumerate(asked):
         expected = fresh_logprobs(model, each.ids, told[at].ids)
         assert told[at].logprobs == pytest.approx(expected, abs=FAR)
@@ -185,7 +185,7 @@ def test_who_comes_late_joins_and_the_cache_grows_under_way() -> None:
 
 def test_top_k_and_top_p_hold_on_the_device_too() -> None:
     model = fresh(max_position_embeddings=512).to("cuda")
-    sampling = Sampling(1.0, top_k=1)
+    sampling = SamplingParams(1.0, top_k=1)
     ids = prompt(20)
     (cut,) = said(engine_of(model), [request(ids, sampling=sampling, max_tokens=20)])
     assert closest(model, ids, cut)

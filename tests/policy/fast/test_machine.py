@@ -11,7 +11,7 @@ from ludus.policy.fast.cache import KVCache
 from ludus.policy.fast.engine import TritonEngine
 from ludus.policy.fast.machine import LONG_LAUNCH_STEPS, _launch_sizes
 from ludus.policy.fast.rows import MAX_STEPS_PER_FETCH
-from ludus.policy.requests import Request, Sampled
+from ludus.policy.requests import Request, Completion
 from policy.fast.families import engine_of, fresh
 from policy.forwards import prompt, request
 
@@ -37,8 +37,8 @@ def asked_one_by_one(engine: TritonEngine, number: int, **more: Any) -> None:
     def next_one(room: int) -> list[Request]:
         return [rest.pop()] if rest and room else []
 
-    told: dict[int, Sampled] = {}
-    engine.run([rest.pop()], told.__setitem__, more=next_one)
+    told: dict[int, Completion] = {}
+    engine.run([rest.pop()], told.__setitem__, poll_requests=next_one)
     assert len(told) == number
 
 

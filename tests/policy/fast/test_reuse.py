@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from ludus.policy.fast.engine import TritonEngine
-from ludus.policy.requests import Request, Sampled
+from ludus.policy.requests import Request, Completion
 from policy.fast.families import engine_of, fresh, generated, model_of, said
 from policy.forwards import GREEDY, prompt, request
 
 
 def read_and_reused(engine: TritonEngine) -> tuple[int, int]:
-    return engine.stats.read, engine.stats.reused
+    return engine.stats.prefilled_tokens, engine.stats.reused_tokens
 
 
 def test_a_groups_prompt_is_read_once() -> None:
@@ -20,7 +20,7 @@ def test_a_groups_prompt_is_read_once() -> None:
     said(engine, [request(ids, seed=seed, max_tokens=4) for seed in range(8)])
     # The last token of a prompt is read by each, as the first step of its reply.
     assert read_and_reused(engine) == (19 + 8, 7 * 19)
-    assert engine.stats.sampled > 8
+    assert engine.stats.sampled_tokens > 8
 
 
 def test_members_of_a_group_get_what_they_would_get_alone() -> None:
@@ -57,13 +57,13 @@ def test_a_prompt_that_leaves_another_is_read_from_where_it_does() -> None:
 def test_a_reply_may_begin_where_another_is_still_being_written() -> None:
     model, ids = model_of(), prompt(12)
     engine, late = engine_of(model), [request(ids, sampling=GREEDY, stops=(), max_tokens=9)]
-    told: dict[int, Sampled] = {}
+    told: dict[int, Completion] = {}
 
     def more(room: int) -> list[Request]:
         return [late.pop()] if late and not told else []
 
     first = request(ids, seed=1, stops=(), max_tokens=30)
-    engine.run([first], told.__setitem__, more=more)
+    engine.run([first], told.__setitem__, poll_requests=more)
     assert list(told) == [1, 0], "the one that came later was done sooner"
     assert told[1].ids == said(engine_of(model), [request(ids, sampling=GREEDY, stops=(),
                                                           max_tokens=9)])[0].ids  # fmt: skip

@@ -146,7 +146,7 @@ def episode(one: Attempt, **changes: Any) -> Episode:
         "episode_id": one.name,
         "stop_reason": StopReason(one.stop_reason),
         "reward": one.reward,
-        "usage": Usage(completion_tokens=one.sampled),
+        "usage": Usage(completion_tokens=one.sampled_tokens),
         "error": one.fault,
         "environment": one.environment,
         "group_id": one.task,

@@ -78,12 +78,14 @@ def test_an_episode_with_tokens_left_to_say_ended_at_the_context(
     cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
     found = read_played(written(tmp_path, ONE, cut), limits=TokenLimits(budget))
     assert (found.full, found.reply_cuts) == (full, 0)
-    assert found.lengths == (ONE.sampled,), "how long a cut-off episode would be is not known"
+    assert found.lengths == (ONE.sampled_tokens,), (
+        "how long a cut-off episode would be is not known"
+    )
 
 
 def test_the_limit_of_a_reply_is_told_from_that_of_the_episode(tmp_path: Path) -> None:
     cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
-    found = read_played(written(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled))
+    found = read_played(written(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled_tokens))
     assert (found.full, found.reply_cuts) == (0, 1)
 
 

@@ -20,10 +20,10 @@ from train.lessons import curve
 def seer(folder: Path) -> Path:
     """It tells the colours that it is shown."""
     policy = taught("qwen2_vl")
-    assert policy.eyes is not None
+    assert policy.vision is not None
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
-    policy.eyes.save(folder)
+    policy.vision.save(folder)
     return folder
 
 
@@ -31,7 +31,7 @@ def test_a_model_that_sees_learns_from_what_it_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[dict[str, Any]] = []
-    whole = tensors.tensors
+    whole = tensors.episode_image_inputs
 
     def watched(*given: Any) -> dict[str, Any]:
         shown.append(whole(*given))
@@ -47,7 +47,7 @@ def test_a_model_that_sees_learns_from_what_it_saw(
     assert max(shown[0]["num_images"]) == 2
     (line,) = curve(tmp_path / "out")
     assert line["grad_norm"] >= 0 and line["trained"] == 1
-    assert load(str(tmp_path / "out")).eyes is not None
+    assert load(str(tmp_path / "out")).vision is not None
 
 
 def test_what_would_be_computed_without_pictures_is_refused(tmp_path: Path) -> None:

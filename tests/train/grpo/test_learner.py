@@ -8,14 +8,14 @@ import threading
 from policy.models import tiny
 from students import of_family
 
-from ludus.policy.decoder import Decoder
-from ludus.policy.dialect import dialect_of
+from ludus.policy.decoder import HFDecoder
+from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import Policy
 from ludus.train import GrpoSettings
 from ludus.train.grpo.learner import Learner
 
 
-class Slow(Decoder):
+class Slow(HFDecoder):
     """Takes new weights over when it is let."""
 
     def refresh(self) -> None:
@@ -27,7 +27,7 @@ class Slow(Decoder):
 
 async def test_the_loop_goes_on_while_weights_are_taken_over() -> None:
     tokenizer = of_family("qwen3")
-    policy = Policy("talker", tiny(tokenizer), tokenizer, dialect_of(tokenizer))
+    policy = Policy("talker", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
     engine = Slow(policy.model, pad_id=0)
     async with Learner(policy, GrpoSettings(), engine=engine) as learner:
         renewal = asyncio.ensure_future(learner.renewed())

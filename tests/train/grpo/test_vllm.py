@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ludus.policy.requests import Request, Sampled
-from ludus.policy.sampling import Sampling
+from ludus.policy.requests import Request, Completion
+from ludus.policy.sampling import SamplingParams
 from ludus.train.grpo.vllm import VllmEngine
 
 
@@ -42,7 +42,7 @@ def trained(**more: Any) -> tuple[Any, _Vllm]:
 
 
 def asked(size: int) -> list[Request]:
-    return [Request((1, 2), size, frozenset(), Sampling(), 0)]
+    return [Request((1, 2), size, frozenset(), SamplingParams(), 0)]
 
 
 def test_weights_are_brought_over_when_they_have_changed_and_only_then() -> None:
@@ -60,7 +60,7 @@ def test_weights_are_brought_over_when_they_have_changed_and_only_then() -> None
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_limit_of_a_call_is_gone_after_it(fails: bool) -> None:
     trainer, vllm = trained(fails=fails)
-    found: dict[int, Sampled] = {}
+    found: dict[int, Completion] = {}
     try:
         VllmEngine(trainer).run(asked(3), found.__setitem__, lambda at: True, lambda room: ())
     except RuntimeError:

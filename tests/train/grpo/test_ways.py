@@ -14,8 +14,8 @@ import torch
 
 from ludus import Episode, episodes
 from ludus.errors import ConfigError
-from ludus.policy.requests import Request, Sampled
-from ludus.policy.sampling import Sampling
+from ludus.policy.requests import Request, Completion
+from ludus.policy.sampling import SamplingParams
 from ludus.train import Lora, grpo
 from ludus.train.grpo.vllm import VllmEngine
 from train.grpo.trials import CLIMB, FLAT, PICK, tried
@@ -156,12 +156,12 @@ class _Vllm:
 def test_vllm_answers_within_each_budget_and_up_to_each_stop() -> None:
     engine = VllmEngine(SimpleNamespace(vllm_generation=_Vllm()))
     asked = [
-        Request((1, 2), 4, frozenset({99}), Sampling(), 0),
-        Request((3,), 2, frozenset({99}), Sampling(), 0),
-        Request((3,), 4, frozenset({12}), Sampling(), 0),
-        Request((4,), 4, frozenset(), Sampling(), 0),
+        Request((1, 2), 4, frozenset({99}), SamplingParams(), 0),
+        Request((3,), 2, frozenset({99}), SamplingParams(), 0),
+        Request((3,), 4, frozenset({12}), SamplingParams(), 0),
+        Request((4,), 4, frozenset(), SamplingParams(), 0),
     ]
-    found: dict[int, Sampled] = {}
+    found: dict[int, Completion] = {}
     engine.run(asked, found.__setitem__, lambda at: at != 3, lambda room: ())
     assert {at: (each.ids, each.stopped) for at, each in found.items()} == {
         0: ((10, 11, 12, 13), False), 1: ((10, 11), False), 2: ((10, 11, 12), True),

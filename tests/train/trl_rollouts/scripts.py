@@ -18,10 +18,10 @@ from students import student
 from ludus import connect
 from ludus.data.episode import Episode
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import adopt, dialect_of
-from ludus.policy.generate import Generator
+from ludus.policy.dialect import set_chat_format, find_chat_format
+from ludus.policy.generate import RequestBatcher
 from ludus.policy.load import Policy
-from ludus.policy.requests import Sampled
+from ludus.policy.requests import Completion
 from ludus.rollout import Assignment, run_episode
 from ludus.train.trl import GRPOConfig, GRPOTrainer, environment_factory, tasks
 
@@ -46,8 +46,8 @@ class Rolled:
 def speaker() -> Policy:
     """A tiny model that speaks ChatML with tools."""
     tokenizer = student()
-    dialect = dialect_of(tokenizer)
-    adopt(tokenizer, dialect)
+    dialect = find_chat_format(tokenizer)
+    set_chat_format(tokenizer, dialect)
     return Policy("speaker", tiny(tokenizer), tokenizer, dialect)
 
 
@@ -70,11 +70,11 @@ async def through_ludus(
 ) -> Episode:
     written = iter(replies)
 
-    async def sample(*_: Any, **__: Any) -> Sampled:
+    async def sample(*_: Any, **__: Any) -> Completion:
         ids = tuple(ids_of(policy, next(written)))
-        return Sampled(ids, (-1.0,) * len(ids), stopped=True)
+        return Completion(ids, (-1.0,) * len(ids), stopped=True)
 
-    patch.setattr(Generator, "sample", sample)
+    patch.setattr(RequestBatcher, "sample", sample)
     async with PolicyAgent(policy) as agent, connect(spec).session() as session:
         return await run_episode(session, agent, Assignment.of(spec, **task))
 

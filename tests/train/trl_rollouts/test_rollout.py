@@ -18,7 +18,7 @@ from world import serving, wait_until
 
 from ludus.data.episode import Episode
 from ludus.errors import ConfigError, RunError
-from ludus.policy.dialect import adopt, dialect_of
+from ludus.policy.dialect import set_chat_format, find_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout import EpisodeLimits
 from ludus.rollout.plan import task_seed
@@ -34,7 +34,7 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> Policy:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     taught = player("chatml")
     made = replace(taught, model=copy.deepcopy(taught.model))
-    adopt(made.tokenizer, made.dialect)
+    set_chat_format(made.tokenizer, made.chat_format)
     return made
 
 
@@ -143,7 +143,7 @@ def test_the_trainers_template_arguments_are_those_of_the_prompts(
 ) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     tokenizer = of_family("qwen3")
-    policy = Policy("talker", tiny(tokenizer), tokenizer, dialect_of(tokenizer))
+    policy = Policy("talker", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
     off = {"enable_thinking": False}
     trainer = trainer_of(tmp_path, policy, print, ["task 0"], chat_template_kwargs=off)
     function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1, max_tokens=2))

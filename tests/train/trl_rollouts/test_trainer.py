@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from ludus.client.event_loop import run_sync
 from ludus.errors import ConfigError
-from ludus.policy.generate import Generator
+from ludus.policy.generate import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.train.trl import GRPOConfig, GRPOTrainer
 from ludus.train.trl.serving import Completions, PolicyServer
@@ -30,10 +30,12 @@ def policy() -> Policy:
 
 @pytest.fixture
 def server(policy: Policy) -> Iterator[PolicyServer]:
-    generator = Generator(policy.model, pad_id=policy.tokenizer.pad_token_id)
+    generator = RequestBatcher(policy.model, pad_id=policy.tokenizer.pad_token_id)
     with PolicyServer(0) as served:
-        stops = list(policy.dialect.stops)
-        served.completions = Completions(generator, policy.tokenizer, stops=stops, seed="1")
+        stops = list(policy.chat_format.stop_token_ids)
+        served.completions = Completions(
+            generator, policy.tokenizer, stop_token_ids=stops, seed="1"
+        )
         yield served
     run_sync(generator.close())
 

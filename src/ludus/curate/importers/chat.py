@@ -63,7 +63,7 @@ def content_of(value: Any) -> str | tuple[Part, ...]:
         return ""
     if isinstance(value, str):
         return value
-    parts = [_part(part) for part in (value if isinstance(value, list) else [value])]
+    parts = [_parse_part(part) for part in (value if isinstance(value, list) else [value])]
     match parts:
         case [Text(text=words)]:
             return words
@@ -132,7 +132,7 @@ def _calls(fields: JsonObject) -> Iterator[Call]:
         yield call_of(function.get("name"), function.get("arguments"), call.get("id"))
 
 
-def _part(value: Any) -> Text | ImagePart:
+def _parse_part(value: Any) -> Text | ImagePart:
     if isinstance(value, str):
         return Text(text=value)
     part = an_object(value, "a part of a message")

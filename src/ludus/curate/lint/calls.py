@@ -136,7 +136,7 @@ def _typed(arguments: JsonObject, validator: Validator) -> JsonObject:
         paths = [error.absolute_path for error in validator.iter_errors(meant)]
     except Exception:  # A reference that leads nowhere, which `_complaint` will name.
         return meant
-    return meant | {str(path[0]): _value(arguments[str(path[0])]) for path in paths if path}
+    return meant | {str(path[0]): _parse_value(arguments[str(path[0])]) for path in paths if path}
 
 
 def _coerced(arguments: JsonObject, validator: Validator) -> JsonObject:
@@ -147,7 +147,7 @@ def _coerced(arguments: JsonObject, validator: Validator) -> JsonObject:
     return coerce_arguments(arguments, {"properties": plain})
 
 
-def _value(words: str) -> Any:
+def _parse_value(words: str) -> Any:
     if words in _WORDS:
         return _WORDS[words]
     read = json_in(words)

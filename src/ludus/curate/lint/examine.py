@@ -63,7 +63,7 @@ def examine(
         lengths.update([view.length] if view.sides else [])
         if at in shown:
             report.shown += (
-                Shown(place, side.name, rendered.cut(max_length), student.special)
+                Shown(place, side.name, rendered.truncate(max_length), student.special)
                 for side, rendered in zip(row.sides, view.sides, strict=False)
             )
     if student is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from ludus.curate.lengths import Lengths
 from ludus.curate.lint.finding import ADVICE, LEVELS, Finding, Level
 from ludus.curate.lint.rows import Place
-from ludus.policy.templates import Rendered
+from ludus.policy.templates import RenderedConversation
 
 EXAMPLES = 10
 """How many findings of each check are kept; all of them are counted."""
@@ -60,7 +60,7 @@ class Shown:
 
     place: Place
     side: str
-    rendered: Rendered
+    rendered: RenderedConversation
     special: frozenset[int] = frozenset()
     """Tokens that begin and end turns."""
 

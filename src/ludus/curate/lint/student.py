@@ -14,17 +14,17 @@ from ludus.curate.lint.opening import swallowed
 from ludus.curate.lint.parts import images_left_out, written_as_list
 from ludus.curate.lint.rows import Place, Row, Side
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
-from ludus.policy.dialect import Dialect, any_dialect
+from ludus.policy.dialect import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.eyes.row_images import (
-    BadPart,
-    as_text,
-    check_marks,
-    expand,
+    ContentPartError,
+    to_text_messages,
+    check_placeholders,
+    expand_image_tokens,
     has_images,
     image_urls,
 )
-from ludus.policy.eyes.sight import Eyes
-from ludus.policy.templates import Rendered, render, render_pair, written
+from ludus.policy.eyes.sight import VisionProcessor
+from ludus.policy.templates import RenderedConversation, render, render_pair, render_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,30 +38,30 @@ class Student:
 
     name: str
     tokenizer: PreTrainedTokenizerBase
-    load_eyes: Callable[[], Eyes | None] = lambda: None
+    load_eyes: Callable[[], VisionProcessor | None] = lambda: None
     """How it is shown images; asked once, where rows have some."""
 
     @cached_property
-    def eyes(self) -> Eyes | None:
+    def eyes(self) -> VisionProcessor | None:
         return self.load_eyes()
 
     @cached_property
-    def dialect(self) -> Dialect | str:
+    def chat_format(self) -> ChatFormat | str:
         """How it is spoken to in training and play; or why that cannot be had."""
         try:
-            return any_dialect(self.tokenizer)
+            return find_chat_format_with_fallback(self.tokenizer)
         except TemplateUnmarked as error:
             return str(error).partition(". ")[0]
 
     @property
     def unmarked(self) -> bool:
         """Whether the assistant's tokens cannot be told from others."""
-        return isinstance(self.dialect, str)
+        return isinstance(self.chat_format, str)
 
     @property
     def template(self) -> str | None:
         """What conversations are trained under; None: the tokenizer's own, and nothing is."""
-        return None if isinstance(self.dialect, str) else self.dialect.template
+        return None if isinstance(self.chat_format, str) else self.chat_format.template
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -75,14 +75,22 @@ class Student:
 
         The second, because not every tokenizer calls its own end-of-turn token special.
         """
-        return self.special | (frozenset() if isinstance(self.dialect, str) else self.dialect.stops)
+        return self.special | (
+            frozenset() if isinstance(self.chat_format, str) else self.chat_format.stop_token_ids
+        )
 
-    def rendered(self, row: Row) -> list[Rendered]:
+    def rendered(self, row: Row) -> list[RenderedConversation]:
         """Each side of a row with the tokens that are trained on."""
         sides = [replace(side, messages=self._as_text(side.messages)) for side in row.sides]
         if not row.is_pair:
             (side,) = sides
-            made = render(self.tokenizer, side.messages, row.tools, self.template, prompt=side.own)
+            made = render(
+                self.tokenizer,
+                side.messages,
+                row.tools,
+                self.template,
+                num_prompt_messages=side.own,
+            )
             return [self._expanded(made, row.sides[0])]
         chosen, rejected = sides
         pair = render_pair(
@@ -95,33 +103,33 @@ class Student:
         )
         return list(map(self._expanded, (pair.chosen, pair.rejected), row.sides))
 
-    def written(self, messages: Any, tools: Any) -> str:
-        return written(self.tokenizer, self._as_text(messages), tools, self.template)
+    def render_text(self, messages: Any, tools: Any) -> str:
+        return render_text(self.tokenizer, self._as_text(messages), tools, self.template)
 
     def ids(self, messages: Any, tools: Any, asks: bool) -> tuple[int, ...]:
         talk = self._as_text(messages)
-        return render(self.tokenizer, talk, tools, self.template, asks=asks).ids
+        return render(self.tokenizer, talk, tools, self.template, add_generation_prompt=asks).ids
 
-    def _expanded(self, made: Rendered, side: Side) -> Rendered:
+    def _expanded(self, made: RenderedConversation, side: Side) -> RenderedConversation:
         """With as many tokens for each image as it has."""
         if not has_images(side.messages) or self.eyes is None:
             return made
         urls = image_urls(side.messages)
-        check_marks(made, self.eyes, urls)
-        return expand(made, self.eyes, urls)
+        check_placeholders(made, self.eyes, urls)
+        return expand_image_tokens(made, self.eyes, urls)
 
     def _as_text(self, messages: Any) -> Any:
         """With a mark for each image, if there are any and the student sees."""
         if not has_images(messages) or self.eyes is None:
             return messages
-        return as_text(messages, self.eyes)
+        return to_text_messages(messages, self.eyes)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A row under the student's template."""
 
-    sides: list[Rendered]
+    sides: list[RenderedConversation]
     findings: list[Finding]
 
     @property
@@ -136,7 +144,7 @@ def look(row: Row, place: Place, student: Student, *, max_length: int | None) ->
         return Seen([], [])
     try:
         sides = student.rendered(row)
-    except (TemplateRefused, RequestRefused, BadPart) as error:
+    except (TemplateRefused, RequestRefused, ContentPartError) as error:
         return Seen([], [Finding(place, "template-refuses", "error", str(error))])
     found = list(_of_row(row, place, student))
     for rendered in sides:
@@ -148,9 +156,9 @@ def look(row: Row, place: Place, student: Student, *, max_length: int | None) ->
 
 
 def _of_row(row: Row, place: Place, student: Student) -> Iterator[Finding]:
-    write = student.written
-    if isinstance(student.dialect, str):
-        yield Finding(place, "template-unmarked", "error", student.dialect)
+    write = student.render_text
+    if isinstance(student.chat_format, str):
+        yield Finding(place, "template-unmarked", "error", student.chat_format)
     if _minds_empty_tools(row, write):
         words = "`tools` is an empty list, for which the template writes of tools all the same"
         yield Finding(place, "empty-tools", "warning", words)
@@ -185,7 +193,7 @@ def _minds_empty_tools(row: Row, write: Write) -> bool:
 
 
 def _of_tokens(
-    rendered: Rendered, student: Student, max_length: int | None
+    rendered: RenderedConversation, student: Student, max_length: int | None
 ) -> Iterator[tuple[str, Level, str]]:
     if not student.unmarked and not any(rendered.mask):
         yield "no-loss", "error", "no token in it bears the loss"
@@ -194,12 +202,12 @@ def _of_tokens(
     if max_length is None or len(rendered.ids) <= max_length:
         return
     yield "too-long", "warning", f"{len(rendered.ids):,} tokens, of which {max_length:,} are kept"
-    if any(rendered.mask) and not any(rendered.cut(max_length).mask):
+    if any(rendered.mask) and not any(rendered.truncate(max_length).mask):
         first = rendered.spans[0][0]
         yield "cut-off", "error", f"the first token that bears the loss is number {first + 1:,}"
 
 
-def _stopping(rendered: Rendered, student: Student) -> Iterator[tuple[str, Level, str]]:
+def _stopping(rendered: RenderedConversation, student: Student) -> Iterator[tuple[str, Level, str]]:
     """Whether the student would learn to end its turn."""
     ends = [last_word(student, rendered, end) in student.stops for _, end in rendered.spans]
     if not any(ends):
@@ -208,7 +216,7 @@ def _stopping(rendered: Rendered, student: Student) -> Iterator[tuple[str, Level
         yield "stop-token", "warning", "the end of the last turn is not trained"
 
 
-def last_word(student: Student, rendered: Rendered, end: int) -> int:
+def last_word(student: Student, rendered: RenderedConversation, end: int) -> int:
     """The token before `end` that is not only white space."""
     ids = rendered.ids[:end]
     return next((i for i in reversed(ids) if str(student.tokenizer.decode([i])).strip()), -1)
@@ -220,8 +228,8 @@ def _quotes_arguments(side: Side, row: Row, student: Student) -> bool:
     if parsed == side.messages:
         return False
     try:
-        given = student.written(side.messages, row.tools)
-        return student.written(parsed, row.tools) != given and '\\"' in given
+        given = student.render_text(side.messages, row.tools)
+        return student.render_text(parsed, row.tools) != given and '\\"' in given
     except TemplateRefused:
         return False
 

@@ -9,39 +9,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.policy.decoder import Batch, Decoder, Row
-from ludus.policy.eyes.pictures import stacked
-from ludus.policy.eyes.sight import Eyes
+from ludus.policy.decoder import DecodeBatch, HFDecoder, SequenceState
+from ludus.policy.eyes.pictures import stack_images
+from ludus.policy.eyes.sight import VisionProcessor
 
 
-class SeeingDecoder(Decoder):
+class VLMDecoder(HFDecoder):
     """Answers batches of requests, some of which have pictures."""
 
-    def __init__(self, model: Any, *, pad_id: int, eyes: Eyes) -> None:
+    def __init__(self, model: Any, *, pad_id: int, vision: VisionProcessor) -> None:
         super().__init__(model, pad_id=pad_id)
-        self.token = eyes.token
+        self.image_token_id = vision.image_token_id
         # A placeholder that the model says itself would ask for a picture that is not there.
-        self.never = eyes.never
+        self.suppressed_ids = vision.suppressed_ids
 
-    def batch(self, rows: list[Row]) -> Batch:
-        return _SeeingBatch(self, rows)
+    def build_batch(self, rows: list[SequenceState]) -> DecodeBatch:
+        return _VLMBatch(self, rows)
 
-    def positions(self, ids: Any, seen: Any, grids: Any) -> tuple[Any, Any]:
+    def rope_positions(self, ids: Any, attention_mask: Any, image_grid_thw: Any) -> tuple[Any, Any]:
         """Of each token in time, height and width; and how far each row's text lies off."""
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        kinds = (ids == self.token).int()
+        kinds = (ids == self.image_token_id).int()
         placed: tuple[Any, Any] = base.model.get_rope_index(
-            ids, mm_token_type_ids=kinds, image_grid_thw=grids, attention_mask=seen
+            ids,
+            mm_token_type_ids=kinds,
+            image_grid_thw=image_grid_thw,
+            attention_mask=attention_mask,
         )
         return placed
 
 
-class _SeeingBatch(Batch):
-    _decoder: SeeingDecoder
-    _offsets: Any
+class _VLMBatch(DecodeBatch):
+    _decoder: VLMDecoder
+    _rope_deltas: Any
     """How much further a row's text would be if its pictures had a position for each token."""
 
-    def read_prompts(self) -> Any:
+    def prefill(self) -> Any:
         """The logits after each prompt, padded on its left. What they share is read for each."""
         import torch
 
@@ -52,21 +55,21 @@ class _SeeingBatch(Batch):
             [pad] * gap + list(row.request.ids) for gap, row in zip(gaps, self.rows, strict=True)
         ]
         seen = torch.tensor([[0] * gap + [1] * (width - gap) for gap in gaps], device=self._device)
-        given = stacked([picture for row in self.rows for picture in row.request.pictures])
+        given = stack_images([picture for row in self.rows for picture in row.request.images])
         given = {name: value.to(self._device) for name, value in given.items()}
-        positions, self._offsets = self._decoder.positions(
+        positions, self._rope_deltas = self._decoder.rope_positions(
             torch.tensor(ids, device=self._device), seen, given.get("image_grid_thw")
         )
         return self._forward(ids, positions, seen, **given)
 
-    def _positions(self) -> Any:
+    def _next_positions(self) -> Any:
         import torch
 
         text = torch.tensor([[row.position] for row in self.rows], device=self._device)
-        return (text + self._offsets).expand(3, -1, -1)
+        return (text + self._rope_deltas).expand(3, -1, -1)
 
-    def select(self, places: list[int]) -> None:
+    def keep_rows(self, indices: list[int]) -> None:
         import torch
 
-        super().select(places)
-        self._offsets = self._offsets[torch.tensor(places, device=self._device)]
+        super().keep_rows(indices)
+        self._rope_deltas = self._rope_deltas[torch.tensor(indices, device=self._device)]

@@ -10,104 +10,119 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ludus.errors import ConfigError, TemplateUnmarked
-from ludus.policy.complaint import why
-from ludus.policy.eyes.sight import Eyes
-from ludus.policy.quiet import quiet, require
-from ludus.policy.source import Kind, Source, base_of, find
+from ludus.policy.complaint import describe_load_error
+from ludus.policy.eyes.sight import VisionProcessor
+from ludus.policy.quiet import suppress_hf_logging, require
+from ludus.policy.source import ModelKind, ModelRef, resolve_base_model, resolve_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ludus.policy.dialect import Dialect
+    from ludus.policy.dialect import ChatFormat
 
-FAMILIES = {
+VISION_FAMILIES = {
     "qwen2_vl": "Qwen2-VL",
     "qwen2_5_vl": "Qwen2.5-VL",
     "qwen3_vl": "Qwen3-VL",
     "qwen3_vl_moe": "Qwen3-VL",
 }
 """By the `model_type` in their configs."""
-KNOWN = ", ".join(dict.fromkeys(FAMILIES.values()))
+SUPPORTED_FAMILIES = ", ".join(dict.fromkeys(VISION_FAMILIES.values()))
 
-_PLACEHOLDER = "<|image_pad|>"
-_MARK = f"<|vision_start|>{_PLACEHOLDER}<|vision_end|>"
-_PROBE = "See {mark} there."
+_IMAGE_TOKEN = "<|image_pad|>"
+_IMAGE_PLACEHOLDER = f"<|vision_start|>{_IMAGE_TOKEN}<|vision_end|>"
+_PROBE_TEXT = "See {mark} there."
 
 
-def sees(config: Any) -> bool:
+def supports_images(config: Any) -> bool:
     """Whether a model with this config is one that Ludus can show pictures to."""
-    return getattr(config, "model_type", None) in FAMILIES and hasattr(config, "image_token_id")
+    return getattr(config, "model_type", None) in VISION_FAMILIES and hasattr(
+        config, "image_token_id"
+    )
 
 
-def eyes_of(source: Source, tokenizer: PreTrainedTokenizerBase, dialect: Dialect) -> Eyes | None:
+def build_vision_processor(
+    source: ModelRef, tokenizer: PreTrainedTokenizerBase, dialect: ChatFormat
+) -> VisionProcessor | None:
     """The eyes of the model that is there; None where it has none. Reads no weights."""
-    if source.kind is Kind.ADAPTER:
-        return eyes_of(base_of(source), tokenizer, dialect)
-    config = _config(source)
-    if not sees(config):
+    if source.kind is ModelKind.ADAPTER:
+        return build_vision_processor(resolve_base_model(source), tokenizer, dialect)
+    config = _read_config(source)
+    if not supports_images(config):
         return None
-    eyes = _made(source, tokenizer, config)
-    _prove(source, eyes, tokenizer, dialect)
+    eyes = _build_processor(source, tokenizer, config)
+    _check_template_keeps_images(source, eyes, tokenizer, dialect)
     return eyes
 
 
-def load_eyes(name: str, tokenizer: PreTrainedTokenizerBase) -> Eyes | None:
+def load_vision_processor(name: str, tokenizer: PreTrainedTokenizerBase) -> VisionProcessor | None:
     """The eyes of the model of that name, whose tokenizer this is; None where it has none."""
-    from ludus.policy.dialect import any_dialect
+    from ludus.policy.dialect import find_chat_format_with_fallback
 
     try:
-        return eyes_of(find(name), tokenizer, any_dialect(tokenizer))
+        return build_vision_processor(
+            resolve_model(name), tokenizer, find_chat_format_with_fallback(tokenizer)
+        )
     except TemplateUnmarked:
         return None
 
 
-def _where(source: Source) -> dict[str, Any]:
-    local = source.cached or source.kind is not Kind.HUB
+def _loading_kwargs(source: ModelRef) -> dict[str, Any]:
+    local = source.cache_only or source.kind is not ModelKind.HUB
     return {"local_files_only": local, "trust_remote_code": False}
 
 
-def _config(source: Source) -> Any:
+def _read_config(source: ModelRef) -> Any:
     from transformers import AutoConfig
 
-    if source.kind is Kind.GGUF:
+    if source.kind is ModelKind.GGUF:
         return None
     # What is wrong with a config is said where the weights are read.
-    with quiet(), suppress(Exception):
-        return AutoConfig.from_pretrained(source.path, **_where(source))
+    with suppress_hf_logging(), suppress(Exception):
+        return AutoConfig.from_pretrained(source.path, **_loading_kwargs(source))
     return None
 
 
-def _made(source: Source, tokenizer: PreTrainedTokenizerBase, config: Any) -> Eyes:
+def _build_processor(
+    source: ModelRef, tokenizer: PreTrainedTokenizerBase, config: Any
+) -> VisionProcessor:
     require("Showing pictures to a model", "PIL")
     from transformers import AutoImageProcessor
 
-    token = tokenizer.convert_tokens_to_ids(_PLACEHOLDER)
+    token = tokenizer.convert_tokens_to_ids(_IMAGE_TOKEN)
     if token != config.image_token_id:
         raise ConfigError(
-            f"The tokenizer of {source.name} does not have {_PLACEHOLDER} where the model looks "
+            f"The tokenizer of {source.name} does not have {_IMAGE_TOKEN} where the model looks "
             "for it. Name a folder whose tokenizer and config belong together."
         )
     try:
-        with quiet():
-            processor = AutoImageProcessor.from_pretrained(source.path, **_where(source))
+        with suppress_hf_logging():
+            processor = AutoImageProcessor.from_pretrained(source.path, **_loading_kwargs(source))
     except Exception as error:
-        words = why(source.name, "image processor", error, unreached=source.unreached)
+        words = describe_load_error(
+            source.name, "image processor", error, hub_unreachable=source.hub_unreachable
+        )
         raise ConfigError(words) from None
     never = {config.video_token_id} - {None}
-    return Eyes(processor, mark=_MARK, token=config.image_token_id, never=frozenset(never))
+    return VisionProcessor(
+        processor,
+        placeholder=_IMAGE_PLACEHOLDER,
+        image_token_id=config.image_token_id,
+        suppressed_ids=frozenset(never),
+    )
 
 
-def _prove(
-    source: Source, eyes: Eyes, tokenizer: PreTrainedTokenizerBase, dialect: Dialect
+def _check_template_keeps_images(
+    source: ModelRef, eyes: VisionProcessor, tokenizer: PreTrainedTokenizerBase, dialect: ChatFormat
 ) -> None:
     """A picture must come out where it is shown: by the one who asks, and by a tool."""
     from ludus.policy import turns
 
-    words = _PROBE.format(mark=eyes.mark)
-    asked = turns.opening(tokenizer, dialect, [{"role": "user", "content": words}], None)
+    words = _PROBE_TEXT.format(mark=eyes.placeholder)
+    asked = turns.initial_prompt_ids(tokenizer, dialect, [{"role": "user", "content": words}], None)
     result = {"role": "tool", "content": words, "tool_call_id": "a"}
-    told = turns.answers(tokenizer, dialect, [result], None, ended=True)
-    if not asked.count(eyes.token) == told.count(eyes.token) == 1:
+    told = turns.continuation_ids(tokenizer, dialect, [result], None, turn_ended=True)
+    if not asked.count(eyes.image_token_id) == told.count(eyes.image_token_id) == 1:
         raise ConfigError(
             f"The chat template of {source.name} leaves pictures out. Give it one that writes "
             "messages as they are."

@@ -14,22 +14,22 @@ from typing import Any
 from ludus.data.messages import ImagePart, Message
 from ludus.errors import RequestRefused
 
-_INLINE = "data:"
+_DATA_SCHEME = "data:"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picture:
+class ProcessedImage:
     """A picture as a model takes it in."""
 
-    pixels: Any
+    pixel_values: Any
     """A row of numbers for each patch."""
-    grid: tuple[int, int, int]
+    grid_thw: tuple[int, int, int]
     """How many patches follow each other in time, from top to bottom and from left to right."""
-    tokens: int
+    num_tokens: int
     """How many placeholders stand for it among a prompt's ids."""
 
 
-def shown(messages: Iterable[Message]) -> list[str]:
+def message_image_urls(messages: Iterable[Message]) -> list[str]:
     """The addresses of all pictures, in the order in which they are seen."""
     return [
         part.image_url.url
@@ -40,11 +40,11 @@ def shown(messages: Iterable[Message]) -> list[str]:
     ]
 
 
-def opened(url: str) -> Any:
+def open_data_url(url: str) -> Any:
     """The picture in a data URL. Nothing is fetched: an episode has to be the same tomorrow."""
     from PIL import Image
 
-    if not url.startswith(_INLINE):
+    if not url.startswith(_DATA_SCHEME):
         raise RequestRefused(
             f"The environment shows a picture by its address ({url[:60]}), and a local model does "
             "not fetch it. Have the environment send the picture itself."
@@ -60,13 +60,13 @@ def opened(url: str) -> Any:
     return image
 
 
-def stacked(pictures: Sequence[Picture]) -> dict[str, Any]:
+def stack_images(images: Sequence[ProcessedImage]) -> dict[str, Any]:
     """One after the other, as a model's forward pass takes them; nothing if there are none."""
     import torch
 
-    if not pictures:
+    if not images:
         return {}
     return {
-        "pixel_values": torch.cat([picture.pixels for picture in pictures]),
-        "image_grid_thw": torch.tensor([picture.grid for picture in pictures]),
+        "pixel_values": torch.cat([picture.pixel_values for picture in images]),
+        "image_grid_thw": torch.tensor([picture.grid_thw for picture in images]),
     }

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING
 
 from ludus.data.messages import Message
 from ludus.errors import ProviderRefuses
-from ludus.policy.eyes.families import KNOWN
-from ludus.policy.eyes.pictures import Picture, shown
+from ludus.policy.eyes.families import SUPPORTED_FAMILIES
+from ludus.policy.eyes.pictures import ProcessedImage, message_image_urls
 
 if TYPE_CHECKING:
     from ludus.policy.load import Policy
 
 
-async def looked(
+async def process_images(
     policy: Policy, environment: str, messages: Sequence[Message]
-) -> tuple[Picture, ...]:
+) -> tuple[ProcessedImage, ...]:
     """The pictures in what was said, as this model takes them in."""
-    if not shown(messages):
+    if not message_image_urls(messages):
         return ()
-    if policy.eyes is None:
+    if policy.vision is None:
         raise ProviderRefuses(
             f"{environment} shows pictures, and {policy.name} reads only text. Play it with a "
-            f"model that sees ({KNOWN}, or one of --provider openai), or have the environment "
+            f"model that sees ({SUPPORTED_FAMILIES}, or one of --provider openai), or have the environment "
             "write."
         )
     # In a thread, because others are played meanwhile.
-    return await asyncio.to_thread(policy.eyes.look, messages)
+    return await asyncio.to_thread(policy.vision.process_messages, messages)

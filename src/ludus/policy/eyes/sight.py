@@ -18,13 +18,13 @@ from typing import Any
 from ludus.data.content import Text
 from ludus.data.messages import Message, Part
 from ludus.errors import RequestRefused
-from ludus.policy.eyes.pictures import Picture, opened, shown
+from ludus.policy.eyes.pictures import ProcessedImage, open_data_url, message_image_urls
 
-REMEMBERED = 64
+IMAGE_CACHE_SIZE = 64
 """Pictures that are kept as patches: the members of a group begin with the same one."""
 
 
-class Eyes:
+class VisionProcessor:
     """What a model needs to see.
 
     Args:
@@ -35,73 +35,82 @@ class Eyes:
     """
 
     def __init__(
-        self, processor: Any, *, mark: str, token: int, never: frozenset[int] = frozenset()
+        self,
+        image_processor: Any,
+        *,
+        placeholder: str,
+        image_token_id: int,
+        suppressed_ids: frozenset[int] = frozenset(),
     ) -> None:
-        self.processor = processor
-        self.mark = mark
-        self.token = token
-        self.never = never | {token}
-        self._looked = lru_cache(REMEMBERED)(self._look)
+        self.image_processor = image_processor
+        self.placeholder = placeholder
+        self.image_token_id = image_token_id
+        self.suppressed_ids = suppressed_ids | {image_token_id}
+        self._process_url_cached = lru_cache(IMAGE_CACHE_SIZE)(self._process_url)
 
-    def look(self, messages: Sequence[Message]) -> tuple[Picture, ...]:
+    def process_messages(self, messages: Sequence[Message]) -> tuple[ProcessedImage, ...]:
         """All pictures in them, in their order. It may be called by any thread."""
-        return self.look_at(shown(messages))
+        return self.process_urls(message_image_urls(messages))
 
-    def look_at(self, urls: Iterable[str]) -> tuple[Picture, ...]:
+    def process_urls(self, urls: Iterable[str]) -> tuple[ProcessedImage, ...]:
         """The pictures in these data URLs, in their order."""
-        return tuple(map(self._looked, urls))
+        return tuple(map(self._process_url_cached, urls))
 
-    def size(self, url: str) -> int:
+    def num_image_tokens(self, url: str) -> int:
         """How many tokens a picture has, without computing its patches."""
-        image = opened(url)
+        image = open_data_url(url)
         try:
-            patches = self.processor.get_number_of_image_patches(image.height, image.width, {})
+            patches = self.image_processor.get_number_of_image_patches(
+                image.height, image.width, {}
+            )
         except Exception as error:
-            raise _unseen(image, error) from None
-        return int(patches // self.processor.merge_size**2)
+            raise _processing_error(image, error) from None
+        return int(patches // self.image_processor.merge_size**2)
 
-    def words(self, message: Message) -> Message:
+    def message_to_text(self, message: Message) -> Message:
         """The message as text, with a mark in the place of each picture."""
         if isinstance(message.content, str):
             return message
-        return message.model_copy(update={"content": self.write(message.content)})
+        return message.model_copy(update={"content": self.parts_to_text(message.content)})
 
-    def expanded(self, ids: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
+    def expand_placeholders(
+        self, ids: Sequence[int], images: Sequence[ProcessedImage]
+    ) -> list[int]:
         """Ids in which each mark has as many placeholders as its picture has tokens."""
-        if sum(each == self.token for each in ids) != len(pictures):
+        if sum(each == self.image_token_id for each in ids) != len(images):
             raise RequestRefused(
-                f"The environment writes {self.mark} in its words, which this model takes for a "
+                f"The environment writes {self.placeholder} in its words, which this model takes for a "
                 "picture. Have the environment leave it out."
             )
-        waiting = iter(pictures)
+        waiting = iter(images)
         made: list[int] = []
         for each in ids:
-            made += [each] * (next(waiting).tokens if each == self.token else 1)
+            made += [each] * (next(waiting).num_tokens if each == self.image_token_id else 1)
         return made
 
     def save(self, folder: Path | str) -> None:
         """Beside a model's weights, which could not be used without it."""
-        self.processor.save_pretrained(str(folder))
+        self.image_processor.save_pretrained(str(folder))
 
-    def write(self, parts: Sequence[Part]) -> str:
+    def parts_to_text(self, parts: Sequence[Part]) -> str:
         """Parts as text: words follow each other line by line, with a mark for each picture."""
         runs = groupby(parts, key=lambda part: isinstance(part, Text))
         return "".join(
             "\n".join(part.text for part in run if isinstance(part, Text))
             if words
-            else self.mark * len(list(run))
+            else self.placeholder * len(list(run))
             for words, run in runs
         )
 
-    def _look(self, url: str) -> Picture:
-        image = opened(url)
+    def _process_url(self, url: str) -> ProcessedImage:
+        image = open_data_url(url)
         try:
-            made = self.processor(images=[image], return_tensors="pt")
+            made = self.image_processor(images=[image], return_tensors="pt")
         except Exception as error:
-            raise _unseen(image, error) from None
+            raise _processing_error(image, error) from None
         time, height, width = made["image_grid_thw"][0].tolist()
-        tokens = prod((time, height, width)) // self.processor.merge_size**2
-        return Picture(made["pixel_values"], (time, height, width), tokens)
+        tokens = prod((time, height, width)) // self.image_processor.merge_size**2
+        return ProcessedImage(made["pixel_values"], (time, height, width), tokens)
 
     def __getstate__(self) -> dict[str, Any]:
         """For processes that are started afresh: the pictures that it remembers stay here."""
@@ -109,10 +118,10 @@ class Eyes:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._looked = lru_cache(REMEMBERED)(self._look)
+        self._process_url_cached = lru_cache(IMAGE_CACHE_SIZE)(self._process_url)
 
 
-def _unseen(image: Any, error: Exception) -> RequestRefused:
+def _processing_error(image: Any, error: Exception) -> RequestRefused:
     return RequestRefused(
         f"The environment shows a picture of {image.width}x{image.height} that this model cannot "
         f"look at: {error}"

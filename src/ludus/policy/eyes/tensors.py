@@ -12,43 +12,48 @@ from typing import Any
 
 from ludus.data.episode import Episode
 from ludus.errors import RunError
-from ludus.policy.eyes.pictures import Picture, stacked
-from ludus.policy.eyes.sight import Eyes
+from ludus.policy.eyes.pictures import ProcessedImage, stack_images
+from ludus.policy.eyes.sight import VisionProcessor
 
 
-def tensors(eyes: Eyes, episodes: Sequence[Episode], ids: Any) -> dict[str, Any]:
+def episode_image_inputs(
+    vision: VisionProcessor, episodes: Sequence[Episode], ids: Any
+) -> dict[str, Any]:
     """`pixel_values`, `image_grid_thw`, `num_images` and `mm_token_type_ids`, on the ids' device.
 
     `ids` has a row for each episode: prompt and completion, padded in any way. Where no episode
     has a picture, there is nothing to be given.
     """
-    rows = [seen(eyes, episode) for episode in episodes]
-    made = stacked([picture for row in rows for picture in row])
+    rows = [images_in_tokens(vision, episode) for episode in episodes]
+    made = stack_images([picture for row in rows for picture in row])
     if not made:
         return {}
     return {
         **{name: value.to(ids.device) for name, value in made.items()},
         "num_images": [len(row) for row in rows],
-        "mm_token_type_ids": (ids == eyes.token).long(),
+        "mm_token_type_ids": (ids == vision.image_token_id).long(),
     }
 
 
-def image_inputs(eyes: Eyes, urls: Sequence[str], ids: Any) -> dict[str, Any]:
+def image_inputs(vision: VisionProcessor, urls: Sequence[str], ids: Any) -> dict[str, Any]:
     """What a forward pass takes beside the ids of rows that show these images, in their order.
 
     Nothing where there are none.
     """
     if not urls:
         return {}
-    return {**stacked(eyes.look_at(urls)), "mm_token_type_ids": (ids == eyes.token).long()}
+    return {
+        **stack_images(vision.process_urls(urls)),
+        "mm_token_type_ids": (ids == vision.image_token_id).long(),
+    }
 
 
-def seen(eyes: Eyes, episode: Episode) -> tuple[Picture, ...]:
+def images_in_tokens(vision: VisionProcessor, episode: Episode) -> tuple[ProcessedImage, ...]:
     """The pictures that are among an episode's ids: what ended it was never shown to the model."""
     ids = episode.tokens.ids if episode.tokens is not None else ()
-    wanted = sum(each == eyes.token for each in ids)
-    pictures = eyes.look(episode.messages) if wanted else ()
-    reached = [0, *accumulate(picture.tokens for picture in pictures)]
+    wanted = sum(each == vision.image_token_id for each in ids)
+    pictures = vision.process_messages(episode.messages) if wanted else ()
+    reached = [0, *accumulate(picture.num_tokens for picture in pictures)]
     if wanted not in reached:
         raise RunError(
             f"The tokens of {episode.episode_id} and its pictures do not belong together. Train on "
@@ -57,16 +62,16 @@ def seen(eyes: Eyes, episode: Episode) -> tuple[Picture, ...]:
     return pictures[: reached.index(wanted)]
 
 
-def allow_none_seen(model: Any) -> None:
+def allow_batches_without_images(model: Any) -> None:
     """Have a model's forward pass take rows of which none has a picture.
 
     A trainer cuts a step's pictures up by rows, and hands on what is left: it may be nothing, over
     which these models stumble.
     """
-    model.register_forward_pre_hook(_without_nothing, with_kwargs=True)
+    model.register_forward_pre_hook(_drop_empty_image_inputs, with_kwargs=True)
 
 
-def _without_nothing(
+def _drop_empty_image_inputs(
     model: Any, given: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     grids = named.get("image_grid_thw")

@@ -19,8 +19,14 @@ from ludus.policy.fast.network import LlamaForward, Operations
 from ludus.policy.fast.session import Scheduler
 from ludus.policy.fast.trial import check_decoding, check_logits
 from ludus.policy.fast.weights import PackedWeights
-from ludus.policy.requests import Deliver, More, Request, Wanted, nobody
-from ludus.policy.tally import Tally
+from ludus.policy.requests import (
+    DeliverCompletion,
+    PollRequests,
+    Request,
+    IsWanted,
+    no_more_requests,
+)
+from ludus.policy.tally import DecodeStats
 
 DEFAULT_EXPECTED_ROWS = 64
 """Rows, where nobody says how many there will be."""
@@ -35,26 +41,26 @@ class TritonEngine:
 
     def __init__(self, machine: ModelRunner, weights: PackedWeights, blueprint: ModelShape) -> None:
         self.context_length: int | None = blueprint.context_length
-        self.stats: Tally = machine.stats
+        self.stats: DecodeStats = machine.stats
         self._runner = machine
         self._weights = weights
 
     def run(
         self,
         requests: Sequence[Request],
-        deliver: Deliver,
-        wanted: Wanted = lambda at: True,
-        more: More = nobody,
+        deliver: DeliverCompletion,
+        is_wanted: IsWanted = lambda at: True,
+        poll_requests: PollRequests = no_more_requests,
     ) -> None:
         """Answer all of them and those who come meanwhile, each as soon as it is done."""
         import torch
 
         session = Scheduler(
             self._runner,
-            budget=lambda request: request.budget(self.context_length),
+            budget=lambda request: request.max_new_tokens(self.context_length),
             deliver=deliver,
-            wanted=wanted,
-            more=more,
+            wanted=is_wanted,
+            more=poll_requests,
         )
         with torch.inference_mode(), _device_guard(self._weights.device):
             session.run(requests)

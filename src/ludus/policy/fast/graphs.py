@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any
 
-from ludus.policy.meanwhile import Meanwhile
+from ludus.policy.meanwhile import ScopedSetting
 
 Work = Callable[[], Any]
-gc_disabled = Meanwhile(
+gc_disabled = ScopedSetting(
     gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda usual: False
 )
 """A graph that goes away while another is being recorded can spoil it."""

@@ -31,7 +31,7 @@ from ludus.policy.fast.rows import (
     BatchState,
 )
 from ludus.policy.fast.slots import Lease, PrefixCache
-from ludus.policy.tally import Tally
+from ludus.policy.tally import DecodeStats
 
 BATCH_SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
 """Rows of a step; a batch is filled up to the next of them. Each costs graphs of its own, which
@@ -58,7 +58,7 @@ class ModelRunner:
         self.max_batch = min(max_batch, BATCH_SIZES[-1])
         self.cache = cache
         self.prefix_cache = PrefixCache()
-        self.stats = Tally()
+        self.stats = DecodeStats()
         self._model = model
         self._device = model.weights.device
         self._graphs = CudaGraphRunner() if self._device.type == "cuda" else EagerRunner()
@@ -141,8 +141,8 @@ class ModelRunner:
         parts = [_prompt_columns(ids, lease) for lease, ids in placed]
         self._prefill(np.concatenate(parts, axis=1))
         # The last token of each is read by the first step.
-        self.stats.read += sum(part.shape[1] + 1 for part in parts)
-        self.stats.reused += sum(lease.num_cached for lease, _ in placed)
+        self.stats.prefilled_tokens += sum(part.shape[1] + 1 for part in parts)
+        self.stats.reused_tokens += sum(lease.num_cached for lease, _ in placed)
 
     def _prefill(self, tokens: Any) -> None:
         for start in range(0, tokens.shape[1], PREFILL_SIZES[-1]):

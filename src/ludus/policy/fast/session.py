@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ludus.policy.fast.machine import ModelRunner
 from ludus.policy.fast.noise import to_int64
 from ludus.policy.fast.rows import MAX_STEPS_PER_FETCH, RowState, StepOutput
-from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted
+from ludus.policy.requests import DeliverCompletion, PollRequests, Request, Completion, IsWanted
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _RunningRequest:
 
     @property
     def hit_stop(self) -> bool:
-        return bool(self.ids) and self.ids[-1] in self.request.stops
+        return bool(self.ids) and self.ids[-1] in self.request.stop_token_ids
 
     @property
     def is_finished(self) -> bool:
@@ -50,8 +50,8 @@ class _RunningRequest:
         return [*self.request.ids, *self.ids][:-1]
 
     @property
-    def output(self) -> Sampled:
-        return Sampled(tuple(self.ids), tuple(self.logprobs), self.hit_stop)
+    def output(self) -> Completion:
+        return Completion(tuple(self.ids), tuple(self.logprobs), self.hit_stop)
 
     @property
     def row_state(self) -> RowState:
@@ -65,7 +65,7 @@ class _RunningRequest:
             temperature=how.temperature,
             top_p=how.top_p,
             top_k=how.top_k or 0,
-            stops=tuple(self.request.stops),
+            stops=tuple(self.request.stop_token_ids),
         )
 
     def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
@@ -84,9 +84,9 @@ class Scheduler:
         runner: ModelRunner,
         *,
         budget: Callable[[Request], int],
-        deliver: Deliver,
-        wanted: Wanted,
-        more: More,
+        deliver: DeliverCompletion,
+        wanted: IsWanted,
+        more: PollRequests,
     ) -> None:
         self._runner = runner
         self._budget = budget
@@ -172,7 +172,7 @@ class Scheduler:
             self._running, look.counts, look.ids, look.logprobs, strict=True
         ):
             row.append(ids[:count], logprobs[:count])
-        self._runner.stats.sampled += sum(look.counts)
+        self._runner.stats.sampled_tokens += sum(look.counts)
         staying = []
         for row in self._running:
             if row.is_finished or not self._wanted(row.index):

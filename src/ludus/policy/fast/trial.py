@@ -13,7 +13,7 @@ from ludus.policy.fast.cache import KVCache
 from ludus.policy.fast.machine import LONG_LAUNCH_STEPS, ModelRunner
 from ludus.policy.fast.network import LlamaForward
 from ludus.policy.fast.rows import RowState
-from ludus.policy.tally import Tally
+from ludus.policy.tally import DecodeStats
 
 PROMPT_LENGTHS = (200, 9)
 """Several blocks of keys, and less than one."""
@@ -95,7 +95,7 @@ def check_decoding(machine: ModelRunner, blueprint: ModelShape) -> str | None:
         )
         first, again = _sample_logprobs(machine, line), _sample_logprobs(machine, line)
         machine.free_cache()
-    machine.stats = Tally()
+    machine.stats = DecodeStats()
     if len(first) < 2 * LONG_LAUNCH_STEPS or not all(map(math.isfinite, first)):
         return "what it draws is no token"
     same = [

@@ -36,7 +36,7 @@ class Attempt(NamedTuple):
     reward: float | None
     given: float | None
     """What the environment gave of it: all, where no functions of the user's are summed."""
-    sampled: int = 0
+    sampled_tokens: int = 0
     """Tokens that the model said."""
     fault: Fault | None = None
 
@@ -134,7 +134,7 @@ def played(
         limits=limits,
         full=sum(_is_short(one, limits.episode) for one in cut) - len(by_reply),
         reply_cuts=len(by_reply),
-        lengths=tuple(sorted(one.sampled for one in played if not one.cut_off)),
+        lengths=tuple(sorted(one.sampled_tokens for one in played if not one.cut_off)),
         broken=broken[-1] if broken else None,
         unreadable=unreadable,
     )
@@ -157,11 +157,11 @@ def _groups(attempts: Iterable[Attempt]) -> tuple[Group, ...]:
 
 def _is_short(one: Attempt, budget: int | None) -> bool:
     """Whether the model had tokens left to sample in the episode."""
-    return budget is not None and one.sampled < budget
+    return budget is not None and one.sampled_tokens < budget
 
 
 def _is_reply_cut(one: Attempt, limits: TokenLimits) -> bool:
-    reached = limits.reply is not None and one.sampled >= limits.reply
+    reached = limits.reply is not None and one.sampled_tokens >= limits.reply
     return reached and _is_short(one, limits.episode)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from ludus.data.episode import Episode, StopReason
-from ludus.policy.tally import Tally
+from ludus.policy.tally import DecodeStats
 
 
 def figures_of(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -47,10 +47,13 @@ def asked_for(episodes: Sequence[Episode]) -> dict[str, float]:
     return {"asked/reward": fmean(rewards), "asked/reward_std": deviation}
 
 
-def decoded(before: Tally, after: Tally) -> dict[str, float]:
+def decoded(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
     """What the model was kept busy with in between."""
-    read, reused = after.read - before.read, after.reused - before.reused
-    found = {"time/decode": after.busy - before.busy}
+    read, reused = (
+        after.prefilled_tokens - before.prefilled_tokens,
+        after.reused_tokens - before.reused_tokens,
+    )
+    found = {"time/decode": after.busy_s - before.busy_s}
     return found | ({"reused": reused / (read + reused)} if read + reused else {})
 
 

@@ -12,8 +12,8 @@ from ludus.data.settings import config_digest
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mixture
 from ludus.errors import ConfigError
-from ludus.policy.dialect import dialect_of
-from ludus.policy.eyes.families import eyes_of
+from ludus.policy.dialect import find_chat_format
+from ludus.policy.eyes.families import build_vision_processor
 from ludus.train.folder import EPISODES
 from ludus.train.grpo.config import grpo_config, refused_fields
 from ludus.train.grpo.rewards import Rewards, rewards_of
@@ -73,10 +73,10 @@ def job_of(
     rewards = rewards_of(settings.rewards)
     made_with = ingredients(model, out, settings, watch)
     # Whoever acts needs tools: a dialect without them is refused here.
-    dialect = made_with["dialect"] = dialect_of(
+    dialect = made_with["dialect"] = find_chat_format(
         made_with["tokenizer"], chat_template_kwargs=settings.chat_template_kwargs
     )
-    eyes = eyes_of(made_with["source"], made_with["tokenizer"], dialect)
+    eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], dialect)
     config = grpo_config(settings, out)
     # For TRL's own loop, which renders prompts itself.
     config.chat_template_kwargs = dict(dialect.chat_template_kwargs) or None
@@ -88,7 +88,7 @@ def job_of(
         _refuse_shards(config)
     return GrpoJob(
         method="grpo", out=out, config=settings, config=config, world=World.here(),
-        watch=watch, command=command, environments=environments, rewards=rewards, eyes=eyes,
+        watch=watch, command=command, environments=environments, rewards=rewards, vision=eyes,
         base_url=base_url, token=token, **made_with,
     )  # fmt: skip
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.data.tools import JsonObject
-from ludus.policy.agent import PolicyAgent, Ready
-from ludus.policy.generate import Engine, Generator
+from ludus.policy.agent import PolicyAgent, LoadedPolicy
+from ludus.policy.generate import Engine, RequestBatcher
 from ludus.policy.load import Policy
-from ludus.policy.settings import sampling_of
-from ludus.policy.tally import Tally
+from ludus.policy.settings import resolve_sampling
+from ludus.policy.tally import DecodeStats
 from ludus.train.grpo.settings import GrpoSettings
 
 
@@ -36,20 +36,26 @@ class Learner(PolicyAgent):
     def describe(self) -> JsonObject:
         return {**super().describe(), "step": self.step}
 
-    def _opened(self, policy: Policy) -> Ready:
+    def _start_engine(self, policy: Policy) -> LoadedPolicy:
         if self._own is None:
-            return super()._opened(policy)
+            return super()._start_engine(policy)
         self.engine = str(self._own)
-        generator = Generator(policy.model, max_batch=self.max_batch, engine=self._own)
-        return Ready(policy, generator, sampling_of(self._given, policy.model))
+        generator = RequestBatcher(policy.model, max_batch=self.max_batch, engine=self._own)
+        return LoadedPolicy(
+            policy, generator, resolve_sampling(self._sampling_options, policy.model)
+        )
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> DecodeStats:
         """What it has decoded so far."""
-        return replace(self._ready.generator.stats) if self._ready is not None else Tally()
+        return (
+            replace(self._loaded_policy.batcher.stats)
+            if self._loaded_policy is not None
+            else DecodeStats()
+        )
 
     async def renewed(self) -> None:
         """Its weights have changed: what was made of the old ones is forgotten."""
-        generator = (await self.ready()).generator
+        generator = (await self.ensure_loaded()).batcher
         # All weights are copied, and the loop has sessions to keep.
         await asyncio.to_thread(generator.refresh)

@@ -14,8 +14,8 @@ from typing import Any
 
 from ludus.environment.mix import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
-from ludus.policy.eyes.tensors import allow_none_seen
-from ludus.policy.load import Policy, ends_of, load_model
+from ludus.policy.eyes.tensors import allow_batches_without_images
+from ludus.policy.load import Policy, eos_token_ids, load_model
 from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
 from ludus.rollout.plan import Plan
@@ -121,15 +121,15 @@ def _trainer(
     plan = stage.plan(job.run_id, seed=settings.seed, group_size=settings.group_size)
     stage.rehearse(plan)
     job.watch.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
-    model = load_model(job.source.name, device="cpu", dtype="float32", sees=True)
-    if job.eyes is not None:
-        allow_none_seen(model)
+    model = load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
+    if job.vision is not None:
+        allow_batches_without_images(model)
     weights = model.num_parameters()
     config.learning_rate = learning_rate_of(settings, "grpo", weights, groups=settings.groups)
     pace = _pace(job, stage, standing, begin)
     made = {
         "model": model, "config": config, "tokenizer": job.tokenizer, "settings": settings,
-        "pace": pace, "eyes": job.eyes,
+        "pace": pace, "eyes": job.vision,
     }  # fmt: skip
     if settings.rollouts == "trl":
         trainer = _by_trl(job, episodes, made)
@@ -145,7 +145,7 @@ def _introduce(job: GrpoJob, stage: Stage, trainer: Any) -> None:
     if job.config.rollouts == "fast" or job.config.eval_every:
         learner = stage.agent = _learner(job, trainer)
         # Before the trainer wraps the model's forward pass, which an engine looks at.
-        stage.run(learner.ready())
+        stage.run(learner.ensure_loaded())
         by = learner.engine if job.config.rollouts == "fast" else by
     job.watch.say(f"Rollouts by {by}")
     if job.config.equal != "keep" and (why := _keeps_all(job)):
@@ -153,7 +153,7 @@ def _introduce(job: GrpoJob, stage: Stage, trainer: Any) -> None:
 
 
 def _keeps_all(job: GrpoJob) -> str | None:
-    if job.eyes is not None:
+    if job.vision is not None:
         return "with pictures"
     return "with --beta" if job.config.beta else None
 
@@ -206,8 +206,8 @@ def _pace(job: GrpoJob, stage: Stage, standing: Standing | None, begin: Begin) -
 def _learner(job: GrpoJob, trainer: Any) -> Learner:
     """Whoever plays is the very model that is trained."""
     model = trainer.model
-    dialect = replace(job.dialect, stops=job.dialect.stops | ends_of(model))
-    policy = Policy(job.source.name, model, job.tokenizer, dialect, eyes=job.eyes)
+    dialect = replace(job.dialect, stops=job.dialect.stop_token_ids | eos_token_ids(model))
+    policy = Policy(job.source.name, model, job.tokenizer, dialect, vision=job.vision)
     engine = VllmEngine(trainer) if job.config.vllm else None
     rows = job.config.episodes // job.world.size
     return Learner(policy, job.config, engine=engine, max_batch=rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ludus.errors import ConfigError, did_you_mean
-from ludus.policy.sampling import Sampling
+from ludus.policy.sampling import SamplingParams
 from ludus.rollout import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.settings import GROUPS, Shared, at_least
 
@@ -70,7 +70,7 @@ class GrpoSettings(Shared):
         _one_of("--equal", self.equal, get_args(Equal))
         _one_of("--rollouts", self.rollouts, get_args(Rollouts))
         _one_of("--vllm", self.vllm, (None, *get_args(Vllm)))
-        Sampling(self.temperature, self.top_p, self.top_k)
+        SamplingParams(self.temperature, self.top_p, self.top_k)
         if self.temperature == 0:
             raise ConfigError(
                 "--temperature 0 gives every member of a group the same reply, and nothing can be "

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ludus.errors import ConfigError
-from ludus.policy.eyes.sight import Eyes
+from ludus.policy.eyes.sight import VisionProcessor
 from ludus.train.grpo.memory import (
     StepStart,
     largest_batch,
@@ -43,7 +43,7 @@ class Tried(Checked):
     """Laid over TRL's trainer."""
 
     rollouts: Rollouts | None = None
-    eyes: Eyes | None = None
+    eyes: VisionProcessor | None = None
     leaves_out = False
     """Whether groups that teach nothing are left out."""
     _even: Any
@@ -251,14 +251,14 @@ def _longest(mask: Any) -> int:
     return max(1, int(mask.sum(1).max()))
 
 
-def _seen(eyes: Eyes, rollouts: Rollouts, batch: dict[str, Any]) -> dict[str, Any]:
+def _seen(eyes: VisionProcessor, rollouts: Rollouts, batch: dict[str, Any]) -> dict[str, Any]:
     """The pictures of these rows."""
     import torch
 
-    from ludus.policy.eyes.tensors import tensors
+    from ludus.policy.eyes.tensors import episode_image_inputs
 
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    return tensors(eyes, rollouts.played, ids)
+    return episode_image_inputs(eyes, rollouts.played, ids)
 
 
 def _items(batch: dict[str, Any], counts: Any) -> Any:
@@ -277,7 +277,7 @@ def trainer_of(
     settings: GrpoSettings,
     pace: GrpoPace,
     rollouts: Rollouts | None,
-    eyes: Eyes | None = None,
+    eyes: VisionProcessor | None = None,
     **parts: Any,
 ) -> Any:
     """A trainer that is ready to go; `parts` are TRL's: tasks, rewards, and who plays."""

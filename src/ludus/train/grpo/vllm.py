@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ludus.policy.requests import Deliver, More, Request, Sampled, Wanted
-from ludus.policy.tally import Tally
+from ludus.policy.requests import DeliverCompletion, PollRequests, Request, Completion, IsWanted
+from ludus.policy.tally import DecodeStats
 
 
 class VllmEngine:
@@ -17,21 +17,25 @@ class VllmEngine:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self.stats = Tally()
+        self.stats = DecodeStats()
 
     def __str__(self) -> str:
         return f"vLLM ({self._trainer.vllm_generation.mode})"
 
     def run(
-        self, requests: Sequence[Request], deliver: Deliver, wanted: Wanted, more: More
+        self,
+        requests: Sequence[Request],
+        deliver: DeliverCompletion,
+        is_wanted: IsWanted,
+        poll_requests: PollRequests,
     ) -> None:
-        asked = [at for at in range(len(requests)) if wanted(at)]
+        asked = [at for at in range(len(requests)) if is_wanted(at)]
         if not asked:
             return
         replies, logprobs = self._generated([requests[at] for at in asked])
         for at, ids, found in zip(asked, replies, logprobs, strict=True):
             sampled = _sampled(requests[at], ids, [each[0] for each in found])
-            self.stats.sampled += len(sampled.ids)
+            self.stats.sampled_tokens += len(sampled.ids)
             deliver(at, sampled)
 
     def refresh(self) -> None:
@@ -58,14 +62,14 @@ class VllmEngine:
         return made[1], made[2]
 
 
-def _sampled(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Sampled:
+def _sampled(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Completion:
     """Up to its first stop, within its budget."""
-    ends = [at + 1 for at, token in enumerate(ids) if token in request.stops]
+    ends = [at + 1 for at, token in enumerate(ids) if token in request.stop_token_ids]
     size = min([request.max_tokens, len(ids), *ends[:1]])
     kept = tuple(ids[:size])
     # A log-probability that vLLM could not tell is nowhere trained on: TRL computes its own.
-    return Sampled(
+    return Completion(
         kept,
         tuple(0.0 if each is None else float(each) for each in logprobs[:size]),
-        stopped=bool(kept) and kept[-1] in request.stops,
+        stopped=bool(kept) and kept[-1] in request.stop_token_ids,
     )

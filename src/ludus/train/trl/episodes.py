@@ -150,10 +150,10 @@ def _function(made: Said) -> Function:
 def _content(content: Any) -> Any:
     if isinstance(content, str):
         return content
-    return [_part(part) for part in content]
+    return [_parse_part(part) for part in content]
 
 
-def _part(part: Said) -> Any:
+def _parse_part(part: Said) -> Any:
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
     data = io.BytesIO()

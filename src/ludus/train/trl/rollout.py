@@ -22,7 +22,7 @@ from typing import Any
 from ludus.data.episode import Episode
 from ludus.environment.mix import Mixture, parse_mixture
 from ludus.errors import ConfigError
-from ludus.policy.dialect import dialect_of
+from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.grpo.config import GENERATED
@@ -193,8 +193,8 @@ def _learner_of(trainer: Any) -> Learner:
     """The trainer's own model, sampled as the trainer says."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class
-    dialect = dialect_of(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
-    dialect = replace(dialect, stops=dialect.stops | frozenset(trainer.eos_token_ids))
+    dialect = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
+    dialect = replace(dialect, stops=dialect.stop_token_ids | frozenset(trainer.eos_token_ids))
     settings = GrpoSettings(
         temperature=trainer.temperature,
         top_p=trainer.top_p,

@@ -18,7 +18,7 @@ from typing import Any
 from ludus.client.event_loop import run_sync
 from ludus.data.episode import digest_64
 from ludus.errors import ConfigError, LudusError
-from ludus.policy.generate import Generator, Sampling
+from ludus.policy.generate import RequestBatcher, SamplingParams
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0, None),
@@ -63,19 +63,19 @@ class Wish:
         return cls(**{name: payload[name] for name in known & payload.keys()})
 
     @property
-    def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_p, self.top_k if self.top_k > 0 else None)
+    def sampling(self) -> SamplingParams:
+        return SamplingParams(self.temperature, self.top_p, self.top_k if self.top_k > 0 else None)
 
 
 class Completions:
     """Completions of texts, from a generator."""
 
     def __init__(
-        self, generator: Generator, tokenizer: Any, *, stops: Sequence[int], seed: str
+        self, generator: RequestBatcher, tokenizer: Any, *, stop_token_ids: Sequence[int], seed: str
     ) -> None:
         self._generator = generator
         self._tokenizer = tokenizer
-        self._stops = frozenset(stops)
+        self._stop_token_ids = frozenset(stop_token_ids)
         self._seed = seed
         self._asked = 0
 
@@ -89,7 +89,7 @@ class Completions:
                 self._generator.sample(
                     ids,
                     max_tokens=wish.max_tokens,
-                    stops=self._stops,
+                    stop_token_ids=self._stop_token_ids,
                     sampling=wish.sampling,
                     seed=digest_64(f"{self._seed}/{self._asked}/{place}/{member}"),
                 )

@@ -23,9 +23,9 @@ from trl.models import unwrap_model_for_generation
 
 from ludus.client.event_loop import run_sync
 from ludus.errors import ConfigError
-from ludus.policy.dialect import Dialect
+from ludus.policy.dialect import ChatFormat
 from ludus.policy.engines import choose_engine
-from ludus.policy.generate import Generator
+from ludus.policy.generate import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.train.trl import three_arguments
 from ludus.train.trl.environment import offer_exactly
@@ -47,7 +47,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
         self._served: int | None = None
         """The port at which the policy is served while it is trained."""
         self._server: PolicyServer | None = None
-        self._generator: Generator | None = None
+        self._generator: RequestBatcher | None = None
         config = asked.get("args")
         if config is not None and _wants_server(config) and (self._three or not _has_vllm()):
             asked["args"] = self._without_server(config)
@@ -116,7 +116,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
             generator = self._renewed(model.eval())
             seed = f"{self.args.seed}/{self.state.global_step}/{self._step}"
             server.completions = Completions(
-                generator, self._tokenizer, stops=self.eos_token_ids, seed=seed
+                generator, self._tokenizer, stop_token_ids=self.eos_token_ids, seed=seed
             )
             try:
                 yield
@@ -124,16 +124,21 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
                 server.completions = None
                 model.train(learning)
 
-    def _renewed(self, model: Any) -> Generator:
+    def _renewed(self, model: Any) -> RequestBatcher:
         """What samples from the model as it is now; made once, because that can take a while."""
         if self._generator is None:
             stops = frozenset(self.eos_token_ids)
             # Texts are gone on with as they are: nothing is ever said in it.
-            unspoken = Dialect("text", "own", template="", response={}, stops=stops)
+            unspoken = ChatFormat(
+                "text", "own", template="", response_template={}, stop_token_ids=stops
+            )
             policy = Policy("policy", model, self._tokenizer, unspoken)
             chosen = choose_engine(policy, fast=None, dtype=None, max_batch=None)
-            self._generator = Generator(
-                model, max_batch=chosen.max_batch, engine=chosen.engine, lull=chosen.lull
+            self._generator = RequestBatcher(
+                model,
+                max_batch=chosen.max_batch,
+                engine=chosen.engine,
+                batch_wait_s=chosen.batch_wait_s,
             )
         self._generator.refresh()
         return self._generator
