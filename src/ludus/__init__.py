@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ludus.client.endpoint import connect
     from ludus.client.env_client import EnvClient
     from ludus.client.session import Session
-    from ludus.curate import Curation, curate
+    from ludus.curate import CurateConfig, curate
     from ludus.data.content import Image, Text
     from ludus.data.episode import Episode
     from ludus.data.lines import episodes
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Action",
     "Candidate",
-    "Curation",
+    "CurateConfig",
     "EnvClient",
     "Environment",
     "Episode",

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from cli.collecting import collect, complaint
 from cli.curating import a_run, attempt, curate, fine, ludus
 from ludus.cli.main import app
-from ludus.curate import Curation
+from ludus.curate import CurateConfig
 from ludus.curate import curate as make_rows
-from ludus.curate.writing import To
+from ludus.curate.writing import OutputKind
 from ludus.errors import RunError
 from ludus.train.record import begin
 
@@ -77,9 +77,9 @@ def shown(*arguments: str) -> str:
 def test_a_row_of_a_data_set_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     a_run(tmp_path / "run", attempt("good", turns=2), attempt("bad", reward=0.0))
-    forms: tuple[To, ...] = ("sft", "dpo", "openenv", "nemo-gym", "nemo-gym-input")
+    forms: tuple[OutputKind, ...] = ("sft", "dpo", "openenv", "nemo-gym", "nemo-gym-input")
     for to in forms:
-        make_rows([Path("run")], Path(to), Curation(to=to))
+        make_rows([Path("run")], Path(to), CurateConfig(to=to))
     sft = shown("sft")
     assert "It is about owl." in sft and 'guess({"word": "good1"})' in sft and "reward 1" in sft
     assert shown("sft/train.jsonl", "good").split("\n")[1:] == sft.split("\n")[1:]
@@ -122,7 +122,7 @@ def test_what_cannot_be_shown_says_what_to_type(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     a_run(tmp_path / "run", attempt("one"))
-    make_rows([Path("run")], Path("data"), Curation(format="parquet"))
+    make_rows([Path("run")], Path("data"), CurateConfig(format="parquet"))
     with pytest.raises(RunError, match="--format jsonl"):
         shown("data")
     Path("empty").mkdir()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ludus.curate import Curation, Report, curate
-from ludus.curate.catalog import Catalog, catalog_of
+from ludus.curate import CurateConfig, CurateReport, curate
+from ludus.curate.catalog import Catalog, open_catalog
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Call, Function, Message
 
@@ -87,19 +87,19 @@ def run_of(folder: Path, *episodes: Episode) -> Path:
 @contextmanager
 def cataloged(folder: Path, *episodes: Episode, where: str | None = None) -> Iterator[Catalog]:
     run = run_of(folder / "run", *episodes)
-    with catalog_of([run / "episodes.jsonl"], folder, where=where) as catalog:
+    with open_catalog([run / "episodes.jsonl"], folder, where=where) as catalog:
         yield catalog
 
 
 def kept(catalog: Catalog) -> list[str]:
     """The ids of what is left, in the order of the files."""
     rows = catalog.sql("SELECT rowid FROM episodes WHERE reason IS NULL ORDER BY rowid")
-    return [json.loads(catalog.line(row))["episode_id"] for (row,) in rows]
+    return [json.loads(catalog.read_line(row))["episode_id"] for (row,) in rows]
 
 
-def curated(folder: Path, *episodes: Episode, **how: Any) -> Report:
+def curated(folder: Path, *episodes: Episode, **how: Any) -> CurateReport:
     """Curate these episodes into `folder / "out"`."""
-    return curate([run_of(folder / "run", *episodes)], folder / "out", Curation(**how))
+    return curate([run_of(folder / "run", *episodes)], folder / "out", CurateConfig(**how))
 
 
 def rows(file: Path) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curate.attempts import GUESS, attempt, call, model, rows, system, told, user
-from ludus.curate import Curation, Report, Selection, curate
-from ludus.curate.writing import To
+from ludus.curate import CurateConfig, CurateReport, FilterConfig, curate
+from ludus.curate.writing import OutputKind
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message
 from ludus.errors import ConfigError, LudusError, RunError
@@ -34,7 +34,7 @@ _REPLIES = st.builds(
 _LATER = _REPLIES | st.builds(told, _WORDS, st.sampled_from(["call_0", "call_1"]))
 _PROMPTS = st.sampled_from(["What is it?", "What is that, in one word?", "Guess!"]).map(user)
 _REWARDS = st.none() | st.sampled_from([0.0, 1.0, -1.0, 0.5, 0.6, 1e308, -1e308, 1e-300])
-_TO: list[To] = ["sft", "dpo", "episodes", "openenv", "nemo-gym"]
+_TO: list[OutputKind] = ["sft", "dpo", "episodes", "openenv", "nemo-gym"]
 
 
 @st.composite
@@ -99,7 +99,7 @@ def files(draw: st.DrawFn) -> list[bytes]:
 
 
 @st.composite
-def curations(draw: st.DrawFn) -> Curation:
+def curations(draw: st.DrawFn) -> CurateConfig:
     to = draw(st.sampled_from(_TO))
     wanted: dict[str, Any] = {
         "where": st.sampled_from(
@@ -114,9 +114,9 @@ def curations(draw: st.DrawFn) -> Curation:
     chosen = {name: draw(some) for name, some in wanted.items() if draw(st.integers(0, 3)) == 0}
     likeness = st.none() | st.none() | st.sampled_from([0.5, 0.8, 1.0])
     pair = to == "dpo"
-    return Curation(
+    return CurateConfig(
         to=to,
-        selection=Selection(
+        selection=FilterConfig(
             **chosen,
             unscored=draw(st.booleans()) and not pair,
             best_of_group=not pair and draw(st.integers(0, 3)) == 0,
@@ -161,7 +161,7 @@ def _ids(row: dict[str, Any]) -> list[str]:
     return [row["episode_id"] if "episode_id" in row else row["response"]["id"]]
 
 
-def _check(world: World, out: Path, report: Report) -> None:
+def _check(world: World, out: Path, report: CurateReport) -> None:
     lines, left_out = world.lines, rows(out / "left_out.jsonl")
     assert report.episodes == len(lines) == report.kept + sum(report.left_out.values())
     _check_steps(report)
@@ -178,7 +178,7 @@ def _check(world: World, out: Path, report: Report) -> None:
     assert not tasks[0] & tasks[1]
 
 
-def _check_steps(report: Report) -> None:
+def _check_steps(report: CurateReport) -> None:
     assert sum(step.removed for step in report.steps) == report.episodes - report.kept
     left = [report.episodes, *(step.left for step in report.steps)]
     assert [a - b for a, b in pairwise(left)] == [step.removed for step in report.steps]
@@ -203,7 +203,7 @@ def _check_refusal(world: World, out: Path, error: LudusError) -> None:
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(files(), curations())
 def test_every_line_is_in_the_rows_or_counted_under_one_reason(
-    contents: list[bytes], curation: Curation
+    contents: list[bytes], curation: CurateConfig
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -11,11 +11,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from curate.attempts import attempt, call, model, rows, run_of, user
-from ludus.curate import Curation, Report, Selection, curate
+from ludus.curate import CurateConfig, CurateReport, FilterConfig, curate
 from ludus.data.episode import StopReason
 
-EVERYTHING = Curation(
-    selection=Selection(
+EVERYTHING = CurateConfig(
+    selection=FilterConfig(
         where="reward < 2 OR environment = 'a|b'", min_reward=0.1, max_turns=3, top_fraction=0.9
     ),
     near_prompts=0.8,
@@ -24,7 +24,7 @@ EVERYTHING = Curation(
 )
 
 
-def made(folder: Path, curation: Curation = EVERYTHING, **how: Any) -> tuple[Report, str]:
+def made(folder: Path, curation: CurateConfig = EVERYTHING, **how: Any) -> tuple[CurateReport, str]:
     """A report, and the card that was written with it."""
     run = run_of(
         folder / "ru`n | [1]",
@@ -90,7 +90,7 @@ def test_the_front_matter_is_yaml_that_names_the_files_and_the_columns(tmp_path:
 @pytest.mark.parametrize("to", ["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"])
 def test_every_kind_of_row_has_a_card(tmp_path: Path, to: Any) -> None:
     pair = [attempt("low", 0.0, task="t"), attempt("high", 1.0, task="t")]
-    curate([run_of(tmp_path / "run", *pair)], tmp_path / "out", Curation(to=to))
+    curate([run_of(tmp_path / "run", *pair)], tmp_path / "out", CurateConfig(to=to))
     card = (tmp_path / "out" / "README.md").read_text()
     assert yaml.safe_load(card.split("---\n")[1])["tags"][-1] == to
     assert ("## Load it" in card) == (to in ("sft", "dpo", "episodes"))
@@ -116,7 +116,7 @@ def test_the_command_is_on_the_card(tmp_path: Path) -> None:
 
 
 def test_what_was_left_out_is_told_line_by_line_where_it_is_asked_for(tmp_path: Path) -> None:
-    report, _ = made(tmp_path, Curation(), explain=True)
+    report, _ = made(tmp_path, CurateConfig(), explain=True)
     left_out = rows(tmp_path / "out" / "left_out.jsonl")
     assert [(told["line"], told["episode_id"], told["reason"]) for told in left_out] == [
         (21, "broken", "broken"),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from curate.attempts import GUESS, asked, attempt, call, curated, model, rows, run_of, told, user
-from ludus.curate import Curation, curate
-from ludus.curate.near import NearCopies, shingles
+from ludus.curate import CurateConfig, curate
+from ludus.curate.near import MinHashIndex, shingles
 from ludus.data.episode import Episode
 from ludus.data.messages import Message
 from ludus.errors import ConfigError
@@ -57,7 +57,7 @@ def test_of_copies_the_best_stays_also_across_runs_and_tasks(tmp_path: Path) -> 
         run_of(tmp_path / "one", attempt("low", 0.1, messages=same), attempt("none", 0.0)),
         run_of(tmp_path / "two", attempt("high", 0.9, messages=same)),
     ]
-    curate(runs, tmp_path / "out", Curation())
+    curate(runs, tmp_path / "out", CurateConfig())
     found = [row["episode_id"] for row in rows(tmp_path / "out" / "train.jsonl")]
     assert found == ["none", "high"]
 
@@ -160,10 +160,10 @@ def test_shingles_are_three_words_in_a_row_whatever_their_case() -> None:
 def test_equal_texts_are_near_copies_at_any_threshold_and_strange_ones_at_none(
     threshold: float,
 ) -> None:
-    near = NearCopies(threshold)
+    near = MinHashIndex(threshold)
     assert near.add(shingles(TALE)) == []
     assert near.add(shingles("Count to three in French, and then say why.")) == []
-    assert near.like(shingles(TALE.upper())) == [0]
+    assert near.find_similar(shingles(TALE.upper())) == [0]
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.01, float("nan")])
@@ -171,12 +171,12 @@ def test_equal_texts_are_near_copies_at_any_threshold_and_strange_ones_at_none(
 def test_a_likeness_that_cannot_be_is_refused(name: str, threshold: float) -> None:
     settings: dict[str, Any] = {name: threshold}
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
-        Curation(**settings)
+        CurateConfig(**settings)
 
 
 def test_scripts_without_spaces_are_compared_letter_by_letter() -> None:
     sentence = "狐は高い所に実った葡萄を見つけて何度も跳び上がったがどうしても届かなかった"
-    near = NearCopies(0.7)
+    near = MinHashIndex(0.7)
     near.add(shingles(sentence))
-    assert near.like(shingles(sentence.replace("葡萄", "果実"))) == [0]
-    assert near.like(shingles(sentence[::-1])) == []
+    assert near.find_similar(shingles(sentence.replace("葡萄", "果実"))) == [0]
+    assert near.find_similar(shingles(sentence[::-1])) == []

@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from curate.attempts import GUESS, attempt, call, curated, model, rows, run_of, told, user
-from ludus.curate import Curation, Form, curate
+from ludus.curate import CurateConfig, RowConfig, curate
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import ConfigError, RunError
 
@@ -48,8 +48,8 @@ EPISODES = [
 ]
 KINDS: list[dict[str, Any]] = [
     {"to": "sft"},
-    {"to": "sft", "form": Form(last_turn=True)},
-    {"to": "sft", "form": Form(render="qwen3")},
+    {"to": "sft", "form": RowConfig(last_turn=True)},
+    {"to": "sft", "form": RowConfig(render="qwen3")},
     {"to": "dpo"},
     {"to": "episodes"},
 ]
@@ -133,7 +133,7 @@ def test_a_side_without_a_row_is_a_file_without_a_row(tmp_path: Path, format: st
 @pytest.mark.parametrize("format", ["parquet", "datasets"])
 def test_formats_of_other_programs_are_jsonl(to: Any, format: Any) -> None:
     with pytest.raises(ConfigError, match=f"--format {format} is not for --to {to}"):
-        Curation(to=to, format=format)
+        CurateConfig(to=to, format=format)
 
 
 def test_a_folder_that_was_curated_anew_is_loaded_anew(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_folder_that_was_curated_anew_is_loaded_anew(tmp_path: Path) -> None:
     for folder, words in (("a", "one"), ("a", "two"), ("b", "three")):
         episode = attempt("x", messages=(user("Say it."), model(words)))
         out = tmp_path / folder / "out"
-        curate([run_of(tmp_path / words, episode)], out, Curation(), overwrite=True)
+        curate([run_of(tmp_path / words, episode)], out, CurateConfig(), overwrite=True)
         loaded = datasets.load_dataset(str(out), split="train", cache_dir=str(cache))
         said.append(loaded[0]["messages"][-1]["content"])
     assert said == ["one", "two", "three"]

@@ -11,20 +11,20 @@ import pytest
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK
 from students import of_family, student
 
-from ludus.curate.lengths import Lengths, measure
-from ludus.curate.lint.rows import Place, Row, row_of
+from ludus.curate.lengths import TokenLengths, measure_rows
+from ludus.curate.lint.rows import SourceLocation, TrainingRow, parse_row
 from ludus.policy.dialect import find_chat_format_with_fallback
 from ludus.policy.templates import render, render_pair
 
 ROWS = [TALK, INSTRUCTED, PLAYED, ENDED]
 
 
-def rows(*columns: dict[str, Any]) -> list[Row]:
-    return [row_of(each, Place(Path("rows.jsonl"), 1)) for each in columns]
+def rows(*columns: dict[str, Any]) -> list[TrainingRow]:
+    return [parse_row(each, SourceLocation(Path("rows.jsonl"), 1)) for each in columns]
 
 
 def test_quantiles_are_lengths_of_rows() -> None:
-    found = Lengths.of(Counter(range(1, 1001)), "student")
+    found = TokenLengths.from_counts(Counter(range(1, 1001)), "student")
     assert (found.count, found.p50, found.p95, found.p99, found.max) == (1000, 500, 950, 990, 1000)
 
 
@@ -35,7 +35,7 @@ def test_quantiles_are_lengths_of_rows() -> None:
 def test_the_advised_length_covers_99_rows_in_100_and_no_more_than_the_longest(
     counts: dict[int, int], advised: int
 ) -> None:
-    assert Lengths.of(counts, "student").max_length == advised
+    assert TokenLengths.from_counts(counts, "student").max_length == advised
 
 
 @pytest.mark.parametrize("family", ["qwen3", "glm4moe", "llama3", "llama3_2"])
@@ -45,7 +45,9 @@ def test_rows_are_as_long_as_they_are_rendered(family: str) -> None:
     sizes = [
         len(render(tokenizer, row["messages"], row.get("tools"), template).ids) for row in ROWS
     ]
-    assert measure(rows(*ROWS), tokenizer, family) == Lengths.of(Counter(sizes), family)
+    assert measure_rows(rows(*ROWS), tokenizer, family) == TokenLengths.from_counts(
+        Counter(sizes), family
+    )
 
 
 def test_a_pair_is_as_long_as_its_longer_side() -> None:
@@ -55,22 +57,22 @@ def test_a_pair_is_as_long_as_its_longer_side() -> None:
     tokenizer = of_family("qwen3")
     template = find_chat_format_with_fallback(tokenizer).template
     pair = render_pair(tokenizer, prompt, played[:1], played, PLAYED["tools"], template)
-    assert measure(rows(row), tokenizer, "qwen3").max == len(pair.rejected.ids)
+    assert measure_rows(rows(row), tokenizer, "qwen3").max == len(pair.rejected.ids)
 
 
 def test_more_rows_than_a_batch_are_all_counted() -> None:
     many = chain(repeat(rows(TALK)[0], 600), rows(PLAYED))
-    found = measure(many, of_family("qwen3"), "qwen3")
+    found = measure_rows(many, of_family("qwen3"), "qwen3")
     assert found.count == 601 and found.p99 < found.max
 
 
 def test_rows_that_the_template_refuses_are_counted_apart() -> None:
-    found = measure(rows(TALK, PLAYED, TALK), of_family("cohere2"), "cohere2")
+    found = measure_rows(rows(TALK, PLAYED, TALK), of_family("cohere2"), "cohere2")
     assert (found.count, found.refused) == (2, 1)
     assert "1 refused by the template" in str(found)
 
 
 def test_lengths_are_one_line_and_one_object() -> None:
-    found = measure(rows(TALK), student(), "mine")
+    found = measure_rows(rows(TALK), student(), "mine")
     assert str(found).startswith("tokens of mine: p50 ") and "\n" not in str(found)
     assert found.as_json()["max_length"] == found.max == found.as_json()["p50"]

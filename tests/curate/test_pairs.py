@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from curate.attempts import GUESS, attempt, call, curated, model, rows, run_of, system, told, user
-from ludus.curate import Curation, Form, Selection, curate
+from ludus.curate import CurateConfig, RowConfig, FilterConfig, curate
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import ConfigError, RunError
 
@@ -167,24 +167,24 @@ def test_a_margin_that_cannot_be_is_refused(tmp_path: Path, margin: float) -> No
 def test_what_has_no_reward_cannot_be_paired(tmp_path: Path) -> None:
     some = [attempt("a", None, task="t"), *tries(0.0, 1.0)]
     with pytest.raises(ConfigError, match="--unscored is not for pairs"):
-        paired(tmp_path, *some, selection=Selection(unscored=True))
+        paired(tmp_path, *some, selection=FilterConfig(unscored=True))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"selection": Selection(best_of_group=True)},
-        {"form": Form(last_turn=True)},
+        {"selection": FilterConfig(best_of_group=True)},
+        {"form": RowConfig(last_turn=True)},
     ],
 )
 def test_settings_that_leave_no_pairs_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Curation(to="dpo", **wrong)
+        CurateConfig(to="dpo", **wrong)
 
 
 def test_both_sides_of_a_pair_may_come_from_different_runs(tmp_path: Path) -> None:
     runs = [run_of(tmp_path / str(reward), *tries(reward)) for reward in (0.0, 1.0)]
-    curate(runs, tmp_path / "out", Curation(to="dpo"))
+    curate(runs, tmp_path / "out", CurateConfig(to="dpo"))
     assert rows(tmp_path / "out" / "train.jsonl")[0]["rejected_id"] == "t0.0"
 
 
@@ -194,27 +194,27 @@ SPOKEN = (user("Guess."), model("", call("guess", {"word": "elk"}, "a")))
 @pytest.mark.parametrize(
     ("better", "worse", "form"),
     [
-        ((*SPOKEN, told("yes", "a")), (*SPOKEN, told("no", "a")), Form()),
+        ((*SPOKEN, told("yes", "a")), (*SPOKEN, told("no", "a")), RowConfig()),
         (
             (user("Guess."), model("elk", thought="A deer.")),
             (user("Guess."), model("elk", thought="Hm.")),
-            Form(reasoning=False),
+            RowConfig(reasoning=False),
         ),
         (
             (*SPOKEN, told("warm", "a"), model("Fine.")),
             (*SPOKEN, told("cold", "a"), model("Fine.")),
-            Form(tool_results=False),
+            RowConfig(tool_results=False),
         ),
         (
             (user("Guess."), model("", call("guess", '{"word":"elk"}', "a"))),
             (user("Guess."), model("", call("guess", '{"word": "elk"}', "b"))),
-            Form(),
+            RowConfig(),
         ),
     ],
     ids=["the last answer of a tool", "reasoning", "results", "spaces in arguments"],
 )
 def test_two_attempts_that_say_the_same_are_no_pair(
-    tmp_path: Path, better: Any, worse: Any, form: Form
+    tmp_path: Path, better: Any, worse: Any, form: RowConfig
 ) -> None:
     some = [
         attempt("good", 1.0, task="t", messages=better),

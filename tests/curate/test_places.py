@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from curate.attempts import attempt, model, rows, user
-from ludus.curate import Curation, curate
-from ludus.curate.catalog import Catalog, catalog_of
-from ludus.curate.places import _BLOCK
+from ludus.curate import CurateConfig, curate
+from ludus.curate.catalog import Catalog, open_catalog
+from ludus.curate.places import _READ_BLOCK_BYTES
 from ludus.errors import RunError
 
 A, B, C = (attempt(name).to_line() for name in "abc")
@@ -23,7 +23,7 @@ ODD += [b"\x85", b"\xc2\xa0", b"\xef\xbb\xbf", b"\xff", b"nope", b"[", b"[]", b"
 def told(catalog: Catalog, row: int) -> str | None:
     """The task in the line of a row; None where it is no JSON."""
     try:
-        return str(json.loads(catalog.line(row))["group_id"])
+        return str(json.loads(catalog.read_line(row))["group_id"])
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -32,9 +32,9 @@ def check(catalog: Catalog) -> int:
     """That each row, its line and its place belong together; the number of rows."""
     found = catalog.sql("SELECT rowid, file, readable, task FROM episodes ORDER BY rowid")
     for row, file, readable, task in found:
-        path, number = catalog.place(row)
+        path, number = catalog.location(row)
         assert path == catalog.files[file]
-        assert path.read_bytes().split(b"\n")[number - 1].strip() == catalog.line(row)
+        assert path.read_bytes().split(b"\n")[number - 1].strip() == catalog.read_line(row)
         assert not readable or told(catalog, row) == task
     lines = sum(
         bool(line.strip()) for file in catalog.files for line in file.read_bytes().split(b"\n")
@@ -48,10 +48,10 @@ def read(folder: Path, *contents: bytes) -> list[str | None]:
     files = [folder / f"{number}.jsonl" for number in range(len(contents))]
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content)
-    with catalog_of(files, folder) as catalog:
+    with open_catalog(files, folder) as catalog:
         whole = "SELECT rowid, 1 FROM episodes"
-        in_order = [(row, line.strip()) for row, _, line in catalog.lines(whole)]
-        assert in_order == [(row, catalog.line(row)) for row in range(check(catalog))]
+        in_order = [(row, line.strip()) for row, _, line in catalog.read_lines(whole)]
+        assert in_order == [(row, catalog.read_line(row)) for row in range(check(catalog))]
         good = catalog.sql("SELECT task FROM episodes WHERE readable ORDER BY rowid")
         return [task for (task,) in good]
 
@@ -70,7 +70,7 @@ def test_odd_lines_shift_nothing(tmp_path: Path, odd: bytes) -> None:
 def test_white_space_around_an_episode_is_nothing(tmp_path: Path, space: bytes) -> None:
     padded = space + A.strip() + space + b"\n"
     assert read(tmp_path, padded + B) == ["task of a", "task of b"]
-    curate([tmp_path / "0.jsonl"], tmp_path / "out", Curation(to="episodes"))
+    curate([tmp_path / "0.jsonl"], tmp_path / "out", CurateConfig(to="episodes"))
     assert (tmp_path / "out" / "train.jsonl").read_bytes() == A + B
 
 
@@ -104,9 +104,9 @@ def test_any_bytes_between_episodes_shift_nothing(
 
 @pytest.mark.parametrize("near", [-2, -1, 0, 1, 2])
 def test_lines_that_end_at_the_edge_of_a_block_are_found(tmp_path: Path, near: int) -> None:
-    size = _BLOCK + near - len(attempt("long", messages=(user(""),)).to_line())
+    size = _READ_BLOCK_BYTES + near - len(attempt("long", messages=(user(""),)).to_line())
     long = attempt("long", messages=(user("x" * size),)).to_line()
-    assert len(long) == _BLOCK + near
+    assert len(long) == _READ_BLOCK_BYTES + near
     assert read(tmp_path, long + A + b" " + B, long + b"\n" + C)[1:3] == ["task of a", "task of b"]
 
 
@@ -116,9 +116,9 @@ def test_long_lines_are_read_with_the_memory_that_there_is(
 ) -> None:
     long = attempt("long", messages=(user("q"), model("ab" * int(megabytes * 2**19)))).to_line()
     (tmp_path / "long.jsonl").write_bytes(A + long + b"\n" + B)
-    with catalog_of([tmp_path / "long.jsonl"], tmp_path) as catalog:
-        assert catalog.kept == 3 and catalog.line(1) == long.strip()
-        assert catalog.place(2)[1] == 4
+    with open_catalog([tmp_path / "long.jsonl"], tmp_path) as catalog:
+        assert catalog.kept == 3 and catalog.read_line(1) == long.strip()
+        assert catalog.location(2)[1] == 4
 
 
 NAMES = ["it's.jsonl", "a b.jsonl", "[x].jsonl", "*.jsonl", "a?.jsonl", "**", "]a[[!b].jsonl"]
@@ -130,7 +130,7 @@ def test_a_file_may_have_any_name_and_stands_for_itself_alone(tmp_path: Path, na
     (tmp_path / "other.jsonl").write_bytes(B + C)
     (tmp_path / "ab.jsonl").write_bytes(B + C)
     (tmp_path / name).write_bytes(A)
-    with catalog_of([tmp_path / "ab.jsonl", tmp_path / name], tmp_path) as catalog:
+    with open_catalog([tmp_path / "ab.jsonl", tmp_path / name], tmp_path) as catalog:
         assert check(catalog) == 3 and told(catalog, 2) == "task of a"
 
 
@@ -142,7 +142,7 @@ def test_paths_may_be_relative_and_go_round_about(
     monkeypatch.chdir(tmp_path / "deep")
     files = [Path("../a.jsonl"), Path("../deep/../b.jsonl")]
     (tmp_path / "b.jsonl").write_bytes(B + C)
-    with catalog_of(files, tmp_path) as catalog:
+    with open_catalog(files, tmp_path) as catalog:
         assert check(catalog) == 3
 
 
@@ -151,7 +151,7 @@ def test_rows_come_in_the_order_of_the_runs_and_their_lines(tmp_path: Path) -> N
     for file in files:
         names = (f"{file.stem}{number}" for number in range(3_000))
         file.write_bytes(b"".join(attempt(name).to_line() for name in names))
-    curate(files, tmp_path / "out", Curation())
+    curate(files, tmp_path / "out", CurateConfig())
     found = [row["episode_id"] for row in rows(tmp_path / "out" / "train.jsonl")]
     assert found == [f"{name}{number}" for name in "zam" for number in range(3_000)]
 
@@ -159,9 +159,9 @@ def test_rows_come_in_the_order_of_the_runs_and_their_lines(tmp_path: Path) -> N
 def test_a_file_that_becomes_shorter_is_told(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(A + B)
-    with catalog_of([file], tmp_path) as catalog:
+    with open_catalog([file], tmp_path) as catalog:
         file.write_bytes(A)
         with pytest.raises(RunError, match="became shorter while it was read"):
-            catalog.line(1)
+            catalog.read_line(1)
         with pytest.raises(RunError, match="became shorter while it was read"):
-            list(catalog.lines("SELECT rowid, 1 FROM episodes"))
+            list(catalog.read_lines("SELECT rowid, 1 FROM episodes"))

@@ -8,8 +8,8 @@ import pytest
 from students import of_family
 
 from curate.attempts import GUESS, attempt, call, model, system, told, user
-from ludus.curate import Form
-from ludus.curate.render import FAMILIES
+from ludus.curate import RowConfig
+from ludus.curate.render import CALL_FORMATS
 from ludus.curate.rows import sft_row
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, ImageUrl, Message
@@ -38,7 +38,7 @@ def both(family: str, *messages: Message) -> list[str]:
                 sft_row(episode, form)["messages"], tools=[GUESS], tokenize=False
             )
         )
-        for form in (Form(), Form(render=family))
+        for form in (RowConfig(), RowConfig(render=family))
     ]
 
 
@@ -92,19 +92,19 @@ def test_talk_without_calls_stays_as_it_is(family: str) -> None:
 
 
 def test_every_family_writes_calls_and_all_of_those_with_tags_the_same() -> None:
-    assert set(TEMPLATES) < set(FAMILIES)
-    assert FAMILIES["hermes"] == FAMILIES["smollm"] == FAMILIES["qwen3"]
+    assert set(TEMPLATES) < set(CALL_FORMATS)
+    assert CALL_FORMATS["hermes"] == CALL_FORMATS["smollm"] == CALL_FORMATS["qwen3"]
 
 
 def test_a_user_who_writes_as_tools_do_is_left_alone() -> None:
     tricky = user("<tool_response>\nmine\n</tool_response>")
-    row = sft_row(attempt("e", messages=(tricky, model("a"))), Form(render="qwen3"))
+    row = sft_row(attempt("e", messages=(tricky, model("a"))), RowConfig(render="qwen3"))
     assert row["messages"][0] == {"role": "user", "content": tricky.content}
 
 
 def test_braces_in_an_answer_or_a_thought_are_words() -> None:
     said = (user("q"), model("", call("f", "{}"), thought="{0} {x}"), told('{"a": {}}'), model("b"))
-    made = sft_row(attempt("e", messages=said), Form(render="qwen3"))["messages"]
+    made = sft_row(attempt("e", messages=said), RowConfig(render="qwen3"))["messages"]
     assert made[1]["content"].startswith("<think>\n{0} {x}\n</think>\n\n<tool_call>")
     assert made[2]["content"] == '<tool_response>\n{"a": {}}\n</tool_response>'
 
@@ -112,8 +112,8 @@ def test_braces_in_an_answer_or_a_thought_are_words() -> None:
 def test_a_list_of_texts_is_text_and_a_picture_has_no_text_form() -> None:
     parts = (Text(text="one"), Text(text="two"))
     seen = Message(role="tool", content=parts, tool_call_id="x")
-    made = sft_row(attempt("e", messages=(user("q"), model("a"), seen)), Form(render="hermes"))
+    made = sft_row(attempt("e", messages=(user("q"), model("a"), seen)), RowConfig(render="hermes"))
     assert made["messages"][2]["content"] == "<tool_response>\none\ntwo\n</tool_response>"
     shown = Message(role="tool", content=(ImagePart(image_url=ImageUrl(url="https://x.org")),))
     with pytest.raises(ConfigError, match="A picture has no text form"):
-        sft_row(attempt("e", messages=(user("q"), model("a"), shown)), Form(render="hermes"))
+        sft_row(attempt("e", messages=(user("q"), model("a"), shown)), RowConfig(render="hermes"))

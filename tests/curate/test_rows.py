@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from curate.attempts import GUESS, attempt, call, curated, model, rows, system, told, user
-from ludus.curate import Curation, Form
-from ludus.curate.rows import MalformedCall, dpo_row, sft_row
-from ludus.curate.writing import To
+from ludus.curate import CurateConfig, RowConfig
+from ludus.curate.rows import MalformedCallError, dpo_row, sft_row
+from ludus.curate.writing import OutputKind
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, ImageUrl, Message
 from ludus.errors import ConfigError
@@ -64,7 +64,7 @@ def test_a_row_is_the_conversation_the_tools_and_where_it_came_from() -> None:
 def test_the_seed_a_single_answer_is_written_as_its_family_writes_it() -> None:
     answer = call("answer", '{"answer": "41"}')
     episode = attempt("seed", messages=(user("17 + 24?"), model("", answer), told("right")))
-    assert sft_row(episode, Form(render="qwen3", tool_results=False))["messages"] == [
+    assert sft_row(episode, RowConfig(render="qwen3", tool_results=False))["messages"] == [
         {"role": "user", "content": "17 + 24?"},
         {
             "role": "assistant",
@@ -75,22 +75,22 @@ def test_the_seed_a_single_answer_is_written_as_its_family_writes_it() -> None:
 
 
 def test_what_tools_answered_can_be_left_out() -> None:
-    row = sft_row(PLAYED, Form(tool_results=False))
+    row = sft_row(PLAYED, RowConfig(tool_results=False))
     assert roles(row) == ["system", "user", "assistant", "assistant"]
 
 
 def test_the_system_prompt_can_be_left_out() -> None:
-    assert roles(sft_row(PLAYED, Form(system=False)))[:2] == ["user", "assistant"]
+    assert roles(sft_row(PLAYED, RowConfig(system=False)))[:2] == ["user", "assistant"]
 
 
 def test_what_was_thought_can_be_left_out() -> None:
-    assert "reasoning_content" not in sft_row(PLAYED, Form(reasoning=False))["messages"][2]
-    text = sft_row(PLAYED, Form(reasoning=False, render="qwen3"))["messages"][2]["content"]
+    assert "reasoning_content" not in sft_row(PLAYED, RowConfig(reasoning=False))["messages"][2]
+    text = sft_row(PLAYED, RowConfig(reasoning=False, render="qwen3"))["messages"][2]["content"]
     assert "<think>" not in text and text.startswith("Now\n<tool_call>")
 
 
 def test_the_last_turn_can_be_trained_on_alone() -> None:
-    row = sft_row(PLAYED, Form(last_turn=True))
+    row = sft_row(PLAYED, RowConfig(last_turn=True))
     assert roles(row, "prompt") == ["system", "user", "assistant", "tool"]
     assert row["completion"] == [{"role": "assistant", "content": "It is elk."}]
     assert "messages" not in row and row["tools"] == [GUESS]
@@ -98,7 +98,7 @@ def test_the_last_turn_can_be_trained_on_alone() -> None:
 
 def test_the_last_turn_is_the_last_reply_even_if_the_tool_had_the_last_word() -> None:
     ended = attempt("ended", messages=PLAYED.messages[:4])
-    row = sft_row(ended, Form(last_turn=True))
+    row = sft_row(ended, RowConfig(last_turn=True))
     assert roles(row, "prompt") == ["system", "user"]
     assert row["completion"][0]["tool_calls"] == [CALLED]
 
@@ -125,7 +125,7 @@ def test_pictures_and_names_come_along_and_have_no_text_form() -> None:
 )
 def test_arguments_that_are_no_object_make_no_row(written: str) -> None:
     odd = attempt("odd", messages=(user("q"), model("", call("f", written))))
-    with pytest.raises(MalformedCall):
+    with pytest.raises(MalformedCallError):
         sft_row(odd)
 
 
@@ -138,7 +138,7 @@ def test_a_number_that_is_none_does_not_get_into_a_row(tmp_path: Path) -> None:
 
 def test_pairs_take_a_text_form_too() -> None:
     other = attempt("other", 0.0, messages=(*PLAYED.messages[:2], model("Hm.")))
-    row = dpo_row(PLAYED, other, Form(render="qwen3"))
+    row = dpo_row(PLAYED, other, RowConfig(render="qwen3"))
     assert roles(row, "chosen") == ["assistant", "user", "assistant"]
     assert row["chosen"][1]["content"] == "<tool_response>\nno\n</tool_response>"
     assert row["rejected"] == [{"role": "assistant", "content": "Hm."}]
@@ -146,7 +146,7 @@ def test_pairs_take_a_text_form_too() -> None:
 
 def test_a_text_form_that_nobody_writes_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"There is no text form 'qwen33'.*Did you mean 'qwen3'"):
-        Form(render="qwen33")
+        RowConfig(render="qwen33")
 
 
 def test_a_row_without_tools_says_so_and_offers_no_empty_list() -> None:
@@ -167,7 +167,7 @@ def test_rows_that_say_the_same_once_something_is_dropped_are_one(tmp_path: Path
         for thought in ("A deer.", "A moose.")
     ]
     assert curated(tmp_path / "all", *some).rows == {"train": 2}
-    report = curated(tmp_path / "less", *some, form=Form(reasoning=False))
+    report = curated(tmp_path / "less", *some, form=RowConfig(reasoning=False))
     assert (report.rows, report.left_out) == ({"train": 1}, {"duplicate": 1})
 
 
@@ -178,6 +178,6 @@ def test_a_call_without_any_arguments_has_none() -> None:
 
 
 @pytest.mark.parametrize("to", ["episodes", "openenv", "nemo-gym", "nemo-gym-input"])
-def test_what_is_taken_as_it_is_has_no_form(to: To) -> None:
+def test_what_is_taken_as_it_is_has_no_form(to: OutputKind) -> None:
     with pytest.raises(ConfigError, match=f"--to {to} takes episodes as they are"):
-        Curation(to=to, form=Form(reasoning=False))
+        CurateConfig(to=to, form=RowConfig(reasoning=False))

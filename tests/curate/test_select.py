@@ -20,8 +20,8 @@ from curate.attempts import (
     told,
     user,
 )
-from ludus.curate import Curation, Report, Selection, curate
-from ludus.curate.select import select
+from ludus.curate import CurateConfig, CurateReport, FilterConfig, curate
+from ludus.curate.select import apply_filters
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.errors import ConfigError, RunError
 
@@ -30,7 +30,7 @@ LONG = (user("q"), model("a"), user("more"), model("b"))
 
 def left(folder: Path, *episodes: Episode, **selection: Any) -> list[str]:
     """The ids that this selection leaves, in the order of the rows."""
-    curated(folder, *episodes, selection=Selection(**selection))
+    curated(folder, *episodes, selection=FilterConfig(**selection))
     return [row["episode_id"] for row in rows(folder / "out" / "train.jsonl")]
 
 
@@ -43,7 +43,7 @@ def test_what_the_infrastructure_broke_is_left_out_whatever_its_reward(
     tmp_path: Path, reason: StopReason
 ) -> None:
     faulty = attempt("faulty", 1.0, stop_reason=reason)
-    found = reasons(tmp_path, faulty, attempt("fine"), selection=Selection(unscored=True))
+    found = reasons(tmp_path, faulty, attempt("fine"), selection=FilterConfig(unscored=True))
     assert found == {"broken": 1}
 
 
@@ -52,8 +52,8 @@ def test_a_reward_that_is_no_finite_number_is_none(tmp_path: Path, reward: str) 
     run = run_of(tmp_path / "run", attempt("scored"), attempt("odd", 0.25))
     file = run / "episodes.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"reward":0.25', b'"reward":%b' % reward.encode()))
-    assert curate([run], tmp_path / "out", Curation()).left_out == {"unscored": 1}
-    curate([run], tmp_path / "all", Curation(selection=Selection(unscored=True)))
+    assert curate([run], tmp_path / "out", CurateConfig()).left_out == {"unscored": 1}
+    curate([run], tmp_path / "all", CurateConfig(selection=FilterConfig(unscored=True)))
     assert [row["reward"] for row in rows(tmp_path / "all" / "train.jsonl")] == [1.0, None]
 
 
@@ -79,7 +79,7 @@ def test_an_episode_that_does_not_count_its_turns_has_none(tmp_path: Path) -> No
     run = run_of(tmp_path / "run", attempt("a", turns=7), attempt("b"))
     file = run / "episodes.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"turns":7,', b""))
-    report = curate([run], tmp_path / "out", Curation(selection=Selection(max_turns=0)))
+    report = curate([run], tmp_path / "out", CurateConfig(selection=FilterConfig(max_turns=0)))
     assert (report.kept, report.left_out) == (1, {"max-turns": 1})
 
 
@@ -100,7 +100,7 @@ def test_a_task_is_solved_from_the_reward_that_is_asked_for_and_bounds_are_allow
         [(0.5, (2 / 3, 1.0), True), (0.8, (0.0, 1 / 3), True), (0.9, (0.1, 1.0), False)]
     ):
         with cataloged(tmp_path / str(number), *thirds) as catalog:
-            select(catalog, Selection(solve_rate=band, solved_at=at))
+            apply_filters(catalog, FilterConfig(solve_rate=band, solved_at=at))
             assert len(kept(catalog)) == (3 if fits else 0)
 
 
@@ -169,7 +169,7 @@ def test_a_condition_may_say_this_and_what_it_says_nothing_about_goes(
 
 def test_a_condition_knows_runs_by_the_names_of_their_folders(tmp_path: Path) -> None:
     runs = [run_of(tmp_path / "runs" / name, attempt(name)) for name in ("one", "two")]
-    wanted = Curation(selection=Selection(where="run = 'two'"))
+    wanted = CurateConfig(selection=FilterConfig(where="run = 'two'"))
     curate(runs, tmp_path / "out", wanted)
     assert [row["episode_id"] for row in rows(tmp_path / "out" / "train.jsonl")] == ["two"]
 
@@ -210,11 +210,11 @@ def test_a_condition_that_cannot_be_is_told_in_one_line(
 )
 def test_bounds_that_cannot_be_are_refused_before_anything_is_read(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Selection(**wrong)
+        FilterConfig(**wrong)
 
 
 def test_the_mean_of_huge_rewards_is_a_number(tmp_path: Path) -> None:
-    report: Report = curated(tmp_path, *(attempt(str(n), 1e308) for n in range(3)))
+    report: CurateReport = curated(tmp_path, *(attempt(str(n), 1e308) for n in range(3)))
     assert report.rewards == {"min": 1e308, "mean": 1e308, "max": 1e308}
 
 
@@ -236,4 +236,4 @@ def test_what_a_template_cannot_render_is_left_out_of_rows_to_train_on_alone(
 
 def test_an_empty_condition_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match="--where is empty"):
-        Selection(where=" ")
+        FilterConfig(where=" ")

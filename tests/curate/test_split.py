@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curate.attempts import asked, attempt, curated, model, rows, run_of, user
-from ludus.curate import Curation, curate
+from ludus.curate import CurateConfig, curate
 from ludus.data.episode import Episode
 from ludus.errors import ConfigError, RunError
 
@@ -147,7 +147,7 @@ def test_near_copies_alone_cannot_be_split(tmp_path: Path) -> None:
 def held_out(folder: Path, *sources: Path, of: list[Episode]) -> tuple[list[str], dict[str, int]]:
     """What is left to train on beside these held-out sets, and why the rest is not."""
     run = run_of(folder / "mine", *of)
-    report = curate([run], folder / "kept", Curation(held_out=sources))
+    report = curate([run], folder / "kept", CurateConfig(held_out=sources))
     return [row["episode_id"] for row in rows(folder / "kept" / "train.jsonl")], report.left_out
 
 
@@ -204,7 +204,7 @@ def test_a_line_that_only_looks_like_an_episode_does_not_stop_the_split(tmp_path
     run = run_of(tmp_path / "run", *many(6), attempt("odd", messages=(user("q"), model("a"))))
     file = run / "episodes.jsonl"
     file.write_bytes(file.read_bytes().rstrip(b"}\n") + b",}\n")
-    how = Curation(test=0.5, near_prompts=0.9, near_completions=0.9)
+    how = CurateConfig(test=0.5, near_prompts=0.9, near_completions=0.9)
     assert curate([run], tmp_path / "out", how).left_out == {"unreadable": 1}
 
 

@@ -15,7 +15,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from curate.attempts import GUESS, attempt, call, curated, model, system, told, user
-from ludus.curate import Form
+from ludus.curate import RowConfig
 
 TOKENIZER = of_family("qwen3")
 
@@ -82,7 +82,7 @@ def test_sft_takes_a_step_on_the_rows_of_a_folder(
     trainer = SFTTrainer(
         model=_model(),
         args=SFTConfig(**_settings(tmp_path), assistant_only_loss=not last_turn),
-        train_dataset=_loaded(tmp_path, monkeypatch, form=Form(last_turn=last_turn)),
+        train_dataset=_loaded(tmp_path, monkeypatch, form=RowConfig(last_turn=last_turn)),
         processing_class=TOKENIZER,
     )
     assert 0 < trainer.train().training_loss < 20

@@ -14,7 +14,7 @@ from students import of_family
 
 import ludus
 from ludus.agents.arbitrary import RandomAgent
-from ludus.curate import Curation, curate
+from ludus.curate import CurateConfig, curate
 
 
 def filter_rollouts(input_file: str, output_file: str, min_reward: float = 0.8) -> int:
@@ -84,7 +84,7 @@ def rollouts(tmp_path_factory: pytest.TempPathFactory) -> str:
     job = ludus.CollectConfig("reasoning_gym:chain_sum", episodes=4)
     asyncio.run(ludus.collect(job, out=folder / "solved"))
     asyncio.run(ludus.collect(job, RandomAgent(), out=folder / "guessed"))
-    curate([folder / "solved", folder / "guessed"], folder / "rows", Curation(to="nemo-gym"))
+    curate([folder / "solved", folder / "guessed"], folder / "rows", CurateConfig(to="nemo-gym"))
     return str(folder / "rows" / "train.jsonl")
 
 

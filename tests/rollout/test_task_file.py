@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ludus.curate import Curation, curate
+from ludus.curate import CurateConfig, curate
 from ludus.errors import ConfigError, RunError
 from ludus.rollout import CollectConfig, collect, read_tasks
 from ludus.rollout.plan import task_seed
@@ -52,7 +52,7 @@ async def test_a_run_goes_on_with_the_same_tasks_and_with_no_others(tmp_path: Pa
 
 async def test_what_is_written_for_nemo_gym_is_played_again(tmp_path: Path) -> None:
     await collect(CollectConfig("reasoning_gym:chain_sum", 3, group_size=1), out=tmp_path / "run")
-    curate([tmp_path / "run"], tmp_path / "rows", Curation(to="nemo-gym-input"))
+    curate([tmp_path / "run"], tmp_path / "rows", CurateConfig(to="nemo-gym-input"))
     tasks = read_tasks(tmp_path / "rows" / "train.jsonl")
     await collect(CollectConfig("reasoning_gym:chain_sum", tasks=tasks), out=tmp_path / "again")
     assert sorted(played(tmp_path / "again"), key=str) == sorted(played(tmp_path / "run"), key=str)

@@ -11,7 +11,7 @@ from rollout.collecting import QUICK, job
 
 from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.oracle import OracleAgent
-from ludus.curate import Curation, curate
+from ludus.curate import CurateConfig, curate
 from ludus.rollout import collect
 
 
@@ -21,5 +21,5 @@ def image_rows(folder: Path, to: Literal["sft", "dpo"], student: str | None = No
     runs = [folder / name for name in agents if to == "dpo" or name == "solved"]
     for run in runs:
         asyncio.run(collect(job(GALLERY, 6), agents[run.name], run, options=QUICK))
-    curate(runs, folder / to, Curation(to=to, student=student))
+    curate(runs, folder / to, CurateConfig(to=to, student=student))
     return folder / to

@@ -31,18 +31,18 @@ def test_blank_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
     file.write_text(f"\n{json.dumps(sft_row(1))}\n\n{json.dumps(sft_row(2))}")
     data = open_data(file)
     assert [number for number, _ in rows_of(data)] == [2, 4]
-    assert data.train.place(4) == f"{file}:4"
+    assert data.train.location(4) == f"{file}:4"
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "datasets"])
 def test_every_form_that_curate_writes_gives_the_same_rows(tmp_path: Path, form: Any) -> None:
-    from ludus.curate.formats import convert
+    from ludus.curate.formats import convert_files
 
     rows = [{**sft_row(n), "environment": "e", "group_id": "g", "episode_id": str(n)}
             | {"reward": 1.0} for n in range(4)]  # fmt: skip
     plain = read(open_data(write(tmp_path / "plain.jsonl", rows)))
     folder = write(tmp_path / "made" / "train.jsonl", rows).parent
-    convert(folder, ["train"], form, "sft", tmp_path / "work")
+    convert_files(folder, ["train"], form, "sft", tmp_path / "work")
     assert read(open_data(folder)) == plain
     assert open_data(folder).digest == open_data(folder).digest != ""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ludus.curate.importers.bringing import Brought
+    from ludus.curate.importers.bringing import ImportReport
 
 _SHOWN = 5
 
@@ -43,10 +43,12 @@ def bring(
     Example: ludus import nemo-gym results/rollouts.jsonl -o runs/gym
     """
     from ludus.cli.watching import watching
-    from ludus.curate.importers.bringing import bring_in
+    from ludus.curate.importers.bringing import import_files
 
     with watching() as watch, _folder(out, f"{format}-{paths[0].stem}") as folder:
-        made = bring_in(format, paths, folder, watch=lambda done: watch("importing", done, None))
+        made = import_files(
+            format, paths, folder, on_episode=lambda done: watch("importing", done, None)
+        )
     if as_json:
         told = {
             "folder": str(made.folder),
@@ -55,7 +57,7 @@ def bring(
             "broken": made.broken,
             "unreadable": made.unreadable,
             "examples": made.examples,
-            "not_read": [str(path) for path in made.others],
+            "not_read": [str(path) for path in made.unread_files],
         }
         typer.echo(json.dumps(told))
     else:
@@ -80,21 +82,27 @@ def _folder(out: Path | None, name: str) -> Iterator[Path]:
                 empty.rmdir()
 
 
-def _tell(made: Brought) -> None:
+def _tell(made: ImportReport) -> None:
     from rich.text import Text
 
     from ludus.cli.console import console, harmless
     from ludus.cli.figures import plural
-    from ludus.curate.importers.bringing import UNREADABLE
+    from ludus.curate.importers.bringing import UNREADABLE_FILE
 
     out, err = console(), console(stderr=True)
     for words in made.examples:
         err.print(Text(f"not read: {harmless(words)}", style="yellow"))
     if made.unreadable > len(made.examples):
-        err.print(f"and {made.unreadable - len(made.examples):,} more: {made.folder / UNREADABLE}")
-    if made.others:
-        names = ", ".join(path.name for path in made.others[:_SHOWN])
-        more = f" and {len(made.others) - _SHOWN:,} more" if len(made.others) > _SHOWN else ""
+        err.print(
+            f"and {made.unreadable - len(made.examples):,} more: {made.folder / UNREADABLE_FILE}"
+        )
+    if made.unread_files:
+        names = ", ".join(path.name for path in made.unread_files[:_SHOWN])
+        more = (
+            f" and {len(made.unread_files) - _SHOWN:,} more"
+            if len(made.unread_files) > _SHOWN
+            else ""
+        )
         err.print(Text(f"left alone, not in this format: {harmless(names)}{more}"))
     unscored = made.episodes - made.scored - made.broken
     told = [plural(made.episodes, "episode"), f"{made.scored:,} scored"]

@@ -13,7 +13,7 @@ from ludus.cli.run_names import run_path
 from ludus.cli.typed import as_typed
 
 if TYPE_CHECKING:
-    from ludus.curate import Report
+    from ludus.curate import CurateReport
 
 
 class To(StrEnum):
@@ -25,7 +25,7 @@ class To(StrEnum):
     NEMO_GYM_INPUT = "nemo-gym-input"
 
 
-class Format(StrEnum):
+class FileFormat(StrEnum):
     JSONL = "jsonl"
     PARQUET = "parquet"
     DATASETS = "datasets"
@@ -122,7 +122,9 @@ def curate(
     student: Annotated[
         str | None, typer.Option(help="A model, to measure rows in its tokens.")
     ] = None,
-    format: Annotated[Format, typer.Option(help="How rows lie on the disk.")] = Format.JSONL,
+    format: Annotated[
+        FileFormat, typer.Option(help="How rows lie on the disk.")
+    ] = FileFormat.JSONL,
     explain: Annotated[
         bool, typer.Option("--explain", help="Write left_out.jsonl: a reason for each episode.")
     ] = False,
@@ -147,7 +149,7 @@ def curate(
     ludus curate runs/a runs/b --to dpo --pairs all --min-margin 0.3 -o data/pairs
     """
     from ludus.cli.watching import watching
-    from ludus.curate import Curation, Form, Selection
+    from ludus.curate import CurateConfig, RowConfig, FilterConfig
     from ludus.curate import curate as run_curation
 
     if push_to_hub is not None:
@@ -155,9 +157,9 @@ def curate(
 
         check_repo_id(push_to_hub)
         check_login()
-    curation = Curation(
+    curation = CurateConfig(
         to=to.value,
-        selection=Selection(
+        selection=FilterConfig(
             where=where,
             min_reward=min_reward,
             min_turns=min_turns,
@@ -168,7 +170,7 @@ def curate(
             best_of_group=best_of_group,
             unscored=unscored,
         ),
-        form=Form(
+        form=RowConfig(
             system=system,
             tool_results=tool_results,
             reasoning=reasoning,
@@ -197,7 +199,7 @@ def curate(
             explain=explain,
             location=push_to_hub,
             command=as_typed(),
-            watch=watch,
+            on_progress=watch,
         )
     if as_json:
         typer.echo(json.dumps({"folder": str(out), **report.as_json()}, allow_nan=False))
@@ -222,7 +224,7 @@ def _band(text: str | None) -> tuple[float, float] | None:
         ) from None
 
 
-def _tell(out: Path, report: Report) -> None:
+def _tell(out: Path, report: CurateReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -252,13 +254,13 @@ def _tell(out: Path, report: Report) -> None:
 
 
 def _push(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:
-    from ludus.curate.target import OURS
+    from ludus.curate.target import DATASET_FILES
     from ludus.publish.hub import push_folder
 
     files = sorted(
         str(file.relative_to(out))
         for file in out.rglob("*")
-        if file.is_file() and file.relative_to(out).parts[0] in OURS
+        if file.is_file() and file.relative_to(out).parts[0] in DATASET_FILES
     )
     url = push_folder(out, repo_id, private=private, files=files, retry=retry)
     typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")

@@ -13,8 +13,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ludus.curate.lint.examine import Watch
-    from ludus.curate.lint.report import Report, Shown
+    from ludus.curate.lint.examine import LintProgress
+    from ludus.curate.lint.report import LintReport, RenderedExample
     from ludus.curate.lint.student import Student
     from ludus.policy.templates import TextSpan
 
@@ -48,20 +48,20 @@ def lint(
 
     Example: ludus lint data/wordle --student Qwen/Qwen3-0.6B
     """
-    from ludus.curate.lint.examine import counted, examine
-    from ludus.curate.lint.rows import files_of
+    from ludus.curate.lint.examine import count_rows, lint_files
+    from ludus.curate.lint.rows import find_data_files
 
-    files = counted(files_of(data))  # Before a student is loaded, which takes seconds.
+    files = count_rows(find_data_files(data))  # Before a student is loaded, which takes seconds.
     to_train = _student(student) if student is not None else None
     with _progress() as watch:
-        report = examine(
+        report = lint_files(
             files,
             to_train,
             max_length=max_length,
             sample=None if every else sample,
             show=show,
             seed=seed,
-            watch=watch,
+            on_progress=watch,
         )
     if as_json:
         typer.echo(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
@@ -81,7 +81,7 @@ def _student(name: str) -> Student:
 
 
 @contextmanager
-def _progress() -> Iterator[Watch]:
+def _progress() -> Iterator[LintProgress]:
     """A bar on a terminal; elsewhere nothing, because the result is all that is asked for."""
     from rich.progress import Progress
 
@@ -98,7 +98,7 @@ def _progress() -> Iterator[Watch]:
         yield watch
 
 
-def _print(report: Report, *, strict: bool) -> None:
+def _print(report: LintReport, *, strict: bool) -> None:
     from ludus.cli.console import console
 
     out = console()
@@ -111,7 +111,7 @@ def _print(report: Report, *, strict: bool) -> None:
     _verdict(out, report, strict=strict)
 
 
-def _findings(out: Console, report: Report) -> None:
+def _findings(out: Console, report: LintReport) -> None:
     """A table with room for words: under each line what was found, and what to do about it."""
     from rich.text import Text
 
@@ -119,7 +119,7 @@ def _findings(out: Console, report: Report) -> None:
 
     head = ("", "check", "rows", "share", "first")
     rows = [
-        (each.level, each.check, f"{each.rows:,}", _percent(each.share), str(each.first.place))
+        (each.level, each.check, f"{each.rows:,}", _percent(each.share), str(each.first.location))
         for each in report.findings
     ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
@@ -145,7 +145,7 @@ def _percent(share: float) -> str:
     return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
 
 
-def _row(out: Console, shown: Shown) -> None:
+def _row(out: Console, shown: RenderedExample) -> None:
     """The whole text of a row; what bears the loss stands out, in colour or in brackets."""
     from rich.text import Text
 
@@ -153,11 +153,11 @@ def _row(out: Console, shown: Shown) -> None:
 
     made = shown.rendered
     side = f" {shown.side}" if shown.side else ""
-    head = f"{shown.place}{side}  {len(made.ids):,} tokens, {sum(made.mask):,} bear the loss"
+    head = f"{shown.location}{side}  {len(made.ids):,} tokens, {sum(made.mask):,} bear the loss"
     out.print(Text(harmless(head), "bold"), soft_wrap=True)
     plain = out.no_color or not out.is_terminal
     text, inside = Text(), False
-    for piece in made.text_spans(shown.special):
+    for piece in made.text_spans(shown.special_tokens):
         if plain and piece.has_loss != inside:
             text.append(_OPEN if piece.has_loss else _CLOSE)
         inside = piece.has_loss
@@ -178,7 +178,7 @@ def _line(out: Console, words: str) -> None:
     out.print(harmless(words), markup=False, soft_wrap=True)
 
 
-def _looked_at(report: Report) -> str:
+def _looked_at(report: LintReport) -> str:
     from ludus.cli.figures import plural
 
     rows = plural(report.rows, "row")
@@ -192,12 +192,12 @@ def _looked_at(report: Report) -> str:
     return f"{rows}, all under the template of {report.student}."
 
 
-def _verdict(out: Console, report: Report, *, strict: bool) -> None:
+def _verdict(out: Console, report: LintReport, *, strict: bool) -> None:
     from rich.text import Text
 
     from ludus.cli.figures import plural
 
-    errors, warnings = report.checks("error"), report.checks("warning")
+    errors, warnings = report.count_checks("error"), report.count_checks("warning")
     found = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
     if report.passed(strict=strict):
         out.print(Text(f"Fit to train on: {found} (exit code 0).", "bold green"), soft_wrap=True)

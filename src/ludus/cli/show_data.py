@@ -29,14 +29,14 @@ def row_file(data: Path) -> Path | None:
 
 def read_row(file: Path, wanted: str) -> JsonObject:
     """The row at this place, from 0, or of the episode with this id."""
-    from ludus.curate.lint.rows import lines_of
+    from ludus.curate.lint.rows import read_json_lines
 
     if wanted.isascii() and wanted.isdecimal():
-        found = next(islice(lines_of(file), int(wanted), None), None)
+        found = next(islice(read_json_lines(file), int(wanted), None), None)
     else:
-        found = next((one for one in lines_of(file) if wanted in _ids(one[1])), None)
+        found = next((one for one in read_json_lines(file) if wanted in _ids(one[1])), None)
     if found is None:
-        count = sum(1 for _ in lines_of(file))
+        count = sum(1 for _ in read_json_lines(file))
         there = f"It holds 0 to {count - 1:,}." if count else "It is empty."
         raise RunError(f"There is no row {wanted!r} in {file}. {there}")
     return found[1]
@@ -147,13 +147,13 @@ def _parts(row: JsonObject) -> Iterator[tuple[str, Any]]:
 
 def _print_messages(out: Console, messages: Any) -> None:
     from ludus.cli.show import write
-    from ludus.curate.importers.chat import messages_of
-    from ludus.curate.importers.reading import Malformed
+    from ludus.curate.importers.chat import parse_messages
+    from ludus.curate.importers.reading import FormatError
 
     try:
-        for message in messages_of(messages):
+        for message in parse_messages(messages):
             write(out, message)
-    except (Malformed, ValueError):
+    except (FormatError, ValueError):
         out.print_json(json.dumps(messages))
 
 

@@ -148,10 +148,10 @@ def _tell(outcome: Outcome, ending: Ending, again: str, *, as_json: bool) -> Non
 
 def _card(folder: Path, repo_id: str) -> str:
     """The card, under the model's name on the Hub; a README.md of the user's own is kept."""
-    from ludus.train.card import CARD, card_of
+    from ludus.train.card import CARD_FILE, card_of
     from ludus.train.record import read
 
-    own, record = folder / CARD, read(folder)
+    own, record = folder / CARD_FILE, read(folder)
     written = own.read_text(encoding="utf-8-sig") if own.is_file() else ""
     if record is None or (written and written != card_of(record, name=str(folder))):
         return written

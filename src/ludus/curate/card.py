@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ludus.curate.curation import Curation, Report
-from ludus.curate.formats import COLUMNS
-from ludus.curate.target import ABOUT, CARD
+from ludus.curate.curation import CurateConfig, CurateReport
+from ludus.curate.formats import COLUMNS_BY_KIND
+from ludus.curate.target import METADATA_FILE, CARD_FILE
 from ludus.data.columns import DATASETS_VERSION
 from ludus.data.markdown import (
     inline_code,
@@ -26,7 +26,7 @@ from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
 
 _TAGS = ("ludus", "tool-use")
-_PURPOSE = {
+_TITLES = {
     "sft": "Rows for supervised fine-tuning",
     "dpo": "Preference pairs",
     "episodes": "Episodes",
@@ -34,7 +34,7 @@ _PURPOSE = {
     "nemo-gym": "Rollouts in NeMo Gym's form",
     "nemo-gym-input": "Tasks in NeMo Gym's form",
 }
-_TRAINING = {
+_TRAINER_HINTS = {
     "sft": "TRL's `SFTTrainer` takes the rows as they are; `SFTConfig(assistant_only_loss=True)` "
     "trains on what the model said and on nothing else.",
     "dpo": "TRL's `DPOTrainer` takes the rows as they are.",
@@ -42,7 +42,7 @@ _TRAINING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class DatasetOrigin:
     """What only the maker of the rows knows of them."""
 
     runs: Sequence[str]
@@ -54,55 +54,57 @@ class Origin:
     """What was typed."""
 
 
-def write_card(folder: Path, report: Report, curation: Curation, origin: Origin) -> None:
+def write_card(
+    folder: Path, report: CurateReport, config: CurateConfig, origin: DatasetOrigin
+) -> None:
     """Write README.md and curation.json into the folder."""
     about = {
         "version": 1,
         "ludus": versions()["ludus"],
         "digest": origin.digest,
         "runs": list(origin.runs),
-        "settings": _settings(curation),
+        "settings": _config_json(config),
         "report": report.as_json(),
     }
     text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False, default=str)
-    (folder / ABOUT).write_text(f"{text}\n", encoding="utf-8")
-    (folder / CARD).write_text(card(report, curation, origin), encoding="utf-8")
+    (folder / METADATA_FILE).write_text(f"{text}\n", encoding="utf-8")
+    (folder / CARD_FILE).write_text(render_card(report, config, origin), encoding="utf-8")
 
 
-def made_alike(folder: Path, curation: Curation, runs: Sequence[str]) -> str | None:
+def previous_digest(folder: Path, config: CurateConfig, runs: Sequence[str]) -> str | None:
     """The digest of a data set that the same options made, from these runs or some of them."""
     try:
-        about = json.loads((folder / ABOUT).read_bytes())
-        same = about["settings"] == json.loads(json.dumps(_settings(curation), default=str))
+        about = json.loads((folder / METADATA_FILE).read_bytes())
+        same = about["settings"] == json.loads(json.dumps(_config_json(config), default=str))
         return str(about["digest"]) if same and set(about["runs"]) <= set(runs) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def card(report: Report, curation: Curation, origin: Origin) -> str:
+def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigin) -> str:
     parts = (
-        f"# {_title(curation, origin)}",
-        _opening(report, curation),
-        "## What was left out\n\n" + _steps(report),
-        _unreadable(report),
-        _split(report),
-        _lengths(report),
-        _loading(curation, origin),
-        _columns(curation),
-        _again(curation, origin),
+        f"# {_title(config, origin)}",
+        _summary(report, config),
+        "## What was left out\n\n" + _steps_table(report),
+        _unreadable_list(report),
+        _split_section(report),
+        _lengths_section(report),
+        _loading_section(config, origin),
+        _columns_section(config),
+        _reproduce_section(config, origin),
     )
-    head = _front_matter(report, curation, origin)
+    head = _front_matter(report, config, origin)
     return head + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _title(curation: Curation, origin: Origin) -> str:
+def _title(config: CurateConfig, origin: DatasetOrigin) -> str:
     runs = [to_single_line(Path(run).resolve().name) for run in origin.runs]
     named = ", ".join(runs[:3])
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-    return f"{_PURPOSE[curation.to]} from {named}{more}"
+    return f"{_TITLES[config.to]} from {named}{more}"
 
 
-def _opening(report: Report, curation: Curation) -> str:
+def _summary(report: CurateReport, config: CurateConfig) -> str:
     many = {side: f"{rows:,}" for side, rows in report.rows.items()}
     rows = " and ".join(f"{count} to {side} on" for side, count in many.items())
     said = f"{sum(report.rows.values()):,} rows ({rows}), from {report.kept:,} of "
@@ -113,7 +115,7 @@ def _opening(report: Report, curation: Curation) -> str:
     return said
 
 
-def _steps(report: Report) -> str:
+def _steps_table(report: CurateReport) -> str:
     rows = [["episodes read", "", f"{report.episodes:,}", ""]]
     for step in report.steps:
         rows.append(
@@ -127,14 +129,14 @@ def _steps(report: Report) -> str:
     return markdown_table(("step", "", "left", "left out"), rows)
 
 
-def _unreadable(report: Report) -> str:
+def _unreadable_list(report: CurateReport) -> str:
     if not report.unreadable:
         return ""
     listed = "\n".join(f"- {inline_code(place)}" for place in report.unreadable)
     return f"Lines that are no episode (the first {len(report.unreadable)}):\n\n{listed}"
 
 
-def _split(report: Report) -> str:
+def _split_section(report: CurateReport) -> str:
     if len(report.rows) < 2:
         return ""
     sides = ", ".join(f"{count:,} to {side} on" for side, count in report.tasks.items())
@@ -142,7 +144,7 @@ def _split(report: Report) -> str:
     return f"The split is by task: {sides}. No task is on both sides.{together}"
 
 
-def _lengths(report: Report) -> str:
+def _lengths_section(report: CurateReport) -> str:
     if report.lengths is None:
         return ""
     measured = report.lengths.as_json()
@@ -151,42 +153,45 @@ def _lengths(report: Report) -> str:
     return f"{head}\n\n" + markdown_table(names, [[f"{measured[name]:,}" for name in names]])
 
 
-def _loading(curation: Curation, origin: Origin) -> str:
-    if curation.kind not in COLUMNS:
+def _loading_section(config: CurateConfig, origin: DatasetOrigin) -> str:
+    if config.row_kind not in COLUMNS_BY_KIND:
         return ""
-    load = "load_from_disk" if curation.format == "datasets" else "load_dataset"
+    load = "load_from_disk" if config.format == "datasets" else "load_dataset"
     lines = [f"from datasets import {load}", "", f"rows = {load}({json.dumps(origin.location)})"]
     block = code_block("\n".join(lines), "python")
     needs = f"This needs datasets {DATASETS_VERSION} or newer."
-    return "\n\n".join(["## Load it", block, f"{needs} {_TRAINING.get(curation.to, '')}".rstrip()])
+    return "\n\n".join(
+        ["## Load it", block, f"{needs} {_TRAINER_HINTS.get(config.to, '')}".rstrip()]
+    )
 
 
-def _columns(curation: Curation) -> str:
+def _columns_section(config: CurateConfig) -> str:
     rows = [
-        (inline_code(column.name), column.description) for column in COLUMNS.get(curation.kind, ())
+        (inline_code(column.name), column.description)
+        for column in COLUMNS_BY_KIND.get(config.row_kind, ())
     ]
     return "## A row\n\n" + markdown_table(("field", "what"), rows) if rows else ""
 
 
-def _again(curation: Curation, origin: Origin) -> str:
+def _reproduce_section(config: CurateConfig, origin: DatasetOrigin) -> str:
     blocks = [code_block(origin.command, "bash")] if origin.command else []
-    text = json.dumps(_settings(curation), indent=2, ensure_ascii=False, default=str)
+    text = json.dumps(_config_json(config), indent=2, ensure_ascii=False, default=str)
     return "\n\n".join(["## Make it again", *blocks, "The settings:", code_block(text, "json")])
 
 
-def _front_matter(report: Report, curation: Curation, origin: Origin) -> str:
-    end = {"jsonl": ".jsonl", "parquet": ".parquet", "datasets": "/*.arrow"}[curation.format]
+def _front_matter(report: CurateReport, config: CurateConfig, origin: DatasetOrigin) -> str:
+    end = {"jsonl": ".jsonl", "parquet": ".parquet", "datasets": "/*.arrow"}[config.format]
     files = [{"split": side, "path": f"{side}{end}"} for side in report.rows]
     values: JsonObject = {
-        "pretty_name": _title(curation, origin),
-        "tags": [*_TAGS, curation.to],
+        "pretty_name": _title(config, origin),
+        "tags": [*_TAGS, config.to],
         "task_categories": ["text-generation"],
         "size_categories": size_category(sum(report.rows.values())),
         "configs": [{"config_name": "default", "data_files": files}],
     }
-    features = [column.to_feature() for column in COLUMNS.get(curation.kind, ())]
+    features = [column.to_feature() for column in COLUMNS_BY_KIND.get(config.row_kind, ())]
     return build_front_matter(values, features, description=f"Rows {origin.digest}.")
 
 
-def _settings(curation: Curation) -> JsonObject:
-    return {**asdict(curation), "held_out": [str(path) for path in curation.held_out]}
+def _config_json(config: CurateConfig) -> JsonObject:
+    return {**asdict(config), "held_out": [str(path) for path in config.held_out]}

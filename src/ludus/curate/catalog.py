@@ -16,21 +16,21 @@ from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.curate.places import Places
-from ludus.curate.scan import check_condition, quoted, scan
+from ludus.curate.places import LineIndex
+from ludus.curate.scan import validate_where, quote_sql, create_episodes_table
 from ludus.errors import MissingExtra
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-MEMORY = "1GB"
+DUCKDB_MEMORY_LIMIT = "1GB"
 """What DuckDB may take before it goes on on the disk."""
 UNREADABLE = "unreadable"
-_CHUNK = 10_000
+_CHUNK_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FilterStep:
     """What one step of curating left out."""
 
     reason: str
@@ -44,39 +44,41 @@ class Step:
 class Catalog:
     """One row for each line of the files; `reason` is null as long as the episode is kept."""
 
-    def __init__(self, database: DuckDBPyConnection, files: Sequence[Path], places: Places) -> None:
+    def __init__(
+        self, database: DuckDBPyConnection, files: Sequence[Path], places: LineIndex
+    ) -> None:
         self.files = files
-        self.steps: list[Step] = []
+        self.steps: list[FilterStep] = []
         self._database = database
-        self._places = places
-        self._first = self._first_rows()
+        self._line_index = places
+        self._row_offsets = self._find_first_rows()
 
-    def _first_rows(self) -> list[int]:
+    def _find_first_rows(self) -> list[int]:
         """The row of each file's first line; a file without lines has the next one's."""
         counts = dict(self.sql("SELECT file, count(*) FROM episodes GROUP BY file"))
         return list(accumulate((counts.get(at, 0) for at in range(len(self.files))), initial=0))
 
-    def line(self, row: int) -> bytes:
+    def read_line(self, row: int) -> bytes:
         """The line that a row stands for; in order, `lines` is quicker."""
-        file = bisect_right(self._first, row) - 1
-        return self._places.line(file, row - self._first[file])
+        file = bisect_right(self._row_offsets, row) - 1
+        return self._line_index.read_line(file, row - self._row_offsets[file])
 
-    def lines(self, query: str, *parameters: Any) -> Iterator[tuple[int, int, bytes]]:
+    def read_lines(self, query: str, *parameters: Any) -> Iterator[tuple[int, int, bytes]]:
         """The lines of the rows that a query gives, each with a mark (1 to 255) that it gives too.
 
         In the order of the files, whatever that of the query: each file is read once.
         """
-        marks = bytearray(self._first[-1])
+        marks = bytearray(self._row_offsets[-1])
         for row, mark in self.stream(query, *parameters):
             marks[row] = mark
-        for file, (first, end) in enumerate(pairwise(self._first)):
-            for at, mark, line in self._places.marked(file, bytes(marks[first:end])):
+        for file, (first, end) in enumerate(pairwise(self._row_offsets)):
+            for at, mark, line in self._line_index.read_marked(file, bytes(marks[first:end])):
                 yield first + at, mark, line
 
-    def place(self, row: int) -> tuple[Path, int]:
+    def location(self, row: int) -> tuple[Path, int]:
         """The file and what an editor calls the line."""
-        file = bisect_right(self._first, row) - 1
-        return self.files[file], self._places.number(file, row - self._first[file])
+        file = bisect_right(self._row_offsets, row) - 1
+        return self.files[file], self._line_index.line_number(file, row - self._row_offsets[file])
 
     def sql(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return self._database.execute(query, parameters).fetchall()
@@ -85,19 +87,21 @@ class Catalog:
         """Rows a few thousand at a time, on a cursor of their own."""
         with self._database.cursor() as cursor:
             cursor.execute(query, parameters)
-            while rows := cursor.fetchmany(_CHUNK):
+            while rows := cursor.fetchmany(_CHUNK_ROWS):
                 yield from rows
 
-    def table(self, name: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+    def create_table(
+        self, name: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]
+    ) -> None:
         """A table of what was worked out outside of SQL."""
         typed = ", ".join(f"{column} {kind}" for column, kind in columns.items())
         lists = ", ".join(f"unnest(?::{kind}[])" for kind in columns.values())
         self.sql(f"CREATE OR REPLACE TABLE {name} ({typed})")
         rest = iter(rows)
-        while batch := list(islice(rest, _CHUNK)):
+        while batch := list(islice(rest, _CHUNK_ROWS)):
             self.sql(f"INSERT INTO {name} SELECT {lists}", *map(list, zip(*batch, strict=True)))
 
-    def leave_out(self, reason: str, condition: str, *parameters: Any, detail: str = "") -> int:
+    def exclude(self, reason: str, condition: str, *parameters: Any, detail: str = "") -> int:
         """Mark the kept rows for which the condition holds, and note the step."""
         kept = self.kept
         self.sql(
@@ -106,7 +110,7 @@ class Catalog:
             *parameters,
         )
         left = self.kept
-        self.steps.append(Step(reason, kept - left, left, detail))
+        self.steps.append(FilterStep(reason, kept - left, left, detail))
         return kept - left
 
     @property
@@ -118,7 +122,7 @@ class Catalog:
         return int(self.sql("SELECT count(*) FROM episodes WHERE reason IS NULL")[0][0])
 
     @property
-    def left_out(self) -> dict[str, int]:
+    def excluded_counts(self) -> dict[str, int]:
         """How many episodes went for which reason, in the order of the steps."""
         counted = dict(
             self.sql("SELECT reason, count(*) FROM episodes WHERE reason NOT NULL GROUP BY 1")
@@ -128,13 +132,13 @@ class Catalog:
 
 
 @contextmanager
-def catalog_of(
+def open_catalog(
     files: Sequence[Path],
     folder: Path,
     *,
     where: str | None = None,
     contents: bool = True,
-    memory: str = MEMORY,
+    memory_limit: str = DUCKDB_MEMORY_LIMIT,
 ) -> Iterator[Catalog]:
     """Read the files into a table that lies in `folder`, with what `where` says of each line.
 
@@ -147,13 +151,13 @@ def catalog_of(
         raise MissingExtra.of("curate", "Curating") from None
 
     # In memory, which is twice as fast; what does not fit goes to the folder.
-    with duckdb.connect() as database, Places(files) as places:
+    with duckdb.connect() as database, LineIndex(files) as places:
         database.execute("SET enable_progress_bar = false")  # It would draw among the results.
-        database.execute(f"SET memory_limit = {quoted(memory)}")
-        database.execute(f"SET temp_directory = {quoted(str(folder))}")
+        database.execute(f"SET memory_limit = {quote_sql(memory_limit)}")
+        database.execute(f"SET temp_directory = {quote_sql(str(folder))}")
         if where is not None:
-            check_condition(database, where)
-        scan(database, files, where, contents)
+            validate_where(database, where)
+        create_episodes_table(database, files, where, contents)
         catalog = Catalog(database, files, places)
-        catalog.leave_out(UNREADABLE, "NOT readable")
+        catalog.exclude(UNREADABLE, "NOT readable")
         yield catalog

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curate import dedupe, pairs, select, split
-from ludus.curate.card import Origin, made_alike, write_card
-from ludus.curate.catalog import UNREADABLE, Catalog, catalog_of
-from ludus.curate.curation import Curation, Report
-from ludus.curate.formats import convert
-from ludus.curate.lengths import measure
-from ludus.curate.lint.rows import Row, lines_of, row_of
-from ludus.curate.target import written_into
-from ludus.curate.writing import Watch, write_rows
-from ludus.curate.writing import explain as explain_all
+from ludus.curate.card import DatasetOrigin, previous_digest, write_card
+from ludus.curate.catalog import UNREADABLE, Catalog, open_catalog
+from ludus.curate.curation import CurateConfig, CurateReport
+from ludus.curate.formats import convert_files
+from ludus.curate.lengths import measure_rows
+from ludus.curate.lint.rows import TrainingRow, read_json_lines, parse_row
+from ludus.curate.target import open_output_dir
+from ludus.curate.writing import CurateProgress, write_rows
+from ludus.curate.writing import write_left_out as explain_all
 from ludus.errors import ConfigError, RunError
 from ludus.policy.eyes.families import load_vision_processor
 from ludus.policy.tokenizer import load_tokenizer
 
-_SHOWN = 20
-_HINTS = {
+_MAX_UNREADABLE_SHOWN = 20
+_HINT_BY_REASON = {
     UNREADABLE: "`ludus import` reads files of other tools; episodes of a later version need a "
     "later Ludus.",
     "unscored": "Keep them with --unscored.",
@@ -32,25 +32,25 @@ _HINTS = {
     "equal rewards": "A pair needs two attempts with different rewards.",
 }
 """What to do where most episodes were left out for this reason."""
-_SAME_WORDS = (
+_ONLY_DUPLICATES_HINT = (
     "Attempts at the same task say the same, word for word, and a pair needs two that differ: "
     "collect with a higher --temperature or a larger --group-size."
 )
-_EVERY = 100
-_BLOCK = 1 << 20
+_PROGRESS_INTERVAL_ROWS = 100
+_READ_BLOCK_BYTES = 1 << 20
 
 
 def curate(
     runs: str | Path | Sequence[str | Path],
     out: str | Path,
-    curation: Curation | None = None,
+    config: CurateConfig | None = None,
     *,
     overwrite: bool = False,
     explain: bool = False,
     location: str | None = None,
     command: str | None = None,
-    watch: Watch = lambda what, done, total: None,
-) -> Report:
+    on_progress: CurateProgress = lambda what, done, total: None,
+) -> CurateReport:
     """Curate the episodes of `runs` into the folder `out`, which is there at the end, or not.
 
     A data set that is there already is written over where `overwrite` says so, and where the same
@@ -60,70 +60,68 @@ def curate(
     """
     sources = [runs] if isinstance(runs, str | Path) else runs
     folders, out = [Path(run).expanduser() for run in sources], Path(out).expanduser()
-    curation = curation or Curation()
+    config = config or CurateConfig()
     files = episode_files(folders)
-    sides = [split.TRAIN] if curation.test is None else [split.TRAIN, split.TEST]
-    tokenizer = load_tokenizer(curation.student) if curation.student is not None else None
+    sides = [split.TRAIN] if config.test is None else [split.TRAIN, split.TEST]
+    tokenizer = load_tokenizer(config.student) if config.student is not None else None
     names = [str(run) for run in folders]
-    again = overwrite or _is_made_again(out, curation, names, sides)
-    with written_into(out, overwrite=again) as draft:
+    again = overwrite or _is_rerun(out, config, names, sides)
+    with open_output_dir(out, overwrite=again) as draft:
         work = draft / "work"
         work.mkdir()
-        watch("reading", 0, None)
-        with catalog_of(
-            files, work, where=curation.selection.where, contents=curation.reads_contents
+        on_progress("reading", 0, None)
+        with open_catalog(
+            files, work, where=config.selection.where, contents=config.needs_contents
         ) as catalog:
-            families = _choose(catalog, curation, watch)
-            _refuse_nothing(catalog)
+            families = _filter_episodes(catalog, config, on_progress)
+            _check_any_kept(catalog)
             rows = write_rows(
                 catalog,
                 draft,
-                to=curation.to,
-                form=curation.form,
+                to=config.to,
+                config=config.form,
                 sides=sides,
-                dedupe=curation.dedupe,
-                watch=watch,
+                dedupe=config.dedupe,
+                on_progress=on_progress,
             )
-            _refuse_nothing(catalog)
+            _check_any_kept(catalog)
             if explain:
                 explain_all(catalog, draft / "left_out.jsonl")
-            report = _report(catalog, rows, families)
-        if tokenizer is not None and curation.student is not None:
-            found = _rows(draft / "train.jsonl", rows[split.TRAIN], watch)
-            eyes = partial(load_vision_processor, curation.student, tokenizer)
-            lengths = measure(found, tokenizer, curation.student, eyes=eyes)
+            report = _build_report(catalog, rows, families)
+        if tokenizer is not None and config.student is not None:
+            found = _iter_rows(draft / "train.jsonl", rows[split.TRAIN], on_progress)
+            eyes = partial(load_vision_processor, config.student, tokenizer)
+            lengths = measure_rows(found, tokenizer, config.student, load_processor=eyes)
             report = replace(report, lengths=lengths)
-        digest = _digest(draft / f"{side}.jsonl" for side in sides)
-        watch("converting", 0, None)
-        convert(draft, sides, curation.format, curation.kind, work)
-        origin = Origin(names, digest, location or str(out), command)
-        write_card(draft, report, curation, origin)
+        digest = _hash_files(draft / f"{side}.jsonl" for side in sides)
+        on_progress("converting", 0, None)
+        convert_files(draft, sides, config.format, config.row_kind, work)
+        origin = DatasetOrigin(names, digest, location or str(out), command)
+        write_card(draft, report, config, origin)
     return report
 
 
-def _is_made_again(
-    out: Path, curation: Curation, runs: Sequence[str], sides: Sequence[str]
-) -> bool:
+def _is_rerun(out: Path, config: CurateConfig, runs: Sequence[str], sides: Sequence[str]) -> bool:
     """Whether `out` holds what the same command wrote there before, as it wrote it."""
-    before = made_alike(out, curation, runs)
-    if before is None or curation.format != "jsonl":
+    before = previous_digest(out, config, runs)
+    if before is None or config.format != "jsonl":
         return before is not None
     files = [out / f"{side}.jsonl" for side in sides]
-    return all(file.is_file() for file in files) and _digest(files) == before
+    return all(file.is_file() for file in files) and _hash_files(files) == before
 
 
-def _rows(file: Path, total: int, watch: Watch) -> Iterator[Row]:
-    for number, (place, columns) in enumerate(lines_of(file)):
-        if number % _EVERY == 0:
-            watch("measuring rows", number, total)
-        yield row_of(columns, place)
+def _iter_rows(file: Path, total: int, on_progress: CurateProgress) -> Iterator[TrainingRow]:
+    for number, (place, columns) in enumerate(read_json_lines(file)):
+        if number % _PROGRESS_INTERVAL_ROWS == 0:
+            on_progress("measuring rows", number, total)
+        yield parse_row(columns, place)
 
 
-def _digest(files: Iterable[Path]) -> str:
+def _hash_files(files: Iterable[Path]) -> str:
     """A hash of the rows; of the quick kind, because there may be gigabytes of them."""
     import xxhash
 
-    made, block = xxhash.xxh3_64(), bytearray(_BLOCK)
+    made, block = xxhash.xxh3_64(), bytearray(_READ_BLOCK_BYTES)
     for file in files:
         made.update(file.name.encode())
         with file.open("rb", buffering=0) as source:
@@ -151,56 +149,58 @@ def episode_files(runs: Sequence[Path]) -> list[Path]:
     return files
 
 
-def _choose(catalog: Catalog, curation: Curation, watch: Watch) -> int:
-    selection = curation.selection
-    watch("choosing", 0, None)
-    select.leave_out_faults(catalog, unscored=selection.unscored)
-    if curation.trains:
-        select.leave_out_untrainable(catalog)
-    select.select(catalog, selection)
+def _filter_episodes(catalog: Catalog, config: CurateConfig, on_progress: CurateProgress) -> int:
+    selection = config.selection
+    on_progress("choosing", 0, None)
+    select.exclude_faults(catalog, unscored=selection.unscored)
+    if config.is_for_training:
+        select.exclude_untrainable(catalog)
+    select.apply_filters(catalog, selection)
     # Attempts at different tasks may say the same and still make pairs that differ, so copies of
     # pairs are looked for when there are some.
-    if curation.dedupe or curation.to == "dpo":
-        select.leave_out_copies(catalog, within_tasks=curation.to == "dpo")
-    if curation.near_prompts is not None:
-        watch("comparing prompts", 0, None)
-        dedupe.leave_out_near_prompts(catalog, curation.near_prompts)
-    if curation.near_completions is not None:
-        watch("comparing completions", 0, None)
-        dedupe.leave_out_near_completions(
-            catalog, curation.near_completions, across_tasks=curation.across_tasks
+    if config.dedupe or config.to == "dpo":
+        select.exclude_duplicates(catalog, within_tasks=config.to == "dpo")
+    if config.near_prompts is not None:
+        on_progress("comparing prompts", 0, None)
+        dedupe.exclude_near_prompts(catalog, config.near_prompts)
+    if config.near_completions is not None:
+        on_progress("comparing completions", 0, None)
+        dedupe.exclude_near_completions(
+            catalog, config.near_completions, across_tasks=config.across_tasks
         )
     if selection.best_of_group:
-        select.best_of_group(catalog)
-    if curation.held_out:
-        watch("comparing with the held-out set", 0, None)
-        split.leave_out_held_out(catalog, curation.held_out, curation.likeness)
-    if curation.to == "dpo":
-        pairs.pair_up(catalog, pairing=curation.pairing, min_margin=curation.min_margin)
-        if curation.dedupe:
-            pairs.leave_out_equal_pairs(catalog)
-    if curation.to == "nemo-gym-input" and not selection.best_of_group:
-        select.best_of_group(catalog)
-    if curation.test is None or not catalog.kept:
+        select.keep_best_of_group(catalog)
+    if config.held_out:
+        on_progress("comparing with the held-out set", 0, None)
+        split.exclude_held_out(catalog, config.held_out, config.likeness)
+    if config.to == "dpo":
+        pairs.build_pairs(catalog, pairing=config.pairing, min_margin=config.min_margin)
+        if config.dedupe:
+            pairs.exclude_duplicate_pairs(catalog)
+    if config.to == "nemo-gym-input" and not selection.best_of_group:
+        select.keep_best_of_group(catalog)
+    if config.test is None or not catalog.kept:
         return 0
-    watch("splitting", 0, None)
-    return split.split(catalog, test=curation.test, likeness=curation.likeness, seed=curation.seed)
+    on_progress("splitting", 0, None)
+    return split.split_by_task(
+        catalog, test=config.test, similarity=config.likeness, seed=config.seed
+    )
 
 
-def _refuse_nothing(catalog: Catalog) -> None:
+def _check_any_kept(catalog: Catalog) -> None:
     if catalog.kept:
         return
     if not catalog.total:
         raise RunError("There are no episodes in these runs yet.")
-    left_out = catalog.left_out
+    left_out = catalog.excluded_counts
     told = ", ".join(f"{reason} {count:,}" for reason, count in left_out.items())
-    hint = _HINTS.get(max(left_out, key=lambda reason: left_out[reason]), "Ask for less.")
+    hint = _HINT_BY_REASON.get(max(left_out, key=lambda reason: left_out[reason]), "Ask for less.")
     if left_out.get(select.DUPLICATE, 0) >= left_out.get("alone", inf):
-        hint = _SAME_WORDS
+        hint = _ONLY_DUPLICATES_HINT
     raise RunError(f"Nothing is left of {catalog.total:,} episodes: {told}. {hint}")
 
 
-def _report(catalog: Catalog, rows: dict[str, int], families: int) -> Report:
+def _build_report(catalog: Catalog, rows: dict[str, int], families: int) -> CurateReport:
     tasks = catalog.sql(
         "SELECT coalesce(side, 'train'), count(DISTINCT task) FROM episodes "
         "WHERE reason IS NULL GROUP BY 1"
@@ -211,17 +211,17 @@ def _report(catalog: Catalog, rows: dict[str, int], families: int) -> Report:
         "WHERE reason IS NULL"
     )[0]
     bad = catalog.sql(
-        f"SELECT rowid FROM episodes WHERE reason = '{UNREADABLE}' ORDER BY rowid LIMIT {_SHOWN}"
+        f"SELECT rowid FROM episodes WHERE reason = '{UNREADABLE}' ORDER BY rowid LIMIT {_MAX_UNREADABLE_SHOWN}"
     )
-    return Report(
+    return CurateReport(
         episodes=catalog.total,
         kept=catalog.kept,
         steps=tuple(catalog.steps),
-        left_out=catalog.left_out,
+        left_out=catalog.excluded_counts,
         rows=rows,
         tasks={side: dict(tasks).get(side, 0) for side in rows},
         families=families,
-        unreadable=tuple("{}:{}".format(*catalog.place(row)) for (row,) in bad),
+        unreadable=tuple("{}:{}".format(*catalog.location(row)) for (row,) in bad),
         rewards=dict(zip(("min", "mean", "max"), rewards, strict=True))
         if rewards[0] is not None
         else {},

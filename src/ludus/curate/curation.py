@@ -6,23 +6,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ludus.curate import pairs, split
-from ludus.curate.catalog import Step
-from ludus.curate.formats import Format, check_format
-from ludus.curate.lengths import Lengths
-from ludus.curate.rows import WHOLE, Form
-from ludus.curate.select import Selection
-from ludus.curate.writing import To
+from ludus.curate.catalog import FilterStep
+from ludus.curate.formats import FileFormat, check_format
+from ludus.curate.lengths import TokenLengths
+from ludus.curate.rows import DEFAULT_ROW_CONFIG, RowConfig
+from ludus.curate.select import FilterConfig
+from ludus.curate.writing import OutputKind
 from ludus.data.tools import JsonObject
 from ludus.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Curation:
+class CurateConfig:
     """What is wanted."""
 
-    to: To = "sft"
-    selection: Selection = field(default_factory=Selection)
-    form: Form = field(default_factory=Form)
+    to: OutputKind = "sft"
+    selection: FilterConfig = field(default_factory=FilterConfig)
+    form: RowConfig = field(default_factory=RowConfig)
     dedupe: bool = True
     """Leave out episodes that say the same as another one, word for word; of pairs, such pairs."""
     near_prompts: float | None = None
@@ -30,19 +30,19 @@ class Curation:
     across_tasks: bool = False
     """Whether a near copy of a completion is one at any task, or at the same."""
     pairing: pairs.Pairing = "best"
-    min_margin: float = pairs.MIN_MARGIN
+    min_margin: float = pairs.DEFAULT_MIN_MARGIN
     test: float | None = None
     """The part of the tasks to test on."""
     held_out: tuple[str | Path, ...] = ()
-    likeness: float = split.LIKENESS
+    likeness: float = split.DEFAULT_SIMILARITY
     seed: int = 0
     """Which tasks are to test on."""
-    format: Format = "jsonl"
+    format: FileFormat = "jsonl"
     student: str | None = None
     """The model that will be trained, to measure rows in its tokens."""
 
     def __post_init__(self) -> None:
-        check_format(self.format, self.kind)
+        check_format(self.format, self.row_kind)
         if self.test is not None and not 0 < self.test < 1:
             raise ConfigError(f"--test {self.test} is not between 0 and 1: a part of the tasks.")
         for name, likeness in (
@@ -52,12 +52,12 @@ class Curation:
         ):
             if likeness is not None and not 0 < likeness <= 1:
                 raise ConfigError(f"--{name} {likeness} is not above 0 and at most 1.")
-        if self.form != WHOLE and not self.trains:
+        if self.form != DEFAULT_ROW_CONFIG and not self.is_for_training:
             raise ConfigError(
                 f"--to {self.to} takes episodes as they are: what is left of a "
                 "conversation can be chosen for sft and dpo only."
             )
-        if self.student is not None and not self.trains:
+        if self.student is not None and not self.is_for_training:
             raise ConfigError(f"--student is for --to sft and dpo, and not for {self.to}.")
         if self.to != "dpo":
             return
@@ -67,27 +67,27 @@ class Curation:
             raise ConfigError("--last-turn is for SFT: two attempts part ways at their first turn.")
 
     @property
-    def kind(self) -> str:
+    def row_kind(self) -> str:
         """What a row is."""
         return "last turn" if self.to == "sft" and self.form.last_turn else self.to
 
     @property
-    def trains(self) -> bool:
+    def is_for_training(self) -> bool:
         """Whether a chat template must be able to render what comes out."""
         return self.to in ("sft", "dpo")
 
     @property
-    def reads_contents(self) -> bool:
-        return self.dedupe or self.trains
+    def needs_contents(self) -> bool:
+        return self.dedupe or self.is_for_training
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CurateReport:
     """What became of every episode."""
 
     episodes: int
     kept: int
-    steps: tuple[Step, ...]
+    steps: tuple[FilterStep, ...]
     left_out: dict[str, int]
     rows: dict[str, int]
     """By side: `train`, and `test` where there was a split."""
@@ -98,7 +98,7 @@ class Report:
     """The first of them, as `file:line`."""
     rewards: dict[str, float] = field(default_factory=dict)
     """The least, mean and highest reward of what was kept."""
-    lengths: Lengths | None = None
+    lengths: TokenLengths | None = None
     """Of the rows to train on, in the student's tokens."""
 
     def as_json(self) -> JsonObject:

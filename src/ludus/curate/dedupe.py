@@ -12,38 +12,38 @@ from itertools import groupby
 from pydantic import ValidationError
 
 from ludus.curate.catalog import Catalog
-from ludus.curate.near import NearCopies, shingles
-from ludus.curate.select import BETTER
-from ludus.curate.tasks import Repeated, Tasks
+from ludus.curate.near import MinHashIndex, shingles
+from ludus.curate.select import BEST_FIRST
+from ludus.curate.tasks import SimilarTasks, TaskPrompts
 from ludus.data.episode import Episode
 from ludus.data.messages import Message
 
 
-def leave_out_near_prompts(catalog: Catalog, threshold: float) -> None:
+def exclude_near_prompts(catalog: Catalog, threshold: float) -> None:
     """Tasks whose prompt is a near copy of an earlier task's go, with all their attempts."""
-    catalog.table("copies", {"task": "VARCHAR"}, _repeated_tasks(catalog, threshold))
-    catalog.leave_out(
+    catalog.create_table("copies", {"task": "VARCHAR"}, _near_duplicate_tasks(catalog, threshold))
+    catalog.exclude(
         "near-prompt",
         "task IN (SELECT task FROM copies)",
         detail=f"the prompt is {threshold:g} like an earlier task's",
     )
 
 
-def leave_out_near_completions(
+def exclude_near_completions(
     catalog: Catalog, threshold: float, *, across_tasks: bool = False
 ) -> None:
     """Attempts that say nearly what a better one said: at the same task, or at any."""
-    found = _repeated_attempts(catalog, threshold, across_tasks)
-    catalog.table("copies", {"row": "BIGINT"}, found)
+    found = _near_duplicate_attempts(catalog, threshold, across_tasks)
+    catalog.create_table("copies", {"row": "BIGINT"}, found)
     scope = "any" if across_tasks else "the same"
-    catalog.leave_out(
+    catalog.exclude(
         "near-completion",
         "rowid IN (SELECT row FROM copies)",
         detail=f"what was said is {threshold:g} like a better attempt's at {scope} task",
     )
 
 
-def said(messages: Iterable[Message]) -> str:
+def completion_text(messages: Iterable[Message]) -> str:
     """All that is the model's own: its thoughts, its words, its calls."""
     pieces = []
     for message in messages:
@@ -54,36 +54,36 @@ def said(messages: Iterable[Message]) -> str:
     return "\n".join(pieces)
 
 
-def _said(line: bytes) -> str:
+def _line_completion_text(line: bytes) -> str:
     """Nothing where a line is no episode after all, which shows when a row is made of it."""
     try:
-        return said(Episode.from_line(line).messages)
+        return completion_text(Episode.from_line(line).messages)
     except ValidationError:
         return ""
 
 
-def _repeated_tasks(catalog: Catalog, threshold: float) -> Iterator[tuple[str]]:
-    kept = Repeated(threshold)
-    for task in Tasks(catalog):
-        if kept.like(task):
+def _near_duplicate_tasks(catalog: Catalog, threshold: float) -> Iterator[tuple[str]]:
+    kept = SimilarTasks(threshold)
+    for task in TaskPrompts(catalog):
+        if kept.find_similar(task):
             yield (task.name,)
         else:
             kept.add(task)
 
 
-def _repeated_attempts(
+def _near_duplicate_attempts(
     catalog: Catalog, threshold: float, across_tasks: bool
 ) -> Iterator[tuple[int]]:
     first = "" if across_tasks else "task, "
     rows = catalog.stream(
-        f"SELECT task, rowid FROM episodes WHERE reason IS NULL ORDER BY {first}{BETTER}"
+        f"SELECT task, rowid FROM episodes WHERE reason IS NULL ORDER BY {first}{BEST_FIRST}"
     )
     for _, attempts in groupby(rows, key=lambda row: None if across_tasks else row[0]):
-        near = NearCopies(threshold)
+        near = MinHashIndex(threshold)
         for _, row in attempts:
-            if not (pieces := shingles(_said(catalog.line(row)))):
+            if not (pieces := shingles(_line_completion_text(catalog.read_line(row)))):
                 continue
-            if near.like(pieces):
+            if near.find_similar(pieces):
                 yield (row,)
             else:
                 near.add(pieces)

@@ -18,28 +18,32 @@ from ludus.errors import ConfigError, MissingExtra, RunError
 if TYPE_CHECKING:
     from datasets import Features
 
-Format = Literal["jsonl", "parquet", "datasets"]
+FileFormat = Literal["jsonl", "parquet", "datasets"]
 
-_ASKED = (
+_TASK_COLUMNS = (
     Column("tools", JSON_LIST, "The tools that were offered, in OpenAI's form."),
     Column("environment", TEXT, "What was played."),
     Column("group_id", TEXT, "The task: the same for all attempts at it."),
 )
-_ONE = (
-    *_ASKED,
+_EPISODE_COLUMNS = (
+    *_TASK_COLUMNS,
     Column("episode_id", TEXT, "The episode that it was made from."),
     Column("reward", FLOAT, "What the episode was worth."),
 )
-_MESSAGES = Column("messages", JSON_LIST, "The conversation, in OpenAI's form.")
-_PROMPT = Column("prompt", JSON_LIST, "What stood before, the system prompt included.")
-COLUMNS: Mapping[str, Sequence[Column]] = {
-    "sft": (_MESSAGES, *_ONE),
-    "last turn": (_PROMPT, Column("completion", JSON_LIST, "The model's last turn."), *_ONE),
+_MESSAGES_COLUMN = Column("messages", JSON_LIST, "The conversation, in OpenAI's form.")
+_PROMPT_COLUMN = Column("prompt", JSON_LIST, "What stood before, the system prompt included.")
+COLUMNS_BY_KIND: Mapping[str, Sequence[Column]] = {
+    "sft": (_MESSAGES_COLUMN, *_EPISODE_COLUMNS),
+    "last turn": (
+        _PROMPT_COLUMN,
+        Column("completion", JSON_LIST, "The model's last turn."),
+        *_EPISODE_COLUMNS,
+    ),
     "dpo": (
-        _PROMPT,
+        _PROMPT_COLUMN,
         Column("chosen", JSON_LIST, "What the better attempt said from there on."),
         Column("rejected", JSON_LIST, "What the worse one said."),
-        *_ASKED,
+        *_TASK_COLUMNS,
         Column("chosen_id", TEXT, "The better episode."),
         Column("rejected_id", TEXT, "The worse one."),
         Column("chosen_reward", FLOAT, "What the better one was worth."),
@@ -50,22 +54,24 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
 """By what a row is; formats of other programs are theirs to describe."""
 
 
-def check_format(format: Format, kind: str) -> None:
+def check_format(format: FileFormat, kind: str) -> None:
     """Whether rows of this kind can lie on the disk like that, before any work."""
     if format == "jsonl":
         return
-    if kind not in COLUMNS:
+    if kind not in COLUMNS_BY_KIND:
         raise ConfigError(f"--format {format} is not for --to {kind}, which is a JSONL file.")
-    _datasets()
+    _import_datasets()
 
 
-def convert(draft: Path, sides: Sequence[str], format: Format, kind: str, work: Path) -> None:
+def convert_files(
+    draft: Path, sides: Sequence[str], format: FileFormat, kind: str, work: Path
+) -> None:
     """Turn the draft's JSONL files into another format. They are streamed, never held."""
     if format == "jsonl":
         return
-    datasets = _datasets()
-    features = features_of(COLUMNS[kind])
-    made = {side: _dataset(draft / f"{side}.jsonl", features, work) for side in sides}
+    datasets = _import_datasets()
+    features = build_features(COLUMNS_BY_KIND[kind])
+    made = {side: _load_dataset(draft / f"{side}.jsonl", features, work) for side in sides}
     if format == "datasets":
         datasets.DatasetDict(made).save_to_disk(draft)
     for side, rows in made.items():
@@ -74,7 +80,7 @@ def convert(draft: Path, sides: Sequence[str], format: Format, kind: str, work: 
         (draft / f"{side}.jsonl").unlink()
 
 
-def _dataset(file: Path, features: Features, work: Path) -> Any:
+def _load_dataset(file: Path, features: Features, work: Path) -> Any:
     from datasets import Dataset
     from datasets.exceptions import DatasetGenerationError
 
@@ -89,23 +95,23 @@ def _dataset(file: Path, features: Features, work: Path) -> Any:
         ) from error
 
 
-def features_of(columns: Sequence[Column]) -> Features:
+def build_features(columns: Sequence[Column]) -> Features:
     from datasets import Features
 
-    return Features({column.name: _feature(column.feature_type) for column in columns})
+    return Features({column.name: _build_feature(column.feature_type) for column in columns})
 
 
-def _feature(form: JsonObject) -> Any:
+def _build_feature(form: JsonObject) -> Any:
     from datasets import Json, List, Value
 
     if "struct" in form:
-        return {field["name"]: _feature(field) for field in form["struct"]}
+        return {field["name"]: _build_feature(field) for field in form["struct"]}
     kind = form.get("dtype") or form["list"]
     single = Json() if kind == "json" else Value(kind)
     return List(single) if "list" in form else single
 
 
-def _datasets() -> Any:
+def _import_datasets() -> Any:
     try:
         import datasets
     except ImportError:

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ludus.curate.lint.rows import Row
+from ludus.curate.lint.rows import TrainingRow
 from ludus.data.spread import suggest_max_length, quantile
 from ludus.data.tools import JsonObject
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
@@ -24,11 +24,11 @@ from ludus.policy.templates import render_text
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_BATCH = 256
+_BATCH_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class TokenLengths:
     """Rows by their number of tokens."""
 
     student: str
@@ -44,7 +44,9 @@ class Lengths:
     """Rows that the student's template does not take; they have no length."""
 
     @classmethod
-    def of(cls, counts: Mapping[int, int], student: str, *, refused: int = 0) -> Lengths:
+    def from_counts(
+        cls, counts: Mapping[int, int], student: str, *, refused: int = 0
+    ) -> TokenLengths:
         """From how often each length came up."""
         longest = max(counts, default=0)
         return cls(
@@ -67,45 +69,45 @@ class Lengths:
         return f"tokens of {self.student}: {spread}; --max-length {self.max_length}{left_out}"
 
 
-def measure(
-    rows: Iterable[Row],
+def measure_rows(
+    rows: Iterable[TrainingRow],
     tokenizer: PreTrainedTokenizerBase,
     student: str,
     *,
-    eyes: Callable[[], VisionProcessor | None] = lambda: None,
-) -> Lengths:
+    load_processor: Callable[[], VisionProcessor | None] = lambda: None,
+) -> TokenLengths:
     """The lengths of all rows; of a pair, that of its longer side.
 
     Only text is rendered row by row. Tokens are made of many texts at once, which is several
     times faster. `eyes` is asked once, where rows have images.
     """
-    eyes = cache(eyes)
+    load_processor = cache(load_processor)
     try:
         template: str | None = find_chat_format_with_fallback(tokenizer).template
     except TemplateUnmarked:
         template = None
     counts, refused, rows = Counter[int](), 0, iter(rows)
-    while batch := list(islice(rows, _BATCH)):
-        texts = [list(_texts(row, tokenizer, template, eyes)) for row in batch]
+    while batch := list(islice(rows, _BATCH_ROWS)):
+        texts = [list(_render_sides(row, tokenizer, template, load_processor)) for row in batch]
         flat = [text for sides in texts for text, _ in sides]
-        sizes = iter(_sizes(flat, tokenizer))
+        sizes = iter(_count_tokens(flat, tokenizer))
         for sides in texts:
             refused += not sides
             lengths = [next(sizes) + more for _, more in sides]
             counts.update([max(lengths)] if sides else [])
-    return Lengths.of(counts, student, refused=refused)
+    return TokenLengths.from_counts(counts, student, refused=refused)
 
 
-def _texts(
-    row: Row,
+def _render_sides(
+    row: TrainingRow,
     tokenizer: PreTrainedTokenizerBase,
     template: str | None,
-    eyes: Callable[[], VisionProcessor | None],
+    load_processor: Callable[[], VisionProcessor | None],
 ) -> Iterator[tuple[str, int]]:
     """The sides of a row as text, and how many tokens their images add to it; none where the
     template or the student's eyes refuse one of them."""
     try:
-        sides = [_seen(side.messages, eyes) for side in row.sides]
+        sides = [_render_images(side.messages, load_processor) for side in row.conversations]
         yield from [
             (render_text(tokenizer, talk, row.tools, template), more) for talk, more in sides
         ]
@@ -113,17 +115,17 @@ def _texts(
         return
 
 
-def _seen(
-    messages: Sequence[JsonObject], eyes: Callable[[], VisionProcessor | None]
+def _render_images(
+    messages: Sequence[JsonObject], load_processor: Callable[[], VisionProcessor | None]
 ) -> tuple[Sequence[JsonObject], int]:
     """Messages as text, with a token for each image, and how many tokens the images add to that."""
-    if not has_images(messages) or (student := eyes()) is None:
+    if not has_images(messages) or (student := load_processor()) is None:
         return messages, 0
     more = sum(student.num_image_tokens(url) - 1 for url in image_urls(messages))
     return to_text_messages(messages, student), more
 
 
-def _sizes(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _count_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if not texts:
         return []
     made = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)

@@ -12,17 +12,22 @@ from math import inf
 from typing import Literal
 
 from ludus.curate.catalog import Catalog
-from ludus.curate.select import BETTER, DUPLICATE_PAIR
+from ludus.curate.select import BEST_FIRST, DUPLICATE_PAIR
 from ludus.errors import ConfigError
 
 Pairing = Literal["best", "all"]
-MIN_MARGIN = 0.1
-_ASKED = "task, prompt, tools"
-_IN_NONE = {"best": "neither the best nor the worst", "all": "too close to every other attempt"}
-_WORSE = "reward, turns, rowid"
+DEFAULT_MIN_MARGIN = 0.1
+_SAME_PROMPT_COLUMNS = "task, prompt, tools"
+_UNPAIRED_DETAIL = {
+    "best": "neither the best nor the worst",
+    "all": "too close to every other attempt",
+}
+_WORST_FIRST = "reward, turns, rowid"
 
 
-def pair_up(catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = MIN_MARGIN) -> None:
+def build_pairs(
+    catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = DEFAULT_MIN_MARGIN
+) -> None:
     """Make the table `pairs`, and leave out the episodes that are in none of them."""
     if not 0 <= min_margin < inf:
         raise ConfigError(f"--min-margin {min_margin} cannot be: it is a number, 0 or more.")
@@ -31,11 +36,11 @@ def pair_up(catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = 
     least = max(0.0, min_margin - 1e-9)
     catalog.sql(
         f"""CREATE OR REPLACE TABLE attempts AS
-        SELECT rowid AS row, reward, dense_rank() OVER (ORDER BY {_ASKED}) AS asked,
+        SELECT rowid AS row, reward, dense_rank() OVER (ORDER BY {_SAME_PROMPT_COLUMNS}) AS asked,
             count(*) OVER same AS others, max(reward) OVER same - min(reward) OVER same AS spread,
-            row_number() OVER (PARTITION BY {_ASKED} ORDER BY {BETTER}) AS from_best,
-            row_number() OVER (PARTITION BY {_ASKED} ORDER BY {_WORSE}) AS from_worst
-        FROM episodes WHERE reason IS NULL WINDOW same AS (PARTITION BY {_ASKED})"""
+            row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY {BEST_FIRST}) AS from_best,
+            row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY {_WORST_FIRST}) AS from_worst
+        FROM episodes WHERE reason IS NULL WINDOW same AS (PARTITION BY {_SAME_PROMPT_COLUMNS})"""
     )
     catalog.sql(
         f"""CREATE OR REPLACE TABLE pairs AS
@@ -49,9 +54,9 @@ def pair_up(catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = 
         ("alone", "others = 1", "no other attempt at the task"),
         ("equal rewards", "spread = 0", "all attempts at the task have the same reward"),
         ("min-margin", f"spread < {least!r}", f"less than {min_margin:g} apart"),
-        ("in no pair", "true", _IN_NONE[pairing]),
+        ("in no pair", "true", _UNPAIRED_DETAIL[pairing]),
     ):
-        catalog.leave_out(
+        catalog.exclude(
             reason,
             f"""rowid IN (SELECT row FROM attempts WHERE ({condition})
                 EXCEPT SELECT chosen FROM pairs EXCEPT SELECT rejected FROM pairs)""",
@@ -59,7 +64,7 @@ def pair_up(catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = 
         )
 
 
-def leave_out_equal_pairs(catalog: Catalog) -> None:
+def exclude_duplicate_pairs(catalog: Catalog) -> None:
     """Of pairs that say the same, word for word, at whichever tasks, the first stays."""
     catalog.sql(
         """CREATE OR REPLACE TABLE pairs AS
@@ -69,14 +74,14 @@ def leave_out_equal_pairs(catalog: Catalog) -> None:
             PARTITION BY a.prompt, a.tools, a.completion, b.completion ORDER BY chosen, rejected
         ) = 1"""
     )
-    catalog.leave_out(
+    catalog.exclude(
         DUPLICATE_PAIR,
         "rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs)",
         detail="both sides say the same as those of another pair",
     )
 
 
-def pairs(catalog: Catalog) -> Iterator[tuple[int, int, str | None]]:
+def iter_pairs(catalog: Catalog) -> Iterator[tuple[int, int, str | None]]:
     """The rows of the better and the worse one and their side, in the order of the better ones."""
     found = catalog.stream(
         "SELECT chosen, rejected, side FROM pairs JOIN episodes ON chosen = episodes.rowid "

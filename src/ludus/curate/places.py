@@ -16,11 +16,11 @@ from typing import NamedTuple, Self
 
 from ludus.errors import RunError
 
-_BLOCK = 1 << 18
+_READ_BLOCK_BYTES = 1 << 18
 _SPACE, _NEWLINE = 32, 10
 
 
-class Places:
+class LineIndex:
     """The lines of several files. What is not asked for costs nothing.
 
     They come without the white space around them: not all that is passed over by DuckDB is white
@@ -29,58 +29,58 @@ class Places:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
-        self._open = ExitStack()
+        self._exit_stack = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._open.close()
+        self._exit_stack.close()
 
-    def line(self, file: int, at: int) -> bytes:
+    def read_line(self, file: int, at: int) -> bytes:
         """Any line, whichever was asked for before it."""
-        starts = self._lines[file].starts
+        starts = self._offsets[file].starts
         if at >= len(starts) - 1:
-            raise _shorter(self._files[file])
+            raise _truncated_error(self._files[file])
         begin = starts[at]
-        return os.pread(self._sources[file], starts[at + 1] - begin, begin).strip()
+        return os.pread(self._descriptors[file], starts[at + 1] - begin, begin).strip()
 
-    def number(self, file: int, at: int) -> int:
+    def line_number(self, file: int, at: int) -> int:
         """What an editor calls the line: blank ones count, and the first is 1."""
-        numbers = self._lines[file].numbers
+        numbers = self._offsets[file].numbers
         return at + 1 if numbers is None else numbers[at]
 
-    def marked(self, file: int, marks: bytes) -> Iterator[tuple[int, int, bytes]]:
+    def read_marked(self, file: int, marks: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Place, mark and text of the lines whose mark is not 0, in one pass over the file."""
         if not any(marks):
             return
         try:
-            with self._files[file].open("rb", buffering=_BLOCK) as source:
+            with self._files[file].open("rb", buffering=_READ_BLOCK_BYTES) as source:
                 lines = compress(filterfalse(bytes.isspace, source), marks)
                 yield from zip(compress(count(), marks), compress(marks, marks), lines, strict=True)
         except ValueError:
-            raise _shorter(self._files[file]) from None
+            raise _truncated_error(self._files[file]) from None
         except OSError as error:
-            raise _unreadable(self._files[file], error) from error
+            raise _read_error(self._files[file], error) from error
 
     @cached_property
-    def _sources(self) -> list[int]:
-        return [self._opened(file) for file in self._files]
+    def _descriptors(self) -> list[int]:
+        return [self._open_file(file) for file in self._files]
 
     @cached_property
-    def _lines(self) -> list[_Lines]:
-        return [_lines(file) for file in self._files]
+    def _offsets(self) -> list[_LineOffsets]:
+        return [_index_lines(file) for file in self._files]
 
-    def _opened(self, file: Path) -> int:
+    def _open_file(self, file: Path) -> int:
         try:
             source = os.open(file, os.O_RDONLY)
         except OSError as error:
-            raise _unreadable(file, error) from error
-        self._open.callback(os.close, source)
+            raise _read_error(file, error) from error
+        self._exit_stack.callback(os.close, source)
         return source
 
 
-class _Lines(NamedTuple):
+class _LineOffsets(NamedTuple):
     """The lines of a file that are not blank: eight bytes for each."""
 
     starts: array[int]
@@ -89,15 +89,15 @@ class _Lines(NamedTuple):
     """What an editor calls them, where there are blank lines between them."""
 
 
-def _lines(file: Path) -> _Lines:
+def _index_lines(file: Path) -> _LineOffsets:
     """Nearly always no line is blank, and then nothing but newlines is looked for."""
     starts, position, begins = array("q", [0]), 0, True
-    block = bytearray(_BLOCK)
+    block = bytearray(_READ_BLOCK_BYTES)
     note, find = starts.append, block.find
     with file.open("rb", buffering=0) as source:
         while size := source.readinto(block):
             if begins and block[0] <= _SPACE:
-                return _with_blanks(file)
+                return _index_lines_with_blanks(file)
             at = find(_NEWLINE, 0, size)
             begins = False
             while at >= 0:
@@ -105,15 +105,15 @@ def _lines(file: Path) -> _Lines:
                 at += 1
                 begins = at == size
                 if not begins and block[at] <= _SPACE:
-                    return _with_blanks(file)
+                    return _index_lines_with_blanks(file)
                 at = find(_NEWLINE, at, size)
             position += size
     if starts[-1] != position:
         starts.append(position)
-    return _Lines(starts)
+    return _LineOffsets(starts)
 
 
-def _with_blanks(file: Path) -> _Lines:
+def _index_lines_with_blanks(file: Path) -> _LineOffsets:
     """The same, where some line is blank or begins with white space.
 
     A blank line is read as a part of the line before it: white space at its end.
@@ -126,12 +126,12 @@ def _with_blanks(file: Path) -> _Lines:
                 numbers.append(number)
             position += len(line)
     starts.append(position)
-    return _Lines(starts, numbers)
+    return _LineOffsets(starts, numbers)
 
 
-def _shorter(file: Path) -> RunError:
+def _truncated_error(file: Path) -> RunError:
     return RunError(f"{file} became shorter while it was read. Try again.")
 
 
-def _unreadable(file: Path, error: OSError) -> RunError:
+def _read_error(file: Path, error: OSError) -> RunError:
     return RunError(f"{file} cannot be read: {error.strerror or error}.")

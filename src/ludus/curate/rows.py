@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ludus.curate.render import family_of, rendered
+from ludus.curate.render import get_call_format, render_messages
 from ludus.data.content import Text
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, messages_before_reply
@@ -17,12 +17,12 @@ from ludus.data.tools import JsonObject, parse_arguments
 from ludus.errors import ConfigError
 
 
-class MalformedCall(ValueError):
+class MalformedCallError(ValueError):
     """A call whose arguments are no JSON object, which is what chat templates take."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RowConfig:
     """What a row holds of an episode."""
 
     system: bool = True
@@ -38,17 +38,17 @@ class Form:
 
     def __post_init__(self) -> None:
         if self.render is not None:
-            family_of(self.render)
+            get_call_format(self.render)
 
 
-WHOLE = Form()
+DEFAULT_ROW_CONFIG = RowConfig()
 
 
-def sft_row(episode: Episode, form: Form = WHOLE) -> JsonObject:
+def sft_row(episode: Episode, config: RowConfig = DEFAULT_ROW_CONFIG) -> JsonObject:
     """`messages` and `tools`; `prompt` and `completion` where only the last turn is learned."""
-    messages = _messages(episode.messages, form)
+    messages = _build_messages(episode.messages, config)
     row: JsonObject = {"messages": messages}
-    if form.last_turn:
+    if config.last_turn:
         last = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
         row = {"prompt": messages[:last], "completion": [messages[last]]}
     return {
@@ -61,18 +61,22 @@ def sft_row(episode: Episode, form: Form = WHOLE) -> JsonObject:
     }
 
 
-def dpo_row(chosen: Episode, rejected: Episode, form: Form = WHOLE) -> JsonObject:
+def dpo_row(
+    chosen: Episode, rejected: Episode, config: RowConfig = DEFAULT_ROW_CONFIG
+) -> JsonObject:
     """`prompt`, `chosen`, `rejected` and `tools`: what was the same, and the two ways from there.
 
     A side ends with the model's last word: what the environment said to it teaches nothing.
     """
-    if form.last_turn:
+    if config.last_turn:
         raise ConfigError("--last-turn is for SFT: two attempts part ways at their first turn.")
     prompt = messages_before_reply(chosen.messages)
     return {
-        "prompt": _messages(prompt, form),
-        "chosen": _messages(_until_last_reply(chosen.messages[len(prompt) :]), form),
-        "rejected": _messages(_until_last_reply(rejected.messages[len(prompt) :]), form),
+        "prompt": _build_messages(prompt, config),
+        "chosen": _build_messages(_trim_after_last_reply(chosen.messages[len(prompt) :]), config),
+        "rejected": _build_messages(
+            _trim_after_last_reply(rejected.messages[len(prompt) :]), config
+        ),
         "tools": list(chosen.tools) or None,
         "environment": chosen.environment,
         "group_id": chosen.group_id,
@@ -90,7 +94,7 @@ def check_calls(messages: Sequence[Message]) -> None:
             _parse_arguments(call.function.arguments)
 
 
-def wording(messages: Sequence[JsonObject]) -> list[JsonObject]:
+def without_call_ids(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """What messages say, without the ids of their calls: equal where two say the same."""
     return [
         {
@@ -101,22 +105,24 @@ def wording(messages: Sequence[JsonObject]) -> list[JsonObject]:
     ]
 
 
-def _until_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
+def _trim_after_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
     last = max(at for at, message in enumerate(messages) if message.role == "assistant")
     return messages[: last + 1]
 
 
-def _messages(messages: Sequence[Message], form: Form) -> list[JsonObject]:
+def _build_messages(messages: Sequence[Message], config: RowConfig) -> list[JsonObject]:
     made = [
-        _build_message(message, form)
+        _build_message(message, config)
         for message in messages
-        if (form.tool_results or message.role != "tool")
-        and (form.system or message.role != "system")
+        if (config.tool_results or message.role != "tool")
+        and (config.system or message.role != "system")
     ]
-    return rendered(made, family_of(form.render)) if form.render is not None else made
+    return (
+        render_messages(made, get_call_format(config.render)) if config.render is not None else made
+    )
 
 
-def _content(message: Message) -> str | list[JsonObject]:
+def _build_content(message: Message) -> str | list[JsonObject]:
     """Words as a string, which every template takes; among pictures they keep their place."""
     parts = () if isinstance(message.content, str) else message.content
     if all(isinstance(part, Text) for part in parts):
@@ -124,10 +130,10 @@ def _content(message: Message) -> str | list[JsonObject]:
     return [part.model_dump() for part in parts]
 
 
-def _build_message(message: Message, form: Form) -> JsonObject:
+def _build_message(message: Message, config: RowConfig) -> JsonObject:
     made: JsonObject = {"role": message.role}
-    made["content"] = _content(message)
-    if message.reasoning_content is not None and form.reasoning:
+    made["content"] = _build_content(message)
+    if message.reasoning_content is not None and config.reasoning:
         made["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
         made["tool_calls"] = [
@@ -151,5 +157,5 @@ def _build_message(message: Message, form: Form) -> JsonObject:
 def _parse_arguments(text: str) -> JsonObject:
     read = parse_arguments(text)
     if read is None:
-        raise MalformedCall(text)
+        raise MalformedCallError(text)
     return read

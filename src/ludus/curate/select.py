@@ -13,15 +13,15 @@ from math import isfinite
 from ludus.curate.catalog import Catalog
 from ludus.errors import ConfigError
 
-MALFORMED = "malformed call"
+MALFORMED_CALL = "malformed call"
 DUPLICATE = "duplicate"
 DUPLICATE_PAIR = "duplicate pair"
-BETTER = "reward DESC NULLS LAST, turns, rowid"
+BEST_FIRST = "reward DESC NULLS LAST, turns, rowid"
 """Of two episodes with the same reward, the shorter; then the one that was read first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class FilterConfig:
     """What is wanted of an episode."""
 
     where: str | None = None
@@ -53,39 +53,39 @@ class Selection:
                 raise ConfigError(f"--solve-rate {low}..{high} is no band within 0..1.")
 
 
-def leave_out_faults(catalog: Catalog, *, unscored: bool = False) -> None:
+def exclude_faults(catalog: Catalog, *, unscored: bool = False) -> None:
     """What the infrastructure broke is nobody's score, and what has no score is no zero."""
-    catalog.leave_out("broken", "broken")
+    catalog.exclude("broken", "broken")
     if not unscored:
-        catalog.leave_out("unscored", "reward IS NULL")
+        catalog.exclude("unscored", "reward IS NULL")
 
 
-def leave_out_untrainable(catalog: Catalog) -> None:
+def exclude_untrainable(catalog: Catalog) -> None:
     """What no chat template can render as a turn of the model's."""
-    catalog.leave_out("no reply", "reply IS NULL", detail="the model never spoke")
-    catalog.leave_out(MALFORMED, "bad_arguments", detail="arguments that are not a JSON object")
+    catalog.exclude("no reply", "reply IS NULL", detail="the model never spoke")
+    catalog.exclude(MALFORMED_CALL, "bad_arguments", detail="arguments that are not a JSON object")
 
 
-def select(catalog: Catalog, selection: Selection) -> None:
+def apply_filters(catalog: Catalog, config: FilterConfig) -> None:
     """Everything but the best of each group, which comes after the copies are gone."""
-    if selection.where is not None:
-        catalog.leave_out("where", "NOT wanted", detail=selection.where)
-    if selection.solve_rate is not None:
-        _by_solve_rate(catalog, selection.solve_rate, selection.solved_at)
+    if config.where is not None:
+        catalog.exclude("where", "NOT wanted", detail=config.where)
+    if config.solve_rate is not None:
+        _exclude_by_solve_rate(catalog, config.solve_rate, config.solved_at)
     for reason, wanted, bound in (
-        ("min-reward", "reward >= {}", selection.min_reward),
-        ("min-turns", "turns >= {}", selection.min_turns),
-        ("max-turns", "turns <= {}", selection.max_turns),
+        ("min-reward", "reward >= {}", config.min_reward),
+        ("min-turns", "turns >= {}", config.min_turns),
+        ("max-turns", "turns <= {}", config.max_turns),
     ):
         if bound is not None:
             condition = f"NOT coalesce({wanted.format('?')}, false)"
-            catalog.leave_out(reason, condition, bound, detail=wanted.format(f"{bound:g}"))
-    if selection.top_fraction is not None:
-        _top(catalog, selection.top_fraction)
+            catalog.exclude(reason, condition, bound, detail=wanted.format(f"{bound:g}"))
+    if config.top_fraction is not None:
+        _exclude_below_top_fraction(catalog, config.top_fraction)
 
 
-def _by_solve_rate(catalog: Catalog, band: tuple[float, float], solved_at: float) -> None:
-    catalog.leave_out(
+def _exclude_by_solve_rate(catalog: Catalog, band: tuple[float, float], solved_at: float) -> None:
+    catalog.exclude(
         "solve-rate",
         """task NOT IN (
             SELECT task FROM episodes WHERE reason IS NULL AND reward NOT NULL GROUP BY task
@@ -97,48 +97,48 @@ def _by_solve_rate(catalog: Catalog, band: tuple[float, float], solved_at: float
     )
 
 
-def _top(catalog: Catalog, fraction: float) -> None:
-    leave_out_below(
+def _exclude_below_top_fraction(catalog: Catalog, fraction: float) -> None:
+    exclude_by_window(
         catalog,
         "top-fraction",
-        f"""row_number() OVER (PARTITION BY environment ORDER BY {BETTER})
+        f"""row_number() OVER (PARTITION BY environment ORDER BY {BEST_FIRST})
             > ceil({fraction!r} * count(*) OVER (PARTITION BY environment))""",
         detail=f"the best {fraction:g} of each environment",
     )
 
 
-def best_of_group(catalog: Catalog) -> None:
-    leave_out_below(
+def keep_best_of_group(catalog: Catalog) -> None:
+    exclude_by_window(
         catalog,
         "best-of-group",
-        f"row_number() OVER (PARTITION BY task ORDER BY {BETTER}) > 1",
+        f"row_number() OVER (PARTITION BY task ORDER BY {BEST_FIRST}) > 1",
         detail="one attempt at each task",
     )
 
 
-def leave_out_below(catalog: Catalog, reason: str, below: str, *, detail: str) -> None:
+def exclude_by_window(catalog: Catalog, reason: str, condition: str, *, detail: str) -> None:
     """Leave out the kept rows for which a window function over the kept rows says so."""
-    catalog.leave_out(
+    catalog.exclude(
         reason,
         f"""rowid IN (SELECT place FROM (
-            SELECT rowid AS place, {below} AS below FROM episodes WHERE reason IS NULL
+            SELECT rowid AS place, {condition} AS below FROM episodes WHERE reason IS NULL
         ) WHERE below)""",
         detail=detail,
     )
 
 
-def leave_out_copies(catalog: Catalog, *, within_tasks: bool = False) -> None:
+def exclude_duplicates(catalog: Catalog, *, within_tasks: bool = False) -> None:
     """Of episodes that say the same, word for word, the best stays: of all, or of each task's."""
     task = "task, " if within_tasks else ""
-    leave_out_below(
+    exclude_by_window(
         catalog,
         DUPLICATE,
-        f"row_number() OVER (PARTITION BY {task}prompt, completion, tools ORDER BY {BETTER}) > 1",
+        f"row_number() OVER (PARTITION BY {task}prompt, completion, tools ORDER BY {BEST_FIRST}) > 1",
         detail="the same messages and tools" + (", at the same task" if within_tasks else ""),
     )
 
 
-def tasks_of_copies(catalog: Catalog) -> int:
+def count_duplicate_tasks(catalog: Catalog) -> int:
     """How many tasks are gone only because all that is left of them are copies of others."""
     found = catalog.sql(
         """SELECT count(DISTINCT task) FROM episodes WHERE reason IN (?, ?)

@@ -8,31 +8,31 @@ from pathlib import Path
 from ludus.data.drafts import atomic_dir, existing_files
 from ludus.errors import RunError
 
-ABOUT = "curation.json"
-CARD = "README.md"
-OURS = (
+METADATA_FILE = "curation.json"
+CARD_FILE = "README.md"
+DATASET_FILES = (
     *(f"{side}{end}" for side in ("train", "test") for end in (".jsonl", ".parquet", "")),
-    *(ABOUT, CARD, "left_out.jsonl", "dataset_dict.json"),
+    *(METADATA_FILE, CARD_FILE, "left_out.jsonl", "dataset_dict.json"),
 )
 """All that a data set can consist of."""
-_DRAFT = ".curating-"
+_DRAFT_PREFIX = ".curating-"
 
 
-def written_into(out: Path, *, overwrite: bool = False) -> AbstractContextManager[Path]:
+def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextManager[Path]:
     """A draft folder; what is in it when the work is done goes to `out`."""
-    _check(out, overwrite=overwrite)
-    return atomic_dir(out, _DRAFT, last=ABOUT, ours=OURS)
+    _check_writable(out, overwrite=overwrite)
+    return atomic_dir(out, _DRAFT_PREFIX, last=METADATA_FILE, ours=DATASET_FILES)
 
 
-def _check(out: Path, *, overwrite: bool) -> None:
+def _check_writable(out: Path, *, overwrite: bool) -> None:
     """Whether a data set may be written there. What is not ours is never touched."""
     if not out.exists():
         return
     if not out.is_dir():
         raise RunError(f"{out} is a file, and a data set needs a folder. Use another -o.")
-    names = existing_files(out, _DRAFT)
+    names = existing_files(out, _DRAFT_PREFIX)
     # One that was killed while it moved its files may have left all but the last.
-    if ABOUT in names or (names and set(names) <= {*OURS}):
+    if METADATA_FILE in names or (names and set(names) <= {*DATASET_FILES}):
         if not overwrite:
             raise RunError(f"{out} holds a data set already. Use --overwrite, or another -o.")
     elif names:

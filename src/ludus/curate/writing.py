@@ -14,31 +14,38 @@ from pydantic_core import from_json, to_json
 
 from ludus.curate.catalog import UNREADABLE, Catalog
 from ludus.curate.exporters import nemo_gym, openenv
-from ludus.curate.pairs import pairs
-from ludus.curate.rows import Form, MalformedCall, check_calls, dpo_row, sft_row, wording
-from ludus.curate.select import DUPLICATE, MALFORMED
+from ludus.curate.pairs import iter_pairs
+from ludus.curate.rows import (
+    RowConfig,
+    MalformedCallError,
+    check_calls,
+    dpo_row,
+    sft_row,
+    without_call_ids,
+)
+from ludus.curate.select import DUPLICATE, MALFORMED_CALL
 from ludus.curate.split import TEST, TRAIN
 from ludus.data.episode import Episode, digest_64
 from ludus.data.lines import has_canonical_prefix
 from ludus.data.tools import JsonObject
 
-To = Literal["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"]
+OutputKind = Literal["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"]
 """What a row is."""
-Watch = Callable[[str, int, int | None], None]
+CurateProgress = Callable[[str, int, int | None], None]
 """Told what is being done, how much of it is done, and how much there is if that is known."""
-_MAKERS: dict[str, Callable[[Episode, Form], JsonObject]] = {
+_ROW_BUILDERS: dict[str, Callable[[Episode, RowConfig], JsonObject]] = {
     "sft": sft_row,
-    "openenv": lambda episode, form: openenv.row(episode),
-    "nemo-gym": lambda episode, form: nemo_gym.row(episode),
-    "nemo-gym-input": lambda episode, form: nemo_gym.input_row(episode),
+    "openenv": lambda episode, form: openenv.build_record(episode),
+    "nemo-gym": lambda episode, form: nemo_gym.build_rollout(episode),
+    "nemo-gym-input": lambda episode, form: nemo_gym.build_input(episode),
 }
-_EVERY = 1_000
-_REMEMBERED = 256
+_PROGRESS_INTERVAL_ROWS = 1_000
+_EPISODE_CACHE_SIZE = 256
 """Episodes that are at hand for the next pair: a good attempt is in many."""
 
 
 @dataclass(slots=True)
-class Unwritten:
+class RejectedRows:
     """What turned out to be no row only when all of it was read."""
 
     rows: dict[int, str] = field(default_factory=dict)
@@ -51,20 +58,20 @@ def write_rows(
     catalog: Catalog,
     draft: Path,
     *,
-    to: To,
-    form: Form,
+    to: OutputKind,
+    config: RowConfig,
     sides: Sequence[str],
     dedupe: bool,
-    watch: Watch,
+    on_progress: CurateProgress,
 ) -> dict[str, int]:
     """Write `train.jsonl` and its like, and return how many rows went into each."""
     written = dict.fromkeys(sides, 0)
-    unwritten = Unwritten()
+    unwritten = RejectedRows()
     if to == "dpo":
-        made = _paired(catalog, form, unwritten)
+        made = _iter_pair_rows(catalog, config, unwritten)
         total = catalog.sql("SELECT count(*) FROM pairs")[0][0]
     else:
-        made = _single(catalog, to, form, dedupe, unwritten)
+        made = _iter_rows(catalog, to, config, dedupe, unwritten)
         total = catalog.kept
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {
@@ -74,25 +81,25 @@ def write_rows(
         for number, (side, line) in enumerate(made):
             files[side].write(line)
             written[side] += 1
-            if number % _EVERY == 0:
-                watch("writing rows", number, total)
-    _leave_out(catalog, unwritten, to)
+            if number % _PROGRESS_INTERVAL_ROWS == 0:
+                on_progress("writing rows", number, total)
+    _exclude_rejected(catalog, unwritten, to)
     return written
 
 
-def explain(catalog: Catalog, file: Path) -> None:
+def write_left_out(catalog: Catalog, file: Path) -> None:
     """A line for each episode that was left out: where it stands, its id, and the reason."""
-    reasons = list(catalog.left_out)
+    reasons = list(catalog.excluded_counts)
     with file.open("wb", buffering=1 << 20) as out:
-        for row, mark, line in catalog.lines(
+        for row, mark, line in catalog.read_lines(
             "SELECT rowid, list_position(?, reason) FROM episodes WHERE reason NOT NULL", reasons
         ):
-            path, number = catalog.place(row)
+            path, number = catalog.location(row)
             told = {"file": str(path), "line": number, "reason": reasons[mark - 1]}
-            out.write(_line({**told, "episode_id": _name(line)}))
+            out.write(_dump_line({**told, "episode_id": _episode_id(line)}))
 
 
-def _name(line: bytes) -> str | None:
+def _episode_id(line: bytes) -> str | None:
     try:
         fields = from_json(line.strip())
     except ValueError:
@@ -100,88 +107,90 @@ def _name(line: bytes) -> str | None:
     return fields.get("episode_id") if isinstance(fields, dict) else None
 
 
-def _single(
-    catalog: Catalog, to: To, form: Form, dedupe: bool, unwritten: Unwritten
+def _iter_rows(
+    catalog: Catalog, to: OutputKind, config: RowConfig, dedupe: bool, rejected: RejectedRows
 ) -> Iterator[tuple[str, bytes]]:
-    make = _MAKERS.get(to)
+    make = _ROW_BUILDERS.get(to)
     seen: set[int] = set()
-    for row, mark, line in catalog.lines(
+    for row, mark, line in catalog.read_lines(
         f"SELECT rowid, CASE WHEN side = '{TEST}' THEN 2 ELSE 1 END FROM episodes "
         "WHERE reason IS NULL"
     ):
         side = TEST if mark == 2 else TRAIN
         if make is None and line.endswith(b"}\n") and has_canonical_prefix(line):
             yield side, line
-        elif (episode := _episode(line, row, to, unwritten)) is not None:
-            made = make(episode, form) if make is not None else None
-            if made is not None and to == "sft" and dedupe and _is_copy(made, seen):
-                unwritten.rows[row] = DUPLICATE
+        elif (episode := _parse_episode(line, row, to, rejected)) is not None:
+            made = make(episode, config) if make is not None else None
+            if made is not None and to == "sft" and dedupe and _is_duplicate(made, seen):
+                rejected.rows[row] = DUPLICATE
             else:
-                yield side, line.strip() + b"\n" if made is None else _line(made)
+                yield side, line.strip() + b"\n" if made is None else _dump_line(made)
 
 
-def _is_copy(row: JsonObject, seen: set[int]) -> bool:
+def _is_duplicate(row: JsonObject, seen: set[int]) -> bool:
     """Whether a row says what one before it said: what told their episodes apart was dropped."""
     said = row.get("messages") or [*row["prompt"], *row["completion"]]
-    name = digest_64(to_json([wording(said), row["tools"]], inf_nan_mode="null").decode())
+    name = digest_64(to_json([without_call_ids(said), row["tools"]], inf_nan_mode="null").decode())
     if name in seen:
         return True
     seen.add(name)
     return False
 
 
-def _paired(catalog: Catalog, form: Form, unwritten: Unwritten) -> Iterator[tuple[str, bytes]]:
-    @lru_cache(_REMEMBERED)
+def _iter_pair_rows(
+    catalog: Catalog, config: RowConfig, rejected: RejectedRows
+) -> Iterator[tuple[str, bytes]]:
+    @lru_cache(_EPISODE_CACHE_SIZE)
     def read(row: int) -> Episode | None:
-        return _episode(catalog.line(row), row, "dpo", unwritten)
+        return _parse_episode(catalog.read_line(row), row, "dpo", rejected)
 
-    for better, worse, side in pairs(catalog):
+    for better, worse, side in iter_pairs(catalog):
         chosen, rejected = read(better), read(worse)
         if chosen is None or rejected is None:
             continue
-        made = dpo_row(chosen, rejected, form)
-        if wording(made["chosen"]) == wording(made["rejected"]):
-            unwritten.pairs.append((better, worse))
+        made = dpo_row(chosen, rejected, config)
+        if without_call_ids(made["chosen"]) == without_call_ids(made["rejected"]):
+            rejected.pairs.append((better, worse))
         else:
-            yield side or TRAIN, _line(made)
+            yield side or TRAIN, _dump_line(made)
 
 
-def _episode(line: bytes, row: int, to: To, unwritten: Unwritten) -> Episode | None:
+def _parse_episode(line: bytes, row: int, to: OutputKind, rejected: RejectedRows) -> Episode | None:
     try:
         episode = Episode.from_line(line.strip())
         if to in ("sft", "dpo"):
             check_calls(episode.messages)
         return episode
     except ValidationError:
-        unwritten.rows[row] = UNREADABLE
-    except MalformedCall:
-        unwritten.rows[row] = MALFORMED
+        rejected.rows[row] = UNREADABLE
+    except MalformedCallError:
+        rejected.rows[row] = MALFORMED_CALL
     return None
 
 
-def _leave_out(catalog: Catalog, unwritten: Unwritten, to: To) -> None:
-    if not unwritten.rows and not unwritten.pairs:
+def _exclude_rejected(catalog: Catalog, rejected: RejectedRows, to: OutputKind) -> None:
+    if not rejected.rows and not rejected.pairs:
         return
-    rows = sorted(unwritten.rows.items())
-    catalog.table("unwritten", {"row": "BIGINT", "why": "VARCHAR"}, rows)
-    for why in sorted(set(unwritten.rows.values())):
-        catalog.leave_out(why, "rowid IN (SELECT row FROM unwritten WHERE why = ?)", why)
+    rows = sorted(rejected.rows.items())
+    catalog.create_table("unwritten", {"row": "BIGINT", "why": "VARCHAR"}, rows)
+    for why in sorted(set(rejected.rows.values())):
+        catalog.exclude(why, "rowid IN (SELECT row FROM unwritten WHERE why = ?)", why)
     if to == "dpo":
-        catalog.table("equal", {"chosen": "BIGINT", "rejected": "BIGINT"}, unwritten.pairs)
-        catalog.leave_out(
+        catalog.create_table("equal", {"chosen": "BIGINT", "rejected": "BIGINT"}, rejected.pairs)
+        catalog.exclude(
             "equal sides",
-            f"rowid IN (SELECT unnest([chosen, rejected]) FROM equal) AND {_IN_NO_PAIR}",
+            f"rowid IN (SELECT unnest([chosen, rejected]) FROM equal) AND {_NOT_IN_ANY_PAIR}",
             detail="better and worse attempts say the same",
         )
-        catalog.leave_out("in no pair", _IN_NO_PAIR, detail="the other side cannot be used")
+        catalog.exclude("in no pair", _NOT_IN_ANY_PAIR, detail="the other side cannot be used")
 
 
-_IN_NO_PAIR = """rowid NOT IN (
+_NOT_IN_ANY_PAIR = """rowid NOT IN (
     SELECT unnest([chosen, rejected]) FROM (FROM pairs EXCEPT FROM equal)
     WHERE chosen NOT IN (SELECT row FROM unwritten) AND rejected NOT IN (SELECT row FROM unwritten)
 )"""
 
 
-def _line(row: JsonObject) -> bytes:
+def _dump_line(row: JsonObject) -> bytes:
     # A reward that is not a number is none; and "NaN" is no JSON.
     return to_json(row, inf_nan_mode="null") + b"\n"

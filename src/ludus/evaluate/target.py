@@ -25,7 +25,7 @@ SUMMARY = "summary.json"
 REPORT = "README.md"
 PICTURE = "results.svg"
 OURS = (SUMMARY, REPORT, PICTURE)
-_DRAFT = ".evaluating-"
+_DRAFT_PREFIX = ".evaluating-"
 
 
 def default_folder(environment: str, settings: Mapping[str, JsonObject]) -> Path:
@@ -42,7 +42,7 @@ def check_folder(folder: Path) -> None:
         raise RunError(f"{folder} is a file, and an evaluation needs a folder. Use another -o.")
     if (folder / "run.json").exists():
         raise RunError(f"{folder} holds a run, and an evaluation needs a folder of its own.")
-    names = existing_files(folder, _DRAFT)
+    names = existing_files(folder, _DRAFT_PREFIX)
     foreign = [
         name
         for name in names
@@ -68,7 +68,7 @@ def free_folder(path: Path) -> Path:
 
 def written_into(folder: Path) -> AbstractContextManager[Path]:
     """A draft folder; what is in it when the work is done goes to `folder`, the summary last."""
-    return atomic_dir(folder, _DRAFT, last=SUMMARY, ours=OURS)
+    return atomic_dir(folder, _DRAFT_PREFIX, last=SUMMARY, ours=OURS)
 
 
 def _is_ours(file: Path) -> bool:

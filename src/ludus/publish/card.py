@@ -30,7 +30,7 @@ from ludus.data.markdown import (
 )
 from ludus.data.tools import JsonObject
 
-CARD = "README.md"
+CARD_FILE = "README.md"
 EPISODES = "episodes.jsonl"
 _TAGS = ("ludus", "openenv", "tool-use", "rollouts")
 
@@ -97,7 +97,7 @@ def card_of(folder: Path, repo_id: str, *, command: str | None = None) -> str:
     """
     settings = _read(folder / "run.json").get("settings") or {}
     summary = _read(folder / "summary.json")
-    own, records = folder / CARD, (folder / OPENENV_RESULTS_FILE).is_file()
+    own, records = folder / CARD_FILE, (folder / OPENENV_RESULTS_FILE).is_file()
     if not own.is_file():
         return data_card(settings, summary, repo_id=repo_id, command=command, records=records)
     text = own.read_text(encoding="utf-8-sig")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ludus.data.columns import OPENENV_RESULTS_FILE
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
-from ludus.publish.card import CARD, EPISODES, card_of
+from ludus.publish.card import CARD_FILE, EPISODES, card_of
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -67,7 +67,7 @@ def check_login() -> None:
         try:
             token = get_token()
         except Exception as error:
-            raise ConfigError(f"There is no token for the Hub: {_why(error)}.") from None
+            raise ConfigError(f"There is no token for the Hub: {_describe_error(error)}.") from None
     if not token:
         raise ConfigError("Uploading needs a login: run `hf auth login`, or set HF_TOKEN.")
     if constants.HF_HUB_OFFLINE:
@@ -92,7 +92,9 @@ def open_repo(
     except MissingExtra:
         raise
     except Exception as error:
-        raise ConfigError(f"Nothing can be uploaded to {repo_id}: {_why(error)}.") from None
+        raise ConfigError(
+            f"Nothing can be uploaded to {repo_id}: {_describe_error(error)}."
+        ) from None
 
 
 def push_folder(
@@ -120,7 +122,7 @@ def push_folder(
     try:
         with _hub(endpoint, timeout) as api:
             url = _created(api, repo_id, kind, private=private)
-            found = [name for name in files if name != CARD and (folder / name).is_file()]
+            found = [name for name in files if name != CARD_FILE and (folder / name).is_file()]
             if not found:
                 raise PublishFailed(f"there is no {' or '.join(files)} in the folder")
             text = card_of(folder, repo_id, command=command) if card is None else card
@@ -133,7 +135,7 @@ def push_folder(
     except Exception as error:
         again = f" Go on with: {retry}" if retry else ""
         raise PublishFailed(
-            f"The upload to {repo_id} failed: {_why(error)}. Everything is in {folder}.{again}"
+            f"The upload to {repo_id} failed: {_describe_error(error)}. Everything is in {folder}.{again}"
         ) from None
 
 
@@ -160,7 +162,7 @@ def _commit(
     api.create_commit(
         repo_id,
         [
-            CommitOperationAdd(CARD, card.encode()),
+            CommitOperationAdd(CARD_FILE, card.encode()),
             *(CommitOperationAdd(name, folder / name) for name in files),
             *(CommitOperationDelete(name) for name in old),
         ],
@@ -194,7 +196,7 @@ def _hub(endpoint: str | None = None, timeout: float = TIMEOUT) -> Iterator[HfAp
                 bars.enable_progress_bars()
 
 
-def _why(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """What went wrong, for a person: no traceback, no request id, no token."""
     if isinstance(error, PublishFailed):
         return str(error)
@@ -206,7 +208,7 @@ def _why(error: BaseException) -> str:
         return "the Hub did not answer in time"
     if "TransportError" in kinds:
         return f"the Hub cannot be reached ({_one_line(error)})"
-    deeper = f" ({_why(error.__cause__)})" if error.__cause__ is not None else ""
+    deeper = f" ({_describe_error(error.__cause__)})" if error.__cause__ is not None else ""
     return _one_line(error) + deeper
 
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ludus.errors import PublishFailed
-from ludus.publish.card import CARD
+from ludus.publish.card import CARD_FILE
 from ludus.publish.hub import MODEL, push_folder
 
 WEIGHTS = "*.safetensors"
@@ -42,7 +42,7 @@ def files_of(folder: Path) -> Iterator[str]:
     for place in (folder, *(folder / name for name in _BELOW)):
         for pattern in _PATTERNS:
             for file in place.glob(pattern):
-                if file.is_file() and not file.name.startswith(".") and file.name != CARD:
+                if file.is_file() and not file.name.startswith(".") and file.name != CARD_FILE:
                     yield file.relative_to(folder).as_posix()
 
 

@@ -18,7 +18,7 @@ from ludus.train import tables
 from ludus.train.next_steps import environment_arguments
 from ludus.train.training import Example, Training
 
-CARD = "README.md"
+CARD_FILE = "README.md"
 PICTURE = "loss.png"
 PICTURES = {"grpo": "reward.png"}
 _WIDTH = 80

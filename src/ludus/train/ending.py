@@ -11,7 +11,7 @@ from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 from ludus.rollout.progress import PhaseProgress
 from ludus.train import folder, record
-from ludus.train.card import CARD, card_of, picture_of
+from ludus.train.card import CARD_FILE, card_of, picture_of
 from ludus.train.job import Job
 from ludus.train.outcome import Outcome
 from ludus.train.pace import Pace
@@ -52,7 +52,7 @@ def _finish(job: Job, figures: Figures) -> None:
     example = job.example()
     known = {"figures": figures, "example": example}
     card = card_of(done.model_copy(update=known), name=str(job.out))
-    (job.out / CARD).write_text(card, encoding="utf-8")
+    (job.out / CARD_FILE).write_text(card, encoding="utf-8")
     # With its figures a run is whole: what only a run under way needs goes after that.
     record.finish(job.out, figures, example)
     folder.tidy(job.out, keep_last=job.extensible)

@@ -44,7 +44,7 @@ def conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]
     fields = row_object(row)
     if _method_of(fields) != method:
         raise _other_rows(fields, method)
-    tools = _tools(fields.get("tools"))
+    tools = _parse_tools(fields.get("tools"))
     prompt: Messages = []
     if method == "dpo":
         prompt, *sides = _pair(fields)
@@ -138,10 +138,10 @@ def _messages(fields: JsonObject, column: str) -> Messages:
         raise BadRow(f"has no messages in `{column}`")
     if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in found):
         raise BadRow(f"has something in `{column}` that is no message with a `role`")
-    return [_message(each) for each in found]
+    return [_parse_message(each) for each in found]
 
 
-def _message(message: JsonObject) -> JsonObject:
+def _parse_message(message: JsonObject) -> JsonObject:
     """As chat templates want it: what a call was given as an object, not as its text."""
     made = message.get("tool_calls")
     if not made:
@@ -163,7 +163,7 @@ def _parse_call(call: JsonObject) -> JsonObject:
     return {**call, "type": "function", "function": {**function, "arguments": arguments or {}}}
 
 
-def _tools(found: Any) -> list[JsonObject] | None:
+def _parse_tools(found: Any) -> list[JsonObject] | None:
     if isinstance(found, str):
         try:
             found = from_json(found) if found.strip() else None

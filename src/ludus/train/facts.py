@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from ludus.data.tools import JsonObject
 
-_BLOCK = 1 << 20
+_READ_BLOCK_BYTES = 1 << 20
 _SECRETS = frozenset({"hub_token", "push_to_hub_token"})
 _PLACES = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
 """Where it ran, which is nobody else's business and differs from run to run."""
@@ -49,7 +49,7 @@ def digest_of(*files: Path) -> str:
     found = sha256()
     for path in files:
         with path.open("rb") as file:
-            while block := file.read(_BLOCK):
+            while block := file.read(_READ_BLOCK_BYTES):
                 found.update(block)
     return found.hexdigest()
 

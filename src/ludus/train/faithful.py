@@ -35,17 +35,17 @@ def check_rows(
         try:
             talks = [separate_images(talk, vision).talk for talk in conversations(row, method)]
         except BadRow as error:
-            raise ConfigError(f"{split.place(number)} {error}.") from error
+            raise ConfigError(f"{split.location(number)} {error}.") from error
         for talk, made in zip(talks, render_many(tokenizer, talks, template), strict=True):
             lost = None if isinstance(made, TemplateRefused) else missing(talk, made)
             if lost is not None:
                 raise ConfigError(
-                    f"{split.place(number)}: the chat template loses {lost}, so that it cannot be "
+                    f"{split.location(number)}: the chat template loses {lost}, so that it cannot be "
                     "learned. Use a model whose template knows tools."
                 )
             if thinks_unasked(talk, tokenizer, template):
                 raise ConfigError(
-                    f"{split.place(number)}: an answer has thoughts (reasoning_content), and the "
+                    f"{split.location(number)}: an answer has thoughts (reasoning_content), and the "
                     "chat template asks the model not to think, so the model would never be asked "
                     "for what it learns. Leave them out (ludus curate --no-reasoning), or train "
                     "with --thinking."

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ludus.errors import RunError
 from ludus.policy.source import ModelKind, ModelRef, base_model_name, find_local_model
-from ludus.train.card import CARD, PICTURE, PICTURES
+from ludus.train.card import CARD_FILE, PICTURE, PICTURES
 from ludus.train.checkpoints import FOLDER as CHECKPOINTS
 from ludus.train.checkpoints import newest
 from ludus.train.record import LOG, RECORD, is_begun
@@ -27,7 +27,7 @@ EPISODES = "episodes.jsonl"
 LOCK = ".training.lock"
 _OURS = (
     *(
-        CARD,
+        CARD_FILE,
         PICTURE,
         *PICTURES.values(),
         EPISODES,

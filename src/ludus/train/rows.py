@@ -33,7 +33,7 @@ class Lines:
 
     file: Path
 
-    def place(self, number: int) -> str:
+    def location(self, number: int) -> str:
         return f"{self.file}:{number}"
 
     def batches(self, size: int) -> Iterator[list[Numbered]]:
@@ -57,7 +57,7 @@ class Table:
     rows: Any
     files: Sequence[Path]
 
-    def place(self, number: int) -> str:
+    def location(self, number: int) -> str:
         return f"{self.name} row {number}"
 
     def batches(self, size: int) -> Iterator[list[Numbered]]:
@@ -156,7 +156,7 @@ def _file(path: Path) -> Split:
         return Lines(path)
     if path.suffix != ".parquet":
         raise ConfigError(f"{path} is neither .jsonl nor .parquet, the two forms that are read.")
-    datasets = _datasets()
+    datasets = _import_datasets()
     try:
         # In memory, because the cache that it would go to is nobody's to clean up.
         rows = datasets.Dataset.from_parquet(str(path), keep_in_memory=True)
@@ -167,7 +167,7 @@ def _file(path: Path) -> Split:
 
 
 def _from_disk(folder: Path) -> Any:
-    datasets = _datasets()
+    datasets = _import_datasets()
     try:
         return datasets.load_from_disk(str(folder))
     except Exception as error:
@@ -176,7 +176,7 @@ def _from_disk(folder: Path) -> Any:
 
 
 def _of_hub(name: str) -> DataSet:
-    datasets = _datasets()
+    datasets = _import_datasets()
     try:
         splits = datasets.load_dataset(name)
     except Exception as error:
@@ -211,7 +211,7 @@ def _pruned(value: Any) -> Any:
     return [_pruned(item) for item in value] if isinstance(value, list) else value
 
 
-def _datasets() -> Any:
+def _import_datasets() -> Any:
     try:
         import datasets
     except ImportError:

@@ -101,7 +101,7 @@ def find(tokens: Tokens, shape: Shape, max_length: int) -> Findings:
 
 def refuse(found: Findings, split: Split, *, context_length: int | None) -> None:
     """Raise over the first kind of row that cannot be learned from."""
-    place, leave_out = split.place, "or leave them out with --drop."
+    place, leave_out = split.location, "or leave them out with --drop."
     if found.refused:
         number, why = found.refused[0]
         raise ConfigError(

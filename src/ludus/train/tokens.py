@@ -41,7 +41,7 @@ IMAGES: dict[Method, tuple[str, ...]] = {
 ROW = "row"
 """The column that says where a row stands."""
 NO_LOSS = -100
-_BATCH = 256
+_BATCH_ROWS = 256
 _MANY = 8
 """Batches from which on other processes pay for being started."""
 
@@ -162,7 +162,7 @@ def tokenize(
     schema = maker.table([]).schema
     try:
         with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, schema) as file:
-            for made in _made(_first(split.batches(_BATCH), at_most), maker):
+            for made in _made(_first(split.batches(_BATCH_ROWS), at_most), maker):
                 file.write_table(made.table)
                 read += made.read
                 refused += made.refused
@@ -170,7 +170,7 @@ def tokenize(
                 if progress is not None:
                     progress.advance(made.read)
     except Misplaced as error:
-        raise ConfigError(f"{split.place(error.number)} {error.reason}.") from error
+        raise ConfigError(f"{split.location(error.number)} {error.reason}.") from error
     return Tokens(to, read, refused, environments)
 
 
@@ -178,7 +178,7 @@ def _first(batches: Iterator[list[Numbered]], at_most: int | None) -> Iterator[l
     if at_most is None:
         return batches
     rows = islice((row for batch in batches for row in batch), at_most)
-    return iter(lambda: list(islice(rows, _BATCH)), [])
+    return iter(lambda: list(islice(rows, _BATCH_ROWS)), [])
 
 
 def _made(batches: Iterator[list[Numbered]], maker: Maker) -> Iterator[Batch]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ludus.curate.importers.making import episode_of
+from ludus.curate.importers.making import build_episode
 from ludus.data.content import Text
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
@@ -58,7 +58,7 @@ _plain: st.SearchStrategy[Any] = st.none() | _words | st.integers(0, 9) | st.lis
 @st.composite
 def episodes(draw: st.DrawFn) -> Episode:
     """Scored, unscored or broken."""
-    made = episode_of(
+    made = build_episode(
         environment=draw(_some),
         messages=tuple(draw(st.lists(_messages, max_size=6))),
         tools=tuple(draw(st.lists(_tools, max_size=2))),

@@ -21,8 +21,8 @@ from curate.importers.gym_lines import (
     thought,
     user,
 )
-from ludus.curate.exporters.nemo_gym import input_row, row
-from ludus.curate.importers.making import episode_of
+from ludus.curate.exporters.nemo_gym import build_input, build_rollout
+from ludus.curate.importers.making import build_episode
 from ludus.data.episode import Episode
 from ludus.data.messages import Call, Function, Message
 from ludus.data.tools import JsonObject
@@ -35,7 +35,7 @@ def call(identity: str) -> Call:
 def again(one: Episode) -> Episode:
     """Through a file of Gym's, and back."""
     with TemporaryDirectory() as folder:
-        return episode(Path(folder), row(one))
+        return episode(Path(folder), build_rollout(one))
 
 
 @settings(deadline=None)
@@ -47,7 +47,7 @@ def test_every_episode_comes_back_as_it_was(one: Episode) -> None:
 @settings(deadline=None)
 @given(episodes())
 def test_what_gym_has_a_place_for_needs_nothing_of_ours(one: Episode) -> None:
-    line = row(one)
+    line = build_rollout(one)
     del line["ludus"]
     with TemporaryDirectory() as folder:
         found = episode(Path(folder), line)
@@ -76,7 +76,7 @@ def test_what_gym_has_a_place_for_needs_nothing_of_ours(one: Episode) -> None:
 )
 def test_replies_that_follow_each_other_stay_apart(replies: list[Message]) -> None:
     prompt = Message(role="user", content="Owl?")
-    one = episode_of(environment="e", messages=(prompt, *replies), reward=1.0)
+    one = build_episode(environment="e", messages=(prompt, *replies), reward=1.0)
     assert again(one).messages == (prompt, *replies)
 
 
@@ -98,7 +98,7 @@ def _gym() -> list[JsonObject]:
 @pytest.mark.parametrize("line", _gym())
 def test_a_file_of_gyms_comes_back_from_gym_as_it_was(tmp_path: Path, line: JsonObject) -> None:
     first = episode(tmp_path, line)
-    assert episode(tmp_path, row(first)) == first
+    assert episode(tmp_path, build_rollout(first)) == first
 
 
 def test_a_rollout_has_the_form_of_gyms_own() -> None:
@@ -109,8 +109,10 @@ def test_a_rollout_has_the_form_of_gyms_own() -> None:
     )
     nested = {"name": "look_up", "description": "", "parameters": {"type": "object"}}
     tool = {"type": "function", "function": nested}
-    one = episode_of(environment="e", messages=messages, tools=(tool,), reward=0.5, task={"w": 1})
-    line = row(one)
+    one = build_episode(
+        environment="e", messages=messages, tools=(tool,), reward=0.5, task={"w": 1}
+    )
+    line = build_rollout(one)
     asked = line["responses_create_params"]
     assert asked["input"] == [{"role": "user", "content": "Owl?", "type": "message"}]
     assert asked["tools"] == [{**nested, "type": "function", "strict": None}]
@@ -124,7 +126,7 @@ def test_a_rollout_has_the_form_of_gyms_own() -> None:
 
 
 def test_an_unscored_attempt_is_masked_and_not_a_zero_to_learn_from() -> None:
-    line = row(episode_of(environment="e", messages=(), reward=None))
+    line = build_rollout(build_episode(environment="e", messages=(), reward=None))
     assert (line["reward"], line["mask_sample"]) == (0.0, True)
 
 
@@ -132,7 +134,7 @@ def test_an_input_has_the_prompt_and_the_task_and_nothing_of_the_attempt(tmp_pat
     extra = {"extra_body": '{"seed": 3}', "audio_url": "data:audio/wav;base64,AA=="}
     asked = {"tools": [TOOL], "temperature": 0.6, "metadata": extra}
     line = rollout([system("s"), user("u")], [spoken("x")], asked=asked, expected_answer="y")
-    made = input_row(episode(tmp_path, line))
+    made = build_input(episode(tmp_path, line))
     assert made == {
         "responses_create_params": {
             "input": [system("s"), user("u")],

@@ -13,10 +13,10 @@ from openenv.core.harness.collect import EpisodeRecord, RolloutSerializer
 
 from curate.exporters.conversations import TIMING, episodes
 from curate.importers.openenv_records import collected
-from ludus.curate.exporters.openenv import row
+from ludus.curate.exporters.openenv import build_record
 from ludus.curate.importers import openenv
-from ludus.curate.importers.making import episode_of
-from ludus.curate.importers.reading import Unreadable
+from ludus.curate.importers.making import build_episode
+from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.episode import Episode, Fault
 from ludus.data.lines import episodes as recorded
 from ludus.data.messages import Call, Function, Message
@@ -25,13 +25,13 @@ from ludus.rollout import CollectConfig, collect
 
 def written(folder: Path, episodes: Iterable[Episode]) -> Path:
     file = folder / "results.jsonl"
-    file.write_text("".join(json.dumps(row(episode)) + "\n" for episode in episodes))
+    file.write_text("".join(json.dumps(build_record(episode)) + "\n" for episode in episodes))
     return file
 
 
 def read(file: Path) -> list[Episode]:
-    found = list(openenv.read(file))
-    assert not [problem for problem in found if isinstance(problem, Unreadable)], found
+    found = list(openenv.read_episodes(file))
+    assert not [problem for problem in found if isinstance(problem, UnreadableRecord)], found
     return [one for one in found if isinstance(one, Episode)]
 
 
@@ -46,8 +46,8 @@ def odd() -> list[Episode]:
     said = Message(role="assistant", tool_calls=(call, bad))
     answers = [Message(role="tool", content=text, tool_call_id=text) for text in "12"]
     fault = Fault(kind="SessionLost", where="environment", message="gone")
-    plain = episode_of(environment="e", messages=(said, *answers), reward=1.0, episode_id="p")
-    broken = episode_of(environment="e", messages=(), reward=None, error=fault, episode_id="b")
+    plain = build_episode(environment="e", messages=(said, *answers), reward=1.0, episode_id="p")
+    broken = build_episode(environment="e", messages=(), reward=None, error=fault, episode_id="b")
     return [
         plain.model_copy(update={"tools": (tools[0],), "task": {"word": 1}, "seed": 3}),
         broken.model_copy(update={"tools": (tools[1],), "task": {"word": "owl"}}),
@@ -91,8 +91,12 @@ def test_messages_begin_with_the_question_and_the_system_prompt_comes_back() -> 
     system, asked = Message(role="system", content="s"), Message(role="user", content="Owl?")
     late = Message(role="system", content="Hurry.")
     said = (system, system, asked, late, Message(role="assistant", content="A bird."))
-    one = episode_of(environment="e", messages=said, reward=1.0)
-    assert [message["content"] for message in row(one)["messages"]] == ["Owl?", "Hurry.", "A bird."]
+    one = build_episode(environment="e", messages=said, reward=1.0)
+    assert [message["content"] for message in build_record(one)["messages"]] == [
+        "Owl?",
+        "Hurry.",
+        "A bird.",
+    ]
     with TemporaryDirectory() as folder:
         assert read(written(Path(folder), [one]))[0].messages == said
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curate.importers import nemo_gym
-from ludus.curate.importers.reading import Unreadable
+from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.episode import Episode
 from ludus.data.tools import JsonObject
 
@@ -101,8 +101,8 @@ def written(path: Path, *lines: JsonObject | str) -> Path:
     return path
 
 
-def read(folder: Path, *lines: JsonObject | str) -> list[Episode | Unreadable]:
-    return list(nemo_gym.read(written(folder / "rollouts.jsonl", *lines)))
+def read(folder: Path, *lines: JsonObject | str) -> list[Episode | UnreadableRecord]:
+    return list(nemo_gym.read_episodes(written(folder / "rollouts.jsonl", *lines)))
 
 
 def episode(folder: Path, line: JsonObject) -> Episode:

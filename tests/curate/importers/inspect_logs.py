@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from ludus.curate.importers.inspect import read
-from ludus.curate.importers.reading import Unreadable
+from ludus.curate.importers.inspect import read_episodes
+from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.episode import Episode
 
 FILES = Path(__file__).parent / "files" / "inspect"
@@ -22,8 +22,8 @@ FAILED = FILES / "failed.eval"
 
 
 def episodes(path: Path) -> list[Episode]:
-    found = list(read(path))
-    assert not [item for item in found if isinstance(item, Unreadable)]
+    found = list(read_episodes(path))
+    assert not [item for item in found if isinstance(item, UnreadableRecord)]
     return [item for item in found if isinstance(item, Episode)]
 
 

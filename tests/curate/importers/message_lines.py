@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curate.importers import messages
-from ludus.curate.importers.reading import Unreadable
+from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.episode import Episode
 
 ASKED = {"role": "user", "content": "What is 1 + 1?"}
 SAID = {"role": "assistant", "content": "2"}
 
 
-def read(folder: Path, *lines: Any) -> list[Episode | Unreadable]:
+def read(folder: Path, *lines: Any) -> list[Episode | UnreadableRecord]:
     file = folder / "rows.jsonl"
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return list(messages.read(file))
+    return list(messages.read_episodes(file))
 
 
 def one(folder: Path, **line: Any) -> Episode:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from curate.importers.inspect_logs import COLOURS, EPOCHS, FAILED, a_log, a_sample, episodes, one
-from ludus.curate.importers.inspect import files, others, read
+from ludus.curate.importers.inspect import find_files, unread_files, read_episodes
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.data.messages import ImagePart
 from ludus.errors import RunError
@@ -193,7 +193,7 @@ def test_a_providers_own_tool_is_kept_as_words_and_its_bookkeeping_is_not(tmp_pa
 def test_a_sample_with_sound_in_it_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     sound = [{"role": "user", "content": [{"type": "audio", "audio": "x", "format": "wav"}]}]
     path = a_log(tmp_path, a_sample(messages=sound), a_sample())
-    told, episode = read(path)
+    told, episode = read_episodes(path)
     assert str(told) == (
         f"{path}: sample 'sky', epoch 1: a part of type 'audio' is neither text nor an image"
     )
@@ -209,16 +209,16 @@ def test_a_key_among_the_settings_is_left_behind(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_searched_for_logs(tmp_path: Path) -> None:
-    assert files(FAILED) == [FAILED]
+    assert find_files(FAILED) == [FAILED]
     with pytest.raises(RunError, match=r"There is no log of Inspect AI in .*inspect eval"):
-        files(tmp_path)
+        find_files(tmp_path)
     inner = tmp_path / "logs"
     inner.mkdir()
     logs = [inner / "2026-11-15T08-10-36-00-00_colours_x.json", inner / "b.eval"]
     for file in [*logs, inner / "eval-set.json"]:
         file.touch()
-    assert files(tmp_path) == logs
-    assert others(tmp_path) == [inner / "eval-set.json"]
+    assert find_files(tmp_path) == logs
+    assert unread_files(tmp_path) == [inner / "eval-set.json"]
 
 
 def test_a_log_of_today_is_read_whole() -> None:

@@ -8,7 +8,7 @@ from zipfile import ZipFile
 import pytest
 
 from curate.importers.inspect_logs import COLOURS, EPOCHS, FAILED, a_log, a_sample, episodes
-from ludus.curate.importers.inspect import read
+from ludus.curate.importers.inspect import read_episodes
 from ludus.data.episode import Episode
 from ludus.errors import MissingExtra, RunError
 
@@ -16,7 +16,7 @@ PYTHON_READS_ZSTANDARD = sys.version_info >= (3, 14)
 
 
 def told(path: Path) -> list[str]:
-    return [str(item).removeprefix(f"{path}: ") for item in read(path)]
+    return [str(item).removeprefix(f"{path}: ") for item in read_episodes(path)]
 
 
 def test_a_log_that_was_never_finished_gives_the_samples_that_it_has(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_damaged_sample_costs_itself_alone(tmp_path: Path) -> None:
     middle = second.header_offset + second.compress_size // 2
     content[middle : middle + 50] = bytes(50)
     path.write_bytes(content)
-    first, *rest = read(path)
+    first, *rest = read_episodes(path)
     assert isinstance(first, Episode)
     assert [str(item).removeprefix(f"{path}: ")[:31] for item in rest] == [
         "samples/2_epoch_1.json: damaged",
@@ -85,7 +85,7 @@ def test_no_more_than_a_sample_is_held_at_a_time(tmp_path: Path) -> None:
     large = a_sample(store={"notes": ["x" * 1000] * 1000})
     path = a_log(tmp_path, *[large] * 20)
     tracemalloc.start()
-    count = sum(isinstance(item, Episode) for item in read(path))
+    count = sum(isinstance(item, Episode) for item in read_episodes(path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 20
@@ -98,7 +98,7 @@ def test_without_zstandard_a_log_of_today_names_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"Inspect AI \(\.eval\) needs .* 'ludus-rl\[curate\]'"):
-        list(read(COLOURS))
+        list(read_episodes(COLOURS))
 
 
 def test_a_damaged_member_in_zstandard_costs_itself_alone(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_a_damaged_member_in_zstandard_costs_itself_alone(tmp_path: Path) -> Non
     content = bytearray(COLOURS.read_bytes())
     content[sky.header_offset + 400] ^= 0xFF
     path.write_bytes(content)
-    assert [isinstance(item, Episode) for item in read(path)].count(False) == 1
+    assert [isinstance(item, Episode) for item in read_episodes(path)].count(False) == 1
 
 
 def test_a_log_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot be read: No such file"):
-        list(read(tmp_path / "none.eval"))
+        list(read_episodes(tmp_path / "none.eval"))

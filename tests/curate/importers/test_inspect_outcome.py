@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from curate.importers.inspect_logs import member
-from ludus.curate.importers.inspect_outcome import reward_of
+from ludus.curate.importers.inspect_outcome import parse_reward
 
 
 def scored(**values: Any) -> dict[str, Any]:
@@ -22,35 +22,40 @@ def scored(**values: Any) -> dict[str, Any]:
     ],
 )
 def test_a_score_is_a_number_as_inspect_reads_it(value: Any, reward: float | None) -> None:
-    assert reward_of(scored(match=value))[0] == reward
+    assert parse_reward(scored(match=value))[0] == reward
 
 
 def test_the_first_scorer_has_the_say_and_all_are_named() -> None:
-    assert reward_of(member("samples/sky_epoch_1.json")) == (
+    assert parse_reward(member("samples/sky_epoch_1.json")) == (
         1.0,
         {"match": 1.0, "brevity": 0.5, "tone/warm": 0.25, "tone/kind": 1.0},
     )
 
 
 def test_where_the_first_scorer_did_not_score_the_others_do_not_stand_in() -> None:
-    assert reward_of(scored(match=float("nan"), brevity=0.5)) == (None, {"brevity": 0.5})
+    assert parse_reward(scored(match=float("nan"), brevity=0.5)) == (None, {"brevity": 0.5})
 
 
 def test_a_scorer_with_several_values_gives_way_to_one_with_one() -> None:
-    assert reward_of(scored(tone={"warm": 0.0, "kind": 0.0}, match="C"))[0] == 1.0
+    assert parse_reward(scored(tone={"warm": 0.0, "kind": 0.0}, match="C"))[0] == 1.0
 
 
 def test_several_values_alone_are_averaged() -> None:
-    assert reward_of(scored(tone={"warm": 0.25, "kind": True, "odd": None})) == (
+    assert parse_reward(scored(tone={"warm": 0.25, "kind": True, "odd": None})) == (
         0.625,
         {"tone/warm": 0.25, "tone/kind": 1.0},
     )
-    assert reward_of(scored(steps=["C", "I"])) == (0.5, {"steps/0": 1.0, "steps/1": 0.0})
+    assert parse_reward(scored(steps=["C", "I"])) == (0.5, {"steps/0": 1.0, "steps/1": 0.0})
 
 
 def test_without_a_score_there_is_no_reward() -> None:
-    assert reward_of({"scores": {}}) == reward_of({"scores": None}) == reward_of({}) == (None, {})
+    assert (
+        parse_reward({"scores": {}})
+        == parse_reward({"scores": None})
+        == parse_reward({})
+        == (None, {})
+    )
 
 
 def test_the_oldest_logs_have_one_score_without_a_name() -> None:
-    assert reward_of({"score": {"value": "C"}}) == (1.0, {"score": 1.0})
+    assert parse_reward({"score": {"value": "C"}}) == (1.0, {"score": 1.0})

@@ -10,7 +10,7 @@ import pytest
 
 from curate.importers.message_lines import ASKED, SAID, one, read
 from ludus.curate.importers import messages
-from ludus.curate.importers.reading import Unreadable
+from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.content import Text
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import ImagePart
@@ -181,7 +181,7 @@ def test_flat_tools_are_made_nested(tmp_path: Path, tool: dict[str, Any]) -> Non
 def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path: Path, line: Any, why: str) -> None:
     good, bad = read(tmp_path, {"messages": [ASKED, SAID]}, line)
     assert isinstance(good, Episode)
-    assert isinstance(bad, Unreadable)
+    assert isinstance(bad, UnreadableRecord)
     assert str(bad).startswith(f"{tmp_path / 'rows.jsonl'}:2: {why}")
 
 
@@ -189,18 +189,18 @@ def test_a_line_that_is_not_json_costs_no_other_line(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     row = json.dumps({"messages": [ASKED, SAID]})
     file.write_text(f"{row}\n\n{{oops\n{row}\n")
-    first, bad, last = messages.read(file)
+    first, bad, last = messages.read_episodes(file)
     assert isinstance(first, Episode)
     assert isinstance(last, Episode)
-    assert isinstance(bad, Unreadable)
+    assert isinstance(bad, UnreadableRecord)
     assert (bad.line, bad.reason[:8]) == (3, "not JSON")
 
 
 def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.jsonl", "notes.txt"):
         (tmp_path / name).touch()
-    assert [file.name for file in messages.files(tmp_path)] == ["a.jsonl", "b.jsonl"]
-    assert [file.name for file in messages.others(tmp_path)] == ["notes.txt"]
+    assert [file.name for file in messages.find_files(tmp_path)] == ["a.jsonl", "b.jsonl"]
+    assert [file.name for file in messages.unread_files(tmp_path)] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"There is no \.jsonl file in"):
-        messages.files(tmp_path / "empty")
+        messages.find_files(tmp_path / "empty")

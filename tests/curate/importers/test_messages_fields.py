@@ -11,8 +11,8 @@ from pydantic_core import to_json
 
 from curate.importers.message_lines import ASKED, SAID, one, read
 from ludus.curate.importers import messages
-from ludus.curate.importers.making import episode_of
-from ludus.curate.rows import Form, sft_row
+from ludus.curate.importers.making import build_episode
+from ludus.curate.rows import RowConfig, sft_row
 from ludus.data.episode import Episode, Fault, StopReason
 from ludus.data.lines import episodes as recorded
 from ludus.data.messages import Call, Function, Message
@@ -29,7 +29,7 @@ def returned(folder: Path, *rows: dict[str, Any]) -> list[Episode]:
     """What comes of rows that are written as `ludus curate` writes them."""
     file = folder / "train.jsonl"
     file.write_bytes(b"".join(to_json(row) + b"\n" for row in rows))
-    return [item for item in messages.read(file) if isinstance(item, Episode)]
+    return [item for item in messages.read_episodes(file) if isinstance(item, Episode)]
 
 
 def kept(episode: Episode) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ def test_a_row_for_sft_comes_back_as_it_was(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"word": {"type": "string"}}}
     tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
     for reward in (0.1, None):
-        one = episode_of(
+        one = build_episode(
             environment="words",
             messages=said,
             tools=(tool,),
@@ -165,7 +165,7 @@ def test_a_row_for_sft_comes_back_as_it_was(tmp_path: Path) -> None:
             task={"word": "größe"},
             episode_id="abc-000003",
         )
-        for form in (Form(), Form(last_turn=True)):
+        for form in (RowConfig(), RowConfig(last_turn=True)):
             (again,) = returned(tmp_path, sft_row(one, form))
             assert kept(again) == kept(one)
             assert again.messages == _spelled(one.messages)
@@ -175,7 +175,7 @@ async def test_a_run_comes_back_from_its_rows_for_sft(tmp_path: Path) -> None:
     await collect(CollectConfig("wordle", episodes=3), out=tmp_path / "run")
     played = list(recorded(tmp_path / "run" / "episodes.jsonl"))
     assert played[0].tools and played[0].tool_calls
-    for form in (Form(), Form(last_turn=True)):
+    for form in (RowConfig(), RowConfig(last_turn=True)):
         again = returned(tmp_path, *(sft_row(one, form) for one in played))
         assert [kept(one) for one in again] == [kept(one) for one in played]
         for before, after in zip(played, again, strict=True):

@@ -19,7 +19,7 @@ from curate.importers.gym_lines import (
     thought,
     user,
 )
-from ludus.curate.importers.reading import Unreadable
+from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.messages import ImagePart
 from ludus.data.tools import JsonObject
 
@@ -223,7 +223,7 @@ def test_a_line_that_is_no_rollout_is_named_and_costs_no_other(
     tmp_path: Path, line: str, why: str
 ) -> None:
     good, bad, too = read(tmp_path, rollout("a", []), line, rollout("b", []))
-    assert isinstance(bad, Unreadable)
+    assert isinstance(bad, UnreadableRecord)
     assert (bad.path, bad.line) == (tmp_path / "rollouts.jsonl", 2)
     assert why in bad.reason
-    assert not isinstance(good, Unreadable) and not isinstance(too, Unreadable)
+    assert not isinstance(good, UnreadableRecord) and not isinstance(too, UnreadableRecord)

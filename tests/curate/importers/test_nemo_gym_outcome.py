@@ -176,12 +176,12 @@ def test_a_folder_gives_its_rollouts_and_leaves_the_rest_alone(tmp_path: Path) -
         written(tmp_path / "r_reward_profiling.jsonl", {"mean/reward": 1.0, "sample": given}),
         written(tmp_path / "rollout_verdicts.jsonl", {"_ng_task_index": 0, "verdict": "ok"}),
     ]
-    assert nemo_gym.files(tmp_path) == rollouts
-    assert nemo_gym.others(tmp_path) == rest
-    assert nemo_gym.files(rest[0]) == [rest[0]]
-    assert nemo_gym.others(rest[0]) == []
+    assert nemo_gym.find_files(tmp_path) == rollouts
+    assert nemo_gym.unread_files(tmp_path) == rest
+    assert nemo_gym.find_files(rest[0]) == [rest[0]]
+    assert nemo_gym.unread_files(rest[0]) == []
 
 
 def test_a_folder_without_rollouts_is_a_mistake_that_is_explained(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no rollouts of NeMo Gym"):
-        nemo_gym.files(tmp_path)
+        nemo_gym.find_files(tmp_path)

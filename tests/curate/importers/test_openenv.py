@@ -10,15 +10,15 @@ import pytest
 
 from curate.importers.openenv_records import collected
 from ludus.curate.importers import openenv
-from ludus.curate.importers.reading import Unreadable
+from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import RunError
 
 
 def read(folder: Path) -> list[Episode]:
-    (file,) = openenv.files(folder)
-    found = list(openenv.read(file))
-    assert not [problem for problem in found if isinstance(problem, Unreadable)]
+    (file,) = openenv.find_files(folder)
+    found = list(openenv.read_episodes(file))
+    assert not [problem for problem in found if isinstance(problem, UnreadableRecord)]
     return [one for one in found if isinstance(one, Episode)]
 
 
@@ -67,10 +67,12 @@ def test_what_cannot_be_read_is_named_in_its_place(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     file.write_text(line() + '{"episode_id": "x"}\n{"episo\n' + line(extra=[1]))
     (tmp_path / "metadata.json").write_text("{")
-    metadata, good, *bad = openenv.read(file)
-    assert isinstance(metadata, Unreadable) and metadata.path.name == "metadata.json"
+    metadata, good, *bad = openenv.read_episodes(file)
+    assert isinstance(metadata, UnreadableRecord) and metadata.path.name == "metadata.json"
     assert isinstance(good, Episode) and good.environment == "openenv"
-    assert [(one.line, one.reason.split(":")[0]) for one in bad if isinstance(one, Unreadable)] == [
+    assert [
+        (one.line, one.reason.split(":")[0]) for one in bad if isinstance(one, UnreadableRecord)
+    ] == [
         (2, "there are no messages in it"),
         (3, "not JSON"),
         (4, "extra is a list, not a JSON object"),
@@ -82,12 +84,12 @@ def test_backups_and_readmes_beside_the_results_are_left_alone(tmp_path: Path) -
     backup, readme = tmp_path / "results.20260101T000000Z.bak.jsonl", tmp_path / "README.md"
     backup.write_text(line())
     readme.write_text("# Rollouts")
-    assert openenv.files(tmp_path) == [tmp_path / "results.jsonl"]
-    assert openenv.others(tmp_path) == [readme, backup]
-    assert openenv.files(backup) == [backup]
-    assert openenv.others(backup) == []
+    assert openenv.find_files(tmp_path) == [tmp_path / "results.jsonl"]
+    assert openenv.unread_files(tmp_path) == [readme, backup]
+    assert openenv.find_files(backup) == [backup]
+    assert openenv.unread_files(backup) == []
 
 
 def test_a_folder_without_results_is_a_mistake_that_is_explained(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"There is no results\.jsonl in"):
-        openenv.files(tmp_path)
+        openenv.find_files(tmp_path)

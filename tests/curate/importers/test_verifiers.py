@@ -15,8 +15,8 @@ from curate.importers.verifiers_lines import (
     lines,
     written,
 )
-from ludus.curate.importers.reading import Unreadable
-from ludus.curate.importers.verifiers import files, others, read
+from ludus.curate.importers.reading import UnreadableRecord
+from ludus.curate.importers.verifiers import find_files, unread_files, read_episodes
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.errors import RunError
 
@@ -109,7 +109,7 @@ def test_a_reward_of_too_many_digits_and_calls_that_are_no_list_are_told(tmp_pat
     huge = {"prompt": "?", "completion": "!", "reward": 10**400}
     odd = {"prompt": [], "completion": [call], "reward": 0}
     path = written(tmp_path, huge, odd, name="results.jsonl")
-    assert [str(item) for item in read(path)] == [
+    assert [str(item) for item in read_episodes(path)] == [
         f"{path}:1: reward is a number of more digits than fit",
         f"{path}:2: tool_calls is not a list",
     ]
@@ -165,7 +165,7 @@ def test_a_key_among_the_settings_is_left_behind(tmp_path: Path) -> None:
 def test_a_line_that_is_no_attempt_is_told(tmp_path: Path) -> None:
     around = {"nodes": [{"parent": 0, "message": {"role": "user"}}]}
     path = written(tmp_path, {"a": 1}, around, {"traces": []}, a_trace())
-    *told, last = read(path)
+    *told, last = read_episodes(path)
     assert [str(item) for item in told] == [
         f"{path}:1: it has no completion, as results have, and no nodes or traces, as traces have",
         f"{path}:2: node 0 follows on 0, which is no node before it",
@@ -177,15 +177,15 @@ def test_a_line_that_is_no_attempt_is_told(tmp_path: Path) -> None:
 def test_a_damaged_description_of_the_run_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, {"prompt": "?", "completion": "!", "reward": 1}, name="results.jsonl")
     (tmp_path / "metadata.json").write_text("{")
-    told, episode = read(path)
-    assert isinstance(told, Unreadable) and told.path.name == "metadata.json"
+    told, episode = read_episodes(path)
+    assert isinstance(told, UnreadableRecord) and told.path.name == "metadata.json"
     assert isinstance(episode, Episode) and episode.environment == "verifiers"
 
 
 def test_a_folder_is_searched_for_what_verifiers_wrote(tmp_path: Path) -> None:
-    assert files(RESULTS) == [RESULTS]
-    assert files(FILES) == sorted([EARLY, RESULTS, TRACES])
-    assert others(FILES) == []
+    assert find_files(RESULTS) == [RESULTS]
+    assert find_files(FILES) == sorted([EARLY, RESULTS, TRACES])
+    assert unread_files(FILES) == []
     (tmp_path / "eval.log").touch()
     with pytest.raises(RunError, match=r"There is no results\.jsonl or traces\.jsonl in .*vf-eval"):
-        files(tmp_path)
+        find_files(tmp_path)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ludus.curate.importers.reading import Unreadable
-from ludus.curate.importers.verifiers import read
+from ludus.curate.importers.reading import UnreadableRecord
+from ludus.curate.importers.verifiers import read_episodes
 from ludus.data.episode import Episode
 
 FILES = Path(__file__).parent / "files" / "verifiers"
@@ -22,8 +22,8 @@ EARLY = FILES / "early_traces" / "traces.jsonl"
 
 
 def episodes(path: Path) -> list[Episode]:
-    found = list(read(path))
-    assert not [item for item in found if isinstance(item, Unreadable)]
+    found = list(read_episodes(path))
+    assert not [item for item in found if isinstance(item, UnreadableRecord)]
     return [item for item in found if isinstance(item, Episode)]
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from students import of_family
 
-from ludus.curate.lint.plain import plain_findings
-from ludus.curate.lint.rows import Place, row_of
-from ludus.curate.lint.student import Student, look
+from ludus.curate.lint.plain import check_row
+from ludus.curate.lint.rows import SourceLocation, parse_row
+from ludus.curate.lint.student import Student, check_row_with_template
 
-HERE = Place(Path("train.jsonl"), 1)
+HERE = SourceLocation(Path("train.jsonl"), 1)
 
 
 def plain(row: dict[str, Any]) -> dict[str, str]:
     """The checks that fault a row by itself, and their levels."""
-    return {each.check: each.level for each in plain_findings(row_of(row, HERE), HERE)}
+    return {each.check: each.level for each in check_row(parse_row(row, HERE), HERE)}
 
 
 def under(
@@ -26,7 +26,9 @@ def under(
 ) -> dict[str, str]:
     """The checks that fault a row under a student's template, and their levels."""
     student = Student(family, of_family(family)) if isinstance(family, str) else family
-    found = look(row_of(row, HERE), HERE, student, max_length=max_length).findings
+    found = check_row_with_template(
+        parse_row(row, HERE), HERE, student, max_length=max_length
+    ).findings
     return {each.check: each.level for each in found}
 
 

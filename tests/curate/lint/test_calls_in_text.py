@@ -9,9 +9,9 @@ from policy.conversations import TOOLS, said
 
 from curate.attempts import attempt, call, model, system, told, user
 from curate.lint.linting import plain
-from ludus.curate import Form
-from ludus.curate.lint.call import Call, calls_of
-from ludus.curate.render import FAMILIES
+from ludus.curate import RowConfig
+from ludus.curate.lint.call import ToolCall, parse_calls
+from ludus.curate.render import CALL_FORMATS
 from ludus.curate.rows import dpo_row, sft_row
 from ludus.data.messages import Message
 
@@ -47,7 +47,7 @@ UNTYPED = ("qwen3.5", "glm4")
 
 def row(family: str, *messages: Message) -> dict[str, Any]:
     tools = (*TOOLS, {"type": "function", "function": DRAW})
-    return sft_row(attempt("e", tools=tools, messages=messages), Form(render=family))
+    return sft_row(attempt("e", tools=tools, messages=messages), RowConfig(render=family))
 
 
 def ending(family: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def ending(family: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return row(family, user("Begin."), model("So:", call(name, arguments)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FORMATS)
 def test_what_curate_renders_is_not_faulted(family: str) -> None:
     played = row(
         family,
@@ -73,23 +73,23 @@ def test_what_curate_renders_is_not_faulted(family: str) -> None:
     assert plain(played) == {}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FORMATS)
 def test_both_sides_of_a_rendered_pair_are_read(family: str) -> None:
     good, bad = (
         attempt(name, task="t", tools=TOOLS, messages=[user("Begin."), model("", call(name, {}))])
         for name in ("add", "fly")
     )
-    assert plain(dpo_row(good, bad, Form(render=family))) == {"unknown-tool": "note"}
-    assert plain(dpo_row(bad, good, Form(render=family))) == {"unknown-tool": "error"}
+    assert plain(dpo_row(good, bad, RowConfig(render=family))) == {"unknown-tool": "note"}
+    assert plain(dpo_row(bad, good, RowConfig(render=family))) == {"unknown-tool": "error"}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FORMATS)
 @pytest.mark.parametrize("arguments", [{}, {"word": "crane"}])
 def test_a_tool_that_is_not_offered(family: str, arguments: dict[str, Any]) -> None:
     assert plain(ending(family, "fly", arguments)) == {"unknown-tool": "error"}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FORMATS)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -105,20 +105,20 @@ def test_arguments_that_do_not_fit(family: str, name: str, arguments: dict[str, 
     assert plain(ending(family, name, arguments)) == {"arguments-unfit": "error"}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FORMATS)
 def test_a_number_in_quotes_is_no_fault_where_all_values_are_text(family: str) -> None:
     noted = {} if family in UNTYPED else {"arguments-unfit": "note"}
     assert plain(ending(family, "add", {"a": "1", "b": 2})) == noted
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FORMATS)
 def test_calls_are_read_in_order_and_with_their_arguments(family: str) -> None:
     calls = [call("guess", {"word": word}) for word in ("two\nlines", "")]
     (_, reply) = row(family, user("Go."), model("Both.", *calls, thought="{}"))["messages"]
     untyped = family in UNTYPED
-    assert calls_of(reply) == [
-        Call("guess", {"word": "two\nlines"}, untyped=untyped),
-        Call("guess", {"word": ""}, untyped=untyped),
+    assert parse_calls(reply) == [
+        ToolCall("guess", {"word": "two\nlines"}, untyped=untyped),
+        ToolCall("guess", {"word": ""}, untyped=untyped),
     ]
 
 
@@ -153,10 +153,10 @@ def test_what_stands_between_tags_and_is_no_call(body: str) -> None:
     ],
 )
 def test_an_answer_in_json_is_no_call(text: str) -> None:
-    assert calls_of(said("assistant", text)) == []
+    assert parse_calls(said("assistant", text)) == []
 
 
 def test_a_bare_call_may_be_spread_over_lines() -> None:
     text = '{\n  "type": "function",\n  "name": "fly",\n  "parameters": {"to": "Rome"}\n}'
-    assert calls_of(said("assistant", text)) == [Call("fly", {"to": "Rome"})]
-    assert calls_of(said("user", text)) == []
+    assert parse_calls(said("assistant", text)) == [ToolCall("fly", {"to": "Rome"})]
+    assert parse_calls(said("user", text)) == []

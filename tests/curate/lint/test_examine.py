@@ -10,10 +10,10 @@ from policy.conversations import TALK, said
 from students import of_family
 
 from curate.lint.linting import written
-from ludus.curate.lint.examine import counted, examine, picks
+from ludus.curate.lint.examine import count_rows, lint_files, sample_rows
 from ludus.curate.lint.finding import ADVICE
-from ludus.curate.lint.report import EXAMPLES, Report
-from ludus.curate.lint.rows import files_of
+from ludus.curate.lint.report import MAX_EXAMPLES, LintReport
+from ludus.curate.lint.rows import find_data_files
 from ludus.curate.lint.student import Student
 from ludus.errors import RunError
 
@@ -26,16 +26,16 @@ def numbered(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def lint(path: Path, student: str | None = None, **how: Any) -> Report:
+def lint(path: Path, student: str | None = None, **how: Any) -> LintReport:
     known = Student(student, of_family(student)) if student else None
-    return examine(counted(files_of(path)), known, **how)
+    return lint_files(count_rows(find_data_files(path)), known, **how)
 
 
 def test_picks_are_spread_and_repeatable() -> None:
-    found = sorted(picks(1000, 10, seed=1))
+    found = sorted(sample_rows(1000, 10, seed=1))
     assert [at // 100 for at in found] == list(range(10))
-    assert picks(1000, 10, seed=1) == set(found) != picks(1000, 10, seed=2)
-    assert picks(3, 10, seed=1) == {0, 1, 2} and picks(3, 0, seed=1) == set()
+    assert sample_rows(1000, 10, seed=1) == set(found) != sample_rows(1000, 10, seed=2)
+    assert sample_rows(3, 10, seed=1) == {0, 1, 2} and sample_rows(3, 0, seed=1) == set()
 
 
 def test_a_sample_is_rendered_and_every_row_checked(tmp_path: Path) -> None:
@@ -56,15 +56,15 @@ def test_a_row_counts_once_for_a_check_and_only_some_are_kept(tmp_path: Path) ->
     bad = {"messages": [said("critic", "a"), said("critic", "b"), said("assistant", "c")]}
     rows = [{**bad, "tools": [{"name": str(at)}]} for at in range(25)]
     (roles,) = lint(written(tmp_path / "rows.jsonl", rows)).findings
-    assert (roles.rows, roles.share, len(roles.examples)) == (25, 1.0, EXAMPLES)
-    assert roles.first.place.line == 1
+    assert (roles.rows, roles.share, len(roles.examples)) == (25, 1.0, MAX_EXAMPLES)
+    assert roles.first.location.line == 1
 
 
 def test_duplicates_are_told_apart_by_what_is_trained(tmp_path: Path) -> None:
     rows = [{**TALK, "episode_id": "a"}, *numbered(2), {**TALK, "episode_id": "b"}]
     (found,) = lint(written(tmp_path / "rows.jsonl", rows)).findings
     assert (found.check, found.level, found.rows) == ("duplicate", "warning", 1)
-    assert (found.first.place.line, found.first.message) == (4, "the same as line 1")
+    assert (found.first.location.line, found.first.message) == (4, "the same as line 1")
 
 
 def test_a_test_row_that_is_trained_on_is_an_error(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from policy.conversations import said
 from policy.eyes.gallery import picture, untaught
 
 from curate.lint.linting import under
-from ludus.curate.lengths import measure
-from ludus.curate.lint.rows import Place, row_of
+from ludus.curate.lengths import measure_rows
+from ludus.curate.lint.rows import SourceLocation, parse_row
 from ludus.curate.lint.student import Student
 from ludus.policy.load import Policy
 
@@ -40,9 +40,9 @@ def seeing(policy: Policy) -> Student:
 
 
 def length(policy: Policy, row: dict[str, Any]) -> int:
-    read = row_of(row, Place(Path("rows.jsonl"), 1))
-    (made,) = seeing(policy).rendered(read)
-    found = measure([read], policy.tokenizer, "seer", eyes=lambda: policy.vision)
+    read = parse_row(row, SourceLocation(Path("rows.jsonl"), 1))
+    (made,) = seeing(policy).render_row(read)
+    found = measure_rows([read], policy.tokenizer, "seer", load_processor=lambda: policy.vision)
     assert found.max == len(made.ids) == len(made.mask) == len(made.starts)
     return found.max
 
@@ -59,8 +59,8 @@ def test_a_row_is_as_long_as_its_images(policy: Policy) -> None:
 
 
 def test_no_part_of_an_image_bears_the_loss(policy: Policy) -> None:
-    row = row_of(talk(LOOK, image(16, 32)), Place(Path("rows.jsonl"), 1))
-    (made,) = seeing(policy).rendered(row)
+    row = parse_row(talk(LOOK, image(16, 32)), SourceLocation(Path("rows.jsonl"), 1))
+    (made,) = seeing(policy).render_row(row)
     learned = "".join(piece.text for piece in made.text_spans() if piece.has_loss)
     assert "Done." in learned and "image" not in learned
     assert "<|image_pad|>" in made.text
@@ -71,5 +71,8 @@ def test_no_part_of_an_image_bears_the_loss(policy: Policy) -> None:
 )
 def test_an_image_that_cannot_be_shown_is_an_error(policy: Policy, part: dict[str, Any]) -> None:
     assert under(seeing(policy), talk(LOOK, part)) == {"template-refuses": "error"}
-    read = row_of(talk(LOOK, part), Place(Path("rows.jsonl"), 1))
-    assert measure([read], policy.tokenizer, "seer", eyes=lambda: policy.vision).refused == 1
+    read = parse_row(talk(LOOK, part), SourceLocation(Path("rows.jsonl"), 1))
+    assert (
+        measure_rows([read], policy.tokenizer, "seer", load_processor=lambda: policy.vision).refused
+        == 1
+    )

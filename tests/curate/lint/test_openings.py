@@ -9,8 +9,8 @@ from policy.conversations import said
 from students import with_tokens_of
 
 from curate.lint.linting import HERE, under
-from ludus.curate.lint.rows import row_of
-from ludus.curate.lint.student import Student, look
+from ludus.curate.lint.rows import parse_row
+from ludus.curate.lint.student import Student, check_row_with_template
 
 
 def speaker(*tokens: str) -> Student:
@@ -39,8 +39,8 @@ def test_a_newline_that_the_prompt_swallows(row: dict[str, Any]) -> None:
 
 
 def test_the_line_says_which_message_it_is() -> None:
-    row = row_of(talk("Yes.", "\nNo."), HERE)
-    (found,) = look(row, HERE, speaker("\n\n"), max_length=None).findings
+    row = parse_row(talk("Yes.", "\nNo."), HERE)
+    (found,) = check_row_with_template(row, HERE, speaker("\n\n"), max_length=None).findings
     assert found.message == "the prompt is no prefix of the row: message 3 begins with white space"
 
 

@@ -8,7 +8,7 @@ import pytest
 from policy.conversations import ENDED, PLAYED, TALK, TOOLS, answer, call, calling, said
 
 from curate.lint.linting import HERE, plain
-from ludus.curate.lint.rows import Malformed, row_of
+from ludus.curate.lint.rows import MalformedRowError, parse_row
 from ludus.errors import RunError
 
 ASK, REPLY = said("user", "Begin."), said("assistant", "Gladly.")
@@ -180,14 +180,14 @@ def test_answers_to_calls_in_text_are_no_strangers() -> None:
     ],
 )
 def test_what_no_trainer_can_read_is_named(columns: dict[str, Any], why: str) -> None:
-    with pytest.raises(Malformed, match=why):
-        row_of(columns, HERE)
+    with pytest.raises(MalformedRowError, match=why):
+        parse_row(columns, HERE)
 
 
 def test_a_row_without_the_columns_is_an_error() -> None:
     with pytest.raises(RunError, match=r"train.jsonl:1 has neither `messages` nor `prompt`"):
-        row_of({"text": "hi"}, HERE)
+        parse_row({"text": "hi"}, HERE)
 
 
 def test_tools_may_be_written_as_json() -> None:
-    assert row_of({"messages": [ASK], "tools": "[]"}, HERE).tools == []
+    assert parse_row({"messages": [ASK], "tools": "[]"}, HERE).tools == []

@@ -11,7 +11,7 @@ from ludus.data.episode import Fault, StopReason
 from ludus.data.messages import ImagePart
 from ludus.rollout import EpisodeLimits
 from ludus.rollout.score import RewardSum
-from ludus.train.trl.episodes import Rolled, messages_of, stop_of, tokens_of
+from ludus.train.trl.episodes import Rolled, parse_messages, stop_of, tokens_of
 from ludus.train.trl.seat import Standing
 
 LIMITS = EpisodeLimits(max_turns=2, max_episode_tokens=4)
@@ -45,7 +45,7 @@ def test_why_a_rollout_ended_is_told_by_the_loops_names(
 
 
 def test_results_are_told_apart_by_the_names_of_their_calls() -> None:
-    reply, first, second = messages_of([CALLS, RESULT, RESULT])
+    reply, first, second = parse_messages([CALLS, RESULT, RESULT])
     assert reply.tool_calls is not None
     assert [call.id for call in reply.tool_calls] == [first.tool_call_id, second.tool_call_id]
     assert len({first.tool_call_id, second.tool_call_id}) == 2
@@ -57,7 +57,7 @@ def test_a_picture_is_kept_in_the_record() -> None:
         {"type": "text", "text": "Look"},
         {"type": "image", "image": Pictures.new("RGB", (2, 2))},
     ]
-    (message,) = messages_of([{"role": "user", "content": parts}])
+    (message,) = parse_messages([{"role": "user", "content": parts}])
     assert message.text == "Look\n[image]"
     assert isinstance(message.content[1], ImagePart)
     assert message.content[1].image_url.url.startswith("data:image/png;base64,")

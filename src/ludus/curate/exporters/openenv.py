@@ -21,24 +21,24 @@ from ludus.data.lines import episodes
 from ludus.data.tools import JsonObject, parse_arguments
 from ludus.errors import RunError
 
-_KNOWN = ("episode_id", "done", "task", "rewards")
+_NATIVE_FIELDS = ("episode_id", "done", "task", "rewards")
 
 
-def row(episode: Episode, *, lossless: bool = True) -> JsonObject:
+def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
     """The record of an episode; `lossless`: with all that the importer needs to restore it."""
     messages = [message.model_dump(mode="json") for message in episode.messages]
     system = list(takewhile(lambda message: message["role"] == "system", messages))
-    carried = {ours.NAME: ours.carried(episode, known=_KNOWN)} if lossless else {}
+    carried = {ours.KEY: ours.extra_fields(episode, known=_NATIVE_FIELDS)} if lossless else {}
     return {
         "episode_id": episode.episode_id,
         "messages": messages[len(system) :],
         "reward": episode.reward,
         "done": episode.done,
-        "tool_trace": list(_trace(episode)),
+        "tool_trace": list(_tool_trace(episode)),
         "metrics": {"turns": episode.turns, "tool_calls": episode.tool_calls},
         "verify_metrics": episode.rewards,
         "artifacts": {},
-        "task": _task(episode.task),
+        "task": _task_value(episode.task),
         "extra": {
             "tools": list(episode.tools),
             "rewards": list(episode.rewards),
@@ -58,21 +58,21 @@ def write_records(run: Path) -> Path:
     try:
         with draft.open("wb") as out:
             for episode in episodes(run / "episodes.jsonl"):
-                line = row(episode, lossless=False)
+                line = build_record(episode, lossless=False)
                 out.write(to_json(line, inf_nan_mode="null") + b"\n")
         return draft.replace(file)
     except OSError as error:
         raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
 
 
-def _task(task: JsonObject) -> Any:
+def _task_value(task: JsonObject) -> Any:
     """The importer puts what is no object under this one name."""
     if task.keys() == {"task"} and not isinstance(task["task"], dict):
         return task["task"]
     return task or None
 
 
-def _trace(episode: Episode) -> Iterator[JsonObject]:
+def _tool_trace(episode: Episode) -> Iterator[JsonObject]:
     """Every call that was answered, as OpenEnv's harness notes them beside the messages."""
     answers = {
         message.tool_call_id: (at, message)

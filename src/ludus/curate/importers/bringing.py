@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from ludus.curate.importers.reading import Unreadable
+from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.drafts import atomic_dir, existing_files
 from ludus.data.episode import Episode, digest_64
 from ludus.data.journal import Journal
@@ -28,26 +28,26 @@ FORMATS = {
     "inspect": ".eval and .json logs of Inspect AI",
     "messages": "any JSONL with messages and a reward",
 }
-UNREADABLE = "unreadable.txt"
-_DRAFT = ".importing-"
-_OURS = ("run.json", "episodes.jsonl", "summary.json", UNREADABLE)
-_SHOWN = 10
+UNREADABLE_FILE = "unreadable.txt"
+_DRAFT_PREFIX = ".importing-"
+_RUN_FILES = ("run.json", "episodes.jsonl", "summary.json", UNREADABLE_FILE)
+_MAX_EXAMPLES = 10
 
 
 class Importer(Protocol):
     """A module of this package."""
 
-    def files(self, path: Path) -> list[Path]:
+    def find_files(self, path: Path) -> list[Path]:
         """Which files to read, where a file or a folder was named."""
 
-    def others(self, path: Path) -> list[Path]:
+    def unread_files(self, path: Path) -> list[Path]:
         """Which files of a folder are not read."""
 
-    def read(self, path: Path) -> Iterator[Episode | Unreadable]: ...
+    def read_episodes(self, path: Path) -> Iterator[Episode | UnreadableRecord]: ...
 
 
 @dataclass(slots=True)
-class Brought:
+class ImportReport:
     """What came of an import."""
 
     folder: Path
@@ -57,33 +57,35 @@ class Brought:
     unreadable: int = 0
     examples: list[str] = field(default_factory=list)
     """The first of what cannot be read; all of it is in the folder's `unreadable.txt`."""
-    others: list[Path] = field(default_factory=list)
+    unread_files: list[Path] = field(default_factory=list)
     """Files of named folders that are not in this format, and were not read."""
 
 
-def bring_in(
+def import_files(
     name: str,
     paths: Sequence[Path],
     out: Path,
     *,
-    watch: Callable[[int], None] = lambda episodes: None,
-) -> Brought:
+    on_episode: Callable[[int], None] = lambda episodes: None,
+) -> ImportReport:
     """Read the files into a new run folder, which is there at the end or not at all."""
-    format = importer(name)
-    files = [file for path in paths for file in _files(format, path)]
-    _refuse_twice(files)
-    made = Brought(out, others=[other for path in paths for other in format.others(path)])
+    format = load_importer(name)
+    files = [file for path in paths for file in _find_files(format, path)]
+    _check_unique(files)
+    made = ImportReport(
+        out, unread_files=[other for path in paths for other in format.unread_files(path)]
+    )
     settings = {"environment": name, "format": name, "files": [str(file) for file in files]}
-    with _draft(out) as draft:
+    with _open_draft(out) as draft:
         folder = RunFolder.create(draft, settings, kind="import")
         with Journal.open(folder.episodes_path) as journal:
-            found = (item for file in files for item in format.read(file))
-            for episode in _named(_readable(found, draft, made), folder.metadata.digest):
-                _append(journal, episode, out)
+            found = (item for file in files for item in format.read_episodes(file))
+            for episode in _assign_ids(_iter_readable(found, draft, made), folder.metadata.digest):
+                _append_episode(journal, episode, out)
                 made.episodes += 1
                 made.scored += episode.reward is not None
                 made.broken += episode.broken
-                watch(made.episodes)
+                on_episode(made.episodes)
         if not made.episodes:
             first = f": {made.examples[0]}" if made.examples else "; they are empty"
             raise RunError(f"There is no episode in the files that were named{first}.")
@@ -91,7 +93,7 @@ def bring_in(
     return made
 
 
-def importer(name: str) -> Importer:
+def load_importer(name: str) -> Importer:
     if name not in FORMATS:
         known = ", ".join(FORMATS)
         hint = did_you_mean(name, FORMATS)
@@ -99,13 +101,13 @@ def importer(name: str) -> Importer:
     return cast(Importer, import_module(f"ludus.curate.importers.{name.replace('-', '_')}"))
 
 
-def _files(format: Importer, path: Path) -> list[Path]:
+def _find_files(format: Importer, path: Path) -> list[Path]:
     if not path.exists():
         raise RunError(f"There is no file or folder {path}.")
-    return format.files(path)
+    return format.find_files(path)
 
 
-def _refuse_twice(files: Sequence[Path]) -> None:
+def _check_unique(files: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for file in files:
         if file.resolve() in seen:
@@ -113,16 +115,16 @@ def _refuse_twice(files: Sequence[Path]) -> None:
         seen.add(file.resolve())
 
 
-def _draft(out: Path) -> AbstractContextManager[Path]:
+def _open_draft(out: Path) -> AbstractContextManager[Path]:
     """A folder that becomes the run. What is killed leaves none: its run.json comes last."""
     if out.exists() and not out.is_dir():
         raise RunError(f"{out} is a file, and a run needs a folder. Use another -o.")
-    if out.exists() and existing_files(out, _DRAFT):
+    if out.exists() and existing_files(out, _DRAFT_PREFIX):
         raise RunError(f"{out} is there already, and not empty. Use another -o.")
-    return atomic_dir(out, _DRAFT, last="run.json", ours=_OURS)
+    return atomic_dir(out, _DRAFT_PREFIX, last="run.json", ours=_RUN_FILES)
 
 
-def _append(journal: Journal, episode: Episode, out: Path) -> None:
+def _append_episode(journal: Journal, episode: Episode, out: Path) -> None:
     """A journal can say that what it holds stands; of an import that breaks off nothing does."""
     try:
         journal.append(episode.to_line())
@@ -132,22 +134,22 @@ def _append(journal: Journal, episode: Episode, out: Path) -> None:
         raise RunError(f"{out} cannot be written: {words}. Nothing was imported.") from error
 
 
-def _readable(
-    items: Iterator[Episode | Unreadable], draft: Path, made: Brought
+def _iter_readable(
+    items: Iterator[Episode | UnreadableRecord], draft: Path, report: ImportReport
 ) -> Iterator[Episode]:
     """The episodes; what is none is written down."""
     for item in items:
         if isinstance(item, Episode):
             yield item
             continue
-        made.unreadable += 1
-        if made.unreadable <= _SHOWN:
-            made.examples.append(str(item))
-        with (draft / UNREADABLE).open("a", encoding="utf-8", errors="replace") as file:
+        report.unreadable += 1
+        if report.unreadable <= _MAX_EXAMPLES:
+            report.examples.append(str(item))
+        with (draft / UNREADABLE_FILE).open("a", encoding="utf-8", errors="replace") as file:
             file.write(f"{item}\n")
 
 
-def _named(episodes: Iterator[Episode], run: str) -> Iterator[Episode]:
+def _assign_ids(episodes: Iterator[Episode], run: str) -> Iterator[Episode]:
     """Every episode with an id of its own: the file's, where it has one that no other has."""
     seen: set[int] = set()
     for number, episode in enumerate(episodes):

@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ludus.curate.importers.reading import Malformed, an_object, unpacked
+from ludus.curate.importers.reading import FormatError, require_object, parse_embedded_json
 from ludus.data.content import Text
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
 from ludus.data.tools import JsonObject
 
-_ROLES = {
+_ROLE_ALIASES = {
     "developer": "system",
     "function": "tool",
     # As ShareGPT has them.
@@ -24,40 +24,40 @@ _ROLES = {
     "gpt": "assistant",
     "observation": "tool",
 }
-_REASONING = ("reasoning_content", "reasoning", "thinking")
-_TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+_TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
 
 
-def messages_of(values: Any, what: str = "messages") -> tuple[Message, ...]:
+def parse_messages(values: Any, name: str = "messages") -> tuple[Message, ...]:
     """A list of messages in any of the forms that chat APIs take."""
     if not isinstance(values, list):
-        raise Malformed(f"{what} is not a list")
-    return tuple(linked(_message(value, at) for at, value in enumerate(values)))
+        raise FormatError(f"{name} is not a list")
+    return tuple(link_tool_results(_parse_message(value, at) for at, value in enumerate(values)))
 
 
-def tools_of(values: Any) -> tuple[JsonObject, ...]:
+def parse_tools(values: Any) -> tuple[JsonObject, ...]:
     """Tools in OpenAI's chat form. Those of its Responses API, of Anthropic and MCP are flat.
 
     Trainers also take the whole list as a string, because tables have no columns for schemas.
     """
     if isinstance(values, str):
-        values = unpacked(values, "tools")
+        values = parse_embedded_json(values, "tools")
     if values is None:
         return ()
     if not isinstance(values, list):
-        raise Malformed("tools is not a list")
-    return tuple(_tool(an_object(value, "a tool")) for value in values)
+        raise FormatError("tools is not a list")
+    return tuple(_parse_tool(require_object(value, "a tool")) for value in values)
 
 
-def call_of(name: Any, arguments: Any, identity: Any = None) -> Call:
+def build_call(name: Any, arguments: Any, call_id: Any = None) -> Call:
     """A tool call; its arguments are kept as they were written, also where they are no JSON."""
     if not isinstance(name, str):
-        raise Malformed("a tool call has no name")
-    written = arguments if isinstance(arguments, str) else as_json(arguments or {})
-    return Call(id=str(identity or ""), function=Function(name=name, arguments=written))
+        raise FormatError("a tool call has no name")
+    written = arguments if isinstance(arguments, str) else dump_json(arguments or {})
+    return Call(id=str(call_id or ""), function=Function(name=name, arguments=written))
 
 
-def content_of(value: Any) -> str | tuple[Part, ...]:
+def parse_content(value: Any) -> str | tuple[Part, ...]:
     """What a message says: words alone become a string, pictures keep their place among them."""
     if value is None or value == []:
         return ""
@@ -70,7 +70,7 @@ def content_of(value: Any) -> str | tuple[Part, ...]:
     return tuple(parts)
 
 
-def linked(messages: Iterable[Message]) -> Iterator[Message]:
+def link_tool_results(messages: Iterable[Message]) -> Iterator[Message]:
     """Every call with an id, and every tool's answer with the id of the call that it answers.
 
     Where a file has no ids, answers belong to the calls before them in the order of the calls.
@@ -95,49 +95,49 @@ def linked(messages: Iterable[Message]) -> Iterator[Message]:
             yield message
 
 
-def as_json(value: Any) -> str:
+def dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _message(value: Any, at: int) -> Message:
-    fields = an_object(value, f"message {at}")
+def _parse_message(value: Any, at: int) -> Message:
+    fields = require_object(value, f"message {at}")
     role = fields.get("role", fields.get("from"))
-    thought = next((fields[name] for name in _REASONING if fields.get(name)), None)
+    thought = next((fields[name] for name in _REASONING_KEYS if fields.get(name)), None)
     return Message.model_validate(
         {
-            "role": _ROLES.get(str(role), role),
-            "content": content_of(fields.get("content", fields.get("value"))),
-            "reasoning_content": _plain(thought) if thought is not None else None,
-            "tool_calls": tuple(_calls(fields)) or None,
+            "role": _ROLE_ALIASES.get(str(role), role),
+            "content": parse_content(fields.get("content", fields.get("value"))),
+            "reasoning_content": _plain_text(thought) if thought is not None else None,
+            "tool_calls": tuple(_parse_calls(fields)) or None,
             "tool_call_id": fields.get("tool_call_id"),
             "name": fields.get("name"),
         }
     )
 
 
-def _calls(fields: JsonObject) -> Iterator[Call]:
+def _parse_calls(fields: JsonObject) -> Iterator[Call]:
     calls = fields.get("tool_calls") or []
     if fields.get("function_call"):
         calls = [{"function": fields["function_call"]}]
     if not isinstance(calls, list):
-        raise Malformed("tool_calls is not a list")
+        raise FormatError("tool_calls is not a list")
     for value in calls:
         if isinstance(value, str):  # A JSON object that was written into a string.
-            value = unpacked(value, "a tool call")
-        call = an_object(value, "a tool call")
+            value = parse_embedded_json(value, "a tool call")
+        call = require_object(value, "a tool call")
         function = call.get("function", call)
         if isinstance(function, str):
             function = {"name": function, "arguments": call.get("arguments")}
-        function = an_object(function, "the function of a tool call")
-        yield call_of(function.get("name"), function.get("arguments"), call.get("id"))
+        function = require_object(function, "the function of a tool call")
+        yield build_call(function.get("name"), function.get("arguments"), call.get("id"))
 
 
 def _parse_part(value: Any) -> Text | ImagePart:
     if isinstance(value, str):
         return Text(text=value)
-    part = an_object(value, "a part of a message")
+    part = require_object(value, "a part of a message")
     kind = part.get("type")
-    if kind in _TEXTS or kind is None:
+    if kind in _TEXT_TYPES or kind is None:
         words = part.get("text", part.get("refusal"))
         if isinstance(words, str):
             return Text(text=words)
@@ -146,22 +146,22 @@ def _parse_part(value: Any) -> Text | ImagePart:
         address = image.get("url") if isinstance(image, dict) else image
         if isinstance(address, str):
             return ImagePart(image_url=ImageUrl(url=address))
-    raise Malformed(f"a part of type {kind!r} is neither text nor an image")
+    raise FormatError(f"a part of type {kind!r} is neither text nor an image")
 
 
-def _plain(value: Any) -> str:
-    content = content_of(value)
+def _plain_text(value: Any) -> str:
+    content = parse_content(value)
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, Text))
 
 
-def _tool(value: JsonObject) -> JsonObject:
+def _parse_tool(value: JsonObject) -> JsonObject:
     function, kind = value.get("function"), value.get("type", "function")
     named = function if isinstance(function, dict) else value
     if not isinstance(named.get("name"), str):
         # A tool of the provider's own: no chat template could offer it to a student.
-        raise Malformed(f"a tool of type {kind!r} has no name")
+        raise FormatError(f"a tool of type {kind!r} has no name")
     if named is function:
         return {**value, "type": kind}
     schema = value.get("parameters", value.get("input_schema", value.get("inputSchema")))

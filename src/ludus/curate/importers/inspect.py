@@ -14,19 +14,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ludus.curate.importers.chat import messages_of, tools_of
-from ludus.curate.importers.inspect_chat import chat_of, restored
-from ludus.curate.importers.inspect_log import samples
+from ludus.curate.importers.chat import parse_messages, parse_tools
+from ludus.curate.importers.inspect_chat import to_chat_messages, resolve_attachments
+from ludus.curate.importers.inspect_log import read_samples
 from ludus.curate.importers.inspect_outcome import (
-    ended,
-    fault_of,
-    fields,
-    reward_of,
-    timing_of,
-    usage_of,
+    parse_stop_reason,
+    parse_fault,
+    as_object,
+    parse_reward,
+    parse_timing,
+    parse_usage,
 )
-from ludus.curate.importers.making import episode_of
-from ludus.curate.importers.reading import Malformed, Unreadable, first_complaint
+from ludus.curate.importers.making import build_episode
+from ludus.curate.importers.reading import FormatError, UnreadableRecord, first_error
 from ludus.data.episode import Episode, StopReason
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
@@ -34,13 +34,13 @@ from ludus.errors import RunError
 # Beside its logs Inspect writes other JSON, which does not begin with a date.
 _JSON_LOG = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*\.json")
 # Headers and bodies of one's own may hold a key: only these are taken over.
-_SAMPLING = frozenset(
+_SAMPLING_FIELDS = frozenset(
     {"temperature", "top_p", "top_k", "max_tokens", "seed", "stop_seqs", "frequency_penalty"}
     | {"presence_penalty", "reasoning_effort", "reasoning_tokens"}
 )
 
 
-def files(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
     """The log that is named, or every log in a folder and the folders in it."""
     if not path.is_dir():
         return [path]
@@ -53,63 +53,63 @@ def files(path: Path) -> list[Path]:
     return found
 
 
-def others(path: Path) -> list[Path]:
+def unread_files(path: Path) -> list[Path]:
     """The files of a folder that are not read."""
     if not path.is_dir():
         return []
     return sorted(file for file in path.rglob("*") if file.is_file() and not _is_log(file))
 
 
-def read(path: Path) -> Iterator[Episode | Unreadable]:
-    for found in samples(path):
-        if isinstance(found, Unreadable):
+def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
+    for found in read_samples(path):
+        if isinstance(found, UnreadableRecord):
             yield found
             continue
         header, sample = found
         try:
-            yield _episode(header, sample)
+            yield _parse_episode(header, sample)
         except ValidationError as error:
-            yield Unreadable(path, None, f"{_place(sample)}: {first_complaint(error)}")
-        except Malformed as error:
-            yield Unreadable(path, None, f"{_place(sample)}: {error}")
+            yield UnreadableRecord(path, None, f"{_describe_sample(sample)}: {first_error(error)}")
+        except FormatError as error:
+            yield UnreadableRecord(path, None, f"{_describe_sample(sample)}: {error}")
 
 
 def _is_log(file: Path) -> bool:
     return file.suffix == ".eval" or _JSON_LOG.fullmatch(file.name) is not None
 
 
-def _place(sample: JsonObject) -> str:
+def _describe_sample(sample: JsonObject) -> str:
     return f"sample {sample.get('id')!r}, epoch {sample.get('epoch')!r}"
 
 
-def _episode(header: JsonObject, sample: JsonObject) -> Episode:
-    run, kept = fields(header.get("eval")), fields(sample.get("attachments"))
+def _parse_episode(header: JsonObject, sample: JsonObject) -> Episode:
+    run, kept = as_object(header.get("eval")), as_object(sample.get("attachments"))
     model = str(run.get("model") or "")
-    replies = _events(sample, "model")
+    replies = _filter_events(sample, "model")
     # A grader is a model too; its calls are not the player's.
     own = [event for event in replies if event.get("model") == model] or replies
-    reason, error = ended(sample), fault_of(sample, replies)
-    reward, parts = reward_of(sample)
+    reason, error = parse_stop_reason(sample), parse_fault(sample, replies)
+    reward, parts = parse_reward(sample)
     broken = reason.is_fault or bool(sample.get("invalidation"))
-    return episode_of(
+    return build_episode(
         episode_id=str(sample.get("uuid") or ""),
         environment=str(run.get("task_registry_name") or run.get("task") or "inspect"),
-        task=_task(sample, kept),
-        group=_group(sample, kept),
-        agent=_agent(model, fields(fields(header.get("plan")).get("config"))),
-        messages=messages_of(chat_of(sample.get("messages"), kept)),
-        tools=tools_of(_offered(own, kept)),
+        task=_task_fields(sample, kept),
+        group=_group_key(sample, kept),
+        agent=_agent_fields(model, as_object(as_object(header.get("plan")).get("config"))),
+        messages=parse_messages(to_chat_messages(sample.get("messages"), kept)),
+        tools=parse_tools(_offered_tools(own, kept)),
         reward=None if broken else reward,
         rewards=parts,
         done=reason is StopReason.DONE,
         stop_reason=reason,
         error=error,
-        usage=usage_of(fields(sample.get("model_usage")), model),
-        timing=timing_of(sample, own, _events(sample, "tool")),
+        usage=parse_usage(as_object(sample.get("model_usage")), model),
+        timing=parse_timing(sample, own, _filter_events(sample, "tool")),
     )
 
 
-def _events(sample: JsonObject, kind: str) -> list[JsonObject]:
+def _filter_events(sample: JsonObject, kind: str) -> list[JsonObject]:
     events = sample.get("events")
     return [
         event
@@ -118,38 +118,40 @@ def _events(sample: JsonObject, kind: str) -> list[JsonObject]:
     ]
 
 
-def _task(sample: JsonObject, kept: JsonObject) -> JsonObject:
+def _task_fields(sample: JsonObject, attachments: JsonObject) -> JsonObject:
     """What was to be done, and by what it is judged. The question itself is in the messages."""
     named = ("id", "target", "choices", "metadata")
     task = {name: sample.get(name) for name in named if sample.get(name) not in (None, {})}
-    return {name: restored(value, kept) for name, value in task.items()}
+    return {name: resolve_attachments(value, attachments) for name, value in task.items()}
 
 
-def _group(sample: JsonObject, kept: JsonObject) -> Any:
+def _group_key(sample: JsonObject, attachments: JsonObject) -> Any:
     """The id is often no more than a place in a data set, so the question is asked for as well."""
     asked = sample.get("input")
     if isinstance(asked, list):
         # Without the ids of the messages, which are new in every run.
-        said = messages_of(chat_of(asked, kept), "input")
+        said = parse_messages(to_chat_messages(asked, attachments), "input")
         asked = [message.model_dump(mode="json") for message in said]
     return {"id": sample.get("id"), "input": asked, "target": sample.get("target")}
 
 
-def _agent(model: str, config: JsonObject) -> JsonObject:
+def _agent_fields(model: str, config: JsonObject) -> JsonObject:
     provider, _, name = model.partition("/") if "/" in model else ("", "", model)
     told = {"provider": provider or None, "model": name or None}
-    told |= {key: value for key, value in config.items() if key in _SAMPLING}
+    told |= {key: value for key, value in config.items() if key in _SAMPLING_FIELDS}
     return {key: value for key, value in told.items() if value is not None}
 
 
-def _offered(replies: list[JsonObject], kept: JsonObject) -> list[Any]:
+def _offered_tools(replies: list[JsonObject], attachments: JsonObject) -> list[Any]:
     """Every tool that the model was offered in any of its turns, as it was offered first."""
     tools: dict[str, Any] = {}
     for event in replies:
         offered = event.get("tools")
         for tool in offered if isinstance(offered, list) else []:
-            name = str(fields(tool).get("name"))
+            name = str(as_object(tool).get("name"))
             if name not in tools:
                 told = ("name", "description", "parameters")
-                tools[name] = restored({key: fields(tool).get(key) for key in told}, kept)
+                tools[name] = resolve_attachments(
+                    {key: as_object(tool).get(key) for key in told}, attachments
+                )
     return list(tools.values())

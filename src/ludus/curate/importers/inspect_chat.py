@@ -10,38 +10,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ludus.curate.importers.reading import Malformed, an_object
+from ludus.curate.importers.reading import FormatError, require_object
 from ludus.data.tools import JsonObject
 
-_STORED = "attachment://"
+_ATTACHMENT_PREFIX = "attachment://"
 
 
-def chat_of(values: Any, stored: JsonObject) -> list[JsonObject]:
+def to_chat_messages(values: Any, attachments: JsonObject) -> list[JsonObject]:
     if not isinstance(values, list):
-        raise Malformed("messages is not a list")
+        raise FormatError("messages is not a list")
     return [
-        _message(restored(an_object(value, f"message {at}"), stored))
+        _convert_message(resolve_attachments(require_object(value, f"message {at}"), attachments))
         for at, value in enumerate(values)
     ]
 
 
-def restored(value: Any, stored: JsonObject) -> Any:
+def resolve_attachments(value: Any, attachments: JsonObject) -> Any:
     """The value with every stored text back in its place."""
-    if isinstance(value, str) and value.startswith(_STORED):
-        return stored.get(value.removeprefix(_STORED), value)
+    if isinstance(value, str) and value.startswith(_ATTACHMENT_PREFIX):
+        return attachments.get(value.removeprefix(_ATTACHMENT_PREFIX), value)
     if isinstance(value, list):
-        return [restored(item, stored) for item in value]
+        return [resolve_attachments(item, attachments) for item in value]
     if isinstance(value, dict):
-        return {key: restored(item, stored) for key, item in value.items()}
+        return {key: resolve_attachments(item, attachments) for key, item in value.items()}
     return value
 
 
-def _message(value: JsonObject) -> JsonObject:
+def _convert_message(value: JsonObject) -> JsonObject:
     """What is Inspect's own (ids, sources, notes) is left behind."""
     content, thought = value.get("content"), value.get("reasoning")
     if isinstance(content, list):
-        thought = "\n\n".join(_thoughts(content)) or thought
-        content = list(_said(content)) or ""
+        thought = "\n\n".join(_reasoning_texts(content)) or thought
+        content = list(_content_parts(content)) or ""
     message = {"role": value.get("role"), "content": content, "reasoning_content": thought}
     if value.get("role") == "tool":
         error = value.get("error")
@@ -50,16 +50,18 @@ def _message(value: JsonObject) -> JsonObject:
             message["content"] = f"Error: {error.get('message')}"
         message |= {"tool_call_id": value.get("tool_call_id"), "name": value.get("function")}
     calls = value.get("tool_calls")
-    return message | {"tool_calls": list(map(_call, calls)) if isinstance(calls, list) else calls}
+    return message | {
+        "tool_calls": list(map(_convert_call, calls)) if isinstance(calls, list) else calls
+    }
 
 
-def _call(value: Any) -> Any:
+def _convert_call(value: Any) -> Any:
     """What Inspect could not read is kept only in its complaint, which stands for the arguments."""
     wrong = value.get("parse_error") if isinstance(value, dict) else None
     return {**value, "arguments": str(wrong)} if wrong else value
 
 
-def _thoughts(parts: list[Any]) -> Iterator[str]:
+def _reasoning_texts(parts: list[Any]) -> Iterator[str]:
     for part in parts:
         if isinstance(part, dict) and part.get("type") == "reasoning":
             # What is redacted is a cipher; a summary is all that can be read of it.
@@ -68,7 +70,7 @@ def _thoughts(parts: list[Any]) -> Iterator[str]:
                 yield str(words)
 
 
-def _said(parts: list[Any]) -> Iterator[Any]:
+def _content_parts(parts: list[Any]) -> Iterator[Any]:
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "tool_use":

@@ -9,7 +9,7 @@ from ludus.data.messages import Message, messages_before_reply
 from ludus.data.tools import JsonObject, parse_arguments
 
 
-def episode_of(
+def build_episode(
     *,
     environment: str,
     messages: tuple[Message, ...],
@@ -44,7 +44,8 @@ def episode_of(
         environment=environment,
         task=task or {},
         seed=seed,
-        group_id=group_id or task_group_id(environment, {"task": _identity(group, task, messages)}),
+        group_id=group_id
+        or task_group_id(environment, {"task": _group_identity(group, task, messages)}),
         agent=agent or {},
         messages=messages,
         tools=tools,
@@ -58,14 +59,14 @@ def episode_of(
     )
 
 
-def asked_in(messages: tuple[Message, ...]) -> list[JsonObject]:
+def prompt_identity(messages: tuple[Message, ...]) -> list[JsonObject]:
     """What the model was asked, as something to know a task by."""
     return [message.model_dump(mode="json") for message in messages_before_reply(messages)]
 
 
-def _identity(group: Any, task: JsonObject | None, messages: tuple[Message, ...]) -> Any:
+def _group_identity(group: Any, task: JsonObject | None, messages: tuple[Message, ...]) -> Any:
     if group is not None:
         return group
     if task:
         return task
-    return asked_in(messages)
+    return prompt_identity(messages)

@@ -9,33 +9,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ludus.curate.importers.chat import as_json, content_of, messages_of, tools_of
-from ludus.curate.importers.making import asked_in, episode_of
+from ludus.curate.importers.chat import dump_json, parse_content, parse_messages, parse_tools
+from ludus.curate.importers.making import prompt_identity, build_episode
 from ludus.curate.importers.reading import (
-    Malformed,
-    Unreadable,
-    a_name,
-    a_number,
-    an_object,
-    each_line,
+    FormatError,
+    UnreadableRecord,
+    parse_name,
+    parse_number,
+    require_object,
+    read_jsonl,
 )
 from ludus.data.episode import Episode, Fault
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
-_MESSAGES = ("messages", "conversations", "conversation")
-_REWARDS = ("reward", "score")
-_IDS = ("episode_id", "id")
+_MESSAGE_KEYS = ("messages", "conversations", "conversation")
+_REWARD_KEYS = ("reward", "score")
+_ID_KEYS = ("episode_id", "id")
 # Headers and bodies of one's own may hold a key: only these are taken over.
-_AGENT = frozenset(
+_AGENT_FIELDS = frozenset(
     {"agent", "provider", "model", "reasoning_effort", "seed", "stop"}
     | {"temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens"}
     | {"frequency_penalty", "presence_penalty", "repetition_penalty"}
 )
 
 
-def files(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
     """The file that is named, or every .jsonl file in a folder."""
     if not path.is_dir():
         return [path]
@@ -45,84 +45,86 @@ def files(path: Path) -> list[Path]:
     return found
 
 
-def others(path: Path) -> list[Path]:
+def unread_files(path: Path) -> list[Path]:
     """The files of a folder that are not read."""
     if not path.is_dir():
         return []
     return sorted(file for file in path.iterdir() if file.is_file() and file.suffix != ".jsonl")
 
 
-def read(path: Path) -> Iterator[Episode | Unreadable]:
-    return each_line(path, _episode)
+def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
+    return read_jsonl(path, _parse_line)
 
 
-def _episode(line: JsonObject) -> Iterator[Episode]:
-    messages, task = _messages(line), line.get("task")
+def _parse_line(line: JsonObject) -> Iterator[Episode]:
+    messages, task = _parse_conversation(line), line.get("task")
     whole = task is None or isinstance(task, dict)
-    yield episode_of(
-        episode_id=a_name(_first(line, _IDS), "id") or "",
-        environment=a_name(line.get("environment"), "environment") or "messages",
+    yield build_episode(
+        episode_id=parse_name(_first_value(line, _ID_KEYS), "id") or "",
+        environment=parse_name(line.get("environment"), "environment") or "messages",
         task=task if whole else {"task": task},
         # One word is as likely the name of a data set as that of a task.
-        group=None if whole else [task, asked_in(messages)],
-        group_id=a_name(line.get("group_id"), "group_id"),
+        group=None if whole else [task, prompt_identity(messages)],
+        group_id=parse_name(line.get("group_id"), "group_id"),
         seed=line.get("seed"),
-        agent=_agent(line),
+        agent=_agent_fields(line),
         messages=messages,
-        tools=tools_of(line.get("tools")),
-        reward=a_number(_first(line, _REWARDS), "reward"),
-        error=_fault(line.get("error")),
+        tools=parse_tools(line.get("tools")),
+        reward=parse_number(_first_value(line, _REWARD_KEYS), "reward"),
+        error=_parse_fault(line.get("error")),
     )
 
 
-def _first(line: JsonObject, names: tuple[str, ...]) -> Any:
+def _first_value(line: JsonObject, names: tuple[str, ...]) -> Any:
     return next((line[name] for name in names if line.get(name) is not None), None)
 
 
-def _agent(line: JsonObject) -> JsonObject:
+def _agent_fields(line: JsonObject) -> JsonObject:
     """Who played: an object with settings, or a name, which is the model's where no other is."""
-    agent, model = line.get("agent"), a_name(line.get("model"), "model")
+    agent, model = line.get("agent"), parse_name(line.get("model"), "model")
     told: JsonObject = {"agent" if model else "model": agent}
     if not isinstance(agent, str):
-        told = an_object(agent or {}, "agent")
+        told = require_object(agent or {}, "agent")
     told = told | ({"model": model} if model else {})
-    return {name: value for name, value in told.items() if name in _AGENT and value is not None}
+    return {
+        name: value for name, value in told.items() if name in _AGENT_FIELDS and value is not None
+    }
 
 
-def _fault(value: Any) -> Fault | None:
+def _parse_fault(value: Any) -> Fault | None:
     """What broke it: an exception in words, or an object that says more."""
     if not value:
         return None
     told = value if isinstance(value, dict) else {}
-    message = str(told.get("message") or (value if isinstance(value, str) else as_json(value)))
-    kind = told.get("kind") or told.get("type") or _exception(message)
+    message = str(told.get("message") or (value if isinstance(value, str) else dump_json(value)))
+    kind = told.get("kind") or told.get("type") or _exception_name(message)
     by_model = told.get("where") == "model"
     return Fault(kind=str(kind), where="model" if by_model else "environment", message=message)
 
 
-def _exception(message: str) -> str:
+def _exception_name(message: str) -> str:
     """The class of `json.JSONDecodeError: ...` and of `ValueError(...)`."""
     name = message.replace("(", ":").partition(":")[0].rpartition(".")[2]
     return name if name.isidentifier() and name.endswith(("Error", "Exception")) else "Error"
 
 
-def _messages(line: JsonObject) -> tuple[Message, ...]:
+def _parse_conversation(line: JsonObject) -> tuple[Message, ...]:
     """The conversation, with the system prompt that some files keep apart from it."""
-    messages, system = messages_of(_said(line)), content_of(line.get("system"))
+    messages, system = parse_messages(_raw_messages(line)), parse_content(line.get("system"))
     if not system or (messages and messages[0].role == "system"):
         return messages
     return Message(role="system", content=system), *messages
 
 
-def _said(line: JsonObject) -> Any:
+def _raw_messages(line: JsonObject) -> Any:
     """The conversation, under whichever name, or in two parts as trainers have it."""
-    for name in _MESSAGES:
+    for name in _MESSAGE_KEYS:
         if name in line:
             return line[name]
     if "prompt" not in line or "completion" not in line:
-        raise Malformed("there are neither messages in it nor a prompt and a completion")
-    return [*_turns(line["prompt"], "user"), *_turns(line["completion"], "assistant")]
+        raise FormatError("there are neither messages in it nor a prompt and a completion")
+    return [*_as_messages(line["prompt"], "user"), *_as_messages(line["completion"], "assistant")]
 
 
-def _turns(value: Any, role: str) -> list[Any]:
+def _as_messages(value: Any, role: str) -> list[Any]:
     return value if isinstance(value, list) else [{"role": role, "content": value}]

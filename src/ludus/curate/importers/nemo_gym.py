@@ -15,29 +15,29 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.curate.importers import ours
-from ludus.curate.importers.chat import messages_of, tools_of
-from ludus.curate.importers.making import episode_of
+from ludus.curate.importers.chat import parse_messages, parse_tools
+from ludus.curate.importers.making import build_episode
 from ludus.curate.importers.nemo_gym_outcome import (
-    ended,
-    fault_of,
-    is_part,
-    reward_of,
-    rewards_of,
-    usage_of,
+    parse_stop,
+    parse_fault,
+    is_reward_component,
+    parse_reward,
+    parse_reward_components,
+    parse_usage,
 )
-from ludus.curate.importers.reading import Malformed, Unreadable, an_object, each_line
-from ludus.curate.importers.responses import chat_of, items_of, replies_of
+from ludus.curate.importers.reading import FormatError, UnreadableRecord, require_object, read_jsonl
+from ludus.curate.importers.responses import to_chat_messages, parse_items, iter_new_items
 from ludus.data.episode import Episode
 from ludus.data.lines import numbered_lines
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
-INDEX = "_ng_task_index"
+TASK_INDEX_KEY = "_ng_task_index"
 # What stands in a line and is not the task's.
-_TAKEN = frozenset(
+_RESERVED_FIELDS = frozenset(
     {
-        *("responses_create_params", "response", "output", "trajectory", ours.NAME),
+        *("responses_create_params", "response", "output", "trajectory", ours.KEY),
         *("reward", "reward_components", "mask_sample", "instance_config"),
         *("agent_ref", "skills_ref", "task_source"),
         *("turns_used", "finished_naturally", "terminated", "truncated"),
@@ -46,18 +46,26 @@ _TAKEN = frozenset(
     }
 )
 # What a request says of the task, and not of the model's sampling.
-_REQUEST = ("input", "instructions", "tools", "tool_choice", "text", "prompt", "metadata")
-_PROMPT = frozenset({"input", "tools", "instructions", "model"})
-_NAMES = ("task_idx", "task_index", "task_id", "id", "uuid", "instance_id", "verifier_metadata")
-_PEEK = 10
+_REQUEST_FIELDS = ("input", "instructions", "tools", "tool_choice", "text", "prompt", "metadata")
+_PROMPT_FIELDS = frozenset({"input", "tools", "instructions", "model"})
+_TASK_ID_FIELDS = (
+    "task_idx",
+    "task_index",
+    "task_id",
+    "id",
+    "uuid",
+    "instance_id",
+    "verifier_metadata",
+)
+_PEEK_LINES = 10
 
 
-def read(path: Path) -> Iterator[Episode | Unreadable]:
+def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
     fields = _task_fields(path)
-    return each_line(path, lambda line: iter([_episode(line, fields)]))
+    return read_jsonl(path, lambda line: iter([_parse_episode(line, fields)]))
 
 
-def files(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
     """The files of rollouts: the one that is named, or all in a folder, with their failures.
 
     Gym leaves inputs, metrics and verdicts beside them, also as JSONL. What is a rollout is seen
@@ -65,7 +73,7 @@ def files(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = [file for file in _inside(path) if _has_rollouts(file)]
+    found = [file for file in _files_in(path) if _has_rollouts(file)]
     if not found:
         raise RunError(
             f"There are no rollouts of NeMo Gym in {path}: no .jsonl file in it has a line with "
@@ -74,20 +82,20 @@ def files(path: Path) -> list[Path]:
     return found
 
 
-def others(path: Path) -> list[Path]:
+def unread_files(path: Path) -> list[Path]:
     """The files of a folder that are left alone."""
-    rollouts = set(files(path)) if path.is_dir() else set()
-    return [file for file in _inside(path) if file not in rollouts] if path.is_dir() else []
+    rollouts = set(find_files(path)) if path.is_dir() else set()
+    return [file for file in _files_in(path) if file not in rollouts] if path.is_dir() else []
 
 
-def _inside(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file())
 
 
 def _has_rollouts(file: Path) -> bool:
     if file.suffix != ".jsonl":
         return False
-    for _, line in islice(numbered_lines(file), _PEEK):
+    for _, line in islice(numbered_lines(file), _PEEK_LINES):
         try:
             fields = from_json(line)
         except ValueError:
@@ -118,87 +126,90 @@ def _task_fields(path: Path) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
+def _parse_episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
     if not _is_rollout(line):
-        raise Malformed("there is no `response` in it: this is no rollout")
-    params = an_object(line.get("responses_create_params") or {}, "responses_create_params")
-    response = _response(line)
+        raise FormatError("there is no `response` in it: this is no rollout")
+    params = require_object(line.get("responses_create_params") or {}, "responses_create_params")
+    response = _get_response(line)
     agent_ref = line.get("agent_ref")
     name = agent_ref.get("name") if isinstance(agent_ref, dict) else agent_ref
-    stop_reason, done = ended(line, response)
-    episode = episode_of(
+    stop_reason, done = parse_stop(line, response)
+    episode = build_episode(
         environment=str(name or line.get("task_source") or "nemo_gym"),
-        messages=_messages(params, response),
-        tools=tools_of(params.get("tools") or response.get("tools")),
-        reward=reward_of(line),
-        task=_task(line, fields),
-        group=_group(line, params, response),
-        agent=_agent(params, response, agent_ref),
-        rewards=rewards_of(line),
+        messages=_parse_conversation(params, response),
+        tools=parse_tools(params.get("tools") or response.get("tools")),
+        reward=parse_reward(line),
+        task=_extract_task(line, fields),
+        group=_group_key(line, params, response),
+        agent=_agent_fields(params, response, agent_ref),
+        rewards=parse_reward_components(line),
         done=done,
         stop_reason=stop_reason,
-        error=fault_of(line, response),
-        usage=usage_of(response.get("usage")),
+        error=parse_fault(line, response),
+        usage=parse_usage(response.get("usage")),
     )
-    return ours.restored(episode, line.get(ours.NAME))
+    return ours.restore_fields(episode, line.get(ours.KEY))
 
 
-def _task(line: JsonObject, fields: frozenset[str] | None) -> JsonObject:
+def _extract_task(line: JsonObject, fields: frozenset[str] | None) -> JsonObject:
     """What is left of a line; only the task's `fields` where they are known."""
     return {
         name: value
         for name, value in line.items()
-        if name == INDEX
-        or (is_free(name) and (name in fields if fields is not None else not is_part(name, value)))
+        if name == TASK_INDEX_KEY
+        or (
+            is_task_field(name)
+            and (name in fields if fields is not None else not is_reward_component(name, value))
+        )
     }
 
 
-def is_free(name: str) -> bool:
+def is_task_field(name: str) -> bool:
     """Whether a field of a task can stand in a line under this name."""
-    return name not in _TAKEN and not name.startswith(("_ng_", "ng_"))
+    return name not in _RESERVED_FIELDS and not name.startswith(("_ng_", "ng_"))
 
 
-def _response(line: JsonObject) -> JsonObject:
+def _get_response(line: JsonObject) -> JsonObject:
     found = line.get("response") or line.get("_ng_failure_partial_response")
     if found is None:
         return {"output": line.get("output")}
-    return an_object(found, "response")
+    return require_object(found, "response")
 
 
-def _messages(params: JsonObject, response: JsonObject) -> tuple[Message, ...]:
-    given = items_of(params.get("input"), "input")
+def _parse_conversation(params: JsonObject, response: JsonObject) -> tuple[Message, ...]:
+    given = parse_items(params.get("input"), "input")
     output = response.get("output")
     if output is None and isinstance(response.get("output_text"), str):
         output = [{"role": "assistant", "content": response["output_text"]}]
     # Some environments keep what they showed first apart from what followed.
-    given += items_of(response.get("seed_obs"), "seed_obs")
-    parts = [given, *replies_of(given, output)]
-    said = [message for part in parts for message in chat_of(part)]
+    given += parse_items(response.get("seed_obs"), "seed_obs")
+    parts = [given, *iter_new_items(given, output)]
+    said = [message for part in parts for message in to_chat_messages(part)]
     if params.get("instructions"):
         said.insert(0, {"role": "system", "content": params["instructions"]})
-    return messages_of(said)
+    return parse_messages(said)
 
 
-def _group(line: JsonObject, params: JsonObject, response: JsonObject) -> Any:
+def _group_key(line: JsonObject, params: JsonObject, response: JsonObject) -> Any:
     """What attempts at the same task have in common.
 
     The number of the task alone is not enough: files of different data sets share numbers. The
     request alone is not enough where the environment writes the prompt only when it is played.
     """
-    request = {name: params[name] for name in _REQUEST if params.get(name)}
+    request = {name: params[name] for name in _REQUEST_FIELDS if params.get(name)}
     if isinstance(request.get("metadata"), dict):  # Each repetition has its own seed in there.
         request["metadata"] = {k: v for k, v in request["metadata"].items() if k != "extra_body"}
-    asked = items_of(params.get("input"), "input")
+    asked = parse_items(params.get("input"), "input")
     names: JsonObject = {}
     if not any(item.get("role") == "user" for item in asked):
-        names = {name: line[name] for name in _NAMES if name in line}
+        names = {name: line[name] for name in _TASK_ID_FIELDS if name in line}
         names["group_id"] = response.get("group_id")
-    return [line.get(INDEX), request, names]
+    return [line.get(TASK_INDEX_KEY), request, names]
 
 
-def _agent(params: JsonObject, response: JsonObject, agent_ref: Any) -> JsonObject:
+def _agent_fields(params: JsonObject, response: JsonObject, agent_ref: Any) -> JsonObject:
     """Who played, and with which settings; those that are not set are left out."""
-    said = {key: value for key, value in params.items() if key not in _PROMPT}
+    said = {key: value for key, value in params.items() if key not in _PROMPT_FIELDS}
     said["max_tokens"] = said.pop("max_output_tokens", None)
     said["model"] = response.get("model") or params.get("model") or None
     said["agent_ref"] = agent_ref

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.curate.importers.chat import as_json
-from ludus.curate.importers.reading import a_number, an_object
+from ludus.curate.importers.chat import dump_json
+from ludus.curate.importers.reading import parse_number, require_object
 from ludus.data.episode import Fault, StopReason, Usage
 from ludus.data.tools import JsonObject
 
-_REASONS = (
+_REASON_FIELDS = (
     "_ng_failure_message",
     "_ng_failure_judge_error",
     "failure_reason",
@@ -21,58 +21,58 @@ _REASONS = (
     "infrastructure_error",
     "error",
 )
-_STAGES_OF_MODEL = ("agent", "model")
+_MODEL_STAGES = ("agent", "model")
 
 
-def reward_of(line: JsonObject) -> float | None:
+def parse_reward(line: JsonObject) -> float | None:
     """None where Gym leaves the attempt out of scores and training."""
-    reward = a_number(line.get("reward"), "reward")
-    return None if _masked(line) else reward
+    reward = parse_number(line.get("reward"), "reward")
+    return None if _is_masked(line) else reward
 
 
-def rewards_of(line: JsonObject) -> dict[str, float]:
+def parse_reward_components(line: JsonObject) -> dict[str, float]:
     """The parts of the reward: those that are said to be, and numbers that are called a reward."""
-    named = {key: value for key, value in line.items() if is_part(key, value)}
-    parts = {**named, **an_object(line.get("reward_components") or {}, "reward_components")}
-    read = {key: a_number(value, key) for key, value in parts.items()}
+    named = {key: value for key, value in line.items() if is_reward_component(key, value)}
+    parts = {**named, **require_object(line.get("reward_components") or {}, "reward_components")}
+    read = {key: parse_number(value, key) for key, value in parts.items()}
     return {key: value for key, value in read.items() if value is not None}
 
 
-def is_part(name: str, value: Any) -> bool:
+def is_reward_component(name: str, value: Any) -> bool:
     return name.endswith("_reward") and isinstance(value, int | float)
 
 
-def fault_of(line: JsonObject, response: JsonObject) -> Fault | None:
+def parse_fault(line: JsonObject, response: JsonObject) -> Fault | None:
     """What broke it, if anything but the model did.
 
     A line with an error and a reward was measured all the same; one with an error and a reward of
     0 may well not have been, and then it is nobody's score.
     """
-    failed, reason = line.get("_ng_failure_class"), _reason(line)
+    failed, reason = line.get("_ng_failure_class"), _failure_reason(line)
     where = line.get("_ng_failure_stage", line.get("error_stage"))
-    by_model = where in _STAGES_OF_MODEL
+    by_model = where in _MODEL_STAGES
     if failed:
-        return _fault(failed, reason or failed, by_model=by_model)
+        return _build_fault(failed, reason or failed, by_model=by_model)
     wrong = response.get("error")
     if wrong or response.get("status") in ("failed", "cancelled"):
         code = wrong.get("code") if isinstance(wrong, dict) else None
         said = wrong.get("message") if isinstance(wrong, dict) else wrong
         status = response.get("status") or "failed"
-        return _fault(code or status, said or reason or status, by_model=True)
+        return _build_fault(code or status, said or reason or status, by_model=True)
     kind = line.get("failure_kind") or line.get("error_class")
-    if _masked(line) and (kind or reason):
-        return _fault(kind or "masked", reason or kind, by_model=by_model)
+    if _is_masked(line) and (kind or reason):
+        return _build_fault(kind or "masked", reason or kind, by_model=by_model)
     unmeasured = line.get("error") or line.get("infrastructure_error")
     if unmeasured and not line.get("reward"):
-        return _fault(kind or "error", unmeasured, by_model=by_model)
+        return _build_fault(kind or "error", unmeasured, by_model=by_model)
     return None
 
 
-def ended(line: JsonObject, response: JsonObject) -> tuple[StopReason, bool]:
+def parse_stop(line: JsonObject, response: JsonObject) -> tuple[StopReason, bool]:
     """Why it ended, and whether the environment ended it."""
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
-    if reason == "content_filter" or _refused(response.get("output")):
+    if reason == "content_filter" or _is_refusal(response.get("output")):
         return StopReason.REFUSED, False
     if reason or response.get("status") == "incomplete":
         return StopReason.MAX_TOKENS, False
@@ -81,7 +81,7 @@ def ended(line: JsonObject, response: JsonObject) -> tuple[StopReason, bool]:
     return StopReason.DONE, True
 
 
-def usage_of(value: Any) -> Usage:
+def parse_usage(value: Any) -> Usage:
     usage = value if isinstance(value, dict) else {}
     read, written = usage.get("input_tokens_details"), usage.get("output_tokens_details")
     return Usage(
@@ -92,23 +92,23 @@ def usage_of(value: Any) -> Usage:
     )
 
 
-def _masked(line: JsonObject) -> bool:
+def _is_masked(line: JsonObject) -> bool:
     """Some agents say it one level down."""
     config = line.get("instance_config")
     nested = config.get("mask_sample") if isinstance(config, dict) else None
     return bool(line.get("mask_sample") or nested)
 
 
-def _reason(line: JsonObject) -> Any:
-    return next((line[name] for name in _REASONS if line.get(name)), None)
+def _failure_reason(line: JsonObject) -> Any:
+    return next((line[name] for name in _REASON_FIELDS if line.get(name)), None)
 
 
-def _fault(kind: Any, message: Any, *, by_model: bool) -> Fault:
-    text = message if isinstance(message, str) else as_json(message)
+def _build_fault(kind: Any, message: Any, *, by_model: bool) -> Fault:
+    text = message if isinstance(message, str) else dump_json(message)
     return Fault(kind=str(kind), where="model" if by_model else "environment", message=text)
 
 
-def _refused(output: Any) -> bool:
+def _is_refusal(output: Any) -> bool:
     """Whether the last thing that was said is a refusal."""
     last = output[-1] if isinstance(output, list) and output else None
     parts = last.get("content") if isinstance(last, dict) else None

@@ -14,91 +14,91 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.curate.importers import ours
-from ludus.curate.importers.chat import messages_of, tools_of
-from ludus.curate.importers.making import episode_of
+from ludus.curate.importers.chat import parse_messages, parse_tools
+from ludus.curate.importers.making import build_episode
 from ludus.curate.importers.reading import (
-    Malformed,
-    Unreadable,
-    a_number,
-    an_object,
-    each_line,
+    FormatError,
+    UnreadableRecord,
+    parse_number,
+    require_object,
+    read_jsonl,
 )
 from ludus.data.episode import Episode, StopReason
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
-_RESULTS, _METADATA = "results.jsonl", "metadata.json"
-_REWARDING = ("reward", "rewards", "score")
+_RESULTS_FILE, _METADATA_FILE = "results.jsonl", "metadata.json"
+_REWARD_WORDS = ("reward", "rewards", "score")
 
 
-def read(path: Path) -> Iterator[Episode | Unreadable]:
-    beside = path.with_name(_METADATA)
-    metadata, wrong = _metadata(beside)
+def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
+    beside = path.with_name(_METADATA_FILE)
+    metadata, wrong = _read_metadata(beside)
     if wrong:
-        yield Unreadable(beside, None, wrong)
-    yield from each_line(path, partial(_episodes, metadata))
+        yield UnreadableRecord(beside, None, wrong)
+    yield from read_jsonl(path, partial(_parse_line, metadata))
 
 
-def files(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
     """The file that is named, or the results in a folder. Backups beside them are left alone."""
     if not path.is_dir():
         return [path]
-    if not (path / _RESULTS).is_file():
+    if not (path / _RESULTS_FILE).is_file():
         raise RunError(
-            f"There is no {_RESULTS} in {path}. Name the folder that `openenv collect` wrote to "
+            f"There is no {_RESULTS_FILE} in {path}. Name the folder that `openenv collect` wrote to "
             "(its --output-dir), or the file itself."
         )
-    return [path / _RESULTS]
+    return [path / _RESULTS_FILE]
 
 
-def others(path: Path) -> list[Path]:
+def unread_files(path: Path) -> list[Path]:
     """The files of a folder that are not read at all."""
     if not path.is_dir():
         return []
-    read_too = {path / _METADATA, *files(path)}
+    read_too = {path / _METADATA_FILE, *find_files(path)}
     return sorted(file for file in path.iterdir() if file.is_file() and file not in read_too)
 
 
-def _metadata(path: Path) -> tuple[JsonObject, str | None]:
+def _read_metadata(path: Path) -> tuple[JsonObject, str | None]:
     """What the collection says of itself, or why that cannot be read. It may be missing."""
     try:
-        return an_object(from_json(path.read_bytes()), "the file"), None
+        return require_object(from_json(path.read_bytes()), "the file"), None
     except FileNotFoundError:
         return {}, None
     except (OSError, ValueError) as error:
         return {}, f"{error}; model and environment of these episodes are not known"
 
 
-def _episodes(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
+def _parse_line(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
     if "messages" not in line:
-        raise Malformed("there are no messages in it")
-    extra = an_object(line.get("extra") or {}, "extra")
+        raise FormatError("there are no messages in it")
+    extra = require_object(line.get("extra") or {}, "extra")
     task, done = line.get("task"), bool(line.get("done"))
-    episode = episode_of(
+    episode = build_episode(
         episode_id=str(line.get("episode_id") or ""),
         environment=str(metadata.get("env") or "openenv"),
         task=task if isinstance(task, dict) else None if task is None else {"task": task},
         messages=(
-            *messages_of(extra.get("system") or [], "system"),
-            *messages_of(line["messages"]),
+            *parse_messages(extra.get("system") or [], "system"),
+            *parse_messages(line["messages"]),
         ),
-        tools=tools_of(line.get("tools", extra.get("tools"))),
-        reward=a_number(line.get("reward"), "reward"),
-        agent=_agent(metadata),
-        rewards=_rewards(line.get("verify_metrics"), extra.get("rewards")),
+        tools=parse_tools(line.get("tools", extra.get("tools"))),
+        reward=parse_number(line.get("reward"), "reward"),
+        agent=_agent_fields(metadata),
+        rewards=_reward_parts(line.get("verify_metrics"), extra.get("rewards")),
         done=done,
         # OpenEnv calls it done too when the model answers in words; else its turns were used up.
         stop_reason=None if done else StopReason.MAX_TURNS,
     )
-    yield ours.restored(episode, extra.get(ours.NAME))
+    yield ours.restore_fields(episode, extra.get(ours.KEY))
 
 
-def _agent(metadata: JsonObject) -> JsonObject:
+def _agent_fields(metadata: JsonObject) -> JsonObject:
     names = ("provider", "model", "temperature")
     return {name: metadata[name] for name in names if metadata.get(name) is not None}
 
 
-def _rewards(metrics: Any, names: Any) -> dict[str, float]:
+def _reward_parts(metrics: Any, names: Any) -> dict[str, float]:
     """The verifier's numbers that are parts of the reward: counts of steps and the like are not.
 
     Ludus says which they are. Else those count that are called a reward or a score.
@@ -110,9 +110,9 @@ def _rewards(metrics: Any, names: Any) -> dict[str, float]:
         for name, value in metrics.items()
         if isinstance(value, int | float)
         and not isinstance(value, bool)
-        and (name in names if isinstance(names, list) else _is_reward(name))
+        and (name in names if isinstance(names, list) else _is_reward_name(name))
     }
 
 
-def _is_reward(name: str) -> bool:
-    return any(word in _REWARDING for word in name.lower().replace("/", "_").split("_"))
+def _is_reward_name(name: str) -> bool:
+    return any(word in _REWARD_WORDS for word in name.lower().replace("/", "_").split("_"))

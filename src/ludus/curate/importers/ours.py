@@ -10,28 +10,32 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ludus.curate.importers.reading import an_object
+from ludus.curate.importers.reading import require_object
 from ludus.data.episode import Episode
 from ludus.data.tools import JsonObject
 
-NAME = "ludus"
+KEY = "ludus"
 # Said by every format itself, or counted again from its messages.
-_NEVER = frozenset({"version", "messages", "tools", "reward", "turns", "tool_calls"})
+_NATIVE_FIELDS = frozenset({"version", "messages", "tools", "reward", "turns", "tool_calls"})
 
 
-def carried(episode: Episode, *, known: Collection[str]) -> JsonObject:
+def extra_fields(episode: Episode, *, known: Collection[str]) -> JsonObject:
     """The episode's other fields; `known` are those that the format says itself."""
     return {
         name: value
         for name, value in episode.model_dump(mode="json").items()
-        if name not in _NEVER and name not in known
+        if name not in _NATIVE_FIELDS and name not in known
     }
 
 
-def restored(episode: Episode, fields: Any) -> Episode:
+def restore_fields(episode: Episode, fields: Any) -> Episode:
     """The episode with what was carried along; None: nothing was."""
     if fields is None:
         return episode
-    given = {name: value for name, value in an_object(fields, NAME).items() if name not in _NEVER}
+    given = {
+        name: value
+        for name, value in require_object(fields, KEY).items()
+        if name not in _NATIVE_FIELDS
+    }
     whole = Episode.model_validate({**dict(episode), **given})
     return whole.model_copy(update={"reward": None}) if whole.broken else whole

@@ -22,7 +22,7 @@ from ludus.data.tools import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableRecord:
     """A place in a file that holds no episode, and why."""
 
     path: Path
@@ -35,70 +35,70 @@ class Unreadable:
         return f"{where}: {self.reason}"
 
 
-class Malformed(ValueError):
+class FormatError(ValueError):
     """This line is JSON, and not what the format says."""
 
 
-def each_line(
-    path: Path, episodes_of: Callable[[JsonObject], Iterator[Episode]]
-) -> Iterator[Episode | Unreadable]:
+def read_jsonl(
+    path: Path, parse_line: Callable[[JsonObject], Iterator[Episode]]
+) -> Iterator[Episode | UnreadableRecord]:
     """Every line of a JSONL file through `episodes_of`, which raises `Malformed` where it must.
 
     All of a line is read before any of it is passed on: half a line is not a result.
     """
     for number, line in numbered_lines(path):
         try:
-            yield from list(episodes_of(an_object(from_json(line))))
+            yield from list(parse_line(require_object(from_json(line))))
         except ValidationError as error:
-            yield Unreadable(path, number, first_complaint(error))
-        except Malformed as error:
-            yield Unreadable(path, number, str(error))
+            yield UnreadableRecord(path, number, first_error(error))
+        except FormatError as error:
+            yield UnreadableRecord(path, number, str(error))
         except ValueError as error:
-            yield Unreadable(path, number, f"not JSON: {error}")
+            yield UnreadableRecord(path, number, f"not JSON: {error}")
 
 
-def an_object(value: Any, what: str = "the line") -> JsonObject:
+def require_object(value: Any, name: str = "the line") -> JsonObject:
     if not isinstance(value, dict):
-        raise Malformed(f"{what} is {_kind(value)}, not a JSON object")
+        raise FormatError(f"{name} is {_json_type(value)}, not a JSON object")
     return value
 
 
-def a_number(value: Any, what: str) -> float | None:
+def parse_number(value: Any, name: str) -> float | None:
     """A score as files have it; None: unscored, as is NaN. A truth value is 0 or 1."""
     if value is None:
         return None
     if not isinstance(value, int | float):
-        raise Malformed(f"{what} is {_kind(value)}, not a number")
+        raise FormatError(f"{name} is {_json_type(value)}, not a number")
     try:
         return float(value) if isfinite(value) else None
     except OverflowError:
-        raise Malformed(f"{what} is a number of more digits than fit") from None
+        raise FormatError(f"{name} is a number of more digits than fit") from None
 
 
-def a_name(value: Any, what: str) -> str | None:
+def parse_name(value: Any, name: str) -> str | None:
     """A name as files have it: many count from 0. None: there is none, as where it is empty."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise Malformed(f"{what} is {_kind(value)}, not a name")
+        raise FormatError(f"{name} is {_json_type(value)}, not a name")
     return str(value)
 
 
-def unpacked(text: str, what: str) -> Any:
+def parse_embedded_json(text: str, name: str) -> Any:
     """JSON that was written into a string of JSON."""
     try:
         return from_json(text)
     except ValueError:
-        raise Malformed(f"{what} is a string that is not JSON") from None
+        raise FormatError(f"{name} is a string that is not JSON") from None
 
 
-def first_complaint(error: ValidationError) -> str:
+def first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {first['msg']}" if where else str(first["msg"])
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     names = {str: "a string", bool: "true or false", int: "a number", float: "a number"}
     named = {list: "a list", dict: "an object", type(None): "null"} | names
     return named.get(type(value), type(value).__name__)

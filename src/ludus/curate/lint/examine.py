@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ludus.curate.lengths import Lengths
+from ludus.curate.lengths import TokenLengths
 from ludus.curate.lint.finding import Finding
-from ludus.curate.lint.plain import Duplicates, plain_findings
-from ludus.curate.lint.report import Report, Shown
-from ludus.curate.lint.rows import Malformed, Place, lines_of, row_of
-from ludus.curate.lint.student import Student, look
+from ludus.curate.lint.plain import DuplicateFinder, check_row
+from ludus.curate.lint.report import LintReport, RenderedExample
+from ludus.curate.lint.rows import MalformedRowError, SourceLocation, read_json_lines, parse_row
+from ludus.curate.lint.student import Student, check_row_with_template
 from ludus.data.lines import numbered_lines
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
-Watch = Callable[[int, int], None]
+LintProgress = Callable[[int, int], None]
 """Is told how many rows are done, and of how many."""
 
 
-def examine(
+def lint_files(
     files: Mapping[Path, int],
     student: Student | None = None,
     *,
@@ -33,45 +33,51 @@ def examine(
     sample: int | None = 100,
     show: int = 0,
     seed: int = 0,
-    watch: Watch = lambda done, total: None,
-) -> Report:
+    on_progress: LintProgress = lambda done, total: None,
+) -> LintReport:
     """Check every row of these files, which are given with how many rows they hold (`counted`).
 
     `sample` of the rows are looked at under the student's template, None: all of them.
     """
-    report = Report(files=dict(files), student=student.name if student else None)
+    report = LintReport(files=dict(files), student=student.name if student else None)
     total = report.rows
-    seen, lengths = Duplicates(), Counter[int]()
-    looked = picks(total, total if sample is None else sample, seed)
+    seen, lengths = DuplicateFinder(), Counter[int]()
+    looked = sample_rows(total, total if sample is None else sample, seed)
     in_order = sorted(looked)
-    shown = {in_order[at] for at in picks(len(looked), show, seed)}
+    shown = {in_order[at] for at in sample_rows(len(looked), show, seed)}
     refused = 0
-    for at, (place, columns) in enumerate(_lines(files)):
-        watch(at, total)
+    for at, (place, columns) in enumerate(_iter_lines(files)):
+        on_progress(at, total)
         try:
-            row = row_of(columns, place)
-        except Malformed as error:
-            report.count([Finding(place, "malformed", "error", str(error))], of=total)
+            row = parse_row(columns, place)
+        except MalformedRowError as error:
+            report.add_findings(
+                [Finding(place, "malformed", "error", str(error))], rows_checked=total
+            )
             continue
-        report.count([*plain_findings(row, place), *seen.findings(columns, place)], of=total)
+        report.add_findings(
+            [*check_row(row, place), *seen.check(columns, place)], rows_checked=total
+        )
         if student is None or at not in looked:
             continue
-        view = look(row, place, student, max_length=max_length)
-        report.count(view.findings, of=len(looked))
+        view = check_row_with_template(row, place, student, max_length=max_length)
+        report.add_findings(view.findings, rows_checked=len(looked))
         report.rendered += 1
         refused += not view.sides
         lengths.update([view.length] if view.sides else [])
         if at in shown:
             report.shown += (
-                Shown(place, side.name, rendered.truncate(max_length), student.special)
-                for side, rendered in zip(row.sides, view.sides, strict=False)
+                RenderedExample(
+                    place, side.name, rendered.truncate(max_length), student.special_tokens
+                )
+                for side, rendered in zip(row.conversations, view.sides, strict=False)
             )
     if student is not None:
-        report.lengths = Lengths.of(lengths, student.name, refused=refused)
+        report.lengths = TokenLengths.from_counts(lengths, student.name, refused=refused)
     return report
 
 
-def counted(files: Sequence[Path]) -> dict[Path, int]:
+def count_rows(files: Sequence[Path]) -> dict[Path, int]:
     """Each file and how many rows it holds."""
     rows = {path: sum(1 for _ in numbered_lines(path)) for path in files}
     for path, number in rows.items():
@@ -80,18 +86,18 @@ def counted(files: Sequence[Path]) -> dict[Path, int]:
     return rows
 
 
-def picks(total: int, wanted: int, seed: int) -> set[int]:
+def sample_rows(total: int, size: int, seed: int) -> set[int]:
     """Which rows to take: one from each of `wanted` equal stretches, the same for the same seed.
 
     Spread, because neighbours in a file are often attempts at the same task.
     """
-    if wanted >= total:
+    if size >= total:
         return set(range(total))
     draw = random.Random(seed)
-    edges = [total * part // wanted for part in range(wanted + 1)] if wanted > 0 else []
+    edges = [total * part // size for part in range(size + 1)] if size > 0 else []
     return {draw.randrange(low, high) for low, high in pairwise(edges)}
 
 
-def _lines(files: Iterable[Path]) -> Iterator[tuple[Place, JsonObject]]:
+def _iter_lines(files: Iterable[Path]) -> Iterator[tuple[SourceLocation, JsonObject]]:
     for path in files:
-        yield from lines_of(path)
+        yield from read_json_lines(path)

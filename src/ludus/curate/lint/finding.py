@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ludus.curate.lint.rows import Place
+from ludus.curate.lint.rows import SourceLocation
 from ludus.policy.dialect import FAMILIES
 
 Level = Literal["error", "warning", "note"]
@@ -54,7 +54,7 @@ ADVICE = {
 class Finding:
     """One thing that is not as it should be, in one row."""
 
-    place: Place
+    location: SourceLocation
     check: str
     level: Level
     message: str

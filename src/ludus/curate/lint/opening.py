@@ -9,36 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ludus.curate.lint.rows import Row, Side
+from ludus.curate.lint.rows import TrainingRow, Conversation
 from ludus.data.tools import JsonObject
 from ludus.errors import TemplateRefused
 
-Ids = Callable[[Sequence[JsonObject], Sequence[JsonObject] | None, bool], Sequence[int]]
+TokenizeMessages = Callable[
+    [Sequence[JsonObject], Sequence[JsonObject] | None, bool], Sequence[int]
+]
 """The ids of messages under tools; last, whether the model is to speak next."""
 
 
-def swallowed(side: Side, row: Row, ids: Ids) -> Iterator[str]:
+def find_merged_whitespace(
+    side: Conversation, row: TrainingRow, tokenize: TokenizeMessages
+) -> Iterator[str]:
     """The replies after whose prompt the row does not go on, for no reason but white space."""
-    for at in range(side.own, len(side.messages)):
+    for at in range(side.prompt_length, len(side.messages)):
         reply = side.messages[at]
-        bare = _bare(reply)
+        bare = _strip_leading_whitespace(reply)
         if at == 0 or reply["role"] != "assistant" or bare == reply:
             continue
         before = side.messages[:at]
-        if _goes_on(before, bare, row, ids) and not _goes_on(before, reply, row, ids):
+        if _prompt_is_prefix(before, bare, row, tokenize) and not _prompt_is_prefix(
+            before, reply, row, tokenize
+        ):
             yield f"the prompt is no prefix of the row: message {at} begins with white space"
 
 
-def _goes_on(before: Sequence[JsonObject], reply: JsonObject, row: Row, ids: Ids) -> bool:
+def _prompt_is_prefix(
+    before: Sequence[JsonObject], reply: JsonObject, row: TrainingRow, tokenize: TokenizeMessages
+) -> bool:
     """Whether the row's ids begin with those that the model is asked with."""
     try:
-        asked, whole = ids(before, row.tools, True), ids([*before, reply], row.tools, False)
+        asked, whole = (
+            tokenize(before, row.tools, True),
+            tokenize([*before, reply], row.tools, False),
+        )
     except TemplateRefused:
         return True
     return list(whole[: len(asked)]) == list(asked)
 
 
-def _bare(reply: JsonObject) -> JsonObject:
+def _strip_leading_whitespace(reply: JsonObject) -> JsonObject:
     """The reply without white space at the beginning of what it says or thinks."""
     return {
         name: value.lstrip() if isinstance(value, str) and name != "role" else value

@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ludus.curate.lengths import Lengths
+from ludus.curate.lengths import TokenLengths
 from ludus.curate.lint.finding import ADVICE, LEVELS, Finding, Level
-from ludus.curate.lint.rows import Place
+from ludus.curate.lint.rows import SourceLocation
 from ludus.policy.templates import RenderedConversation
 
-EXAMPLES = 10
+MAX_EXAMPLES = 10
 """How many findings of each check are kept; all of them are counted."""
 
 
 @dataclass
-class Tally:
+class CheckResult:
     """How often a check found something."""
 
     check: str
     level: Level
-    of: int = 0
+    rows_checked: int = 0
     """How many rows were looked at for it."""
     rows: int = 0
     examples: list[Finding] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Tally:
 
     @property
     def share(self) -> float:
-        return self.rows / self.of if self.of else 0.0
+        return self.rows / self.rows_checked if self.rows_checked else 0.0
 
     @property
     def advice(self) -> str:
@@ -45,29 +45,29 @@ class Tally:
             "level": self.level,
             "rows": self.rows,
             "share": self.share,
-            "first": str(self.first.place),
+            "first": str(self.first.location),
             "message": self.first.message,
             "advice": self.advice,
             "examples": [
-                {"place": str(each.place), "message": each.message} for each in self.examples
+                {"place": str(each.location), "message": each.message} for each in self.examples
             ],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RenderedExample:
     """A side of a row, to be looked at."""
 
-    place: Place
+    location: SourceLocation
     side: str
     rendered: RenderedConversation
-    special: frozenset[int] = frozenset()
+    special_tokens: frozenset[int] = frozenset()
     """Tokens that begin and end turns."""
 
     def as_json(self) -> dict[str, Any]:
         made = self.rendered
         return {
-            "place": str(self.place),
+            "place": str(self.location),
             "side": self.side,
             "tokens": len(made.ids),
             "trained": sum(made.mask),
@@ -77,7 +77,7 @@ class Shown:
 
 
 @dataclass
-class Report:
+class LintReport:
     """All that was found."""
 
     files: dict[Path, int] = field(default_factory=dict)
@@ -85,36 +85,36 @@ class Report:
     student: str | None = None
     rendered: int = 0
     """How many rows were looked at under the student's template."""
-    tallies: dict[tuple[str, Level], Tally] = field(default_factory=dict)
-    lengths: Lengths | None = None
-    shown: list[Shown] = field(default_factory=list)
+    results: dict[tuple[str, Level], CheckResult] = field(default_factory=dict)
+    lengths: TokenLengths | None = None
+    shown: list[RenderedExample] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
         return sum(self.files.values())
 
     @property
-    def findings(self) -> list[Tally]:
+    def findings(self) -> list[CheckResult]:
         """The worst and most frequent first."""
         order = {level: at for at, level in enumerate(LEVELS)}
-        tallies = self.tallies.values()
+        tallies = self.results.values()
         return sorted(tallies, key=lambda each: (order[each.level], -each.share, each.check))
 
-    def checks(self, level: Level) -> int:
+    def count_checks(self, level: Level) -> int:
         """How many checks found something of this level."""
-        return sum(tally.level == level for tally in self.tallies.values())
+        return sum(tally.level == level for tally in self.results.values())
 
     def passed(self, *, strict: bool) -> bool:
-        return not self.checks("error") and not (strict and self.checks("warning"))
+        return not self.count_checks("error") and not (strict and self.count_checks("warning"))
 
-    def count(self, findings: Iterable[Finding], *, of: int) -> None:
+    def add_findings(self, findings: Iterable[Finding], *, rows_checked: int) -> None:
         """Take up what was found in one row, which counts once for each check."""
         counted = set()
         for finding in findings:
             key = finding.check, finding.level
-            tally = self.tallies.setdefault(key, Tally(*key))
-            tally.of = of
-            if key not in counted and len(tally.examples) < EXAMPLES:
+            tally = self.results.setdefault(key, CheckResult(*key))
+            tally.rows_checked = rows_checked
+            if key not in counted and len(tally.examples) < MAX_EXAMPLES:
                 tally.examples.append(finding)
             tally.rows += key not in counted
             counted.add(key)
@@ -125,9 +125,9 @@ class Report:
             "rows": self.rows,
             "student": self.student,
             "rendered": self.rendered,
-            "errors": self.checks("error"),
-            "warnings": self.checks("warning"),
-            "notes": self.checks("note"),
+            "errors": self.count_checks("error"),
+            "warnings": self.count_checks("warning"),
+            "notes": self.count_checks("note"),
             "passed": self.passed(strict=strict),
             "findings": [tally.as_json() for tally in self.findings],
             "lengths": self.lengths.as_json() if self.lengths else None,

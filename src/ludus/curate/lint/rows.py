@@ -18,19 +18,19 @@ from ludus.data.lines import numbered_lines
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
-FILES = ("train.jsonl", "test.jsonl")
+DATASET_FILES = ("train.jsonl", "test.jsonl")
 """What `ludus curate` writes into its folder."""
 
-_PAIR = ("prompt", "chosen", "rejected")
-_LAST_TURN = ("prompt", "completion")
+_PAIR_COLUMNS = ("prompt", "chosen", "rejected")
+_PROMPT_COMPLETION_COLUMNS = ("prompt", "completion")
 
 
-class Malformed(ValueError):
+class MalformedRowError(ValueError):
     """A row whose columns are right and whose content is not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """A line of a file."""
 
     path: Path
@@ -41,32 +41,32 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Conversation:
     """One conversation that is trained on."""
 
     name: Literal["", "chosen", "rejected"]
     """Empty in rows that are no pairs."""
     messages: list[JsonObject]
-    own: int
+    prompt_length: int
     """Where the prompt ends that is given apart; 0 where the row is one conversation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """One line of training data."""
 
-    sides: tuple[Side, ...]
+    conversations: tuple[Conversation, ...]
     tools: list[JsonObject] | None
 
     @property
     def is_pair(self) -> bool:
-        return len(self.sides) > 1
+        return len(self.conversations) > 1
 
 
-def files_of(data: Path) -> list[Path]:
+def find_data_files(data: Path) -> list[Path]:
     """The files that are meant by a folder or a file."""
-    found = [data / name for name in FILES if (data / name).is_file()]
-    if not found and (other := _other_format(data)):
+    found = [data / name for name in DATASET_FILES if (data / name).is_file()]
+    if not found and (other := _detect_other_format(data)):
         raise RunError(
             f"{data} is {other}, and lint reads JSONL. `ludus curate --format jsonl` writes it."
         )
@@ -74,16 +74,16 @@ def files_of(data: Path) -> list[Path]:
         return [data]
     if not found:
         raise RunError(
-            f"{data} holds neither {' nor '.join(FILES)}. `ludus curate` makes them; or name a "
+            f"{data} holds neither {' nor '.join(DATASET_FILES)}. `ludus curate` makes them; or name a "
             "JSONL file."
         )
     return found
 
 
-def lines_of(path: Path) -> Iterator[tuple[Place, JsonObject]]:
+def read_json_lines(path: Path) -> Iterator[tuple[SourceLocation, JsonObject]]:
     """Every line that is not empty, as a JSON object."""
     for number, line in numbered_lines(path):
-        place = Place(path, number)
+        place = SourceLocation(path, number)
         try:
             value = from_json(line)
         except ValueError as error:
@@ -93,30 +93,34 @@ def lines_of(path: Path) -> Iterator[tuple[Place, JsonObject]]:
         yield place, value
 
 
-def row_of(columns: JsonObject, place: Place) -> Row:
+def parse_row(columns: JsonObject, location: SourceLocation) -> TrainingRow:
     """A line as a row; `Malformed` says what in it is not as it must be."""
-    tools = _tools(columns.get("tools"))
+    tools = _parse_tools(columns.get("tools"))
     if "messages" in columns:
-        return Row((Side("", _messages(columns["messages"], "messages"), 0),), tools)
-    if all(name in columns for name in _LAST_TURN):
-        prompt, completion = (_messages(columns[name], name) for name in _LAST_TURN)
-        return Row((Side("", [*prompt, *completion], len(prompt)),), tools)
-    if not all(name in columns for name in _PAIR):
+        return TrainingRow(
+            (Conversation("", _check_messages(columns["messages"], "messages"), 0),), tools
+        )
+    if all(name in columns for name in _PROMPT_COMPLETION_COLUMNS):
+        prompt, completion = (
+            _check_messages(columns[name], name) for name in _PROMPT_COMPLETION_COLUMNS
+        )
+        return TrainingRow((Conversation("", [*prompt, *completion], len(prompt)),), tools)
+    if not all(name in columns for name in _PAIR_COLUMNS):
         raise RunError(
-            f"{place} has neither `messages` nor `prompt` with `completion` or with `chosen` and "
+            f"{location} has neither `messages` nor `prompt` with `completion` or with `chosen` and "
             "`rejected`, so it is no row to train on. `ludus curate` makes such rows."
         )
-    prompt, chosen, rejected = (_messages(columns[name], name) for name in _PAIR)
-    return Row(
+    prompt, chosen, rejected = (_check_messages(columns[name], name) for name in _PAIR_COLUMNS)
+    return TrainingRow(
         (
-            Side("chosen", [*prompt, *chosen], len(prompt)),
-            Side("rejected", [*prompt, *rejected], len(prompt)),
+            Conversation("chosen", [*prompt, *chosen], len(prompt)),
+            Conversation("rejected", [*prompt, *rejected], len(prompt)),
         ),
         tools,
     )
 
 
-def text_of(message: JsonObject) -> str:
+def message_text(message: JsonObject) -> str:
     """The words of a message, whichever form its content has."""
     content = message.get("content")
     if isinstance(content, str):
@@ -126,7 +130,7 @@ def text_of(message: JsonObject) -> str:
     return "\n".join(word for word in words if isinstance(word, str))
 
 
-def _other_format(data: Path) -> str:
+def _detect_other_format(data: Path) -> str:
     """What `ludus curate` wrote there if it is no JSONL; empty where that is not known."""
     if data.suffix == ".parquet" or any(data.glob("*.parquet")):
         return "Parquet"
@@ -134,15 +138,15 @@ def _other_format(data: Path) -> str:
     return "a folder of datasets" if any((data / name).is_file() for name in saved) else ""
 
 
-def _messages(value: Any, name: str) -> list[JsonObject]:
+def _check_messages(value: Any, name: str) -> list[JsonObject]:
     if not isinstance(value, list):
-        raise Malformed(f"`{name}` is not a list of messages")
+        raise MalformedRowError(f"`{name}` is not a list of messages")
     for at, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise Malformed(f"`{name}[{at}]` is no message with a role")
+            raise MalformedRowError(f"`{name}[{at}]` is no message with a role")
         calls = message.get("tool_calls")
         if calls is not None and not (isinstance(calls, list) and all(map(_is_call, calls))):
-            raise Malformed(f"`{name}[{at}].tool_calls` is not a list of calls with names")
+            raise MalformedRowError(f"`{name}[{at}].tool_calls` is not a list of calls with names")
     return value
 
 
@@ -151,14 +155,14 @@ def _is_call(call: Any) -> bool:
     return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
-def _tools(value: Any) -> list[JsonObject] | None:
+def _parse_tools(value: Any) -> list[JsonObject] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
-            raise Malformed("`tools` is a string that is not JSON") from None
+            raise MalformedRowError("`tools` is a string that is not JSON") from None
     if value is None:
         return None
     if not isinstance(value, list) or not all(map(_is_call, value)):
-        raise Malformed("`tools` is not a list of tools with names")
+        raise MalformedRowError("`tools` is not a list of tools with names")
     return value

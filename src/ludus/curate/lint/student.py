@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ludus.curate.lint.dropped import Write, dropped
+from ludus.curate.lint.dropped import RenderText, find_dropped_pieces
 from ludus.curate.lint.finding import Finding, Level
-from ludus.curate.lint.opening import swallowed
-from ludus.curate.lint.parts import images_left_out, written_as_list
-from ludus.curate.lint.rows import Place, Row, Side
+from ludus.curate.lint.opening import find_merged_whitespace
+from ludus.curate.lint.parts import count_dropped_images, renders_list_repr
+from ludus.curate.lint.rows import SourceLocation, TrainingRow, Conversation
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.dialect import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.eyes.row_images import (
@@ -29,7 +29,7 @@ from ludus.policy.templates import RenderedConversation, render, render_pair, re
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_ERRORS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
+_ERROR_CHECKS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
 
 
 @dataclass
@@ -38,12 +38,12 @@ class Student:
 
     name: str
     tokenizer: PreTrainedTokenizerBase
-    load_eyes: Callable[[], VisionProcessor | None] = lambda: None
+    load_image_processor: Callable[[], VisionProcessor | None] = lambda: None
     """How it is shown images; asked once, where rows have some."""
 
     @cached_property
-    def eyes(self) -> VisionProcessor | None:
-        return self.load_eyes()
+    def image_processor(self) -> VisionProcessor | None:
+        return self.load_image_processor()
 
     @cached_property
     def chat_format(self) -> ChatFormat | str:
@@ -54,7 +54,7 @@ class Student:
             return str(error).partition(". ")[0]
 
     @property
-    def unmarked(self) -> bool:
+    def is_unmarked(self) -> bool:
         """Whether the assistant's tokens cannot be told from others."""
         return isinstance(self.chat_format, str)
 
@@ -64,24 +64,27 @@ class Student:
         return None if isinstance(self.chat_format, str) else self.chat_format.template
 
     @cached_property
-    def special(self) -> frozenset[int]:
+    def special_tokens(self) -> frozenset[int]:
         """Tokens that no words become: they begin and end turns."""
         known = self.tokenizer.added_tokens_decoder
         return frozenset(at for at, token in known.items() if token.special)
 
     @property
-    def stops(self) -> frozenset[int]:
+    def stop_tokens(self) -> frozenset[int]:
         """Tokens that end a turn: the special ones, and what the template ends turns with.
 
         The second, because not every tokenizer calls its own end-of-turn token special.
         """
-        return self.special | (
+        return self.special_tokens | (
             frozenset() if isinstance(self.chat_format, str) else self.chat_format.stop_token_ids
         )
 
-    def rendered(self, row: Row) -> list[RenderedConversation]:
+    def render_row(self, row: TrainingRow) -> list[RenderedConversation]:
         """Each side of a row with the tokens that are trained on."""
-        sides = [replace(side, messages=self._as_text(side.messages)) for side in row.sides]
+        sides = [
+            replace(side, messages=self._replace_images(side.messages))
+            for side in row.conversations
+        ]
         if not row.is_pair:
             (side,) = sides
             made = render(
@@ -89,44 +92,46 @@ class Student:
                 side.messages,
                 row.tools,
                 self.template,
-                num_prompt_messages=side.own,
+                num_prompt_messages=side.prompt_length,
             )
-            return [self._expanded(made, row.sides[0])]
+            return [self._expand_images(made, row.conversations[0])]
         chosen, rejected = sides
         pair = render_pair(
             self.tokenizer,
-            chosen.messages[: chosen.own],
-            chosen.messages[chosen.own :],
-            rejected.messages[rejected.own :],
+            chosen.messages[: chosen.prompt_length],
+            chosen.messages[chosen.prompt_length :],
+            rejected.messages[rejected.prompt_length :],
             row.tools,
             self.template,
         )
-        return list(map(self._expanded, (pair.chosen, pair.rejected), row.sides))
+        return list(map(self._expand_images, (pair.chosen, pair.rejected), row.conversations))
 
     def render_text(self, messages: Any, tools: Any) -> str:
-        return render_text(self.tokenizer, self._as_text(messages), tools, self.template)
+        return render_text(self.tokenizer, self._replace_images(messages), tools, self.template)
 
-    def ids(self, messages: Any, tools: Any, asks: bool) -> tuple[int, ...]:
-        talk = self._as_text(messages)
+    def tokenize(self, messages: Any, tools: Any, asks: bool) -> tuple[int, ...]:
+        talk = self._replace_images(messages)
         return render(self.tokenizer, talk, tools, self.template, add_generation_prompt=asks).ids
 
-    def _expanded(self, made: RenderedConversation, side: Side) -> RenderedConversation:
+    def _expand_images(
+        self, made: RenderedConversation, side: Conversation
+    ) -> RenderedConversation:
         """With as many tokens for each image as it has."""
-        if not has_images(side.messages) or self.eyes is None:
+        if not has_images(side.messages) or self.image_processor is None:
             return made
         urls = image_urls(side.messages)
-        check_placeholders(made, self.eyes, urls)
-        return expand_image_tokens(made, self.eyes, urls)
+        check_placeholders(made, self.image_processor, urls)
+        return expand_image_tokens(made, self.image_processor, urls)
 
-    def _as_text(self, messages: Any) -> Any:
+    def _replace_images(self, messages: Any) -> Any:
         """With a mark for each image, if there are any and the student sees."""
-        if not has_images(messages) or self.eyes is None:
+        if not has_images(messages) or self.image_processor is None:
             return messages
-        return to_text_messages(messages, self.eyes)
+        return to_text_messages(messages, self.image_processor)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RowCheck:
     """A row under the student's template."""
 
     sides: list[RenderedConversation]
@@ -138,67 +143,71 @@ class Seen:
         return max((len(side.ids) for side in self.sides), default=0)
 
 
-def look(row: Row, place: Place, student: Student, *, max_length: int | None) -> Seen:
+def check_row_with_template(
+    row: TrainingRow, location: SourceLocation, student: Student, *, max_length: int | None
+) -> RowCheck:
     """Render a row and check what came of it."""
-    if not all(side.messages for side in row.sides):
-        return Seen([], [])
+    if not all(side.messages for side in row.conversations):
+        return RowCheck([], [])
     try:
-        sides = student.rendered(row)
+        sides = student.render_row(row)
     except (TemplateRefused, RequestRefused, ContentPartError) as error:
-        return Seen([], [Finding(place, "template-refuses", "error", str(error))])
-    found = list(_of_row(row, place, student))
+        return RowCheck([], [Finding(location, "template-refuses", "error", str(error))])
+    found = list(_check_template(row, location, student))
     for rendered in sides:
         found += (
-            Finding(place, check, level, words)
-            for check, level, words in _of_tokens(rendered, student, max_length)
+            Finding(location, check, level, words)
+            for check, level, words in _check_tokens(rendered, student, max_length)
         )
-    return Seen(sides, found)
+    return RowCheck(sides, found)
 
 
-def _of_row(row: Row, place: Place, student: Student) -> Iterator[Finding]:
+def _check_template(
+    row: TrainingRow, location: SourceLocation, student: Student
+) -> Iterator[Finding]:
     write = student.render_text
     if isinstance(student.chat_format, str):
-        yield Finding(place, "template-unmarked", "error", student.chat_format)
-    if _minds_empty_tools(row, write):
+        yield Finding(location, "template-unmarked", "error", student.chat_format)
+    if _renders_empty_tools(row, write):
         words = "`tools` is an empty list, for which the template writes of tools all the same"
-        yield Finding(place, "empty-tools", "warning", words)
-    for side in row.sides:
-        if written_as_list(side, row, write):
+        yield Finding(location, "empty-tools", "warning", words)
+    for side in row.conversations:
+        if renders_list_repr(side, row, write):
             words = "content is a list of parts, and the template writes it out as Python does"
-            yield Finding(place, "content-as-list", "error", words)
-        lost, images = images_left_out(side, row, write)
+            yield Finding(location, "content-as-list", "error", words)
+        lost, images = count_dropped_images(side, row, write)
         if lost:
             words = f"the template leaves out {lost} of {images} images"
-            yield Finding(place, "drops-image", "warning", words)
-        for kind, words in dropped(side, row, write):
+            yield Finding(location, "drops-image", "warning", words)
+        for kind, words in find_dropped_pieces(side, row, write):
             check = f"drops-{kind}"
-            level: Level = "error" if check in _ERRORS else "warning"
-            yield Finding(place, check, level, words)
-        for words in swallowed(side, row, student.ids):
-            yield Finding(place, "prompt-swallows", "warning", words)
-        if _quotes_arguments(side, row, student):
+            level: Level = "error" if check in _ERROR_CHECKS else "warning"
+            yield Finding(location, check, level, words)
+        for words in find_merged_whitespace(side, row, student.tokenize):
+            yield Finding(location, "prompt-swallows", "warning", words)
+        if _double_encodes_arguments(side, row, student):
             words = "arguments are strings of JSON, which the template quotes once more"
-            yield Finding(place, "quoted-arguments", "warning", words)
+            yield Finding(location, "quoted-arguments", "warning", words)
 
 
-def _minds_empty_tools(row: Row, write: Write) -> bool:
+def _renders_empty_tools(row: TrainingRow, render_text: RenderText) -> bool:
     """Whether no tools would be written otherwise than a list of none."""
     if row.tools != []:
         return False
-    messages = row.sides[0].messages
+    messages = row.conversations[0].messages
     try:
-        return write(messages, []) != write(messages, None)
+        return render_text(messages, []) != render_text(messages, None)
     except TemplateRefused:
         return False
 
 
-def _of_tokens(
+def _check_tokens(
     rendered: RenderedConversation, student: Student, max_length: int | None
 ) -> Iterator[tuple[str, Level, str]]:
-    if not student.unmarked and not any(rendered.mask):
+    if not student.is_unmarked and not any(rendered.mask):
         yield "no-loss", "error", "no token in it bears the loss"
-    elif not student.unmarked:
-        yield from _stopping(rendered, student)
+    elif not student.is_unmarked:
+        yield from _check_stop_tokens(rendered, student)
     if max_length is None or len(rendered.ids) <= max_length:
         return
     yield "too-long", "warning", f"{len(rendered.ids):,} tokens, of which {max_length:,} are kept"
@@ -207,24 +216,29 @@ def _of_tokens(
         yield "cut-off", "error", f"the first token that bears the loss is number {first + 1:,}"
 
 
-def _stopping(rendered: RenderedConversation, student: Student) -> Iterator[tuple[str, Level, str]]:
+def _check_stop_tokens(
+    rendered: RenderedConversation, student: Student
+) -> Iterator[tuple[str, Level, str]]:
     """Whether the student would learn to end its turn."""
-    ends = [last_word(student, rendered, end) in student.stops for _, end in rendered.spans]
+    ends = [
+        last_visible_token(student, rendered, end) in student.stop_tokens
+        for _, end in rendered.spans
+    ]
     if not any(ends):
         yield "stop-token", "error", "no turn's end is trained: the student would not learn to stop"
     elif not ends[-1]:
         yield "stop-token", "warning", "the end of the last turn is not trained"
 
 
-def last_word(student: Student, rendered: RenderedConversation, end: int) -> int:
+def last_visible_token(student: Student, rendered: RenderedConversation, end: int) -> int:
     """The token before `end` that is not only white space."""
     ids = rendered.ids[:end]
     return next((i for i in reversed(ids) if str(student.tokenizer.decode([i])).strip()), -1)
 
 
-def _quotes_arguments(side: Side, row: Row, student: Student) -> bool:
+def _double_encodes_arguments(side: Conversation, row: TrainingRow, student: Student) -> bool:
     """Whether objects in place of strings of JSON would be written otherwise."""
-    parsed = [_with_objects(message) for message in side.messages]
+    parsed = [_parse_message_arguments(message) for message in side.messages]
     if parsed == side.messages:
         return False
     try:
@@ -234,13 +248,16 @@ def _quotes_arguments(side: Side, row: Row, student: Student) -> bool:
         return False
 
 
-def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+def _parse_message_arguments(message: dict[str, Any]) -> dict[str, Any]:
     if not message.get("tool_calls"):
         return message
-    return {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
+    return {
+        **message,
+        "tool_calls": [_parse_call_arguments(call) for call in message["tool_calls"]],
+    }
 
 
-def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+def _parse_call_arguments(call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function", call)
     try:
         parsed = json.loads(function.get("arguments"))

@@ -20,7 +20,7 @@ from ludus.data.lines import numbered_lines
 from ludus.train.grpo.groups import is_equal
 
 _MESSAGES, _PARTS, _TOKENS = b',"messages":[', b',"rewards":{', b',"tokens":'
-_FAULTS = frozenset(reason.value for reason in StopReason if reason.is_fault)
+_FAULT_REASONS = frozenset(reason.value for reason in StopReason if reason.is_fault)
 
 
 class Attempt(NamedTuple):
@@ -124,8 +124,8 @@ def played(
     counts once, as it went the last time.
     """
     latest = list({(attempt.step, attempt.name): attempt for attempt in attempts}.values())
-    broken = [one for one in latest if one.stop_reason in _FAULTS]
-    played = [one for one in latest if one.stop_reason not in _FAULTS]
+    broken = [one for one in latest if one.stop_reason in _FAULT_REASONS]
+    played = [one for one in latest if one.stop_reason not in _FAULT_REASONS]
     cut = [one for one in played if one.cut_off]
     by_reply = [one for one in cut if _is_reply_cut(one, limits)]
     return Played(
@@ -198,7 +198,7 @@ def attempt_of(line: bytes, *, summed: bool = False) -> Attempt | None:
     sampled = _within(fields, "usage").get("completion_tokens")
     return Attempt(
         name, step, environment, task, reason, _number(reward), _number(given),
-        sampled if isinstance(sampled, int) else 0, _fault(fields.get("error")),
+        sampled if isinstance(sampled, int) else 0, _parse_fault(fields.get("error")),
     )  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def _within(fields: dict[str, Any], key: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _fault(error: Any) -> Fault | None:
+def _parse_fault(error: Any) -> Fault | None:
     try:
         return None if error is None else Fault.model_validate(error)
     except ValidationError:

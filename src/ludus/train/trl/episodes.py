@@ -35,7 +35,7 @@ class Rolled:
     tokens: Tokens | None = None
 
 
-def episode_of(
+def build_episode(
     rolled: Rolled,
     *,
     episode_id: str,
@@ -55,7 +55,7 @@ def episode_of(
         seed=standing.task.get("seed"),
         group_id=task_group_id(rolled.environment, standing.task),
         agent=agent,
-        messages=messages_of([*rolled.prompt, *rolled.completion]),
+        messages=parse_messages([*rolled.prompt, *rolled.completion]),
         tools=rolled.tools,
         rewards=dict(standing.score.parts) if standing.fault is None else {},
         done=standing.score.done,
@@ -90,7 +90,7 @@ def stop_of(rolled: Rolled, limits: EpisodeLimits) -> StopReason:
     return StopReason.MAX_TOKENS if cut else StopReason.NO_TOOL_CALL
 
 
-def messages_of(said: Sequence[Said]) -> tuple[Message, ...]:
+def parse_messages(said: Sequence[Said]) -> tuple[Message, ...]:
     """TRL's messages, with names for the calls, so that results can be told apart."""
     made: list[Message] = []
     unanswered: list[str] = []

@@ -23,7 +23,7 @@ from ludus.train.grpo.groups import SeedCheck, in_groups, is_equal, opening_of
 from ludus.train.grpo.rewards import Rewards
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.trl.environment import Played, environment_factory, offer_exactly, tools_of
-from ludus.train.trl.episodes import Rolled, episode_of, tokens_of
+from ludus.train.trl.episodes import Rolled, build_episode, tokens_of
 from ludus.train.trl.rows import tasks
 from ludus.train.world import World
 
@@ -146,7 +146,7 @@ class Scoring:
         acted = sum(seat._session.standing.environment_s for seat in seats)
         columns = zip(batch["prompts"], batch["completions"], seats, tokens, strict=True)
         return [
-            episode_of(
+            build_episode(
                 Rolled(
                     prompt,
                     completion,
