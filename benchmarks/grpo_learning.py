@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ludus.train import GrpoSettings
-from ludus.train.curve import smoothed
+from ludus.train.curve import smooth
 
 if TYPE_CHECKING:
     from benchmarks.grpo_world import PICK, Clock, ludus, stock, tiny_model
@@ -175,7 +175,7 @@ def _plot(axes: Any, way: str, curves: list[list[float]]) -> None:
     """The mean over seeds, and between which values they all lie."""
     if not curves:
         return
-    smooth = [[value for _, value in smoothed(list(enumerate(curve)))] for curve in curves]
+    smooth = [[value for _, value in smooth(list(enumerate(curve)))] for curve in curves]
     columns = list(zip(*smooth, strict=False))
     steps = range(1, len(columns) + 1)
     mean, colour = [fmean(column) for column in columns], COLOURS[way]

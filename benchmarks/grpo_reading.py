@@ -97,7 +97,7 @@ def _by_tree(model: Any, ids: Any, mask: Any, reply: int) -> tuple[int, Callable
 def _seconds(model: Any, read: Callable[[], Any], device: str) -> float:
     import torch
 
-    from ludus.train.speed import scoring_where_there_is_loss
+    from ludus.train.speed import skip_unlabelled_logits
 
     best = float("inf")
     for _ in range(3):
@@ -105,7 +105,7 @@ def _seconds(model: Any, read: Callable[[], Any], device: str) -> float:
         began = time.perf_counter()
         with (
             torch.autocast(device, torch.bfloat16, enabled=device == "cuda"),
-            scoring_where_there_is_loss(),
+            skip_unlabelled_logits(),
         ):
             logps = read()
         logps.sum().backward()

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ludus import CollectConfig, ToolEnvironment, collect, episodes, tool
 from ludus.agents.arbitrary import RandomAgent
 from ludus.rollout.progress import PhaseProgress
-from ludus.train import GrpoSettings, Settings, grpo, sft
+from ludus.train import GrpoSettings, TrainConfig, grpo, sft
 
 PICK, SLOW = "grpo_world:Pick", "grpo_world:Slow"
 LATENCY = 0.05
@@ -107,7 +107,7 @@ def ludus(environment: str, model: str, settings: GrpoSettings, clock: Clock) ->
     """Ludus's own way, into a folder that is thrown away."""
     with TemporaryDirectory() as folder:
         try:
-            grpo(environment, model, Path(folder) / "out", settings, watch=clock)
+            grpo(environment, model, Path(folder) / "out", settings, progress=clock)
         finally:
             _tidy()
 
@@ -120,9 +120,9 @@ def stock(
     prepare: Callable[[Any, Any], None] = lambda trainer, kind: None,
 ) -> None:
     """TRL's way. `prepare` is shown the trainer and the environment's class before it begins."""
-    from ludus.train.surroundings import surroundings
+    from ludus.train.surroundings import training_process
 
-    with TemporaryDirectory() as folder, surroundings(Path(folder)):
+    with TemporaryDirectory() as folder, training_process(Path(folder)):
         trainer, kind = _stock_trainer(environment, model, settings, Path(folder), clock)
         prepare(trainer, kind)
         try:
@@ -141,7 +141,7 @@ def _stock_trainer(
 
     from ludus.policy.load import load_model
     from ludus.train.grpo.config import grpo_config
-    from ludus.train.settings import learning_rate_of
+    from ludus.train.settings import resolve_learning_rate
     from ludus.train.trl.environment import environment_factory, offer_exactly
     from ludus.train.trl.rows import tasks
 
@@ -152,7 +152,7 @@ def _stock_trainer(
     weights = load_model(model, device="cpu", dtype="float32")
     config = grpo_config(settings, folder)
     size = weights.num_parameters()
-    config.learning_rate = learning_rate_of(settings, "grpo", size, groups=settings.groups)
+    config.learning_rate = resolve_learning_rate(settings, "grpo", size, groups=settings.groups)
     kind = environment_factory(environment, task=settings.task)
     trainer = trl.GRPOTrainer(
         model=weights,
@@ -200,7 +200,7 @@ def tiny_model(folder: Path, environment: str = PICK) -> str:
     (folder / "data").mkdir()
     (folder / "data" / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     _untaught(folder / "base")
-    settings = Settings(
+    settings = TrainConfig(
         epochs=20.0, batch_size=8, learning_rate=1e-2, precision="fp32", device="cpu"
     )
     sft(folder / "data", str(folder / "base"), folder / "model", settings)

@@ -73,10 +73,10 @@ def _rows(data: Path, model: str) -> Any:
     from ludus.policy.dialect import find_chat_format
     from ludus.policy.tokenizer import load_tokenizer
     from ludus.train.rows import open_data
-    from ludus.train.tokens import Maker, tokenize
+    from ludus.train.tokens import RowTokenizer, tokenize
 
     tokenizer = load_tokenizer(model)
-    maker = Maker(tokenizer, find_chat_format(tokenizer).template, "sft")
+    maker = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, "sft")
     file = Path(tempfile.mkdtemp()) / "rows.arrow"
     made = tokenize(open_data(data).train, maker, file).load()
     return made.select_columns(["input_ids", "labels"])
@@ -126,14 +126,14 @@ class Clock:
 
 def _ludus(name: str, given: argparse.Namespace, rows: Any) -> Result:
     from ludus.train import sft
-    from ludus.train.settings import Settings
+    from ludus.train.settings import TrainConfig
 
     out = Path(tempfile.mkdtemp()) / "out"
     how = {"warmup_steps": WARM_UP, "logging_steps": 10}
     longest = max(map(len, rows["input_ids"]))
     sft(
         given.data, given.model, out,
-        Settings(
+        TrainConfig(
             steps=given.steps, batch_size=64, learning_rate=RATE, max_length=longest,
             report_to="none",
             overrides={**how, "logging_first_step": False},

@@ -17,7 +17,7 @@ from ludus.curate import CurateConfig
 from ludus.curate import curate as make_rows
 from ludus.curate.writing import OutputKind
 from ludus.errors import RunError
-from ludus.train.record import begin
+from ludus.train.record import create_record
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_a_trained_model_tells_what_it_was_trained_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()
-    begin(Path("model"), about())
+    create_record(Path("model"), about())
     said = shown("model")
     assert "320 rows of data/wordle" in said and "not finished" in said
     assert "--model model" in said and "-c trained=hf:model" in said

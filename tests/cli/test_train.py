@@ -27,7 +27,7 @@ from cli.training import (
     started,
     train,
 )
-from ludus.train.record import read
+from ludus.train.record import read_record
 
 MADE = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
 TOLD = {"README.md", "training.json", "log.jsonl", "loss.png"}
@@ -64,7 +64,7 @@ def test_a_model_is_trained_described_and_uploaded(tmp_path: Path) -> None:
     }
     assert b'name = "ada/player"' in hub.files["README.md"]
     assert not any(TOKEN.encode() in content for content in hub.files.values())
-    record = read(out)
+    record = read_record(out)
     assert record is not None and record.figures is not None
     assert record.data is not None and record.data.test_rows == 2
     assert record.command and record.command.startswith(f"ludus train sft {data} -m {model}")
@@ -161,7 +161,7 @@ def test_a_run_that_was_terminated_goes_on_with_the_same_command(tmp_path: Path)
     again = here(*command)
     assert again.exit_code == 0, again.output
     assert again.stdout.startswith(f"steps     16 (went on after {step})\n")
-    record = read(out)
+    record = read_record(out)
     assert record is not None and record.resumed_from == (step,)
     assert [line["step"] for line in logged(out)] == list(range(1, 17))
 

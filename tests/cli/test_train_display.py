@@ -21,8 +21,8 @@ from ludus.cli.story import Story
 from ludus.cli.trained import train
 from ludus.cli.training import display
 from ludus.errors import ConfigError
-from ludus.train import Outcome, Watch
-from ludus.train.checkpoints import Standing, mark_whole
+from ludus.train import TrainResult, TrainProgress
+from ludus.train.checkpoints import CheckpointState, mark_complete
 
 LINE = {"step": 2, "loss": 1.25, "learning_rate": 2e-4, "tokens": 100, "seconds": 1.0}
 
@@ -119,9 +119,9 @@ def test_who_stops_at_once_is_told_what_that_costs(
     if saved is not None:
         checkpoint = tmp_path / "checkpoints" / f"checkpoint-{saved}"
         checkpoint.mkdir(parents=True)
-        mark_whole(checkpoint, Standing(saved))
+        mark_complete(checkpoint, CheckpointState(saved))
 
-    def stage(watch: Watch) -> Outcome:
+    def stage(watch: TrainProgress) -> TrainResult:
         watch.begin(2000, None)
         raise KeyboardInterrupt
 

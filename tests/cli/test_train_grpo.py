@@ -19,8 +19,8 @@ from cli.training import a_model, events, here, logged, refused, started
 from ludus.cli.grpo_ending import GrpoEnding
 from ludus.cli.main import app
 from ludus.data.episode import Episode
-from ludus.train import Outcome
-from ludus.train.record import read as record_of
+from ludus.train import TrainResult
+from ludus.train.record import read_record as record_of
 
 SMALL = (
     *("--groups", "2", "--group-size", "2", "--max-episode-tokens", "8", "--max-turns", "2"),
@@ -155,7 +155,7 @@ def test_a_run_that_ended_early_says_so(trained: Trained, tmp_path: Path) -> Non
     about = json.loads((tmp_path / "training.json").read_text())
     about["settings"] |= {"steps": 150, "early_stop": True}
     (tmp_path / "training.json").write_text(json.dumps(about))
-    lines = dict(GrpoEnding("model").lines(Outcome(tmp_path, 3, None, 1.0, 10)))
+    lines = dict(GrpoEnding("model").lines(TrainResult(tmp_path, 3, None, 1.0, 10)))
     assert lines["steps"] == "3, and not 150: it ended early"
 
 

@@ -10,7 +10,7 @@ import pytest
 import ludus.train as stages
 from cli.training import here, refused, train
 from ludus.rollout import SYSTEM_PROMPT
-from ludus.train import Lora, Outcome
+from ludus.train import Lora, TrainResult
 from ludus.train.grpo.settings import GrpoSettings
 
 COMMAND = ("grpo", "wordle", "-m", "model", "-o", "out")
@@ -21,9 +21,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[s
     """What the stage is called with; it is not played."""
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
-    def stage(*given: Any, **more: Any) -> Outcome:
+    def stage(*given: Any, **more: Any) -> TrainResult:
         calls.append((given, more))
-        return Outcome(Path("out"), 0, None, 0.0, 0)
+        return TrainResult(Path("out"), 0, None, 0.0, 0)
 
     monkeypatch.setattr(stages, "grpo", stage)
     return calls

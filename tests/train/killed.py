@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.train import Lora, Settings, sft
+from ludus.train import Lora, TrainConfig, sft
 from train.lessons import Seen, quick
 
-CASES: dict[str, Settings] = {
+CASES: dict[str, TrainConfig] = {
     # Sums over three steps stand between two lines when it is killed, and a test split is measured.
     "whole": quick(epochs=2, learning_rate=1e-2, overrides={"logging_steps": "3"}),
     "packed": quick(
@@ -29,7 +29,7 @@ CASES: dict[str, Settings] = {
 }
 
 
-def settings(case: str, **more: Any) -> Settings:
+def settings(case: str, **more: Any) -> TrainConfig:
     from dataclasses import replace
 
     return replace(CASES[case], checkpoint_every=0.0, **more)
@@ -49,4 +49,4 @@ class Killing(Seen):
 
 if __name__ == "__main__":
     data, model, out, step, case = sys.argv[1:]
-    sft(data, model, Path(out), settings(case), watch=Killing(int(step)))
+    sft(data, model, Path(out), settings(case), progress=Killing(int(step)))

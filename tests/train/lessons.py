@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.settings import Settings
+from ludus.train.settings import TrainConfig
 
 TOOLS = [
     {
@@ -23,8 +23,8 @@ TOOLS = [
 QUICK: dict[str, Any] = {"batch_size": 2, "precision": "fp32", "device": "cpu"}
 
 
-def quick(**more: Any) -> Settings:
-    return Settings(**{**QUICK, "epochs": 1.0, **more})
+def quick(**more: Any) -> TrainConfig:
+    return TrainConfig(**{**QUICK, "epochs": 1.0, **more})
 
 
 def call(number: int) -> dict[str, Any]:

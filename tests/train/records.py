@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.train.training import Figures
+from ludus.train.training import FinalMetrics
 
-FIGURES = Figures(
+FIGURES = FinalMetrics(
     steps=120,
     epochs=3.0,
     tokens=1_234_567,

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 from ludus.policy.source import resolve_model
 from ludus.train import Lora
-from ludus.train.saving import refilled
+from ludus.train.saving import rebuild_model
 from train.lessons import quick
 from train.test_saving import trained
 
@@ -37,7 +37,7 @@ def survives(base: str, lora: Lora | None) -> bool:
         state = gathered(model, lora)
         if distributed.get_rank():
             return True
-        made = refilled(state, quick(lora=lora), resolve_model(base))
+        made = rebuild_model(state, quick(lora=lora), resolve_model(base))
         return bool(torch.equal(made(ids).logits, before))
 
 

@@ -7,23 +7,25 @@ from typing import Any
 
 import pytest
 
-from ludus.train.configs import SHORT, complete, made
+from ludus.train.configs import MIN_WARMUP_RUN_STEPS, set_data_dependent_fields, build_trl_config
 from train.lessons import quick
 
 
 @pytest.mark.parametrize(
     ("steps", "more", "warm_up"),
     [
-        (SHORT - 1, {}, 0),
-        (SHORT, {}, 2),
+        (MIN_WARMUP_RUN_STEPS - 1, {}, 0),
+        (MIN_WARMUP_RUN_STEPS, {}, 2),
         (200, {}, 6),
-        (SHORT - 1, {"overrides": {"warmup_steps": "5"}}, 5),
+        (MIN_WARMUP_RUN_STEPS - 1, {"overrides": {"warmup_steps": "5"}}, 5),
     ],
 )
 def test_a_short_run_has_no_warm_up_unless_told(
     tmp_path: Path, steps: int, more: dict[str, Any], warm_up: int
 ) -> None:
     settings = quick(**more)
-    config = made("sft", settings, tmp_path)
-    complete(config, settings, learning_rate=1e-3, max_length=64, steps=steps, test=False)
+    config = build_trl_config("sft", settings, tmp_path)
+    set_data_dependent_fields(
+        config, settings, learning_rate=1e-3, max_length=64, steps=steps, has_test_rows=False
+    )
     assert config.get_warmup_steps(steps) == warm_up

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ludus.errors import MissingExtra
-from ludus.train.curve import draw, smoothed
+from ludus.train.curve import plot_loss, smooth
 
 RUN: list[dict[str, Any]] = [
     *({"step": step, "loss": 3 / step} for step in range(1, 101)),
@@ -20,7 +20,7 @@ RUN: list[dict[str, Any]] = [
 def picture(to: Path, log: list[dict[str, Any]], title: str = "SFT of smollm2") -> Any:
     from matplotlib.image import imread
 
-    draw(log, to / "loss.png", title=title)
+    plot_loss(log, to / "loss.png", title=title)
     assert [file.name for file in to.iterdir()] == ["loss.png"]
     return imread(str(to / "loss.png"))
 
@@ -53,13 +53,13 @@ def test_a_title_is_words_and_nothing_else(tmp_path: Path) -> None:
 def test_the_smoothed_line_lies_on_a_straight_one() -> None:
     line = [(step, 2.0 - step / 100) for step in range(100)]
     inside = slice(5, -5)
-    assert [y for _, y in smoothed(line)][inside] == pytest.approx([y for _, y in line][inside])
+    assert [y for _, y in smooth(line)][inside] == pytest.approx([y for _, y in line][inside])
 
 
 def test_one_wild_step_does_not_move_the_smoothed_line() -> None:
     calm = [(step, 1.0) for step in range(100)]
     wild = [*calm[:50], (50, 1000.0), *calm[51:]]
-    assert smoothed(wild) == smoothed(calm)
+    assert smooth(wild) == smooth(calm)
 
 
 def test_without_matplotlib_its_install_line_is_told(
@@ -67,4 +67,4 @@ def test_without_matplotlib_its_install_line_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[train\]'"):
-        draw(RUN, tmp_path / "loss.png", title="")
+        plot_loss(RUN, tmp_path / "loss.png", title="")

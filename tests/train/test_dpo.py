@@ -56,7 +56,7 @@ def test_a_run_that_was_stopped_compares_with_the_same_base_when_it_goes_on(
 ) -> None:
     rows, settings = data(tmp_path / "d"), quick(epochs=2, learning_rate=1e-2, lora=lora)
     out, one = tmp_path / "out", tmp_path / "one"
-    assert dpo(rows, base, out, settings, watch=Seen(stop_after=2)).stopped == "interrupted"
+    assert dpo(rows, base, out, settings, progress=Seen(stop_after=2)).stopped == "interrupted"
     assert dpo(rows, base, out, settings).resumed_from == 2
     dpo(rows, base, one, settings)
     assert same(curve(out), curve(one), lambda x: pytest.approx(x, abs=1e-6))

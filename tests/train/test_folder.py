@@ -34,18 +34,18 @@ def test_two_runs_at_once_do_not_meet_in_one_folder(tmp_path: Path) -> None:
         for overwrite in (False, True):
             with pytest.raises(RunError, match=r"^Another process is training in .*out\. Wait"):
                 sft(data, base, out, quick(), overwrite=overwrite)
-        assert {path.name for path in out.iterdir()} == {folder.LOCK, "tokens"}
+        assert {path.name for path in out.iterdir()} == {folder.LOCK_FILE, "tokens"}
         other.kill()
     # A lock that nobody holds is no lock, though its file is still there.
-    assert (out / folder.LOCK).exists()
+    assert (out / folder.LOCK_FILE).exists()
     assert sft(data, base, out, quick()).steps == 1
-    assert not (out / folder.LOCK).exists()
+    assert not (out / folder.LOCK_FILE).exists()
 
 
 def test_a_folder_in_which_nothing_came_to_be_goes(tmp_path: Path) -> None:
     out = tmp_path / "models" / "out"
-    with folder.held(out):
-        assert [path.name for path in out.iterdir()] == [folder.LOCK]
+    with folder.lock_folder(out):
+        assert [path.name for path in out.iterdir()] == [folder.LOCK_FILE]
     assert not out.exists()
 
 
@@ -53,6 +53,6 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(RunError, match=r"^No model can be written to .*: Not a directory\.$"),
-        folder.held(tmp_path / "file" / "out"),
+        folder.lock_folder(tmp_path / "file" / "out"),
     ):
         raise AssertionError("it was held")

@@ -20,9 +20,9 @@ from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
 from ludus.train import Lora, dpo, sft
-from ludus.train.rows import Lines
-from ludus.train.suitable import end_of_row
-from ludus.train.tokens import NO_LOSS, Maker
+from ludus.train.rows import JsonlRows
+from ludus.train.suitable import truncation_point
+from ludus.train.tokens import IGNORE_INDEX, RowTokenizer
 from ludus.train.trainers import ImageCollator, PairCollator
 from train.exhibits import image_rows
 from train.lessons import Seen, curve, quick, same, sft_row, write
@@ -47,10 +47,10 @@ def tokens(data: Path, base: str, method: Any) -> tuple[VisionProcessor, list[di
     tokenizer = load_tokenizer(base)
     eyes = load_vision_processor(base, tokenizer)
     assert eyes is not None
-    maker = Maker(tokenizer, load(base, device="cpu").chat_format.template, method, eyes)
-    (batch,) = Lines(data / "train.jsonl").batches(100)
+    maker = RowTokenizer(tokenizer, load(base, device="cpu").chat_format.template, method, eyes)
+    (batch,) = JsonlRows(data / "train.jsonl").batches(100)
     made = maker(batch)
-    assert not made.refused
+    assert not made.template_errors
     return eyes, made.table.to_pylist()
 
 
@@ -97,7 +97,7 @@ def test_loss_is_on_the_assistants_words_and_on_no_part_of_an_image(rows: Path, 
     tokenizer = load_tokenizer(base)
     for row in made:
         assert eyes.image_token_id not in row["labels"]
-        learned = tokenizer.decode([label for label in row["labels"] if label != NO_LOSS])
+        learned = tokenizer.decode([label for label in row["labels"] if label != IGNORE_INDEX])
         assert learned.count("<tool_call>") == 2 and "Behind it" not in learned
     measured = json.loads((rows / "curation.json").read_text())["report"]["lengths"]
     # Curating counts the words after the last reply as well: a picture of 4 tokens and its frame.
@@ -126,7 +126,7 @@ def test_a_model_that_sees_learns_from_images_and_goes_on_where_it_was_stopped(
 ) -> None:
     settings = quick(epochs=None, steps=6, batch_size=1, learning_rate=1e-2)
     out, one = tmp_path / "out", tmp_path / "one"
-    assert sft(rows, base, out, settings, watch=Seen(stop_after=3)).stopped == "interrupted"
+    assert sft(rows, base, out, settings, progress=Seen(stop_after=3)).stopped == "interrupted"
     assert sft(rows, base, out, settings).resumed_from == 3
     sft(rows, base, one, settings)
     assert same(curve(out), curve(one), lambda x: pytest.approx(x, abs=1e-6))
@@ -177,7 +177,7 @@ def test_rows_with_and_without_images_share_a_batch(tmp_path: Path, rows: Path, 
 def test_a_row_is_not_cut_within_an_image(
     ids: list[int], max_length: int, end: int, images: int
 ) -> None:
-    assert end_of_row(ids, max_length, image=7) == (end, images)
+    assert truncation_point(ids, max_length, image_token=7) == (end, images)
 
 
 def test_rows_that_are_cut_lose_their_last_images(tmp_path: Path, rows: Path, base: str) -> None:

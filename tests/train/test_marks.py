@@ -13,15 +13,15 @@ from students import of_family, student
 from ludus.errors import RunError
 from ludus.policy.dialect import find_chat_format
 from ludus.train import supply
-from ludus.train.configs import complete, made
-from ludus.train.marks import Marked, check_batch
-from ludus.train.pace import Pace
+from ludus.train.configs import set_data_dependent_fields, build_trl_config
+from ludus.train.marks import LossMaskIndex, check_loss_mask
+from ludus.train.pace import RunCallback
 from ludus.train.rows import open_data
-from ludus.train.settings import Method, Settings
-from ludus.train.tokens import Maker
-from ludus.train.trainers import trainer_of
-from ludus.train.watch import Unwatched
-from ludus.train.world import World
+from ludus.train.settings import Method, TrainConfig
+from ludus.train.tokens import RowTokenizer
+from ludus.train.trainers import build_trainer
+from ludus.train.watch import NoProgress
+from ludus.train.world import Distributed
 from train.lessons import dpo_row, quick, sft_row, write
 
 LLAMA = "{{ bos_token }}<|start_header_id|>x<|end_header_id|><|eot_id|>"
@@ -35,19 +35,26 @@ SFT = [sft_row(number, turns=1 + number % 3) for number in range(6)]
 DPO = [dpo_row(number, turns=2 + number % 3) for number in range(4)]
 
 
-def trainer(folder: Path, tokenizer: Any, method: Method, settings: Settings) -> Any:
+def trainer(folder: Path, tokenizer: Any, method: Method, settings: TrainConfig) -> Any:
     """As `ludus.train.run` makes one, over a model that is new."""
     data = open_data(write(folder / "rows.jsonl", SFT if method == "sft" else DPO))
-    maker = Maker(tokenizer, find_chat_format(tokenizer).template, method)
-    draft = supply.draft(data, maker, folder / "tokens")
+    maker = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
+    draft = supply.tokenize_splits(data, maker, folder / "tokens")
     where = {"context": 2048, "to": folder / "tokens"}
-    fed = supply.supply(draft, data, method, settings, "m", **where)  # type: ignore[arg-type]
-    config = made(method, settings, folder)
-    complete(config, settings, learning_rate=1e-4, max_length=fed.max_length, steps=3, test=False)
-    pace = Pace(folder, Unwatched(), World(), every=60)
-    return trainer_of(
-        method, model=tiny(tokenizer), config=config, tokenizer=tokenizer,
-        train=supply.train_rows(folder / "tokens"), test=None, config=settings, pace=pace,
+    fed = supply.prepare(draft, data, method, settings, "m", **where)  # type: ignore[arg-type]
+    config = build_trl_config(method, settings, folder)
+    set_data_dependent_fields(
+        config,
+        settings,
+        learning_rate=1e-4,
+        max_length=fed.max_length,
+        steps=3,
+        has_test_rows=False,
+    )
+    pace = RunCallback(folder, NoProgress(), Distributed(), every=60)
+    return build_trainer(
+        method, model=tiny(tokenizer), trl_config=config, tokenizer=tokenizer,
+        train_dataset=supply.load_train_rows(folder / "tokens"), eval_dataset=None, config=settings, callback=pace,
     )  # fmt: skip
 
 
@@ -124,8 +131,8 @@ def test_without_padding_the_loss_is_where_it_was(tmp_path: Path, packing: bool)
     found = rows_of_positions(batch)
     wanted = [expected(tokenizer, [], row["messages"], row["tools"]) for row in SFT]
     assert set(found) <= set(wanted) and len(found) > 1
-    marked = Marked.of(supply.marked_rows(tmp_path / "tokens"), "sft")
-    assert check_batch(batch, marked) == sum(m != -100 for _, marks in found for m in marks)
+    marked = LossMaskIndex.build(supply.load_unpacked_rows(tmp_path / "tokens"), "sft")
+    assert check_loss_mask(batch, marked) == sum(m != -100 for _, marks in found for m in marks)
 
 
 def rows_of_positions(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
@@ -143,7 +150,7 @@ def test_a_batch_that_bears_loss_elsewhere_is_never_trained_on(
     tmp_path: Path, method: Method
 ) -> None:
     made = trainer(tmp_path, student(), method, quick())
-    made.marked = Marked.of(supply.marked_rows(tmp_path / "tokens"), method)
+    made.marked = LossMaskIndex.build(supply.load_unpacked_rows(tmp_path / "tokens"), method)
     inner = made.data_collator
 
     def careless(rows: Any) -> Any:
@@ -163,13 +170,13 @@ def test_a_batch_that_bears_loss_elsewhere_is_never_trained_on(
 
 def test_one_mark_too_few_is_noticed_and_so_is_a_strange_row(tmp_path: Path) -> None:
     made = trainer(tmp_path, student(), "sft", quick())
-    marked = Marked.of(supply.marked_rows(tmp_path / "tokens"), "sft")
+    marked = LossMaskIndex.build(supply.load_unpacked_rows(tmp_path / "tokens"), "sft")
     batch = batch_of(made)
-    check_batch(batch, marked)
+    check_loss_mask(batch, marked)
     row, place = (batch["labels"] != -100).nonzero()[-1].tolist()
     batch["labels"][row, place] = -100
     with pytest.raises(RunError, match="on other tokens than were marked"):
-        check_batch(batch, marked)
+        check_loss_mask(batch, marked)
     batch["input_ids"][row, 0] += 1
     with pytest.raises(RunError, match="that no row of the data has"):
-        check_batch(batch, marked)
+        check_loss_mask(batch, marked)

@@ -6,16 +6,21 @@ from typing import Any
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.train.configs import made
+from ludus.train.configs import build_trl_config
 from ludus.train.grpo.config import grpo_config
-from ludus.train.overrides import NEUTRAL, REFUSED, checked, without_repeated
+from ludus.train.overrides import (
+    NON_DECISIVE_FIELDS,
+    MANAGED_FIELDS,
+    parse_overrides,
+    drop_redundant,
+)
 from ludus.train.settings import Method
 from train.grpo.trials import tried
 from train.lessons import quick
 
 
 def config(method: Method = "sft", /, **overrides: str) -> Any:
-    return made(method, quick(overrides=overrides), Path("out"))
+    return build_trl_config(method, quick(overrides=overrides), Path("out"))
 
 
 def grpo(overrides: dict[str, str], **settings: Any) -> Any:
@@ -90,9 +95,9 @@ def test_a_field_that_repeats_what_is_in_force_is_accepted() -> None:
         max_length=2048, epochs=3.0, batch_size=4, accumulate=2, learning_rate=2e-5,
         overrides=SFT_TUTORIALS,
     )  # fmt: skip
-    found = made("sft", settings, Path("out"))
+    found = build_trl_config("sft", settings, Path("out"))
     assert (found.warmup_steps, found.lr_scheduler_type) == (10, "cosine")
-    kept = without_repeated(settings.overrides)
+    kept = drop_redundant(settings.overrides)
     assert kept.keys() == {"warmup_steps", "lr_scheduler_type", "logging_steps"}
 
 
@@ -141,8 +146,8 @@ def test_a_field_under_its_former_name_is_answered_with_the_option(method: Metho
 def test_every_neutral_field_is_one_that_trl_has() -> None:
     import trl
 
-    assert trl.GRPOConfig.__dataclass_fields__.keys() >= NEUTRAL
-    assert not NEUTRAL & REFUSED.keys()
+    assert trl.GRPOConfig.__dataclass_fields__.keys() >= NON_DECISIVE_FIELDS
+    assert not NON_DECISIVE_FIELDS & MANAGED_FIELDS.keys()
 
 
 def test_what_trl_refuses_is_one_line() -> None:
@@ -155,7 +160,7 @@ def test_every_refused_field_is_one_that_trl_has() -> None:
     import trl
 
     known = {*trl.SFTConfig.__dataclass_fields__, *trl.DPOConfig.__dataclass_fields__}
-    assert known >= REFUSED.keys()
+    assert known >= MANAGED_FIELDS.keys()
 
 
 def test_the_loss_is_never_smoothed_and_nothing_is_sent_anywhere() -> None:
@@ -167,4 +172,4 @@ def test_the_loss_is_never_smoothed_and_nothing_is_sent_anywhere() -> None:
 def test_values_that_are_no_text_are_taken_as_they_are() -> None:
     import trl
 
-    assert checked(trl.SFTConfig, {"weight_decay": 0.5}) == {"weight_decay": 0.5}
+    assert parse_overrides(trl.SFTConfig, {"weight_decay": 0.5}) == {"weight_decay": 0.5}

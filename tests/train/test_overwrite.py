@@ -13,8 +13,8 @@ from policy.models import adapted, saved
 
 from ludus.errors import ConfigError, LudusError, MissingExtra, RunError
 from ludus.train import folder, sft
-from ludus.train.checkpoints import Standing, mark_whole
-from ludus.train.record import begin
+from ludus.train.checkpoints import CheckpointState, mark_complete
+from ludus.train.record import create_record
 from train.lessons import Seen, quick, sft_data, write
 from train.records import about
 
@@ -65,7 +65,7 @@ def test_what_cannot_begin_leaves_the_earlier_model(
 
 def test_a_run_that_was_stopped_survives_one_that_cannot_begin(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d"), tmp_path / "out"
-    sft(data, base, out, quick(), watch=Seen(stop_after=2))
+    sft(data, base, out, quick(), progress=Seen(stop_after=2))
     with pytest.raises(ConfigError, match="cannot begin"):
         sft(data, base, out, quick(overrides=WRONG), overwrite=True)
     assert sft(data, base, out, quick()).resumed_from == 2
@@ -74,7 +74,7 @@ def test_a_run_that_was_stopped_survives_one_that_cannot_begin(tmp_path: Path, b
 def test_other_weights_under_the_same_name_are_another_model(tmp_path: Path) -> None:
     data, out = sft_data(tmp_path / "d"), tmp_path / "out"
     model = str(saved(tmp_path / "base"))
-    sft(data, model, out, quick(), watch=Seen(stop_after=1))
+    sft(data, model, out, quick(), progress=Seen(stop_after=1))
     saved(tmp_path / "base", seed=1)
     with pytest.raises(RunError, match=r"other settings \(weights: .* there, .* here\)"):
         sft(data, model, out, quick())
@@ -87,10 +87,10 @@ def test_what_was_killed_before_its_record_was_written_is_nothing(
     half = out / "checkpoints" / "checkpoint-3"
     for path in (half, out / "tokens"):
         path.mkdir(parents=True)
-    for name in (folder.LOCK, ".training.json.7.draft"):
+    for name in (folder.LOCK_FILE, ".training.json.7.draft"):
         (out / name).touch()
-    folder.check(out)
-    mark_whole(half, Standing(3))
+    folder.check_output_dir(out)
+    mark_complete(half, CheckpointState(3))
     with pytest.raises(RunError, match="holds no training of Ludus"):
         sft(data, base, out, quick())
     (half / "whole.json").unlink()
@@ -100,7 +100,7 @@ def test_what_was_killed_before_its_record_was_written_is_nothing(
 def test_a_record_without_a_step_binds_nobody(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d", rows=2), tmp_path / "out"
     out.mkdir()
-    begin(out, about(model="another"))
+    create_record(out, about(model="another"))
     assert sft(data, base, out, quick()).steps == 1
 
 
@@ -116,7 +116,7 @@ class Curves(Seen):
 
 def test_curves_lie_beside_the_model_and_go_with_it(tmp_path: Path, base: str) -> None:
     data, out, seen = sft_data(tmp_path / "d", rows=2), tmp_path / "out", Curves()
-    sft(data, base, out, quick(), watch=seen)
+    sft(data, base, out, quick(), progress=seen)
     assert seen.place == str(out / "runs") and (out / "runs").is_dir()
     assert "TENSORBOARD_LOGGING_DIR" not in os.environ
     sft(data, base, out, quick(epochs=2), overwrite=True)
@@ -144,5 +144,5 @@ def test_who_watches_can_refuse_before_anything_is_removed(tmp_path: Path, base:
     sft(data, base, out, quick())
     before = files(out)
     with pytest.raises(LudusError, match="No"):
-        sft(data, base, out, quick(epochs=2), overwrite=True, watch=Refusing())
+        sft(data, base, out, quick(epochs=2), overwrite=True, progress=Refusing())
     assert files(out) == before

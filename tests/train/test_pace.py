@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ludus.train.pace import Pace
-from ludus.train.watch import Unwatched
-from ludus.train.world import World
+from ludus.train.pace import RunCallback
+from ludus.train.watch import NoProgress
+from ludus.train.world import Distributed
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_no_more_is_lost_than_the_time_between_two_or_one_step(
     seconds: int, saved: list[int], tmp_path: Path
 ) -> None:
     now = 0.0
-    pace = Pace(tmp_path, Unwatched(), World(), every=600, clock=lambda: now)
+    pace = RunCallback(tmp_path, NoProgress(), Distributed(), every=600, clock=lambda: now)
     state = SimpleNamespace(global_step=0, max_steps=10_000, epoch=0.5)
     pace.on_train_begin(None, state, None)
     found: list[int] = []

@@ -13,7 +13,13 @@ from policy.models import saved
 
 from ludus.errors import RunError
 from ludus.train import checkpoints, sft
-from ludus.train.checkpoints import Standing, mark_whole, newest, standing_of, sweep
+from ludus.train.checkpoints import (
+    CheckpointState,
+    mark_complete,
+    latest_checkpoint,
+    read_state,
+    remove_incomplete,
+)
 from train import killed
 from train.lessons import Seen, curve, quick, same, sft_data
 
@@ -45,13 +51,13 @@ def test_a_killed_run_goes_on_to_the_same_end(
     data, out = sft_data(tmp_path / "d", rows=8, test=2 if case == "whole" else 0), tmp_path / "out"
     kill_at(step, case, data, base, out)
     assert curve(out)[-1]["step"] == step
-    stood = newest(out)
+    stood = latest_checkpoint(out)
     assert stood is not None and stood.name == f"checkpoint-{step - 1}"
     # One that was being written when the power went.
     (out / "checkpoints" / "checkpoint-99").mkdir()
 
     seen = Seen()
-    outcome = sft(data, base, out, killed.settings(case), watch=seen)
+    outcome = sft(data, base, out, killed.settings(case), progress=seen)
     assert outcome.resumed_from == step - 1 and seen.began == (outcome.steps, step - 1)
     undisturbed = sft(data, base, tmp_path / "one", killed.settings(case))
     assert same(curve(out), curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6))
@@ -67,7 +73,7 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint_and_goes_on(
 ) -> None:
     data, settings = sft_data(tmp_path / "d", rows=8, test=2), quick(epochs=2, checkpoint_every=0.0)
     out, seen = tmp_path / "out", Seen(stop_after=after)
-    stopped = sft(data, base, out, settings, watch=seen)
+    stopped = sft(data, base, out, settings, progress=seen)
     assert (stopped.stopped, stopped.steps) == ("interrupted", after)
     assert not (out / "model.safetensors").exists()
     assert curve(out)[-1]["step"] == after
@@ -83,16 +89,16 @@ def test_a_run_that_is_told_to_stop_leaves_a_checkpoint_and_goes_on(
 
 def test_a_checkpoint_is_whole_when_it_says_so(tmp_path: Path) -> None:
     for step in (2, 10, 11):
-        (tmp_path / checkpoints.FOLDER / f"checkpoint-{step}").mkdir(parents=True)
-    assert newest(tmp_path) is None
-    standing = Standing(10, tokens=7, loss=0.5, logged=9, metrics={"entropy": [1.0]})
-    folder = tmp_path / checkpoints.FOLDER
-    mark_whole(folder / "checkpoint-10", standing)
-    mark_whole(folder / "checkpoint-2", Standing(2))
+        (tmp_path / checkpoints.CHECKPOINTS_DIR / f"checkpoint-{step}").mkdir(parents=True)
+    assert latest_checkpoint(tmp_path) is None
+    standing = CheckpointState(10, tokens=7, loss=0.5, logged=9, metrics={"entropy": [1.0]})
+    folder = tmp_path / checkpoints.CHECKPOINTS_DIR
+    mark_complete(folder / "checkpoint-10", standing)
+    mark_complete(folder / "checkpoint-2", CheckpointState(2))
     (folder / "checkpoint-11" / "whole.json").write_text('{"step": 11')
-    assert newest(tmp_path) == folder / "checkpoint-10"
-    assert standing_of(folder / "checkpoint-10") == standing
-    sweep(tmp_path)
+    assert latest_checkpoint(tmp_path) == folder / "checkpoint-10"
+    assert read_state(folder / "checkpoint-10") == standing
+    remove_incomplete(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"checkpoint-2", "checkpoint-10"}
 
 
@@ -112,6 +118,6 @@ class InTheWay(Seen):
 def test_a_checkpoint_that_cannot_be_written_is_told_in_a_line(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d", rows=8), tmp_path / "out"
     with pytest.raises(RunError, match=r"No checkpoint could be made of step 2: .* last whole one"):
-        sft(data, base, out, quick(), watch=InTheWay(out))
+        sft(data, base, out, quick(), progress=InTheWay(out))
     outcome = sft(data, base, out, quick())
     assert outcome.resumed_from is None and weights(out)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.train.examples import BadRow, conversations
-from ludus.train.rows import DataSet, open_data
+from ludus.train.examples import InvalidRow, parse_conversations
+from ludus.train.rows import TrainingData, open_data
 from train.lessons import TOOLS, call, dpo_row, sft_data, sft_row, talk, write
 
 
-def rows_of(data: DataSet) -> list[tuple[int, Any]]:
+def rows_of(data: TrainingData) -> list[tuple[int, Any]]:
     return [row for batch in data.train.batches(3) for row in batch]
 
 
-def read(data: DataSet) -> list[Any]:
-    return [conversations(row, "sft") for _, row in rows_of(data)]
+def read(data: TrainingData) -> list[Any]:
+    return [parse_conversations(row, "sft") for _, row in rows_of(data)]
 
 
 def test_a_curated_folder_has_rows_to_train_on_and_to_test(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_what_curating_measured_counts_for_that_model_alone(tmp_path: Path) -> N
     sft_data(tmp_path)
     (tmp_path / "curation.json").write_text(json.dumps({"report": {"lengths": lengths}}))
     data = open_data(tmp_path)
-    assert data.measured_for("org/small") == 640
-    assert data.measured_for("org/other") is None
+    assert data.measured_max_length("org/small") == 640
+    assert data.measured_max_length("org/other") is None
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_dot_in_its_name_makes_a_data_set_no_file(monkeypatch: pytest.MonkeyPa
 
 def test_a_prompt_given_apart_bears_no_loss() -> None:
     said = talk(1)
-    (found,) = conversations({"prompt": said[:3], "completion": said[3:]}, "sft")
+    (found,) = parse_conversations({"prompt": said[:3], "completion": said[3:]}, "sft")
     assert (found.messages, found.num_prompt_messages) == (said, 3)
 
 
 def test_a_pair_without_a_prompt_has_what_both_begin_with() -> None:
     row = dpo_row(1)
     whole = {side: [*row["prompt"], *row[side]] for side in ("chosen", "rejected")}
-    found = conversations(whole, "dpo")
+    found = parse_conversations(whole, "dpo")
     assert [side.num_prompt_messages for side in found] == [3, 3]
     assert [side.messages for side in found] == [whole["chosen"], whole["rejected"]]
 
@@ -117,7 +117,7 @@ def test_arguments_and_tools_may_come_as_text() -> None:
     row = sft_row(1)
     function = row["messages"][1]["tool_calls"][0]["function"]
     function["arguments"] = json.dumps(function["arguments"])
-    (found,) = conversations({**row, "tools": json.dumps(TOOLS)}, "sft")
+    (found,) = parse_conversations({**row, "tools": json.dumps(TOOLS)}, "sft")
     assert found.tools == TOOLS
     assert found.messages[1]["tool_calls"] == call(11)["tool_calls"]
 
@@ -136,12 +136,12 @@ def test_arguments_and_tools_may_come_as_text() -> None:
     ],
 )
 def test_a_row_that_is_none_says_what_is_wrong(row: Any, said: str) -> None:
-    with pytest.raises(BadRow, match=said):
-        conversations(row, "sft")
+    with pytest.raises(InvalidRow, match=said):
+        parse_conversations(row, "sft")
 
 
 def test_rows_of_the_other_kind_name_the_other_command() -> None:
     with pytest.raises(ConfigError, match="`ludus train dpo`"):
-        conversations(dpo_row(1), "sft")
+        parse_conversations(dpo_row(1), "sft")
     with pytest.raises(ConfigError, match="`ludus train sft`"):
-        conversations(sft_row(1), "dpo")
+        parse_conversations(sft_row(1), "dpo")

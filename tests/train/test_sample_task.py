@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ludus.train.rows import Lines, open_data
-from ludus.train.sample_task import LONGEST, task_of_episodes, task_of_rows
+from ludus.train.rows import JsonlRows, open_data
+from ludus.train.sample_task import MAX_TASK_CHARS, sample_episode_task, sample_row_task
 from train.lessons import TOOLS, dpo_row, sft_row, talk, write
 
 
 def test_it_is_the_shortest_of_the_first_rows(tmp_path: Path) -> None:
     file = write(tmp_path / "train.jsonl", [sft_row(100), sft_row(3), sft_row(20)])
-    found = task_of_rows(Lines(file), "sft")
+    found = sample_row_task(JsonlRows(file), "sft")
     assert found is not None
     assert found.messages == (talk(3)[0],) and list(found.tools) == TOOLS
 
 
 def test_a_pair_has_one_task(tmp_path: Path) -> None:
-    found = task_of_rows(Lines(write(tmp_path / "train.jsonl", [dpo_row(3)])), "dpo")
+    found = sample_row_task(JsonlRows(write(tmp_path / "train.jsonl", [dpo_row(3)])), "dpo")
     assert found is not None and found.messages == (talk(3)[0],)
 
 
@@ -27,10 +27,10 @@ def test_what_does_not_fit_on_a_card_is_left_out(tmp_path: Path) -> None:
     answer = {"role": "assistant", "content": "Yes."}
     rows = [
         {"messages": [{"role": "user", "content": content}, answer]}
-        for content in ("a" * LONGEST, [image])
+        for content in ("a" * MAX_TASK_CHARS, [image])
     ]
-    assert task_of_rows(Lines(write(tmp_path / "train.jsonl", rows)), "sft") is None
-    assert task_of_episodes(tmp_path / "none.jsonl") is None
+    assert sample_row_task(JsonlRows(write(tmp_path / "train.jsonl", rows)), "sft") is None
+    assert sample_episode_task(tmp_path / "none.jsonl") is None
 
 
 def test_the_arguments_of_reset_are_those_of_the_runs(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from ludus.errors import RunError
 from ludus.policy.load import load_model
 from ludus.policy.source import resolve_model
 from ludus.train import Lora
-from ludus.train.saving import refilled
-from ludus.train.trainers import adapter_of
+from ludus.train.saving import rebuild_model
+from ludus.train.trainers import build_peft_config
 from train.lessons import quick
 
 
@@ -26,7 +26,7 @@ def trained(base: str, lora: Lora | None) -> Any:
     from peft import get_peft_model
 
     model = load_model(base, device="cpu", dtype="float32")
-    model = get_peft_model(model, adapter_of(lora)) if lora else model
+    model = get_peft_model(model, build_peft_config(lora)) if lora else model
     with torch.no_grad():
         for weights in model.parameters():
             weights.add_(0.05)
@@ -44,7 +44,7 @@ def test_gathered_weights_make_the_model_that_was_trained(
     state = model.state_dict()
     # A weight that goes by two names may be gathered under one.
     state.pop(next(name for name in state if name.endswith("lm_head.weight")))
-    made = refilled(state, quick(lora=lora), resolve_model(base))
+    made = rebuild_model(state, quick(lora=lora), resolve_model(base))
     with torch.no_grad():
         assert torch.equal(made(ids).logits, model(ids).logits)
         if lora:
@@ -56,9 +56,11 @@ def test_weights_that_are_missing_or_strange_are_told(tmp_path: Path) -> None:
     state = trained(base, None).state_dict()
     name = "model.norm.weight"
     with pytest.raises(RunError, match=f"do not make a model: {name}"):
-        refilled({key: state[key] for key in state if key != name}, quick(), resolve_model(base))
+        rebuild_model(
+            {key: state[key] for key in state if key != name}, quick(), resolve_model(base)
+        )
     with pytest.raises(RunError, match=r"do not make a model: module\.x"):
-        refilled({**state, "module.x": state[name]}, quick(), resolve_model(base))
+        rebuild_model({**state, "module.x": state[name]}, quick(), resolve_model(base))
 
 
 def test_weights_that_two_processes_shared_out_come_back(tmp_path: Path) -> None:

@@ -5,28 +5,36 @@ from typing import Any
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.train.settings import Lora, Settings, learning_rate_of, overrides_of, settled
+from ludus.train.settings import (
+    Lora,
+    TrainConfig,
+    resolve_learning_rate,
+    parse_assignments,
+    with_defaults,
+)
 
 SMALL, LARGE = 135_000_000, 7_000_000_000
 
 
 def test_a_rate_suits_the_method_the_size_and_the_adapter() -> None:
-    rate = learning_rate_of
-    assert rate(Settings(), "sft", SMALL) > rate(Settings(), "sft", LARGE)
-    assert rate(Settings(lora=Lora()), "sft", LARGE) == rate(Settings(), "sft", SMALL)
-    assert rate(Settings(), "dpo", SMALL) < rate(Settings(), "sft", LARGE)
-    assert rate(Settings(learning_rate=0.5), "dpo", LARGE) == 0.5
+    rate = resolve_learning_rate
+    assert rate(TrainConfig(), "sft", SMALL) > rate(TrainConfig(), "sft", LARGE)
+    assert rate(TrainConfig(lora=Lora()), "sft", LARGE) == rate(TrainConfig(), "sft", SMALL)
+    assert rate(TrainConfig(), "dpo", SMALL) < rate(TrainConfig(), "sft", LARGE)
+    assert rate(TrainConfig(learning_rate=0.5), "dpo", LARGE) == 0.5
 
 
 def test_more_tasks_in_a_step_allow_a_small_model_a_higher_rate() -> None:
-    rate = learning_rate_of
-    few, many = (rate(Settings(), "grpo", SMALL, groups=groups) for groups in (4, 64))
+    rate = resolve_learning_rate
+    few, many = (rate(TrainConfig(), "grpo", SMALL, groups=groups) for groups in (4, 64))
     assert many == pytest.approx(4 * few)
-    assert rate(Settings(), "grpo", SMALL) == pytest.approx(2 * few)
-    assert rate(Settings(), "grpo", LARGE, groups=4) == rate(Settings(), "grpo", LARGE, groups=64)
-    adapted = Settings(lora=Lora())
+    assert rate(TrainConfig(), "grpo", SMALL) == pytest.approx(2 * few)
+    assert rate(TrainConfig(), "grpo", LARGE, groups=4) == rate(
+        TrainConfig(), "grpo", LARGE, groups=64
+    )
+    adapted = TrainConfig(lora=Lora())
     assert rate(adapted, "grpo", LARGE, groups=64) > rate(adapted, "grpo", LARGE, groups=4)
-    assert rate(Settings(learning_rate=0.5), "grpo", SMALL, groups=64) == 0.5
+    assert rate(TrainConfig(learning_rate=0.5), "grpo", SMALL, groups=64) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -45,7 +53,7 @@ def test_more_tasks_in_a_step_allow_a_small_model_a_higher_rate() -> None:
 )
 def test_a_setting_that_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
-        Settings(**asked)
+        TrainConfig(**asked)
 
 
 def test_an_adapter_without_layers_or_rank_is_refused() -> None:
@@ -56,26 +64,29 @@ def test_an_adapter_without_layers_or_rank_is_refused() -> None:
 
 
 def test_an_adapter_is_scaled_by_twice_its_rank() -> None:
-    assert Lora(rank=8).scale == 16
-    assert Lora(rank=8, alpha=8).scale == 8
+    assert Lora(rank=8).effective_alpha == 16
+    assert Lora(rank=8, alpha=8).effective_alpha == 8
 
 
 def test_what_the_other_method_has_is_refused() -> None:
     with pytest.raises(ConfigError, match="--packing is for SFT"):
-        settled(Settings(packing=True), "dpo")
+        with_defaults(TrainConfig(packing=True), "dpo")
     with pytest.raises(ConfigError, match="--compile is for SFT"):
-        settled(Settings(compile=True), "dpo")
+        with_defaults(TrainConfig(compile=True), "dpo")
     with pytest.raises(ConfigError, match="--beta is for DPO"):
-        settled(Settings(beta=0.1), "sft")
+        with_defaults(TrainConfig(beta=0.1), "sft")
 
 
 def test_pairs_are_seen_once_and_rows_three_times_unless_told() -> None:
-    assert (settled(Settings(), "sft").epochs, settled(Settings(), "dpo").epochs) == (3, 1)
-    assert settled(Settings(epochs=0.5), "dpo") == Settings(epochs=0.5)
+    assert (
+        with_defaults(TrainConfig(), "sft").epochs,
+        with_defaults(TrainConfig(), "dpo").epochs,
+    ) == (3, 1)
+    assert with_defaults(TrainConfig(epochs=0.5), "dpo") == TrainConfig(epochs=0.5)
 
 
 def test_assignments_are_read_by_name() -> None:
-    assert overrides_of(["weight-decay=0.1", "optim = sgd", "a=b=c"]) == {
+    assert parse_assignments(["weight-decay=0.1", "optim = sgd", "a=b=c"]) == {
         "weight_decay": "0.1",
         "optim": "sgd",
         "a": "b=c",
@@ -85,4 +96,4 @@ def test_assignments_are_read_by_name() -> None:
 @pytest.mark.parametrize("text", ["optim", "=1", "optim=a optim=b"])
 def test_what_is_no_assignment_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--set"):
-        overrides_of(text.split())
+        parse_assignments(text.split())

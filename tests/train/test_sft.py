@@ -32,7 +32,7 @@ def loaded(folder: Path) -> tuple[Any, Any]:
 def test_a_model_learns_its_rows_and_is_a_folder_that_loads(tmp_path: Path, base: str) -> None:
     data, out, seen = sft_data(tmp_path / "d", rows=8, test=2), tmp_path / "out", Seen()
     settings = quick(epochs=3, learning_rate=1e-2)
-    outcome = sft(data, base, out, settings, command="ludus train sft …", watch=seen)
+    outcome = sft(data, base, out, settings, command="ludus train sft …", progress=seen)
 
     assert {path.name for path in out.iterdir()} == MODEL | READING | RECORD
     model, tokenizer = loaded(out)
@@ -64,7 +64,7 @@ def test_a_run_that_is_done_is_left_alone_and_another_is_refused(tmp_path: Path,
     data, out, settings = sft_data(tmp_path / "d", rows=2), tmp_path / "out", quick()
     first = sft(data, base, out, settings)
     stamp, seen = (out / "model.safetensors").stat().st_mtime_ns, Seen()
-    assert sft(data, base, out, settings, watch=seen).steps == first.steps
+    assert sft(data, base, out, settings, progress=seen).steps == first.steps
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
     assert "trained already" in seen.words[-1] and seen.began is None
     same = {"logging_steps": "5", "assistant_only_loss": "true", "save_strategy": "no"}
@@ -173,8 +173,8 @@ def test_rows_that_cannot_be_learned_from_stop_it_unless_they_may_go(
 def test_rows_that_lose_their_end_are_counted_and_told(tmp_path: Path, base: str) -> None:
     data = write(tmp_path / "rows.jsonl", [sft_row(1), sft_row(2, turns=6)])
     seen, whole = Seen(), Seen()
-    sft(data, base, tmp_path / "out", quick(max_length=330), watch=seen)
-    sft(data, base, tmp_path / "whole", quick(), watch=whole)
+    sft(data, base, tmp_path / "out", quick(max_length=330), progress=seen)
+    sft(data, base, tmp_path / "whole", quick(), progress=whole)
     told = [json.loads((tmp_path / out / "training.json").read_text())["data"]["cut"]
             for out in ("out", "whole")]  # fmt: skip
     assert told == [1, 0]

@@ -120,19 +120,21 @@ def a(config: type, **more: Any) -> Any:
 def test_rows_are_only_laid_end_to_end_where_attention_is_all_that_binds_them(
     family: str, more: dict[str, Any], can: bool
 ) -> None:
-    from ludus.train.attention import can_attend
+    from ludus.train.attention import supports_varlen
 
-    assert can_attend(a(getattr(transformers, family), **more)) is can
+    assert supports_varlen(a(getattr(transformers, family), **more)) is can
 
 
 def test_heads_that_share_keys_are_named_to_the_kernel() -> None:
     """The kernel is there on a CPU too, and says what it would not take."""
-    from ludus.train.attention import attention
+    from ludus.train.attention import varlen_attention_function
 
     query, key = torch.zeros(1, 4, 6, 8), torch.zeros(1, 2, 6, 8)
     bounds = torch.tensor([0, 2, 6], dtype=torch.int32)
     with pytest.raises(Exception) as told:
-        attention()(None, query, key, key, None, cu_seq_lens_q=bounds, max_length_q=4)
+        varlen_attention_function()(
+            None, query, key, key, None, cu_seq_lens_q=bounds, max_length_q=4
+        )
     assert "number of heads" not in str(told.value)
 
 
@@ -140,13 +142,13 @@ def test_heads_that_share_keys_are_named_to_the_kernel() -> None:
 def test_rows_end_to_end_see_only_themselves(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from ludus.train.attention import attend_by_rows, can_attend
+    from ludus.train.attention import use_varlen_attention, supports_varlen
 
     how = {"dtype": torch.bfloat16, "device_map": "cuda"}
     plain = AutoModelForCausalLM.from_pretrained(saved(tmp_path), **how)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, **how)
-    assert can_attend(model)
-    attend_by_rows(model)
+    assert supports_varlen(model)
+    use_varlen_attention(model)
     rows = [torch.arange(5, 15), torch.arange(30, 37)]
     bounds = torch.tensor([0, 10, 17], dtype=torch.int32, device="cuda")
     places = torch.cat([torch.arange(10), torch.arange(7)])[None].cuda()

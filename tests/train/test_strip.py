@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.train.marks import Marked, check_batch
-from ludus.train.strip import LENGTH_MULTIPLE, Strip
-from ludus.train.tokens import NO_LOSS
+from ludus.train.marks import LossMaskIndex, check_loss_mask
+from ludus.train.strip import LENGTH_MULTIPLE, PackingCollator
+from ludus.train.tokens import IGNORE_INDEX
 
 SIZES = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 
 
 def row(size: int, first: int = 10) -> dict[str, Any]:
     ids = np.arange(first, first + size)
-    return {"input_ids": ids, "labels": np.where(np.arange(size) < size // 2, NO_LOSS, ids)}
+    return {"input_ids": ids, "labels": np.where(np.arange(size) < size // 2, IGNORE_INDEX, ids)}
 
 
 def test_rows_stand_end_to_end_and_know_their_places() -> None:
-    strip = Strip.for_rows([3, 5], batch=2, pad_token_id=0)
+    strip = PackingCollator.for_lengths([3, 5], batch_size=2, pad_token_id=0)
     made = strip([row(3), row(5, first=50)])
     assert made["input_ids"][0, :9].tolist() == [10, 11, 12, 50, 51, 52, 53, 54, 0]
     assert made["position_ids"][0, :9].tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 0]
@@ -32,36 +32,46 @@ def test_rows_stand_end_to_end_and_know_their_places() -> None:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(sizes=SIZES, batch=st.integers(1, 6))
 def test_any_batch_of_the_rows_has_the_same_shape(sizes: list[int], batch: int) -> None:
-    strip = Strip.for_rows(sizes, batch, pad_token_id=0)
+    strip = PackingCollator.for_lengths(sizes, batch, pad_token_id=0)
     longest_first = sorted(sizes, reverse=True)[:batch]
     shapes = set()
     for chosen in (longest_first, sizes[:batch], sizes[-1:]):
         made = strip([row(size) for size in chosen])
         shapes.add(tuple((name, tuple(value.shape)) for name, value in made.items()))
         bounds = made["cu_seq_lens_q"].numpy()
-        assert bounds[0] == 0 and bounds[-1] == strip.tokens and (np.diff(bounds) >= 0).all()
-        assert np.diff(bounds).max() <= strip.longest
+        assert bounds[0] == 0 and bounds[-1] == strip.length and (np.diff(bounds) >= 0).all()
+        assert np.diff(bounds).max() <= strip.longest_row
         assert int(made["attention_mask"].sum()) == sum(chosen)
-        assert (made["labels"][made["attention_mask"] == 0] == NO_LOSS).all()
+        assert (made["labels"][made["attention_mask"] == 0] == IGNORE_INDEX).all()
         starts = np.unique(bounds[:-1][np.diff(bounds) > 0])
         assert (np.flatnonzero(made["position_ids"][0].numpy() == 0) == starts).all()
-    assert len(shapes) == 1 and strip.tokens % LENGTH_MULTIPLE == 0
+    assert len(shapes) == 1 and strip.length % LENGTH_MULTIPLE == 0
 
 
 def test_the_first_batch_is_checked_row_by_row_in_a_strip_too() -> None:
     from datasets import Dataset
 
     rows = [row(4), row(7, first=100)]
-    known = Marked.of(
+    known = LossMaskIndex.build(
         Dataset.from_dict({name: [each[name] for each in rows] for name in rows[0]}), "sft"
     )
-    made = Strip.for_rows([4, 7], batch=2, pad_token_id=0)(rows)
-    assert check_batch(made, known) == 2 + 4
+    made = PackingCollator.for_lengths([4, 7], batch_size=2, pad_token_id=0)(rows)
+    assert check_loss_mask(made, known) == 2 + 4
     made["labels"][0, 1] = 11
     with pytest.raises(Exception, match="bears its loss on other tokens"):
-        check_batch(made, known)
+        check_loss_mask(made, known)
 
 
 def test_what_is_only_filled_up_is_known() -> None:
-    assert Strip.for_rows([128] * 8, batch=4, pad_token_id=0).waste([128] * 8, 4) == 0
-    assert Strip.for_rows([10, 1000], batch=1, pad_token_id=0).waste([10, 1000], 1) > 0.5
+    assert (
+        PackingCollator.for_lengths([128] * 8, batch_size=4, pad_token_id=0).wasted_fraction(
+            [128] * 8, 4
+        )
+        == 0
+    )
+    assert (
+        PackingCollator.for_lengths([10, 1000], batch_size=1, pad_token_id=0).wasted_fraction(
+            [10, 1000], 1
+        )
+        > 0.5
+    )

@@ -9,11 +9,17 @@ from students import CHATML, student
 from ludus.errors import ConfigError
 from ludus.policy.dialect import find_chat_format
 from ludus.train import tokens
-from ludus.train.faithful import check_rows
-from ludus.train.rows import Lines
+from ludus.train.faithful import check_template_fidelity
+from ludus.train.rows import JsonlRows
 from ludus.train.settings import Method
-from ludus.train.suitable import find, fitted, refuse, shape_of, wanted_length
-from ludus.train.tokens import Maker, Tokens, tokenize
+from ludus.train.suitable import (
+    find_unusable,
+    write_usable_rows,
+    check_usable,
+    measure_rows,
+    choose_max_length,
+)
+from ludus.train.tokens import RowTokenizer, TokenizedRows, tokenize
 from train.lessons import dpo_row, sft_row, talk, write
 
 NAMES = (
@@ -23,19 +29,23 @@ CALLS = "{% if message.role != 'tool' %}{{ message.content }}{{ message.tool_cal
 """What a careless template writes of a message: names alone, or everything but results."""
 
 
-def maker(method: Method = "sft") -> Maker:
+def maker(method: Method = "sft") -> RowTokenizer:
     tokenizer = student()
-    return Maker(tokenizer, find_chat_format(tokenizer).template, method)
+    return RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
 
 
-def made(folder: Path, rows: Any, method: Method = "sft") -> tuple[Tokens, Lines]:
-    split = Lines(write(folder / "rows.jsonl", rows))
+def made(folder: Path, rows: Any, method: Method = "sft") -> tuple[TokenizedRows, JsonlRows]:
+    split = JsonlRows(write(folder / "rows.jsonl", rows))
     return tokenize(split, maker(method), folder / "rows.arrow"), split
 
 
 def checked(folder: Path, rows: Any, max_length: int, method: Method = "sft") -> None:
     found, split = made(folder, rows, method)
-    refuse(find(found, shape_of(found.load(), method), max_length), split, context_length=None)
+    check_usable(
+        find_unusable(found, measure_rows(found.load(), method), max_length),
+        split,
+        context_length=None,
+    )
 
 
 def test_the_loss_is_on_what_the_assistant_wrote(tmp_path: Path) -> None:
@@ -70,9 +80,9 @@ def test_a_bad_row_is_told_by_its_place_from_another_process_too(
 
 
 def test_only_so_many_rows_are_read_as_are_asked_for(tmp_path: Path) -> None:
-    split = Lines(write(tmp_path / "rows.jsonl", map(sft_row, range(9))))
-    found = tokenize(split, maker(), tmp_path / "a", at_most=4)
-    assert found.read == len(found.load()) == 4
+    split = JsonlRows(write(tmp_path / "rows.jsonl", map(sft_row, range(9))))
+    found = tokenize(split, maker(), tmp_path / "a", max_rows=4)
+    assert found.rows_read == len(found.load()) == 4
 
 
 def test_rows_without_a_word_of_the_assistant_are_refused_with_their_place(tmp_path: Path) -> None:
@@ -85,17 +95,17 @@ def test_rows_that_the_template_refuses_are_refused_with_its_words(tmp_path: Pat
     from students import of_family
 
     odd = {"messages": [{"role": "assistant", "content": "First!"}, *talk(1)]}
-    split = Lines(write(tmp_path / "rows.jsonl", [sft_row(1), odd]))
+    split = JsonlRows(write(tmp_path / "rows.jsonl", [sft_row(1), odd]))
     tokenizer = of_family("gemma")
-    under = Maker(tokenizer, tokenizer.chat_template, "sft")
+    under = RowTokenizer(tokenizer, tokenizer.chat_template, "sft")
     found = tokenize(split, under, tmp_path / "rows.arrow")
-    assert len(found.load()) + len(found.refused) == 2
-    number, why = found.refused[-1]
-    shape = shape_of(found.load(), "sft")
+    assert len(found.load()) + len(found.template_errors) == 2
+    number, why = found.template_errors[-1]
+    shape = measure_rows(found.load(), "sft")
     with pytest.raises(
         ConfigError, match=r"cannot be shown to this model; the first is .*: the te"
     ):
-        refuse(find(found, shape, 2000), split, context_length=None)
+        check_usable(find_unusable(found, shape, 2000), split, context_length=None)
     assert number == 2 and "refuses" in why
 
 
@@ -115,7 +125,7 @@ def test_a_pair_of_which_one_side_is_cut_off_is_refused(tmp_path: Path) -> None:
 def test_rows_are_cut_and_those_with_nothing_left_go(tmp_path: Path) -> None:
     long = {"messages": [{"role": "user", "content": "word " * 200}, *talk(1)[1:]]}
     found = made(tmp_path, [sft_row(1, turns=4), long])[0].load()
-    kept = fitted(found, shape_of(found, "sft"), "sft", 150, tmp_path / "kept.arrow")
+    kept = write_usable_rows(found, measure_rows(found, "sft"), "sft", 150, tmp_path / "kept.arrow")
     assert kept.column_names == ["input_ids", "labels"]
     assert [row["input_ids"] for row in kept] == [found[0]["input_ids"][:150]]
     assert [row["labels"] for row in kept] == [found[0]["labels"][:150]]
@@ -123,13 +133,13 @@ def test_rows_are_cut_and_those_with_nothing_left_go(tmp_path: Path) -> None:
 
 def test_a_length_is_measured_and_never_beyond_what_the_model_reads(tmp_path: Path) -> None:
     found = made(tmp_path, map(sft_row, range(8)))[0].load()
-    shape = shape_of(found, "sft")
+    shape = measure_rows(found, "sft")
     longest = max(map(len, found["input_ids"]))
-    assert wanted_length(shape, asked=None, context_length=None) == longest
-    assert wanted_length(shape, asked=None, context_length=64) == 64
-    assert wanted_length(shape, asked=100, context_length=2048) == 100
+    assert choose_max_length(shape, requested=None, context_length=None) == longest
+    assert choose_max_length(shape, requested=None, context_length=64) == 64
+    assert choose_max_length(shape, requested=100, context_length=2048) == 100
     with pytest.raises(ConfigError, match="--max-length 100 is more than this model reads: 64"):
-        wanted_length(shape, asked=100, context_length=64)
+        choose_max_length(shape, requested=100, context_length=64)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +154,7 @@ def test_a_length_is_measured_and_never_beyond_what_the_model_reads(tmp_path: Pa
 def test_what_a_template_loses_is_found_out_on_the_rows(
     tmp_path: Path, row: Any, template: str, said: str
 ) -> None:
-    split = Lines(write(tmp_path / "rows.jsonl", [{"messages": talk(1)[:1]}, row]))
-    check_rows(split, student(), find_chat_format(student()).template, "sft")
+    split = JsonlRows(write(tmp_path / "rows.jsonl", [{"messages": talk(1)[:1]}, row]))
+    check_template_fidelity(split, student(), find_chat_format(student()).template, "sft")
     with pytest.raises(ConfigError, match=rf"rows\.jsonl:2: the chat template loses {said}"):
-        check_rows(split, student(), template, "sft")
+        check_template_fidelity(split, student(), template, "sft")

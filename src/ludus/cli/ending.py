@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ludus.cli.figures import clock, count
 
 if TYPE_CHECKING:
-    from ludus.train import Outcome
-    from ludus.train.training import Figures, Training
+    from ludus.train import TrainResult
+    from ludus.train.training import FinalMetrics, TrainingRecord
 
 
 class Ending:
@@ -25,21 +25,21 @@ class Ending:
         self.model = model
         self.environment = environment
 
-    def facts(self, outcome: Outcome) -> dict[str, Any]:
+    def facts(self, outcome: TrainResult) -> dict[str, Any]:
         """For machines."""
         figures = _figures(outcome)
         return figures.model_dump() if figures is not None else {}
 
-    def lines(self, outcome: Outcome) -> list[tuple[str, str]]:
+    def lines(self, outcome: TrainResult) -> list[tuple[str, str]]:
         """Names and what is said of them."""
         figures = _figures(outcome)
         middle = [] if figures is None else [*self.learned(outcome, figures), *_time(figures)]
         return [("steps", self.steps(outcome)), *middle, ("model", str(outcome.folder))]
 
-    def steps(self, outcome: Outcome) -> str:
+    def steps(self, outcome: TrainResult) -> str:
         return f"{outcome.steps:,}{_resumed(outcome)}"
 
-    def learned(self, outcome: Outcome, figures: Figures) -> list[tuple[str, str]]:
+    def learned(self, outcome: TrainResult, figures: FinalMetrics) -> list[tuple[str, str]]:
         """How it stands with what was to be learned."""
         found = []
         if figures.first_loss is not None and figures.last_loss is not None:
@@ -48,7 +48,7 @@ class Ending:
             found.append(("test loss", f"{figures.eval_loss:.4g}"))
         return found
 
-    def advice(self, outcome: Outcome) -> list[str]:
+    def advice(self, outcome: TrainResult) -> list[str]:
         """What to do next."""
         record = record_of(outcome)
         kwargs = record.dialect.chat_template_kwargs if record is not None else {}
@@ -57,25 +57,25 @@ class Ending:
         tried = ("-c", f"hf:{self.model}", "-c", f"hf:{outcome.folder}", "-n", "100", *asked)
         return [f"Next: ludus eval {shlex.join((*self._environment(record), *tried))}"]
 
-    def _environment(self, record: Training | None) -> tuple[str, ...]:
-        from ludus.train.next_steps import UNKNOWN, environment_arguments
+    def _environment(self, record: TrainingRecord | None) -> tuple[str, ...]:
+        from ludus.train.next_steps import UNKNOWN_ENVIRONMENT, environment_arguments
 
-        found = environment_arguments(record) if record is not None else (UNKNOWN,)
+        found = environment_arguments(record) if record is not None else (UNKNOWN_ENVIRONMENT,)
         return self.environment or found
 
 
-def record_of(outcome: Outcome) -> Training | None:
-    from ludus.train.record import read
+def record_of(outcome: TrainResult) -> TrainingRecord | None:
+    from ludus.train.record import read_record
 
-    return read(outcome.folder)
+    return read_record(outcome.folder)
 
 
-def _figures(outcome: Outcome) -> Figures | None:
+def _figures(outcome: TrainResult) -> FinalMetrics | None:
     record = record_of(outcome)
     return record.figures if record is not None else None
 
 
-def _time(figures: Figures) -> list[tuple[str, str]]:
+def _time(figures: FinalMetrics) -> list[tuple[str, str]]:
     if figures.seconds is None:
         return []
     rate = figures.tokens_per_second
@@ -83,7 +83,7 @@ def _time(figures: Figures) -> list[tuple[str, str]]:
     return [("time", f"{clock(figures.seconds)}{speed}")]
 
 
-def _resumed(outcome: Outcome) -> str:
+def _resumed(outcome: TrainResult) -> str:
     if outcome.resumed_from is None:
         return ""
     if outcome.resumed_from >= outcome.steps:

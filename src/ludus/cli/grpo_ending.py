@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ludus.cli.ending import Ending, record_of
 
 if TYPE_CHECKING:
-    from ludus.train import Outcome
+    from ludus.train import TrainResult
     from ludus.train.diagnosis import Diagnosis
-    from ludus.train.training import Figures
+    from ludus.train.training import FinalMetrics
 
 
 class GrpoEnding(Ending):
@@ -17,21 +17,21 @@ class GrpoEnding(Ending):
 
     _found: Diagnosis | None = None
 
-    def facts(self, outcome: Outcome) -> dict[str, Any]:
-        from ludus.train.facts import plain
+    def facts(self, outcome: TrainResult) -> dict[str, Any]:
+        from ludus.train.facts import to_jsonable
 
         found = self._diagnosis(outcome) if outcome.stopped is None else None
-        verdicts = {"verdicts": plain(found.verdicts)} if found is not None else {}
+        verdicts = {"verdicts": to_jsonable(found.verdicts)} if found is not None else {}
         return {**super().facts(outcome), **verdicts}
 
-    def steps(self, outcome: Outcome) -> str:
+    def steps(self, outcome: TrainResult) -> str:
         """With --early-stop there may be fewer than were asked for."""
         record = record_of(outcome)
         planned = record.settings.get("steps", 0) if record is not None else 0
         early = f", and not {planned:,}: it ended early" if outcome.steps < planned else ""
         return f"{super().steps(outcome)}{early}"
 
-    def learned(self, outcome: Outcome, figures: Figures) -> list[tuple[str, str]]:
+    def learned(self, outcome: TrainResult, figures: FinalMetrics) -> list[tuple[str, str]]:
         from ludus.train.diagnosis.figures import moved, reward
 
         found = self._diagnosis(outcome)
@@ -44,14 +44,14 @@ class GrpoEnding(Ending):
             lines.append(("held out", " -> ".join(told)))
         return lines
 
-    def advice(self, outcome: Outcome) -> list[str]:
+    def advice(self, outcome: TrainResult) -> list[str]:
         from ludus.train.diagnosis.words import sentence
 
         found = self._diagnosis(outcome)
         verdicts = found.verdicts if found is not None else ()
         return [*map(sentence, verdicts), *_extending(outcome), *super().advice(outcome)]
 
-    def _diagnosis(self, outcome: Outcome) -> Diagnosis | None:
+    def _diagnosis(self, outcome: TrainResult) -> Diagnosis | None:
         """Made once; None where there is nothing to judge."""
         from ludus.errors import RunError
         from ludus.train.diagnosis import read_run
@@ -64,11 +64,11 @@ class GrpoEnding(Ending):
         return self._found
 
 
-def _extending(outcome: Outcome) -> list[str]:
+def _extending(outcome: TrainResult) -> list[str]:
     """How to go on with a finished run, and what is kept on the disk for it."""
-    from ludus.train.checkpoints import newest
+    from ludus.train.checkpoints import latest_checkpoint
 
-    checkpoint = newest(outcome.folder)
+    checkpoint = latest_checkpoint(outcome.folder)
     if checkpoint is None:
         return []
     size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())

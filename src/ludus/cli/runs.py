@@ -56,10 +56,10 @@ def _played_in_training(folder: Path) -> RunFolder | None:
     from ludus.data.run import RunMetadata, RunFolder
     from ludus.data.settings import config_digest
     from ludus.errors import RunError
-    from ludus.train.record import read
+    from ludus.train.record import read_record
 
     try:
-        record = read(folder)
+        record = read_record(folder)
     except RunError:
         return None
     if record is None or record.environment is None:

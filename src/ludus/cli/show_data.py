@@ -89,9 +89,9 @@ def print_training(out: Console, folder: Path) -> bool:
     from rich.text import Text
 
     from ludus.cli.console import harmless
-    from ludus.train.record import read
+    from ludus.train.record import read_record
 
-    training = read(folder)
+    training = read_record(folder)
     if training is None:
         return False
     out.print(harmless(f"{folder}  {training.kind} of {training.model}"), style="bold")

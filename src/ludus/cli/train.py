@@ -18,7 +18,7 @@ from ludus.cli.trained import Push, train
 from ludus.cli.typed import as_typed
 
 if TYPE_CHECKING:
-    from ludus.train import Outcome, Settings, Watch
+    from ludus.train import TrainResult, TrainConfig, TrainProgress
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -184,7 +184,7 @@ def _on_rows(
     data: Path,
     model: str,
     out: Path,
-    settings: Settings,
+    settings: TrainConfig,
     *,
     overwrite: bool,
     push: Push | None,
@@ -194,9 +194,9 @@ def _on_rows(
 
     method = stages.sft if kind == "sft" else stages.dpo
 
-    def stage(watch: Watch) -> Outcome:
+    def stage(watch: TrainProgress) -> TrainResult:
         return method(
-            data, model, out, settings, overwrite=overwrite, command=as_typed(), watch=watch
+            data, model, out, settings, overwrite=overwrite, command=as_typed(), progress=watch
         )
 
     train(

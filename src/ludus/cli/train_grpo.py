@@ -16,7 +16,7 @@ from ludus.cli.trained import Push, train
 from ludus.cli.typed import as_typed
 
 if TYPE_CHECKING:
-    from ludus.train import Outcome, Watch
+    from ludus.train import TrainResult, TrainProgress
 
 
 def grpo(
@@ -125,12 +125,12 @@ def grpo(
     )
     push = Push.to(push_to_hub, private=private)
 
-    def stage(watch: Watch) -> Outcome:
+    def stage(watch: TrainProgress) -> TrainResult:
         import ludus.train as stages
 
         return stages.grpo(
             environment, model, out, settings,
-            base_url=base_url, token=token, overwrite=overwrite, command=as_typed(), watch=watch,
+            base_url=base_url, token=token, overwrite=overwrite, command=as_typed(), progress=watch,
         )  # fmt: skip
 
     asked = {
@@ -152,9 +152,9 @@ def grpo(
 
 def _logged(out: Path) -> list[dict[str, object]]:
     """What a run that goes on has in its log."""
-    from ludus.train.record import lines
+    from ludus.train.record import read_log
 
-    return list(lines(out.expanduser()))
+    return list(read_log(out.expanduser()))
 
 
 def _said(asked: dict[str, str | None]) -> list[str]:

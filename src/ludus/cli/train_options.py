@@ -14,7 +14,7 @@ from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
     from ludus.train.settings import Lora as LoraSettings
-    from ludus.train.settings import Settings
+    from ludus.train.settings import TrainConfig
 
 _PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX")}
 """What has to be installed for a report, where that is not what its name says."""
@@ -119,20 +119,20 @@ def settings_of(
     report_to: Report | None,
     lora: LoraSettings | None,
     **plain: Any,
-) -> Settings:
+) -> TrainConfig:
     """All options as the trainer's settings."""
-    from ludus.train.settings import Settings
+    from ludus.train.settings import TrainConfig
 
-    return Settings(**shared_of(checkpoint_every, assignments, report_to), lora=lora, **plain)
+    return TrainConfig(**shared_of(checkpoint_every, assignments, report_to), lora=lora, **plain)
 
 
 def shared_of(
     checkpoint_every: str, assignments: list[str] | None, report_to: Report | None
 ) -> dict[str, Any]:
     """Those settings of every method that an option says in words of its own."""
-    from ludus.train.settings import overrides_of
+    from ludus.train.settings import parse_assignments
 
-    overrides = overrides_of(assignments or ())
+    overrides = parse_assignments(assignments or ())
     if secret := next((key for key in overrides if key.endswith("hub_token")), None):
         raise ConfigError(f"--set {secret} would be written down. Set HF_TOKEN instead.")
     return {

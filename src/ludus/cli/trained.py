@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ludus.cli.ending import Ending
     from ludus.cli.story import Story
     from ludus.cli.training import Display
-    from ludus.train import Outcome, Watch
+    from ludus.train import TrainResult, TrainProgress
 
 _NAME = 10
 """How wide the names of the lines at the end are, at the least."""
@@ -64,7 +64,7 @@ class Push:
 
 
 def train(
-    stage: Callable[[Watch], Outcome],
+    stage: Callable[[TrainProgress], TrainResult],
     out: Path,
     *,
     story: Story,
@@ -94,17 +94,19 @@ def train(
             typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
 
 
-def _staged(stage: Callable[[Watch], Outcome], watch: Display, out: Path, again: str) -> Outcome:
+def _staged(
+    stage: Callable[[TrainProgress], TrainResult], watch: Display, out: Path, again: str
+) -> TrainResult:
     """Who cannot wait for the end of a step is told what that costs."""
     try:
         return stage(watch)
     except KeyboardInterrupt:
         if not watch.begun:
             raise
-        from ludus.train.checkpoints import newest, standing_of
+        from ludus.train.checkpoints import latest_checkpoint, read_state
 
-        checkpoint = newest(out.expanduser())
-        standing = None if checkpoint is None else standing_of(checkpoint)
+        checkpoint = latest_checkpoint(out.expanduser())
+        standing = None if checkpoint is None else read_state(checkpoint)
         kept = f"goes on after step {standing.step:,}" if standing else "begins anew"
         raise KeyboardInterrupt(f"Stopped at once; {again} {kept}.") from None
 
@@ -122,7 +124,7 @@ def _complaining(first: bool, *, as_json: bool) -> Iterator[None]:
         raise
 
 
-def _leave(outcome: Outcome) -> None:
+def _leave(outcome: TrainResult) -> None:
     """A run that was stopped ends with the signal's number, as a shell expects."""
     from ludus.cli.training import EXIT_CODES
 
@@ -130,7 +132,7 @@ def _leave(outcome: Outcome) -> None:
         raise typer.Exit(EXIT_CODES.get(outcome.stopped, 1))
 
 
-def _tell(outcome: Outcome, ending: Ending, again: str, *, as_json: bool) -> None:
+def _tell(outcome: TrainResult, ending: Ending, again: str, *, as_json: bool) -> None:
     if as_json:
         told = {"folder": str(outcome.folder), **ending.facts(outcome)}
         told |= {"steps": outcome.steps, "stopped": outcome.stopped}
@@ -148,11 +150,11 @@ def _tell(outcome: Outcome, ending: Ending, again: str, *, as_json: bool) -> Non
 
 def _card(folder: Path, repo_id: str) -> str:
     """The card, under the model's name on the Hub; a README.md of the user's own is kept."""
-    from ludus.train.card import CARD_FILE, card_of
-    from ludus.train.record import read
+    from ludus.train.card import CARD_FILE, build_model_card
+    from ludus.train.record import read_record
 
-    own, record = folder / CARD_FILE, read(folder)
+    own, record = folder / CARD_FILE, read_record(folder)
     written = own.read_text(encoding="utf-8-sig") if own.is_file() else ""
-    if record is None or (written and written != card_of(record, name=str(folder))):
+    if record is None or (written and written != build_model_card(record, name=str(folder))):
         return written
-    return card_of(record, name=repo_id)
+    return build_model_card(record, name=repo_id)

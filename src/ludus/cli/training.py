@@ -120,9 +120,9 @@ class JsonDisplay(Display):
         self._event("said", message=words)
 
     def _event(self, kind: str, **facts: Any) -> None:
-        from ludus.train.facts import plain
+        from ludus.train.facts import to_jsonable
 
-        line = json.dumps(plain({"event": kind, **facts}), allow_nan=False)
+        line = json.dumps(to_jsonable({"event": kind, **facts}), allow_nan=False)
         print(line, file=self._to, flush=True)
 
 

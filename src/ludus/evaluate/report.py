@@ -15,7 +15,7 @@ def report(evaluation: Evaluation) -> str:
     sheet = sheets_of(evaluation)[0]
     parts = (
         f"# {to_single_line(evaluation.settings['environment'])}: {_labels(evaluation)}",
-        _opening(evaluation),
+        _introduction(evaluation),
         # A server names its environment as it likes.
         markdown_table(
             sheet.head, [[to_single_line(title), *figures] for title, *figures in sheet.rows]
@@ -34,7 +34,7 @@ def _labels(evaluation: Evaluation) -> str:
     return ", ".join(score.label for score in evaluation.scores)
 
 
-def _opening(evaluation: Evaluation) -> str:
+def _introduction(evaluation: Evaluation) -> str:
     settings = evaluation.settings
     times = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""
     return (

@@ -31,7 +31,7 @@ from ludus.data.markdown import (
 from ludus.data.tools import JsonObject
 
 CARD_FILE = "README.md"
-EPISODES = "episodes.jsonl"
+EPISODES_FILE = "episodes.jsonl"
 _TAGS = ("ludus", "openenv", "tool-use", "rollouts")
 
 
@@ -51,12 +51,12 @@ def data_card(
     """
     parts = (
         f"# {_title(settings)}",
-        _opening(settings, summary),
+        _introduction(settings, summary),
         _facts(settings, summary),
         _endings(summary),
         _usage(repo_id, records=records),
         _row(OPENENV_COLUMNS if records else COLUMNS),
-        _row(COLUMNS, f"A row of `{EPISODES}`") if records else "",
+        _row(COLUMNS, f"A row of `{EPISODES_FILE}`") if records else "",
         _again(settings, command),
     )
     head = front_matter(settings, summary, records=records)
@@ -67,11 +67,11 @@ def front_matter(
     settings: Mapping[str, Any], summary: Mapping[str, Any], *, records: bool = False
 ) -> str:
     """The YAML block that begins a card. Every value is JSON, which is YAML too."""
-    files: dict[str, tuple[str, Sequence[Column]]] = {"default": (EPISODES, COLUMNS)}
+    files: dict[str, tuple[str, Sequence[Column]]] = {"default": (EPISODES_FILE, COLUMNS)}
     if records:
         files = {
             "default": (OPENENV_RESULTS_FILE, OPENENV_COLUMNS),
-            "episodes": (EPISODES, COLUMNS),
+            "episodes": (EPISODES_FILE, COLUMNS),
         }
     values: JsonObject = {
         "pretty_name": _title(settings),
@@ -121,7 +121,7 @@ def _title(settings: Mapping[str, Any]) -> str:
     return f"{played} by {to_single_line(name)}" if name else played
 
 
-def _opening(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+def _introduction(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     count = summary.get("episodes")
     many = "Episodes" if count is None else f"{count:,} episodes" if count != 1 else "One episode"
     return (

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from ludus.data.columns import OPENENV_RESULTS_FILE
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
-from ludus.publish.card import CARD_FILE, EPISODES, card_of
+from ludus.publish.card import CARD_FILE, EPISODES_FILE, card_of
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-FILES = (EPISODES, OPENENV_RESULTS_FILE, "run.json", "summary.json")
+FILES = (EPISODES_FILE, OPENENV_RESULTS_FILE, "run.json", "summary.json")
 TIMEOUT = 60.0
 """Seconds without a sign of life before a request is given up."""
 

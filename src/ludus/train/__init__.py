@@ -6,18 +6,18 @@ from pathlib import Path
 
 from ludus.environment.mix import Mixture
 from ludus.train.grpo.settings import GrpoSettings
-from ludus.train.outcome import Outcome
-from ludus.train.settings import Lora, Settings
+from ludus.train.outcome import TrainResult
+from ludus.train.settings import Lora, TrainConfig
 from ludus.train.trl.environment import environment_factory
 from ludus.train.trl.rollout import rollout_func
-from ludus.train.watch import Watch
+from ludus.train.watch import TrainProgress
 
 __all__ = [
     "GrpoSettings",
     "Lora",
-    "Outcome",
-    "Settings",
-    "Watch",
+    "TrainResult",
+    "TrainConfig",
+    "TrainProgress",
     "dpo",
     "environment_factory",
     "grpo",
@@ -25,20 +25,20 @@ __all__ = [
     "sft",
 ]
 
-_USUAL = Settings()
-_TRIED = GrpoSettings()
+_DEFAULT_CONFIG = TrainConfig()
+_DEFAULT_GRPO_CONFIG = GrpoSettings()
 
 
 def sft(
     data: str | Path,
     model: str,
     out: str | Path,
-    config: Settings = _USUAL,
+    config: TrainConfig = _DEFAULT_CONFIG,
     *,
     overwrite: bool = False,
     command: str | None = None,
-    watch: Watch | None = None,
-) -> Outcome:
+    progress: TrainProgress | None = None,
+) -> TrainResult:
     """Teach a model what its rows' assistants said, and write it to a folder.
 
     Data is a folder that `ludus curate` wrote, a `.jsonl` or `.parquet` file, or a data set on the
@@ -48,37 +48,41 @@ def sft(
     """
     from ludus.train.run import train
 
-    return train("sft", data, model, out, config, overwrite=overwrite, command=command, watch=watch)
+    return train(
+        "sft", data, model, out, config, overwrite=overwrite, command=command, progress=progress
+    )
 
 
 def dpo(
     data: str | Path,
     model: str,
     out: str | Path,
-    config: Settings = _USUAL,
+    config: TrainConfig = _DEFAULT_CONFIG,
     *,
     overwrite: bool = False,
     command: str | None = None,
-    watch: Watch | None = None,
-) -> Outcome:
+    progress: TrainProgress | None = None,
+) -> TrainResult:
     """Teach a model to prefer the better of two attempts; as `sft` in all else."""
     from ludus.train.run import train
 
-    return train("dpo", data, model, out, config, overwrite=overwrite, command=command, watch=watch)
+    return train(
+        "dpo", data, model, out, config, overwrite=overwrite, command=command, progress=progress
+    )
 
 
 def grpo(
     environment: str | Mixture,
     model: str,
     out: str | Path,
-    config: GrpoSettings = _TRIED,
+    config: GrpoSettings = _DEFAULT_GRPO_CONFIG,
     *,
     base_url: str | None = None,
     token: str | None = None,
     overwrite: bool = False,
     command: str | None = None,
-    watch: Watch | None = None,
-) -> Outcome:
+    progress: TrainProgress | None = None,
+) -> TrainResult:
     """Let a model try an environment's tasks in groups, and learn from its better attempts.
 
     The environment is a spec, a server's address or a mix of them, as for `ludus.collect`. As `sft`
@@ -88,5 +92,5 @@ def grpo(
 
     return train(
         environment, model, out, config, base_url=base_url, token=token, overwrite=overwrite,
-        command=command, watch=watch,
+        command=command, watch=progress,
     )  # fmt: skip

@@ -13,23 +13,23 @@ from importlib.util import find_spec
 from inspect import signature
 from typing import Any
 
-NAME = "ludus_rows"
-_PLAIN = frozenset({"full_attention", "sliding_attention"})
+ATTENTION_NAME = "ludus_rows"
+_SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
-def can_attend(model: Any) -> bool:
+def supports_varlen(model: Any) -> bool:
     """Whether the kernel is there, and computes what the model's own attention does."""
-    return _is_plain(model) and find_spec("torch.nn.attention.varlen") is not None
+    return _has_plain_attention(model) and find_spec("torch.nn.attention.varlen") is not None
 
 
-def _is_plain(model: Any) -> bool:
+def _has_plain_attention(model: Any) -> bool:
     """Whether rows that stand together can only see each other through attention, and attention is
     nothing but a softmax over keys."""
     config = model.config.get_text_config()
     drops = [getattr(config, name, 0.0) for name in ("attention_dropout", "attn_pdrop")]
     return (
         getattr(model, "_supports_attention_backend", False)
-        and _PLAIN.issuperset(getattr(config, "layer_types", None) or ())
+        and _SUPPORTED_LAYER_TYPES.issuperset(getattr(config, "layer_types", None) or ())
         and not any(drops)
         and getattr(config, "attn_logit_softcapping", None) is None
         and getattr(config, "v_head_dim", None) is None
@@ -37,7 +37,7 @@ def _is_plain(model: Any) -> bool:
     )
 
 
-def works(model: Any, dtype: Any) -> bool:
+def kernel_works(model: Any, dtype: Any) -> bool:
     """Try the kernel on a few tokens, there and back: torch's versions and GPUs differ in what
     heads they take."""
     import torch
@@ -53,7 +53,7 @@ def works(model: Any, dtype: Any) -> bool:
 
     bounds = torch.tensor([0, 2, 4], dtype=torch.int32, device=model.device)
     try:
-        made, _ = attention()(
+        made, _ = varlen_attention_function()(
             None, side(heads), side(keys), side(keys), None, cu_seq_lens_q=bounds, max_length_q=2
         )
         made.sum().backward()
@@ -62,7 +62,7 @@ def works(model: Any, dtype: Any) -> bool:
     return True
 
 
-def attend_by_rows(model: Any) -> None:
+def use_varlen_attention(model: Any) -> None:
     """Let the model use it from now on.
 
     No mask goes with it: the boundaries say it all, and a mask of the whole sequence would be
@@ -70,20 +70,20 @@ def attend_by_rows(model: Any) -> None:
     """
     from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, attention())
-    model.set_attn_implementation(NAME)
+    AttentionInterface.register(ATTENTION_NAME, varlen_attention_function())
+    model.set_attn_implementation(ATTENTION_NAME)
 
 
-def attention() -> Callable[..., Any]:
+def varlen_attention_function() -> Callable[..., Any]:
     """As this version of torch wants it: newer ones are told that heads share keys, older ones
     have no word for it and just do it."""
     from torch.nn.attention.varlen import varlen_attn
 
     tells = "enable_gqa" in signature(varlen_attn).parameters
-    return partial(_attend, tells_groups=tells)
+    return partial(_varlen_attention, pass_enable_gqa=tells)
 
 
-def _attend(
+def _varlen_attention(
     module: Any,
     query: Any,
     key: Any,
@@ -93,7 +93,7 @@ def _attend(
     cu_seq_lens_q: Any = None,
     max_length_q: int | None = None,
     sliding_window: int | None = None,
-    tells_groups: bool = False,
+    pass_enable_gqa: bool = False,
     **more: Any,
 ) -> tuple[Any, None]:
     """Queries, keys and values are (1, heads, tokens, size).
@@ -102,7 +102,7 @@ def _attend(
     """
     from torch.nn.attention.varlen import varlen_attn
 
-    groups = {"enable_gqa": True} if tells_groups else {}
+    groups = {"enable_gqa": True} if pass_enable_gqa else {}
     rows = [side.squeeze(0).transpose(0, 1).to(value.dtype) for side in (query, key, value)]
     window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
     made = varlen_attn(

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ludus.policy.fast.graphs import gc_disabled
-from ludus.train.world import World
+from ludus.train.world import Distributed
 
-Play = Callable[..., Any]
+GraphedForward = Callable[..., Any]
 
 
-def is_alike(trainer: Any, world: World) -> bool:
+def supports_cuda_graphs(trainer: Any, distributed: Distributed) -> bool:
     """Whether each step goes the same way through all layers, and its gradients are nobody else's.
 
     A graph writes them to the same place each time, where neither other batches nor other processes
@@ -31,13 +31,18 @@ def is_alike(trainer: Any, world: World) -> bool:
         # An adapter is around it.
         hasattr(model, "get_base_model"),
     )
-    same = config.gradient_accumulation_steps == world.size == 1 and not any(changed)
+    same = config.gradient_accumulation_steps == distributed.world_size == 1 and not any(changed)
     return same and model.base_model is not model
 
 
-def captured(
-    core: Any, compute: Play, shown: Sequence[Any], dtype: Any, *, pool: Any = None
-) -> Play:
+def capture_graph(
+    core: Any,
+    compute: GraphedForward,
+    example_inputs: Sequence[Any],
+    dtype: Any,
+    *,
+    pool: Any = None,
+) -> GraphedForward:
     """What a core computes of tensors like those shown, to be played back while it is trained.
 
     Args:
@@ -61,9 +66,9 @@ def captured(
         # Around a capture there may be no casts that are remembered.
         with gc_disabled(), torch.autocast("cuda", enabled=False):
             torch.cuda.make_graphed_callables(
-                core, tuple(shown), allow_unused_input=True, pool=pool
+                core, tuple(example_inputs), allow_unused_input=True, pool=pool
             )
-        made: Play = core.forward
+        made: GraphedForward = core.forward
         return made
     finally:
         core.forward = before

@@ -16,56 +16,56 @@ from ludus.data.tools import JsonObject
 from ludus.policy import smollm2
 from ludus.train import tables
 from ludus.train.next_steps import environment_arguments
-from ludus.train.training import Example, Training
+from ludus.train.training import TaskExample, TrainingRecord
 
 CARD_FILE = "README.md"
-PICTURE = "loss.png"
-PICTURES = {"grpo": "reward.png"}
-_WIDTH = 80
+LOSS_PLOT_FILE = "loss.png"
+PLOT_FILES = {"grpo": "reward.png"}
+_MAX_LINE_WIDTH = 80
 """Columns of a line of code, before the key that it may stand behind."""
-_METHODS = {
+_METHOD_NAMES = {
     "sft": "supervised fine-tuning",
     "dpo": "direct preference optimization",
     "grpo": "group relative policy optimization",
 }
-_ROWS = {
+_ROW_NOUNS = {
     "sft": ("conversation", "conversations"),
     "dpo": ("pair of conversations", "pairs of conversations"),
 }
 
 
-def card_of(training: Training, *, name: str, picture: bool = True) -> str:
+def build_model_card(training: TrainingRecord, *, name: str, plot: bool = True) -> str:
     """The whole README.md. `name` is where the model is found: a folder, or USER/NAME."""
     parts = (
         f"# {to_single_line(name.rstrip('/').rpartition('/')[2] or name)}",
-        _opening(training),
-        tables.figures(training.figures),
-        _picture(training) if picture else "",
-        _use(training, name),
-        tables.provenance(training),
+        _introduction(training),
+        tables.metrics_table(training.figures),
+        _plot_link(training) if plot else "",
+        _usage(training, name),
+        tables.provenance_table(training),
         _versions(training),
     )
     return f"{_front_matter(training)}\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def picture_of(kind: str) -> str:
+def plot_file(kind: str) -> str:
     """The file that shows how it went."""
-    return PICTURES.get(kind, PICTURE)
+    return PLOT_FILES.get(kind, LOSS_PLOT_FILE)
 
 
-def _picture(training: Training) -> str:
-    what = "Reward" if training.kind in PICTURES else "Loss"
-    return f"![{what} over steps]({picture_of(training.kind)})"
+def _plot_link(training: TrainingRecord) -> str:
+    what = "Reward" if training.kind in PLOT_FILES else "Loss"
+    return f"![{what} over steps]({plot_file(training.kind)})"
 
 
-def adapter_only(training: Training) -> bool:
+def is_adapter_only(training: TrainingRecord) -> bool:
     """Whether the folder holds an adapter, which needs its base model beside it."""
     lora = training.settings.get("lora")
     return lora is not None and not lora.get("merge", True)
 
 
-def _front_matter(training: Training) -> str:
-    adapter = adapter_only(training)
+def _front_matter(training: TrainingRecord) -> str:
+    adapter = is_adapter_only(training)
     values: JsonObject = {
         "base_model": training.base,
         "base_model_relation": training.base and ("adapter" if adapter else "finetune"),
@@ -77,9 +77,9 @@ def _front_matter(training: Training) -> str:
     return build_front_matter(values, [])
 
 
-def _opening(training: Training) -> str:
+def _introduction(training: TrainingRecord) -> str:
     dialect = training.dialect
-    what = "An adapter for" if adapter_only(training) else "Made from"
+    what = "An adapter for" if is_adapter_only(training) else "Made from"
     whose = {"own": "the model's own", "trl": "the one that TRL trains it under"}
     template = whose.get(dialect.origin, "one that came from Ludus and is saved with the model")
     if kwargs := dialect.chat_template_kwargs:
@@ -87,28 +87,30 @@ def _opening(training: Training) -> str:
             f", saved with the model with these arguments: {inline_code(json.dumps(kwargs))}"
         )
     return (
-        f"{what} {inline_code(training.base or training.model)} by {_METHODS[training.kind]} on "
+        f"{what} {inline_code(training.base or training.model)} by {_METHOD_NAMES[training.kind]} on "
         f"{_trained_on(training)}, "
         f"with Ludus and TRL. Its chat template ({dialect.name}) is "
         f"{template}."
     )
 
 
-def _trained_on(training: Training) -> str:
+def _trained_on(training: TrainingRecord) -> str:
     if training.environment is not None:
         return f"the tasks of {inline_code(training.environment.spec)}"
     rows = training.data.rows if training.data is not None else 0
-    noun, many = _ROWS[training.kind]
+    noun, many = _ROW_NOUNS[training.kind]
     return f"{rows:,} {noun if rows == 1 else many}"
 
 
-def _use(training: Training, name: str) -> str:
-    code_lines = "\n".join((*_loading(training, json.dumps(name)), *_asking(training.example)))
+def _usage(training: TrainingRecord, name: str) -> str:
+    code_lines = "\n".join(
+        (*_loading_code(training, json.dumps(name)), *_example_code(training.example))
+    )
     environment = environment_arguments(training)
     played = ("collect", *environment, "--provider", "hf", "--model", name, "-n", "100")
     candidates = ("--candidate", training.model, "--candidate", name, "-n", "100")
     compared = ("eval", *environment, *candidates)
-    known = "" if not _over_smollm2(training) else (
+    known = "" if not _is_smollm2_adapter(training) else (
         f"Its base is {inline_code(smollm2.NAME)}, which Ludus fetches and loads; no other library knows "
         "it by that name.\n\n"
     )  # fmt: skip
@@ -120,16 +122,16 @@ def _use(training: Training, name: str) -> str:
     )
 
 
-def _asking(example: Example | None) -> tuple[str, ...]:
+def _example_code(example: TaskExample | None) -> tuple[str, ...]:
     """The lines in which it is given a task that it was trained on."""
     if example is None:
         return ()
-    tools = (f"tools = {_literal(example.tools)}",) if example.tools else ()
+    tools = (f"tools = {_python_literal(example.tools)}",) if example.tools else ()
     offered = "tools=tools, " if example.tools else ""
     return (
         "",
         *tools,
-        f"messages = {_literal(example.messages)}",
+        f"messages = {_python_literal(example.messages)}",
         "prompt = tokenizer.apply_chat_template(",
         f'    messages, {offered}add_generation_prompt=True, return_tensors="pt"',
         ")",
@@ -138,26 +140,28 @@ def _asking(example: Example | None) -> tuple[str, ...]:
     )
 
 
-def _literal(value: Any, indent: int = 0) -> str:
+def _python_literal(value: Any, indent: int = 0) -> str:
     """JSON as Python writes it, broken into lines where it is long."""
     if isinstance(value, dict):
-        items = [f"{json.dumps(key)}: {_literal(item, indent + 4)}" for key, item in value.items()]
+        items = [
+            f"{json.dumps(key)}: {_python_literal(item, indent + 4)}" for key, item in value.items()
+        ]
         before, after = "{", "}"
     elif isinstance(value, list | tuple):
-        items = [_literal(item, indent + 4) for item in value]
+        items = [_python_literal(item, indent + 4) for item in value]
         before, after = "[", "]"
     else:
         return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
     flat = f"{before}{', '.join(items)}{after}"
-    if "\n" not in flat and indent + len(flat) <= _WIDTH:
+    if "\n" not in flat and indent + len(flat) <= _MAX_LINE_WIDTH:
         return flat
     lines = "".join(f"{' ' * (indent + 4)}{item},\n" for item in items)
     return f"{before}\n{lines}{' ' * indent}{after}"
 
 
-def _loading(training: Training, name: str) -> tuple[str, ...]:
+def _loading_code(training: TrainingRecord, name: str) -> tuple[str, ...]:
     """The lines with which a model and its tokenizer are had."""
-    if _over_smollm2(training):
+    if _is_smollm2_adapter(training):
         return (
             "from ludus.policy.load import load",
             "",
@@ -165,9 +169,9 @@ def _loading(training: Training, name: str) -> tuple[str, ...]:
             "model, tokenizer = policy.model, policy.tokenizer",
         )
     if training.sees:
-        return _loading_with_eyes(name)
+        return _vision_loading_code(name)
     models, imports = "AutoModelForCausalLM", ["from transformers import AutoTokenizer"]
-    if adapter_only(training):
+    if is_adapter_only(training):
         models = "AutoPeftModelForCausalLM"
         imports.insert(0, f"from peft import {models}")
     else:
@@ -181,7 +185,7 @@ def _loading(training: Training, name: str) -> tuple[str, ...]:
     )
 
 
-def _loading_with_eyes(name: str) -> tuple[str, ...]:
+def _vision_loading_code(name: str) -> tuple[str, ...]:
     """As Ludus loads it, an adapter over its base too."""
     return (
         "from ludus.policy.load import load",
@@ -192,11 +196,11 @@ def _loading_with_eyes(name: str) -> tuple[str, ...]:
     )
 
 
-def _over_smollm2(training: Training) -> bool:
+def _is_smollm2_adapter(training: TrainingRecord) -> bool:
     """Whether it is an adapter over a model that only Ludus knows by its name."""
-    return adapter_only(training) and training.model == smollm2.NAME
+    return is_adapter_only(training) and training.model == smollm2.NAME
 
 
-def _versions(training: Training) -> str:
+def _versions(training: TrainingRecord) -> str:
     listed = ", ".join(f"{name} {number}" for name, number in training.versions.items())
     return f"## Versions\n\n{listed}"

@@ -14,13 +14,13 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-FOLDER = "checkpoints"
+CHECKPOINTS_DIR = "checkpoints"
 _PREFIX = "checkpoint-"
-_MARK = "whole.json"
+_STATE_FILE = "whole.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CheckpointState:
     """Where the figures stood: what was summed up and not logged yet, and what was counted."""
 
     step: int
@@ -35,36 +35,38 @@ class Standing:
     """Bytes of the episodes that had been played."""
 
 
-def mark_whole(checkpoint: Path, standing: Standing) -> None:
+def mark_complete(checkpoint: Path, state: CheckpointState) -> None:
     """Say that all of it is on the disk."""
-    draft = checkpoint / f".{_MARK}.draft"
+    draft = checkpoint / f".{_STATE_FILE}.draft"
     with draft.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(standing)))
+        file.write(json.dumps(asdict(state)))
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(checkpoint / _MARK)
+    draft.replace(checkpoint / _STATE_FILE)
 
 
-def standing_of(checkpoint: Path) -> Standing | None:
+def read_state(checkpoint: Path) -> CheckpointState | None:
     """Where the figures stood; None where the checkpoint is not whole."""
     try:
-        return Standing(**json.loads((checkpoint / _MARK).read_bytes()))
+        return CheckpointState(**json.loads((checkpoint / _STATE_FILE).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def newest(out: Path) -> Path | None:
+def latest_checkpoint(out: Path) -> Path | None:
     """The last whole checkpoint of a run, by its step."""
-    found = [(standing.step, path) for path in _all(out) if (standing := standing_of(path))]
+    found = [
+        (standing.step, path) for path in _list_checkpoints(out) if (standing := read_state(path))
+    ]
     return max(found)[1] if found else None
 
 
-def sweep(out: Path) -> None:
+def remove_incomplete(out: Path) -> None:
     """Remove what a killed run left half-written, before a new one is written beside it."""
-    for path in _all(out):
-        if standing_of(path) is None:
+    for path in _list_checkpoints(out):
+        if read_state(path) is None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _all(out: Path) -> list[Path]:
-    return [path for path in (out / FOLDER).glob(f"{_PREFIX}*") if path.is_dir()]
+def _list_checkpoints(out: Path) -> list[Path]:
+    return [path for path in (out / CHECKPOINTS_DIR).glob(f"{_PREFIX}*") if path.is_dir()]

@@ -13,19 +13,19 @@ from typing import Any
 
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device, choose_dtype
-from ludus.train.checkpoints import FOLDER
-from ludus.train.overrides import FIXED, checked
-from ludus.train.settings import BATCH, Method, Settings, Shared
+from ludus.train.checkpoints import CHECKPOINTS_DIR
+from ludus.train.overrides import FIXED_VALUES, parse_overrides
+from ludus.train.settings import DEFAULT_BATCH_SIZE, Method, TrainConfig, BaseTrainConfig
 
-KEPT = 2
+MAX_CHECKPOINTS = 2
 """Checkpoints on the disk: the newest, and one in case that the newest is being written."""
-LINES = 500
+TARGET_LOG_LINES = 500
 """About so many lines has the log of a long run; a short one has one for each step."""
-BETA = 0.1
-WARM_UP = 0.03
-SHORT = 50
+DEFAULT_DPO_BETA = 0.1
+WARMUP_FRACTION = 0.03
+MIN_WARMUP_RUN_STEPS = 50
 """A run of fewer steps has no warm-up: its first step has a rate of zero, and would be wasted."""
-_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_PRECISION_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def config_class(method: Method) -> Any:
@@ -34,10 +34,10 @@ def config_class(method: Method) -> Any:
     return trl.SFTConfig if method == "sft" else trl.DPOConfig
 
 
-def made(method: Method, config: Settings, out: Path) -> Any:
+def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Any:
     """The config, but for what only the rows and the weights decide."""
-    fields = shared(config, out) | _rows(config)
-    fields |= _sft(config) if method == "sft" else _dpo(config)
+    fields = common_fields(config, out) | _schedule_fields(config)
+    fields |= _sft_fields(config) if method == "sft" else _dpo_fields(config)
     kind = config_class(method)
     own = {
         "eval_packing": config.packing,
@@ -45,18 +45,27 @@ def made(method: Method, config: Settings, out: Path) -> Any:
         "max_steps": config.steps or -1,
         "torch_compile": config.compile,
     }
-    in_force = values_in_force(config, {**own, **fields}, out)
-    return config_of(kind, fields, checked(kind, config.overrides, in_force=in_force))
+    in_force = effective_values(config, {**own, **fields}, out)
+    return construct_config(
+        kind, fields, parse_overrides(kind, config.overrides, effective=in_force)
+    )
 
 
-def values_in_force(config: Shared, fields: Mapping[str, Any], out: Path) -> dict[str, Any]:
+def effective_values(
+    config: BaseTrainConfig, fields: Mapping[str, Any], out: Path
+) -> dict[str, Any]:
     """Values by TRL's names that hold in this run, as far as they are known before it begins."""
-    decided = {**FIXED, **fields, "learning_rate": config.learning_rate, "output_dir": str(out)}
+    decided = {
+        **FIXED_VALUES,
+        **fields,
+        "learning_rate": config.learning_rate,
+        "output_dir": str(out),
+    }
     known = {name: value for name, value in decided.items() if value is not None}
     return known | {"report_to": config.report_to}
 
 
-def config_of(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+def construct_config(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
     """A config with these fields; what TRL thinks of them is told in a line."""
     try:
         config = kind(**{**fields, **overrides})
@@ -69,52 +78,52 @@ def config_of(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]
     return config
 
 
-def complete(
-    config: Any,
-    config: Settings,
+def set_data_dependent_fields(
+    trl_config: Any,
+    config: TrainConfig,
     *,
     learning_rate: float,
     max_length: int,
     steps: int,
-    test: bool,
+    has_test_rows: bool,
 ) -> None:
     """Fill in what the rows and the weights decided, unless it was set by name."""
     given = config.overrides
-    config.learning_rate = learning_rate
+    trl_config.learning_rate = learning_rate
     if "logging_steps" not in given:
-        config.logging_steps = max(1, round(steps / LINES))
-    if "warmup_steps" not in given and steps < SHORT:
-        config.warmup_steps = 0.0
-    if not test and config.eval_on_start:
+        trl_config.logging_steps = max(1, round(steps / TARGET_LOG_LINES))
+    if "warmup_steps" not in given and steps < MIN_WARMUP_RUN_STEPS:
+        trl_config.warmup_steps = 0.0
+    if not has_test_rows and trl_config.eval_on_start:
         raise ConfigError("--set eval_on_start wants test rows, and this data set has none.")
-    if not test:
-        config.eval_strategy = type(config.eval_strategy)("no")
-    config.max_length = max_length
+    if not has_test_rows:
+        trl_config.eval_strategy = type(trl_config.eval_strategy)("no")
+    trl_config.max_length = max_length
 
 
-def precision_of(config: Shared) -> str:
+def resolve_precision(config: BaseTrainConfig) -> str:
     """What the sums are made in: bf16 where the device is good at it; weights stay float32."""
     device = choose_device(config.device)
     if config.precision is None:
-        return "fp32" if device == "mps" else _PRECISIONS[choose_dtype(None, device)]
+        return "fp32" if device == "mps" else _PRECISION_NAMES[choose_dtype(None, device)]
     if config.precision == "fp16" and device == "cpu":
         raise ConfigError("--precision fp16 is for GPUs. Use fp32 on a CPU, or bf16.")
     return config.precision
 
 
-def shared(config: Shared, out: Path) -> dict[str, Any]:
+def common_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
     """The fields that mean the same to every method."""
-    device, precision = choose_device(config.device), precision_of(config)
+    device, precision = choose_device(config.device), resolve_precision(config)
     if ":" in device:
         raise ConfigError(
             f"--device {device}: training takes the first GPU that it sees. Show it one with "
             f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]}."
         )
     return {
-        "output_dir": str(out / FOLDER),
+        "output_dir": str(out / CHECKPOINTS_DIR),
         "gradient_checkpointing": config.gradient_checkpointing,
         "lr_scheduler_type": "cosine",
-        "warmup_steps": WARM_UP,
+        "warmup_steps": WARMUP_FRACTION,
         "max_grad_norm": 1.0,
         "seed": config.seed,
         "data_seed": config.seed,
@@ -123,7 +132,7 @@ def shared(config: Shared, out: Path) -> dict[str, Any]:
         "use_cpu": device == "cpu",
         "dataloader_pin_memory": device.startswith("cuda"),
         "save_strategy": "no",
-        "save_total_limit": KEPT,
+        "save_total_limit": MAX_CHECKPOINTS,
         "logging_first_step": True,
         # A loss that is no number is the news of the day, and not to be smoothed over.
         "logging_nan_inf_filter": False,
@@ -134,8 +143,8 @@ def shared(config: Shared, out: Path) -> dict[str, Any]:
     }
 
 
-def _rows(settings: Settings) -> dict[str, Any]:
-    batch = settings.batch_size or BATCH
+def _schedule_fields(settings: TrainConfig) -> dict[str, Any]:
+    batch = settings.batch_size or DEFAULT_BATCH_SIZE
     length: dict[str, Any] = {"num_train_epochs": settings.epochs}
     if settings.steps is not None:
         length = {"max_steps": settings.steps}
@@ -148,13 +157,13 @@ def _rows(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _sft(settings: Settings) -> dict[str, Any]:
+def _sft_fields(settings: TrainConfig) -> dict[str, Any]:
     return {"packing": settings.packing, "dataset_kwargs": {"skip_prepare_dataset": True}}
 
 
-def _dpo(settings: Settings) -> dict[str, Any]:
+def _dpo_fields(settings: TrainConfig) -> dict[str, Any]:
     """What the base says of every row is computed beforehand: no second model in memory."""
     return {
-        "beta": settings.beta or BETA,
+        "beta": settings.beta or DEFAULT_DPO_BETA,
         "precompute_ref_log_probs": settings.lora is None,
     }

@@ -12,54 +12,56 @@ from typing import Any
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.policy.meanwhile import without_cudnn_sdpa
 from ludus.train import checkpoints, folder, record
-from ludus.train.ending import outcome_of
-from ludus.train.job import Job
-from ludus.train.outcome import Outcome
-from ludus.train.training import Training
+from ludus.train.ending import build_result
+from ludus.train.job import TrainContext
+from ludus.train.outcome import TrainResult
+from ludus.train.training import TrainingRecord
 
-Run = Callable[[Training | None], Outcome]
+RunFunction = Callable[[TrainingRecord | None], TrainResult]
 """Does the work; it is given the record of a run to go on with, if there is one."""
 
 
-def carry_out(job: Job, run: Run, *, overwrite: bool) -> Outcome:
+def run_or_resume(context: TrainContext, run: RunFunction, *, overwrite: bool) -> TrainResult:
     """Begin, go on, or find that nothing is left to do."""
-    there, out = _taken_up(job, overwrite=overwrite), job.out
-    extends = there is not None and _is_extended(job, there)
+    there, out = _existing_record(context, overwrite=overwrite), context.out
+    extends = there is not None and _asks_for_more_steps(context, there)
     if there is not None and there.figures is not None and not extends:
-        job.watch.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
-        if job.world.main:
-            folder.tidy(out, keep_last=job.extensible)
-        return outcome_of(out, there.figures, None)
+        context.progress.say(
+            f"{out} is trained already, with the same settings. Nothing is left to do."
+        )
+        if context.distributed.is_main:
+            folder.remove_temporary_files(out, keep_last_checkpoint=context.extensible)
+        return build_result(out, there.figures, None)
     if there is not None and extends:
-        _announce_extension(job, there)
+        _announce_extension(context, there)
     try:
         return run(there)
     except LudusError:
-        if job.world.main:
-            folder.abandon(out)
+        if context.distributed.is_main:
+            folder.discard_unstarted_run(out)
         raise
 
 
-def _taken_up(job: Job, *, overwrite: bool) -> Training | None:
+def _existing_record(job: TrainContext, *, overwrite: bool) -> TrainingRecord | None:
     """What is in the folder already, if it is this very run."""
-    there = record.read(job.out)
-    if there is None or overwrite or not record.is_begun(job.out):
+    there = record.read_record(job.out)
+    if there is None or overwrite or not record.has_progress(job.out):
         return None
-    known = job.known(there) if there.kind == job.method else {}
-    record.refuse_another(job.out, job.about(known))
+    known = job.data_identity(there) if there.kind == job.method else {}
+    record.check_same_run(job.out, job.record_fields(known))
     return there
 
 
-def _is_extended(job: Job, there: Training) -> bool:
-    return record.fewer_steps(there, job.method, job.config.as_json()) is not None
+def _asks_for_more_steps(job: TrainContext, there: TrainingRecord) -> bool:
+    return record.previous_steps(there, job.method, job.config.as_json()) is not None
 
 
-def _announce_extension(job: Job, there: Training) -> None:
+def _announce_extension(job: TrainContext, there: TrainingRecord) -> None:
     """Say what becomes of a run that is asked for more steps; refuse it without a checkpoint."""
-    steps, checkpoint = job.config.as_json()["steps"], checkpoints.newest(job.out)
-    standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
+    steps, checkpoint = job.config.as_json()["steps"], checkpoints.latest_checkpoint(job.out)
+    standing = checkpoints.read_state(checkpoint) if checkpoint is not None else None
     if standing is not None:
-        job.watch.say(
+        job.progress.say(
             f"Extending {job.out} from step {standing.step:,} to {steps:,}: the learning rate "
             f"follows the schedule of {steps:,} steps from here on"
         )
@@ -71,7 +73,7 @@ def _announce_extension(job: Job, there: Training) -> None:
         )
 
 
-def trained(trainer: Any, checkpoint: Path | None) -> None:
+def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
     """Let it train, and say in a line what stops it."""
     import torch
 

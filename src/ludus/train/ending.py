@@ -11,58 +11,66 @@ from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 from ludus.rollout.progress import PhaseProgress
 from ludus.train import folder, record
-from ludus.train.card import CARD_FILE, card_of, picture_of
-from ludus.train.job import Job
-from ludus.train.outcome import Outcome
-from ludus.train.pace import Pace
-from ludus.train.saving import save, saved_dtype
-from ludus.train.training import Figures
+from ludus.train.card import CARD_FILE, build_model_card, plot_file
+from ludus.train.job import TrainContext
+from ludus.train.outcome import TrainResult
+from ludus.train.pace import RunCallback
+from ludus.train.saving import export_model, export_dtype
+from ludus.train.training import FinalMetrics
 
-FEW = 5
+REWARD_WINDOW_STEPS = 5
 """Logged steps over which the first and the last reward are means."""
 
 
-def ended(job: Job, trainer: Any, pace: Pace) -> Outcome:
-    resumed = pace.standing.step if pace.standing else None
-    if not is_finished(trainer, pace):
-        figures = _figures(job, trainer, pace)
-        return outcome_of(job.out, figures, resumed, pace.stopped)
-    job.watch.phase(PhaseProgress("Saving the model"))
-    dtype = saved_dtype(job.source)
-    save(trainer, job.tokenizer, job.dialect, job.config, job.source, dtype=dtype, out=job.out)
-    figures = _figures(job, trainer, pace)
-    if job.world.main:
-        job.finish()
-        _finish(job, figures)
-    job.world.wait()
-    return outcome_of(job.out, figures, resumed)
+def finalize(context: TrainContext, trainer: Any, callback: RunCallback) -> TrainResult:
+    resumed = callback.resume_state.step if callback.resume_state else None
+    if not is_finished(trainer, callback):
+        figures = _collect_metrics(context, trainer, callback)
+        return build_result(context.out, figures, resumed, callback.stopped)
+    context.progress.phase(PhaseProgress("Saving the model"))
+    dtype = export_dtype(context.source)
+    export_model(
+        trainer,
+        context.tokenizer,
+        context.dialect,
+        context.config,
+        context.source,
+        dtype=dtype,
+        out=context.out,
+    )
+    figures = _collect_metrics(context, trainer, callback)
+    if context.distributed.is_main:
+        context.save_processor()
+        _write_results(context, figures)
+    context.distributed.barrier()
+    return build_result(context.out, figures, resumed)
 
 
-def is_finished(trainer: Any, pace: Pace) -> bool:
+def is_finished(trainer: Any, callback: RunCallback) -> bool:
     """Whether it made its last step, or ended early because nothing was left to learn."""
-    return not pace.stopped or trainer.state.global_step >= trainer.state.max_steps
+    return not callback.stopped or trainer.state.global_step >= trainer.state.max_steps
 
 
-def _finish(job: Job, figures: Figures) -> None:
+def _write_results(job: TrainContext, figures: FinalMetrics) -> None:
     title = f"{job.method.upper()} of {job.source.name} on {job.subject}"
-    job.draw(list(record.lines(job.out)), job.out / picture_of(job.method), title)
-    done = record.read(job.out)
+    job.plot(list(record.read_log(job.out)), job.out / plot_file(job.method), title)
+    done = record.read_record(job.out)
     if done is None:
-        raise RunError(f"{job.out / record.RECORD} was removed while the run was under way.")
-    example = job.example()
+        raise RunError(f"{job.out / record.RECORD_FILE} was removed while the run was under way.")
+    example = job.example_task()
     known = {"figures": figures, "example": example}
-    card = card_of(done.model_copy(update=known), name=str(job.out))
+    card = build_model_card(done.model_copy(update=known), name=str(job.out))
     (job.out / CARD_FILE).write_text(card, encoding="utf-8")
     # With its figures a run is whole: what only a run under way needs goes after that.
-    record.finish(job.out, figures, example)
-    folder.tidy(job.out, keep_last=job.extensible)
+    record.finish_record(job.out, figures, example)
+    folder.remove_temporary_files(job.out, keep_last_checkpoint=job.extensible)
 
 
-def _figures(job: Job, trainer: Any, pace: Pace) -> Figures:
-    logged = list(record.lines(job.out))
-    losses, test = record.losses(logged), record.losses(logged, "eval_loss")
+def _collect_metrics(job: TrainContext, trainer: Any, pace: RunCallback) -> FinalMetrics:
+    logged = list(record.read_log(job.out))
+    losses, test = record.logged_values(logged), record.logged_values(logged, "eval_loss")
     tokens, seconds = int(trainer._total_train_tokens), pace.seconds
-    return Figures(
+    return FinalMetrics(
         steps=trainer.state.global_step,
         epochs=trainer.state.epoch,
         tokens=tokens,
@@ -71,18 +79,21 @@ def _figures(job: Job, trainer: Any, pace: Pace) -> Figures:
         first_loss=losses[0][1] if losses else None,
         last_loss=losses[-1][1] if losses else None,
         eval_loss=test[-1][1] if test else None,
-        peak_memory=_peak_memory(job.config.device),
-        **_rewards(logged),
+        peak_memory=_peak_memory(job.trl_config.device),
+        **_reward_metrics(logged),
     )
 
 
-def _rewards(logged: Sequence[JsonObject]) -> dict[str, float]:
+def _reward_metrics(logged: Sequence[JsonObject]) -> dict[str, float]:
     """Of a run by trial: how it began and how it ended, over a few steps each."""
-    rewards = [reward for _, reward in record.losses(logged, "reward")]
-    held_out = record.losses(logged, "eval_reward")
+    rewards = [reward for _, reward in record.logged_values(logged, "reward")]
+    held_out = record.logged_values(logged, "eval_reward")
     found = {"eval_reward": held_out[-1][1]} if held_out else {}
     if rewards:
-        found |= {"first_reward": fmean(rewards[:FEW]), "last_reward": fmean(rewards[-FEW:])}
+        found |= {
+            "first_reward": fmean(rewards[:REWARD_WINDOW_STEPS]),
+            "last_reward": fmean(rewards[-REWARD_WINDOW_STEPS:]),
+        }
     return found
 
 
@@ -94,10 +105,10 @@ def _peak_memory(device: Any) -> int | None:
     return int(torch.cuda.max_memory_allocated(device))
 
 
-def outcome_of(
-    out: Path, figures: Figures, resumed: int | None, stopped: str | None = None
-) -> Outcome:
-    return Outcome(
-        out, figures.steps, figures.last_loss, figures.seconds or 0.0, figures.tokens or 0,
-        resumed, stopped,
+def build_result(
+    out: Path, metrics: FinalMetrics, resumed_from: int | None, stopped: str | None = None
+) -> TrainResult:
+    return TrainResult(
+        out, metrics.steps, metrics.last_loss, metrics.seconds or 0.0, metrics.tokens or 0,
+        resumed_from, stopped,
     )  # fmt: skip

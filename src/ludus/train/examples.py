@@ -28,30 +28,30 @@ from ludus.policy.templates import Conversation
 from ludus.train.settings import Method
 
 Messages = list[JsonObject]
-_OTHER = {"sft": "dpo", "dpo": "sft"}
-_WANTED = {
+_OTHER_METHOD = {"sft": "dpo", "dpo": "sft"}
+_EXPECTED_COLUMNS = {
     "sft": "`messages`, or `prompt` and `completion`",
     "dpo": "`prompt`, `chosen` and `rejected`",
 }
 
 
-class BadRow(ValueError):
+class InvalidRow(ValueError):
     """A row that cannot be trained on; where it stands is added by who read it."""
 
 
-def conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
+def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
     """One for SFT; for DPO the better and the worse."""
-    fields = row_object(row)
-    if _method_of(fields) != method:
-        raise _other_rows(fields, method)
+    fields = parse_row(row)
+    if _method_for(fields) != method:
+        raise _wrong_columns_error(fields, method)
     tools = _parse_tools(fields.get("tools"))
     prompt: Messages = []
     if method == "dpo":
-        prompt, *sides = _pair(fields)
+        prompt, *sides = _parse_pair(fields)
     elif "messages" in fields:
-        sides = [_messages(fields, "messages")]
+        sides = [_parse_messages(fields, "messages")]
     else:
-        prompt, sides = _messages(fields, "prompt"), [_messages(fields, "completion")]
+        prompt, sides = _parse_messages(fields, "prompt"), [_parse_messages(fields, "completion")]
     return [Conversation([*prompt, *side], tools, len(prompt)) for side in sides]
 
 
@@ -59,85 +59,85 @@ def conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]
 class TextAndImages:
     """A conversation as a model is shown it."""
 
-    talk: Conversation
+    conversation: Conversation
     images: Sequence[str] = ()
     """The data URLs of its images; a mark stands for each in the text."""
 
 
-def separate_images(talk: Conversation, vision: VisionProcessor | None) -> TextAndImages:
+def separate_images(conversation: Conversation, vision: VisionProcessor | None) -> TextAndImages:
     """For a model with these eyes; images are refused for one that has none."""
-    if not has_content_parts(talk.messages):
-        return TextAndImages(talk)
+    if not has_content_parts(conversation.messages):
+        return TextAndImages(conversation)
     if vision is None:
-        if has_images(talk.messages):
-            raise BadRow(
+        if has_images(conversation.messages):
+            raise InvalidRow(
                 f"shows images, and this model reads only text; use one of {SUPPORTED_FAMILIES}"
             )
-        return TextAndImages(talk)
+        return TextAndImages(conversation)
     try:
-        images = image_urls(talk.messages)
+        images = image_urls(conversation.messages)
         return TextAndImages(
-            replace(talk, messages=to_text_messages(talk.messages, vision)), images
+            replace(conversation, messages=to_text_messages(conversation.messages, vision)), images
         )
     except ContentPartError as error:
-        raise BadRow(str(error)) from error
+        raise InvalidRow(str(error)) from error
 
 
-def calls(messages: Sequence[Any]) -> Iterator[JsonObject]:
+def iter_tool_calls(messages: Sequence[Any]) -> Iterator[JsonObject]:
     """The functions that were called in some messages."""
     for message in messages:
         for call in message.get("tool_calls") or ():
             yield call.get("function") or call
 
 
-def row_object(row: bytes | JsonObject) -> JsonObject:
+def parse_row(row: bytes | JsonObject) -> JsonObject:
     """A row with its columns, whether it was parsed before or not."""
     if not isinstance(row, bytes):
         return row
     try:
         fields = from_json(row)
     except ValueError as error:
-        raise BadRow(f"is no JSON: {error}") from error
+        raise InvalidRow(f"is no JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise BadRow("is no JSON object")
+        raise InvalidRow("is no JSON object")
     return fields
 
 
-def _method_of(fields: JsonObject) -> Method | None:
+def _method_for(fields: JsonObject) -> Method | None:
     if "chosen" in fields and "rejected" in fields:
         return "dpo"
     return "sft" if "messages" in fields or {"prompt", "completion"} <= fields.keys() else None
 
 
-def _other_rows(fields: JsonObject, method: Method) -> Exception:
-    if _method_of(fields) is None:
+def _wrong_columns_error(fields: JsonObject, method: Method) -> Exception:
+    if _method_for(fields) is None:
         columns = ", ".join(map(str, fields)) or "none"
-        return BadRow(f"has no {_WANTED[method]}; its columns are {columns}")
-    other = _OTHER[method]
+        return InvalidRow(f"has no {_EXPECTED_COLUMNS[method]}; its columns are {columns}")
+    other = _OTHER_METHOD[method]
     return ConfigError(
-        f"These are rows for {other.upper()}, with {_WANTED[other]}. "
+        f"These are rows for {other.upper()}, with {_EXPECTED_COLUMNS[other]}. "
         f"Train on them with `ludus train {other}`."
     )
 
 
-def _pair(fields: JsonObject) -> tuple[Messages, Messages, Messages]:
+def _parse_pair(fields: JsonObject) -> tuple[Messages, Messages, Messages]:
     """What both sides begin with is the prompt, where none is given apart."""
-    chosen, rejected = _messages(fields, "chosen"), _messages(fields, "rejected")
+    chosen, rejected = _parse_messages(fields, "chosen"), _parse_messages(fields, "rejected")
     if fields.get("prompt"):
-        return _messages(fields, "prompt"), chosen, rejected
+        return _parse_messages(fields, "prompt"), chosen, rejected
     both = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
     shared = sum(1 for _ in both)
     return chosen[:shared], chosen[shared:], rejected[shared:]
 
 
-def _messages(fields: JsonObject, column: str) -> Messages:
+def _parse_messages(fields: JsonObject, column: str) -> Messages:
     found = fields.get(column)
     if isinstance(found, str):
-        raise BadRow(f"has text in `{column}`, where a list of messages is wanted")
+        raise InvalidRow(f"has text in `{column}`, where a list of messages is wanted")
     if not isinstance(found, list) or not found:
-        raise BadRow(f"has no messages in `{column}`")
+        raise InvalidRow(f"has no messages in `{column}`")
     if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in found):
-        raise BadRow(f"has something in `{column}` that is no message with a `role`")
+        raise InvalidRow(f"has something in `{column}` that is no message with a `role`")
     return [_parse_message(each) for each in found]
 
 
@@ -147,19 +147,19 @@ def _parse_message(message: JsonObject) -> JsonObject:
     if not made:
         return message
     if not isinstance(made, list) or not all(isinstance(call, dict) for call in made):
-        raise BadRow("has `tool_calls` that are no list of calls")
+        raise InvalidRow("has `tool_calls` that are no list of calls")
     return {**message, "tool_calls": [_parse_call(call) for call in made]}
 
 
 def _parse_call(call: JsonObject) -> JsonObject:
     function = call.get("function", call)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise BadRow("has a call without a `name`")
+        raise InvalidRow("has a call without a `name`")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         arguments = parse_arguments(arguments)
         if arguments is None:
-            raise BadRow(f"has a call of {function['name']} whose arguments are no JSON object")
+            raise InvalidRow(f"has a call of {function['name']} whose arguments are no JSON object")
     return {**call, "type": "function", "function": {**function, "arguments": arguments or {}}}
 
 
@@ -168,7 +168,7 @@ def _parse_tools(found: Any) -> list[JsonObject] | None:
         try:
             found = from_json(found) if found.strip() else None
         except ValueError as error:
-            raise BadRow(f"has `tools` that are no JSON: {error}") from error
+            raise InvalidRow(f"has `tools` that are no JSON: {error}") from error
     if found and not (isinstance(found, list) and all(isinstance(tool, dict) for tool in found)):
-        raise BadRow("has `tools` that are no list of tools")
+        raise InvalidRow("has `tools` that are no list of tools")
     return found or None

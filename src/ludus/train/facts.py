@@ -19,12 +19,12 @@ from pydantic import BaseModel
 from ludus.data.tools import JsonObject
 
 _READ_BLOCK_BYTES = 1 << 20
-_SECRETS = frozenset({"hub_token", "push_to_hub_token"})
-_PLACES = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
+_SECRET_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
+_LOCAL_FIELDS = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
 """Where it ran, which is nobody else's business and differs from run to run."""
 
 
-def devices(device: str, processes: int = 1) -> tuple[str, ...]:
+def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
     """The name of a device, once for each process that trains on one like it."""
     kind, _, index = device.partition(":")
     name = kind
@@ -40,11 +40,11 @@ def devices(device: str, processes: int = 1) -> tuple[str, ...]:
 def config_json(config: Any) -> JsonObject:
     """Every field of a trainer's config, but for secrets and for places on this machine."""
     fields: Mapping[str, Any] = config.to_dict()
-    left_out = _SECRETS | _PLACES
-    return {key: plain(value) for key, value in fields.items() if key not in left_out}
+    left_out = _SECRET_FIELDS | _LOCAL_FIELDS
+    return {key: to_jsonable(value) for key, value in fields.items() if key not in left_out}
 
 
-def digest_of(*files: Path) -> str:
+def file_digest(*files: Path) -> str:
     """The SHA-256 of a file, as `sha256sum` gives it, or of several, one after the other."""
     found = sha256()
     for path in files:
@@ -54,7 +54,7 @@ def digest_of(*files: Path) -> str:
     return found.hexdigest()
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """The value as JSON. What is not finite becomes null, what JSON does not know its type's name.
 
     A type's name, and no `repr`: that may hold an address in memory, or a secret.
@@ -64,23 +64,23 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, Enum):
-        return plain(value.value)
+        return to_jsonable(value.value)
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, BaseModel):
-        return plain(value.model_dump())
+        return to_jsonable(value.model_dump())
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    return _plain_many(value)
+        return to_jsonable(asdict(value))
+    return _container_to_jsonable(value)
 
 
-def _plain_many(value: Any) -> Any:
+def _container_to_jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted((plain(item) for item in value), key=str)
+        return sorted((to_jsonable(item) for item in value), key=str)
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_jsonable(item) for item in value]
     if hasattr(value, "item") and not getattr(value, "shape", True):
-        return plain(value.item())
+        return to_jsonable(value.item())
     return type(value).__name__

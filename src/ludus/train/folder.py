@@ -13,30 +13,30 @@ from pathlib import Path
 
 from ludus.errors import RunError
 from ludus.policy.source import ModelKind, ModelRef, base_model_name, find_local_model
-from ludus.train.card import CARD_FILE, PICTURE, PICTURES
-from ludus.train.checkpoints import FOLDER as CHECKPOINTS
-from ludus.train.checkpoints import newest
-from ludus.train.record import LOG, RECORD, is_begun
+from ludus.train.card import CARD_FILE, LOSS_PLOT_FILE, PLOT_FILES
+from ludus.train.checkpoints import CHECKPOINTS_DIR as CHECKPOINTS
+from ludus.train.checkpoints import latest_checkpoint
+from ludus.train.record import LOG_FILE, RECORD_FILE, has_progress
 
-TOKENS = "tokens"
-ADAPTER = "adapter"
-CURVES = "runs"
+TOKENS_DIR = "tokens"
+ADAPTER_DIR = "adapter"
+TENSORBOARD_DIR = "runs"
 """Where TensorBoard's curves go, and are looked for on the Hub."""
-EPISODES = "episodes.jsonl"
+EPISODES_FILE = "episodes.jsonl"
 """What was played, where a model learns by trial."""
-LOCK = ".training.lock"
-_OURS = (
+LOCK_FILE = ".training.lock"
+_OWNED_PATTERNS = (
     *(
         CARD_FILE,
-        PICTURE,
-        *PICTURES.values(),
-        EPISODES,
-        LOG,
-        RECORD,
-        TOKENS,
-        ADAPTER,
+        LOSS_PLOT_FILE,
+        *PLOT_FILES.values(),
+        EPISODES_FILE,
+        LOG_FILE,
+        RECORD_FILE,
+        TOKENS_DIR,
+        ADAPTER_DIR,
         CHECKPOINTS,
-        *(CURVES, "preprocessor_config.json", "processor_config.json"),
+        *(TENSORBOARD_DIR, "preprocessor_config.json", "processor_config.json"),
     ),
     *("config.json", "generation_config.json", "model*.safetensors*", "adapter_*"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
@@ -44,24 +44,24 @@ _OURS = (
 )
 
 
-def check(out: Path) -> None:
+def check_output_dir(out: Path) -> None:
     """Refuse a folder with something in it that is no training of ours."""
     if not out.exists():
         return
     if not out.is_dir():
         raise RunError(f"{out} is a file, and a model needs a folder. Use another --output-dir.")
     names = sorted(path.name for path in out.iterdir())
-    if RECORD in names or (newest(out) is None and all(map(_is_litter, names))):
+    if RECORD_FILE in names or (latest_checkpoint(out) is None and all(map(_is_leftover, names))):
         return
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     raise RunError(
         f"{out} is not empty ({names[0]}{more}) and holds no training of Ludus: there is no "
-        f"{RECORD} in it. Use another --output-dir."
+        f"{RECORD_FILE} in it. Use another --output-dir."
     )
 
 
 @contextmanager
-def held(out: Path) -> Iterator[None]:
+def lock_folder(out: Path) -> Iterator[None]:
     """Keep other runs out of the folder.
 
     The lock is the system's: it goes when its holder does, however that ended. A folder in which
@@ -69,7 +69,7 @@ def held(out: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    file = out / LOCK
+    file = out / LOCK_FILE
     lock = FileLock(file, timeout=0)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -90,9 +90,11 @@ def held(out: Path) -> Iterator[None]:
             out.rmdir()
 
 
-def refuse_inside(out: Path, source: ModelRef) -> None:
+def check_model_outside(out: Path, source: ModelRef) -> None:
     """Refuse to write over the very model that is trained, or over one that it is made of."""
-    inside = next((path for path in _made_of(source) if path.is_relative_to(out.resolve())), None)
+    inside = next(
+        (path for path in _model_paths(source) if path.is_relative_to(out.resolve())), None
+    )
     if inside is not None:
         raise RunError(
             f"The model {source.name} lies in {out}, and would be written over ({inside}). Use "
@@ -100,7 +102,7 @@ def refuse_inside(out: Path, source: ModelRef) -> None:
         )
 
 
-def _made_of(source: ModelRef) -> Iterator[Path]:
+def _model_paths(source: ModelRef) -> Iterator[Path]:
     """Where a model is on this disk; of an adapter, where its base is too."""
     found, seen = None if source.kind is ModelKind.HUB else source, set[Path]()
     while found is not None and (path := Path(found.path).resolve()) not in seen:
@@ -111,20 +113,20 @@ def _made_of(source: ModelRef) -> Iterator[Path]:
         )
 
 
-def clear(out: Path) -> None:
+def remove_run(out: Path) -> None:
     """Remove an earlier run, but for the tokens, which are the next one's already.
 
     Its record goes last: without it the rest would be a stranger's.
     """
-    for path in sorted(_ours(out), key=lambda path: path.name == RECORD):
-        if path.name != TOKENS:
+    for path in sorted(_owned_paths(out), key=lambda path: path.name == RECORD_FILE):
+        if path.name != TOKENS_DIR:
             _remove(path)
 
 
-def tidy(out: Path, *, keep_last: bool = False) -> None:
+def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> None:
     """Remove what only a run under way needs; the last checkpoint may be kept, to extend it."""
-    _remove(out / TOKENS)
-    last = newest(out) if keep_last else None
+    _remove(out / TOKENS_DIR)
+    last = latest_checkpoint(out) if keep_last_checkpoint else None
     if last is None:
         _remove(out / CHECKPOINTS)
         return
@@ -133,24 +135,24 @@ def tidy(out: Path, *, keep_last: bool = False) -> None:
             _remove(path)
 
 
-def abandon(out: Path) -> None:
+def discard_unstarted_run(out: Path) -> None:
     """Leave no trace of a run that was refused before it began; an earlier one stays."""
-    _remove(out / TOKENS)
-    if newest(out) is None:
+    _remove(out / TOKENS_DIR)
+    if latest_checkpoint(out) is None:
         _remove(out / CHECKPOINTS)
-    if not is_begun(out):
-        for name in (CURVES, EPISODES, LOG, RECORD):
+    if not has_progress(out):
+        for name in (TENSORBOARD_DIR, EPISODES_FILE, LOG_FILE, RECORD_FILE):
             _remove(out / name)
 
 
-def _is_litter(name: str) -> bool:
+def _is_leftover(name: str) -> bool:
     """What a run leaves that was killed before its record was written: nothing of worth."""
-    return name in (TOKENS, LOCK, CHECKPOINTS) or fnmatch(name, f".{RECORD}.*.draft")
+    return name in (TOKENS_DIR, LOCK_FILE, CHECKPOINTS) or fnmatch(name, f".{RECORD_FILE}.*.draft")
 
 
-def _ours(out: Path) -> Iterator[Path]:
+def _owned_paths(out: Path) -> Iterator[Path]:
     for path in out.iterdir() if out.is_dir() else ():
-        if any(fnmatch(path.name, pattern) for pattern in _OURS):
+        if any(fnmatch(path.name, pattern) for pattern in _OWNED_PATTERNS):
             yield path
 
 

@@ -16,32 +16,32 @@ from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.source import ModelKind, ModelRef, resolve_model
 from ludus.policy.tokenizer import load_tokenizer_from
-from ludus.train.configs import made
-from ludus.train.curve import draw
-from ludus.train.facts import config_json, devices
-from ludus.train.folder import TOKENS, refuse_inside
-from ludus.train.overrides import without_repeated
-from ludus.train.rows import DataSet
-from ludus.train.sample_task import task_of_rows
-from ludus.train.settings import Method, Settings, Shared
-from ludus.train.training import Example, Spoken, Training
-from ludus.train.watch import Watch
-from ludus.train.world import World
+from ludus.train.configs import build_trl_config
+from ludus.train.curve import plot_loss
+from ludus.train.facts import config_json, device_names
+from ludus.train.folder import TOKENS_DIR, check_model_outside
+from ludus.train.overrides import drop_redundant
+from ludus.train.rows import TrainingData
+from ludus.train.sample_task import sample_row_task
+from ludus.train.settings import Method, TrainConfig, BaseTrainConfig
+from ludus.train.training import TaskExample, ChatFormatInfo, TrainingRecord
+from ludus.train.watch import TrainProgress
+from ludus.train.world import Distributed
 
 
 @dataclass(frozen=True)
-class Job(ABC):
+class TrainContext(ABC):
     """One training, and what it is made with."""
 
     method: Method
     source: ModelRef
     out: Path
-    config: Shared
-    config: Any
+    config: BaseTrainConfig
+    trl_config: Any
     tokenizer: Any
     dialect: ChatFormat
-    world: World
-    watch: Watch
+    distributed: Distributed
+    progress: TrainProgress
     command: str | None
     vision: VisionProcessor | None
     """How images are shown to the model, where it sees."""
@@ -55,23 +55,23 @@ class Job(ABC):
         """What it is trained on, in a word."""
 
     @abstractmethod
-    def known(self, there: Training) -> dict[str, Any]:
+    def data_identity(self, there: TrainingRecord) -> dict[str, Any]:
         """What is trained on, as far as it decides whether a run that is there is this one."""
 
     @abstractmethod
-    def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
+    def plot(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
         """The picture of how it went."""
 
     @abstractmethod
-    def example(self) -> Example | None:
+    def example_task(self) -> TaskExample | None:
         """One of the tasks, for the card."""
 
-    def finish(self) -> None:
+    def save_processor(self) -> None:
         """Write what else the model's folder needs."""
         if self.vision is not None:
             self.vision.save(self.out)
 
-    def about(self, trained_on: Mapping[str, Any]) -> dict[str, Any]:
+    def record_fields(self, trained_on: Mapping[str, Any]) -> dict[str, Any]:
         """As `training.json` has it."""
         return {
             "kind": self.method,
@@ -81,65 +81,67 @@ class Job(ABC):
             "base": self.source.name if self.source.kind is ModelKind.HUB else None,
             **trained_on,
             "sees": self.vision is not None,
-            "dialect": Spoken(
+            "dialect": ChatFormatInfo(
                 name=self.dialect.name,
                 origin=self.dialect.origin,
                 chat_template_kwargs=dict(self.dialect.chat_template_kwargs),
             ),
-            "settings": {**self.config.as_json(), "processes": self.world.size},
-            "config": config_json(self.config),
-            "seeds": {"seed": self.config.seed, "data_seed": self.config.data_seed},
-            "devices": devices(str(self.config.device), self.world.size),
+            "settings": {**self.config.as_json(), "processes": self.distributed.world_size},
+            "config": config_json(self.trl_config),
+            "seeds": {"seed": self.trl_config.seed, "data_seed": self.trl_config.data_seed},
+            "devices": device_names(str(self.trl_config.device), self.distributed.world_size),
         }
 
 
 @dataclass(frozen=True)
-class RowsJob(Job):
+class OfflineContext(TrainContext):
     """A training on rows that lie on the disk."""
 
-    config: Settings
-    data: DataSet
+    config: TrainConfig
+    data: TrainingData
 
     @property
-    def tokens(self) -> Path:
-        return self.out / TOKENS
+    def tokens_dir(self) -> Path:
+        return self.out / TOKENS_DIR
 
     @property
     def subject(self) -> str:
         return self.data.name
 
-    def known(self, there: Training) -> dict[str, Any]:
+    def data_identity(self, there: TrainingRecord) -> dict[str, Any]:
         # How many rows there are follows from their digest, and is known only when they are read.
         assert there.data is not None
         return {"data": there.data.model_copy(update={"digest": self.data.digest})}
 
-    def example(self) -> Example | None:
-        return task_of_rows(self.data.train, self.method)
+    def example_task(self) -> TaskExample | None:
+        return sample_row_task(self.data.train, self.method)
 
-    def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
-        draw(lines, file, title=title)
+    def plot(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
+        plot_loss(lines, file, title=title)
 
 
-def job_of(
-    method: Method, data: DataSet, model: str, out: Path, settings: Settings,
-    command: str | None, watch: Watch,
-) -> RowsJob:  # fmt: skip
-    made_with = ingredients(model, out, settings, watch)
-    config = made(method, settings, out)
-    settings = replace(settings, overrides=without_repeated(settings.overrides))
+def build_context(
+    method: Method, data: TrainingData, model: str, out: Path, settings: TrainConfig,
+    command: str | None, watch: TrainProgress,
+) -> OfflineContext:  # fmt: skip
+    made_with = resolve_model(model, out, settings, watch)
+    config = build_trl_config(method, settings, out)
+    settings = replace(settings, overrides=drop_redundant(settings.overrides))
     eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], made_with["dialect"])
     if eyes is not None and settings.packing:
         raise ConfigError("--packing is not for a model that sees images. Leave it away.")
-    return RowsJob(
-        method=method, out=out, config=settings, config=config, world=World.here(),
-        watch=watch, command=command, data=data, vision=eyes, **made_with,
+    return OfflineContext(
+        method=method, out=out, config=settings, trl_config=config, distributed=Distributed.current(),
+        progress=watch, command=command, data=data, vision=eyes, **made_with,
     )  # fmt: skip
 
 
-def ingredients(model: str, out: Path, config: Shared, watch: Watch) -> dict[str, Any]:
+def resolve_model(
+    model: str, out: Path, config: BaseTrainConfig, progress: TrainProgress
+) -> dict[str, Any]:
     """Which model it is, and how it is spoken to."""
-    source = resolve_model(model, notify=watch.say)
-    refuse_inside(out, source)
+    source = resolve_model(model, notify=progress.say)
+    check_model_outside(out, source)
     tokenizer = load_tokenizer_from(source)
     # Whether rows need tools that it does not know is seen on the rows.
     dialect = find_chat_format_with_fallback(

@@ -13,29 +13,29 @@ from typing import Any
 
 from ludus.errors import RunError
 from ludus.train.settings import Method
-from ludus.train.tokens import COLUMNS, NO_LOSS
+from ludus.train.tokens import TOKEN_COLUMNS, IGNORE_INDEX
 
-Piece = tuple[Any, Any]
+TokensAndLabels = tuple[Any, Any]
 """Tokens and labels of one row, as arrays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class LossMaskIndex:
     """The rows as they were marked, found by a few of their tokens."""
 
     keys: Any
     """Sorted."""
     rows: Any
     """For each key, the part that its row is in, and where it stands there."""
-    parts: Sequence[tuple[Any, Any, Any]]
+    chunks: Sequence[tuple[Any, Any, Any]]
     """Where rows begin, their tokens, and their labels, one behind the other."""
 
     @classmethod
-    def of(cls, dataset: Any, method: Method) -> Marked:
+    def build(cls, dataset: Any, method: Method) -> LossMaskIndex:
         import numpy as np
 
-        parts = list(_parts(dataset.data, method))
-        keys = [_keys(offsets[:-1], np.diff(offsets), ids) for offsets, ids, _ in parts]
+        parts = list(_column_chunks(dataset.data, method))
+        keys = [_hash_rows(offsets[:-1], np.diff(offsets), ids) for offsets, ids, _ in parts]
         places = [
             np.stack([np.full(len(some), part), np.arange(len(some))], axis=1)
             for part, some in enumerate(keys)
@@ -44,27 +44,27 @@ class Marked:
         order = np.argsort(flat, kind="stable")
         return cls(flat[order], np.concatenate(places)[order], parts)
 
-    def labels_of(self, tokens: Any) -> Iterator[Any]:
+    def find_labels(self, tokens: Any) -> Iterator[Any]:
         """The labels of every row that has just these tokens."""
         import numpy as np
 
-        key = _keys(np.array([0]), np.array([len(tokens)]), tokens)[0]
+        key = _hash_rows(np.array([0]), np.array([len(tokens)]), tokens)[0]
         first, last = (
             np.searchsorted(self.keys, key, "left"),
             np.searchsorted(self.keys, key, "right"),
         )
         for part, row in self.rows[first:last]:
-            offsets, ids, labels = self.parts[part]
+            offsets, ids, labels = self.chunks[part]
             here = slice(offsets[row], offsets[row + 1])
             if np.array_equal(ids[here], tokens):
                 yield labels[here]
 
 
-def _parts(table: Any, method: Method) -> Iterator[tuple[Any, Any, Any]]:
+def _column_chunks(table: Any, method: Method) -> Iterator[tuple[Any, Any, Any]]:
     """The columns as arrays over the same memory, which is the disk's."""
     import numpy as np
 
-    for ids, labels in COLUMNS[method]:
+    for ids, labels in TOKEN_COLUMNS[method]:
         both = zip(table.column(ids).chunks, table.column(labels).chunks, strict=True)
         for some, theirs in both:
             offsets = some.offsets.to_numpy().astype(np.int64)
@@ -72,7 +72,7 @@ def _parts(table: Any, method: Method) -> Iterator[tuple[Any, Any, Any]]:
             yield offsets - offsets[0], values, marks
 
 
-def _keys(starts: Any, sizes: Any, values: Any) -> Any:
+def _hash_rows(starts: Any, sizes: Any, values: Any) -> Any:
     """A number for each row, made of its length and of tokens from all over it."""
     import numpy as np
 
@@ -82,13 +82,13 @@ def _keys(starts: Any, sizes: Any, values: Any) -> Any:
     return keys
 
 
-def check_batch(batch: Mapping[str, Any], marked: Marked) -> int:
+def check_loss_mask(batch: Mapping[str, Any], index: LossMaskIndex) -> int:
     """Raise unless every row of the batch bears its loss where it was marked; count the tokens."""
     import numpy as np
 
     bearing = 0
-    for tokens, labels in _pieces(batch):
-        known = list(marked.labels_of(tokens))
+    for tokens, labels in _split_batch(batch):
+        known = list(index.find_labels(tokens))
         if not known:
             raise RunError(
                 f"The trainer's batch holds a row of {len(tokens)} tokens that no row of the data "
@@ -97,41 +97,41 @@ def check_batch(batch: Mapping[str, Any], marked: Marked) -> int:
         if not any(np.array_equal(labels, each) for each in known):
             raise RunError(
                 f"The trainer's batch bears its loss on other tokens than were marked: on "
-                f"{int((labels != NO_LOSS).sum())} of {len(tokens)} instead of "
-                f"{int((known[0] != NO_LOSS).sum())}. Use the version of TRL that Ludus names."
+                f"{int((labels != IGNORE_INDEX).sum())} of {len(tokens)} instead of "
+                f"{int((known[0] != IGNORE_INDEX).sum())}. Use the version of TRL that Ludus names."
             )
-        bearing += int((labels != NO_LOSS).sum())
+        bearing += int((labels != IGNORE_INDEX).sum())
     return bearing
 
 
-def _pieces(batch: Mapping[str, Any]) -> Iterator[Piece]:
+def _split_batch(batch: Mapping[str, Any]) -> Iterator[TokensAndLabels]:
     """The batch taken apart into its rows again."""
     import numpy as np
 
     ids = batch["input_ids"].cpu().numpy()
-    labels = _labels(batch, ids)
+    labels = _batch_labels(batch, ids)
     present = np.ones(ids.shape, bool)
     if "attention_mask" in batch:
         present = batch["attention_mask"].cpu().numpy() == 1
-    if (labels[~present] != NO_LOSS).any():
+    if (labels[~present] != IGNORE_INDEX).any():
         raise RunError("The trainer's batch bears loss on its padding.")
     if "position_ids" in batch:
         positions = batch["position_ids"].cpu().numpy()
-        yield from _unpacked(ids[present], labels[present], positions[present])
+        yield from _split_packed_rows(ids[present], labels[present], positions[present])
         return
     for row, there in enumerate(present):
         yield ids[row][there], labels[row][there]
 
 
-def _labels(batch: Mapping[str, Any], ids: Any) -> Any:
+def _batch_labels(batch: Mapping[str, Any], ids: Any) -> Any:
     import numpy as np
 
     if "labels" in batch:
         return batch["labels"].cpu().numpy()
-    return np.where(batch["completion_mask"].cpu().numpy() == 1, ids, NO_LOSS)
+    return np.where(batch["completion_mask"].cpu().numpy() == 1, ids, IGNORE_INDEX)
 
 
-def _unpacked(ids: Any, labels: Any, positions: Any) -> Iterator[Piece]:
+def _split_packed_rows(ids: Any, labels: Any, positions: Any) -> Iterator[TokensAndLabels]:
     """Rows that stand one behind the other: each begins where the positions begin anew."""
     import numpy as np
 

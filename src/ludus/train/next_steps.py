@@ -7,22 +7,22 @@ from typing import Any
 
 from ludus.environment.mix import mix
 from ludus.rollout import SYSTEM_PROMPT
-from ludus.train.training import Training
+from ludus.train.training import TrainingRecord
 
-UNKNOWN = "ENV"
+UNKNOWN_ENVIRONMENT = "ENV"
 """Stands for an environment that the rows do not name."""
 
 
-def environment_arguments(training: Training) -> tuple[str, ...]:
+def environment_arguments(training: TrainingRecord) -> tuple[str, ...]:
     """The environment that it was trained on, with its task, as `ludus eval` takes them."""
     if training.environment is not None:
         prompt = training.settings.get("system_prompt", SYSTEM_PROMPT)
         said = () if prompt == SYSTEM_PROMPT else ("--system-prompt", prompt or "")
-        return (training.environment.spec, *_task(training.settings.get("task")), *said)
+        return (training.environment.spec, *_task_option(training.settings.get("task")), *said)
     if training.data is None or not training.data.environments:
-        return (UNKNOWN,)
-    return (str(mix(training.data.environments)), *_task(training.data.task))
+        return (UNKNOWN_ENVIRONMENT,)
+    return (str(mix(training.data.environments)), *_task_option(training.data.task))
 
 
-def _task(task: Any) -> tuple[str, ...]:
+def _task_option(task: Any) -> tuple[str, ...]:
     return ("--task", json.dumps(task, ensure_ascii=False)) if task else ()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainResult:
     """What came of a run."""
 
     folder: Path

@@ -17,14 +17,16 @@ from typing import Any
 from ludus.errors import ConfigError, closest_match, did_you_mean
 from ludus.train.config_fields import field_names
 
-_TOKENS = "rows are made into tokens by Ludus, under the template that the model is asked with"
+_TOKENIZATION = (
+    "rows are made into tokens by Ludus, under the template that the model is asked with"
+)
 _LOSS = "the loss is on the assistant's tokens alone, always"
 _CHECKPOINTS = "checkpoints are made by time; use --checkpoint-every 10m"
 _HUB = "use --push-to-hub"
-_LOADED = "the model is loaded by Ludus"
-_QUIET = "progress is shown by Ludus"
-_LAID_OUT = "Ludus decides how rows are laid out, by --packing and the device"
-REFUSED: Mapping[str, str] = {
+_MODEL_LOADING = "the model is loaded by Ludus"
+_PROGRESS = "progress is shown by Ludus"
+_ROW_LAYOUT = "Ludus decides how rows are laid out, by --packing and the device"
+MANAGED_FIELDS: Mapping[str, str] = {
     "output_dir": "use --output-dir",
     "report_to": "use --report-to",
     "max_length": "use --max-length",
@@ -50,7 +52,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         ("chat_template_path", "dataset_text_field", "dataset_kwargs", "dataset_num_proc",
          "eos_token", "pad_token", "truncation_mode", "shuffle_dataset", "remove_unused_columns"),
-        _TOKENS,
+        _TOKENIZATION,
     ),
     **dict.fromkeys(
         ("save_strategy", "save_steps", "save_total_limit", "save_only_model",
@@ -58,11 +60,11 @@ REFUSED: Mapping[str, str] = {
          "restore_callback_states_from_checkpoint"),
         _CHECKPOINTS,
     ),
-    **dict.fromkeys(("padding_free", "pad_to_multiple_of", "packing_strategy"), _LAID_OUT),
-    **dict.fromkeys(("disable_tqdm", "log_level", "log_level_replica"), _QUIET),
-    **dict.fromkeys(("model_init_kwargs", "trust_remote_code"), _LOADED),
+    **dict.fromkeys(("padding_free", "pad_to_multiple_of", "packing_strategy"), _ROW_LAYOUT),
+    **dict.fromkeys(("disable_tqdm", "log_level", "log_level_replica"), _PROGRESS),
+    **dict.fromkeys(("model_init_kwargs", "trust_remote_code"), _MODEL_LOADING),
 }  # fmt: skip
-NEUTRAL = frozenset({
+NON_DECISIVE_FIELDS = frozenset({
     "logging_steps", "logging_strategy", "logging_first_step", "log_on_each_node",
     "log_completions", "num_completions_to_print", "log_completions_hub_repo", "log_multimodal",
     "log_unique_prompts", "run_name", "project", "trackio_space_id", "trackio_bucket_id",
@@ -72,7 +74,7 @@ NEUTRAL = frozenset({
     "ddp_backend", "ddp_bucket_cap_mb", "ddp_timeout", "eval_accumulation_steps",
 })  # fmt: skip
 """Fields that decide what is logged, or how fast it goes, and never what is learned."""
-FIXED: Mapping[str, Any] = {
+FIXED_VALUES: Mapping[str, Any] = {
     "assistant_only_loss": True,
     "completion_only_loss": True,
     "load_best_model_at_end": False,
@@ -84,7 +86,7 @@ FIXED: Mapping[str, Any] = {
     "trust_remote_code": False,
 }
 """What Ludus does in every run, in the words of fields that it does not pass on."""
-_FORMER = {
+_RENAMED_FIELDS = {
     "max_seq_length": ("max_length", "max_completion_length"),
     "max_length": ("max_completion_length",),
     "evaluation_strategy": ("eval_strategy",),
@@ -92,15 +94,15 @@ _FORMER = {
     "no_cuda": ("use_cpu",),
 }
 """What fields were called before, or are called in the configs of other methods."""
-_YES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_NONE = ("none", "null")
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_NULLS = ("none", "null")
 
 
-def checked(
+def parse_overrides(
     config: type,
     overrides: Mapping[str, Any],
-    refused: Mapping[str, str] = REFUSED,
-    in_force: Mapping[str, Any] = FIXED,
+    managed: Mapping[str, str] = MANAGED_FIELDS,
+    effective: Mapping[str, Any] = FIXED_VALUES,
 ) -> dict[str, Any]:
     """The values for a config's fields, each read by the type of its field.
 
@@ -111,17 +113,17 @@ def checked(
     found = {}
     for key, value in overrides.items():
         if key not in known:
-            raise _unknown(key, known, refused)
-        read = _read(key, value, hints[key]) if isinstance(value, str) else value
-        if (why := _why_not(key, refused)) is None:
+            raise _unknown_field_error(key, known, managed)
+        read = _parse_value(key, value, hints[key]) if isinstance(value, str) else value
+        if (why := _managed_reason(key, managed)) is None:
             found[key] = read
-        elif key not in in_force or in_force[key] != read:
+        elif key not in effective or effective[key] != read:
             raise ConfigError(f"--set {key} is managed by Ludus: {why}.")
     return found
 
 
-def check_keys(
-    method: str, overrides: Mapping[str, Any], refused: Mapping[str, str] = REFUSED
+def check_override_keys(
+    method: str, overrides: Mapping[str, Any], managed: Mapping[str, str] = MANAGED_FIELDS
 ) -> None:
     """Raise for keys that the config of `method` does not have; imports neither TRL nor torch."""
     known = field_names(method) if overrides else None
@@ -129,59 +131,59 @@ def check_keys(
         return
     for key in overrides:
         if key not in known:
-            raise _unknown(key, set(known), refused)
+            raise _unknown_field_error(key, set(known), managed)
 
 
-def without_repeated(
-    overrides: Mapping[str, Any], refused: Mapping[str, str] = REFUSED
+def drop_redundant(
+    overrides: Mapping[str, Any], managed: Mapping[str, str] = MANAGED_FIELDS
 ) -> dict[str, Any]:
     """Of overrides that are `checked`, those that say more than what is in force anyway."""
-    return {key: value for key, value in overrides.items() if _why_not(key, refused) is None}
+    return {key: value for key, value in overrides.items() if _managed_reason(key, managed) is None}
 
 
-def _unknown(key: str, known: set[str], refused: Mapping[str, str]) -> ConfigError:
-    meant = next((name for name in _FORMER.get(key, ()) if name in known), None)
+def _unknown_field_error(key: str, known: set[str], refused: Mapping[str, str]) -> ConfigError:
+    meant = next((name for name in _RENAMED_FIELDS.get(key, ()) if name in known), None)
     hint = did_you_mean(meant or key, known, "See TRL's documentation of the config.")
-    why = _why_not(meant or closest_match(key, known) or "", refused)
+    why = _managed_reason(meant or closest_match(key, known) or "", refused)
     instead = f" It is managed by Ludus: {why}." if why else ""
     return ConfigError(f"--set {key}: the trainer has no such field. {hint}{instead}")
 
 
-def _why_not(key: str, refused: Mapping[str, str]) -> str | None:
+def _managed_reason(key: str, refused: Mapping[str, str]) -> str | None:
     return _HUB if key.startswith(("hub_", "push_to_hub")) else refused.get(key)
 
 
-def _read(key: str, text: str, hint: Any) -> Any:
+def _parse_value(key: str, text: str, hint: Any) -> Any:
     """The text as the first kind that the field takes and that it can be read as."""
-    kinds = set(_kinds(hint))
-    if type(None) in kinds and text.lower() in _NONE:
+    kinds = set(_union_members(hint))
+    if type(None) in kinds and text.lower() in _NULLS:
         return None
-    if bool in kinds and text.lower() in _YES:
-        return _YES[text.lower()]
+    if bool in kinds and text.lower() in _BOOLEANS:
+        return _BOOLEANS[text.lower()]
     for kind in (int, float):
         if kind in kinds:
             try:
                 return kind(text)
             except ValueError:
                 continue
-    if {dict, list} & kinds and (read := _structure(text)) is not None:
+    if {dict, list} & kinds and (read := _parse_json_container(text)) is not None:
         return read
     if str in kinds or any(_is_enum(kind) for kind in kinds):
         return text
-    raise ConfigError(f"--set {key}={text} cannot be read: {_wanted(kinds)} is wanted.")
+    raise ConfigError(f"--set {key}={text} cannot be read: {_describe_kinds(kinds)} is wanted.")
 
 
-def _kinds(hint: Any) -> list[Any]:
+def _union_members(hint: Any) -> list[Any]:
     """`int | None` as its parts; `dict[str, Any]` as `dict`."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return [kind for part in typing.get_args(hint) for kind in _kinds(part)]
+        return [kind for part in typing.get_args(hint) for kind in _union_members(part)]
     if origin is typing.Literal:
         return [str]
     return [origin or hint]
 
 
-def _structure(text: str) -> Any:
+def _parse_json_container(text: str) -> Any:
     try:
         read = json.loads(text)
     except ValueError:
@@ -193,7 +195,7 @@ def _is_enum(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "__members__")
 
 
-def _wanted(kinds: set[Any]) -> str:
+def _describe_kinds(kinds: set[Any]) -> str:
     names: dict[Any, str] = {
         **{bool: "true or false", int: "a whole number", float: "a number"},
         **dict.fromkeys((dict, list), "JSON"),

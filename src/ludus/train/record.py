@@ -25,83 +25,87 @@ from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import RunError
 from ludus.policy import smollm2
-from ludus.train.checkpoints import newest
-from ludus.train.facts import plain
-from ludus.train.overrides import NEUTRAL
-from ludus.train.training import Example, Figures, Training
+from ludus.train.checkpoints import latest_checkpoint
+from ludus.train.facts import to_jsonable
+from ludus.train.overrides import NON_DECISIVE_FIELDS
+from ludus.train.training import TaskExample, FinalMetrics, TrainingRecord
 
-RECORD = "training.json"
-LOG = "log.jsonl"
-_SHOWN = 8
+RECORD_FILE = "training.json"
+LOG_FILE = "log.jsonl"
+_MAX_DIFFERENCES_SHOWN = 8
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate")
-_BLOCK = 1 << 20
-_SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
-_ON_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
-FREE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})
+_TAIL_BLOCK_BYTES = 1 << 20
+_SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
+NON_DECISIVE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})
 """Settings that may differ when a run goes on: they decide where and how fast, not what."""
-FREE_IN_GRPO = FREE | {"batch_size"}
+NON_DECISIVE_IN_GRPO = NON_DECISIVE | {"batch_size"}
 """There a step learns from all its episodes, in however many batches."""
 
 
-def begin(out: Path, about: Mapping[str, Any], *, resumed_from: int | None = None) -> Training:
+def create_record(
+    out: Path, fields: Mapping[str, Any], *, resumed_from: int | None = None
+) -> TrainingRecord:
     """Write `training.json`; `about` has the fields of `Training` but dates and versions.
 
     A run that goes on keeps its date, and remembers where. `base` and `license` are found out
     where they are not given.
     """
-    there = read(out) if resumed_from is not None else None
+    there = read_record(out) if resumed_from is not None else None
     resumes = (*there.resumed_from, resumed_from) if there and resumed_from is not None else ()
-    given = {key: value for key, value in plain(about).items() if value is not None}
+    given = {key: value for key, value in to_jsonable(fields).items() if value is not None}
     if there is not None:
-        fewer = fewer_steps(there, given["kind"], given["settings"])
+        fewer = previous_steps(there, given["kind"], given["settings"])
         given["extended_from"] = there.extended_from + (() if fewer is None else (fewer,))
-    training = Training(
+    training = TrainingRecord(
         created_at=there.created_at if there else datetime.now(UTC),
         versions=versions(*_PACKAGES),
         resumed_from=resumes,
-        **{**_origin(str(about["model"])), **given},
+        **{**_model_origin(str(fields["model"])), **given},
     )
-    _write(out, training)
+    _write_record(out, training)
     return training
 
 
-def _origin(model: str) -> JsonObject:
+def _model_origin(model: str) -> JsonObject:
     """The model's name on the Hub and its license, as far as the name or its own record tells."""
     if model == smollm2.NAME:
-        return {"base": _SMOLLM2, "license": "apache-2.0"}
+        return {"base": _SMOLLM2_HUB_ID, "license": "apache-2.0"}
     if Path(model).expanduser().exists():
-        there = read(Path(model).expanduser())
+        there = read_record(Path(model).expanduser())
         return {"base": there.base, "license": there.license} if there else {}
-    return {"base": model} if _ON_HUB.fullmatch(model) else {}
+    return {"base": model} if _HUB_ID.fullmatch(model) else {}
 
 
-def finish(out: Path, figures: Figures, example: Example | None = None) -> Training:
+def finish_record(
+    out: Path, metrics: FinalMetrics, example: TaskExample | None = None
+) -> TrainingRecord:
     """Add the figures, and a task for the card; now the run is whole."""
-    there = read(out)
+    there = read_record(out)
     if there is None:
-        raise RunError(f"{out} holds no training: there is no {RECORD} in it.")
-    finite = Figures.model_validate(plain(figures.model_dump()))
+        raise RunError(f"{out} holds no training: there is no {RECORD_FILE} in it.")
+    finite = FinalMetrics.model_validate(to_jsonable(metrics.model_dump()))
     done = there.model_copy(update={"figures": finite, "example": example})
-    _write(out, done)
+    _write_record(out, done)
     return done
 
 
-def read(out: Path) -> Training | None:
+def read_record(out: Path) -> TrainingRecord | None:
     """What `training.json` says; None where there is none."""
-    file = out / RECORD
+    file = out / RECORD_FILE
     try:
-        return Training.model_validate(from_json(file.read_bytes()))
+        return TrainingRecord.model_validate(from_json(file.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
     except ValidationError as error:
-        raise _unreadable(file, error) from error
+        raise _invalid_record_error(file, error) from error
     except ValueError as error:
         raise RunError(f"{file} is not JSON: {error}.") from error
 
 
-def _unreadable(file: Path, error: ValidationError) -> RunError:
+def _invalid_record_error(file: Path, error: ValidationError) -> RunError:
     first = error.errors(include_url=False)[0]
     if first["loc"] == ("version",):
         return RunError(
@@ -112,97 +116,108 @@ def _unreadable(file: Path, error: ValidationError) -> RunError:
     return RunError(f"{file} is not what a training has: {where}: {first['msg']}.")
 
 
-def is_begun(out: Path) -> bool:
+def has_progress(out: Path) -> bool:
     """Whether a step was made since the record was written; else nothing is lost with it."""
-    there = read(out)
+    there = read_record(out)
     if there is None:
         return False
-    return there.figures is not None or newest(out) is not None or any(lines(out))
+    return there.figures is not None or latest_checkpoint(out) is not None or any(read_log(out))
 
 
-def fewer_steps(there: Training, kind: str, settings: Mapping[str, Any]) -> int | None:
+def previous_steps(record: TrainingRecord, kind: str, settings: Mapping[str, Any]) -> int | None:
     """The steps that a GRPO run was asked for before, where it is now asked for more; else None."""
-    if not there.kind == kind == "grpo":
+    if not record.kind == kind == "grpo":
         return None
-    before = there.settings["steps"]
+    before = record.settings["steps"]
     return int(before) if before < settings["steps"] else None
 
 
-def refuse_another(out: Path, about: Mapping[str, Any]) -> None:
+def check_same_run(out: Path, fields: Mapping[str, Any]) -> None:
     """Refuse to go on with a run that was begun with another model, other rows or settings.
 
     More steps than a GRPO run had are no other settings: it is extended.
     """
-    there = read(out)
+    there = read_record(out)
     if there is None:
         return
-    extends = fewer_steps(there, about["kind"], about["settings"]) is not None
+    extends = previous_steps(there, fields["kind"], fields["settings"]) is not None
     ignored = ("steps",) if extends else ()
     lines = list(
-        describe_differences(_asked(there.model_dump(), ignored), _asked(plain(about), ignored))
+        describe_differences(
+            _decisive_fields(there.model_dump(), ignored),
+            _decisive_fields(to_jsonable(fields), ignored),
+        )
     )
     if lines:
-        more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+        more = (
+            [f"and {len(lines) - _MAX_DIFFERENCES_SHOWN} more"]
+            if len(lines) > _MAX_DIFFERENCES_SHOWN
+            else []
+        )
         raise RunError(
-            f"{out} holds a training with other settings ({'; '.join([*lines[:_SHOWN], *more])}). "
+            f"{out} holds a training with other settings ({'; '.join([*lines[:_MAX_DIFFERENCES_SHOWN], *more])}). "
             "Use --overwrite to begin anew, or another --output-dir."
         )
 
 
-def _asked(about: Mapping[str, Any], ignored: Collection[str]) -> JsonObject:
+def _decisive_fields(about: Mapping[str, Any], ignored: Collection[str]) -> JsonObject:
     """What decides the weights. The data's path does not: its digest does."""
     rows, played = about.get("data"), about.get("environment")
     data = {"digest": rows["digest"]} if rows else None
-    free = FREE_IN_GRPO if about["kind"] == "grpo" else FREE
+    free = NON_DECISIVE_IN_GRPO if about["kind"] == "grpo" else NON_DECISIVE
     kept = {key: about.get(key) for key in ("kind", "model", "weights", "dialect")}
-    settings = decisive(about["settings"], free=free | set(ignored))
+    settings = decisive_config(about["settings"], ignored=free | set(ignored))
     return {**kept, "data": data, "environment": played and played["spec"], **settings}
 
 
-def decisive(config: Mapping[str, Any], *, free: Collection[str] = FREE) -> JsonObject:
+def decisive_config(
+    config: Mapping[str, Any], *, ignored: Collection[str] = NON_DECISIVE
+) -> JsonObject:
     """Of `Settings.as_json()`, what decides the weights; `free` are those settings that do not."""
     overrides = config.get("overrides") or {}
-    kept = {key: value for key, value in overrides.items() if key not in NEUTRAL}
-    return {key: value for key, value in config.items() if key not in free} | {"overrides": kept}
+    kept = {key: value for key, value in overrides.items() if key not in NON_DECISIVE_FIELDS}
+    return {key: value for key, value in config.items() if key not in ignored} | {"overrides": kept}
 
 
-def append(out: Path, line: Mapping[str, Any]) -> None:
+def append_log(out: Path, line: Mapping[str, Any]) -> None:
     """Add a line to the log. A torn one at its end, of a writer that was killed, goes first."""
-    text = dump_json(plain(line)) + "\n"
+    text = dump_json(to_jsonable(line)) + "\n"
     try:
         with _open_log(out) as file:
-            file.seek(_whole(file))
+            file.seek(_end_of_last_line(file))
             file.truncate()
             file.write(text.encode())
     except OSError as error:
-        raise RunError(f"{out / LOG} cannot be written: {error.strerror or error}.") from error
+        raise RunError(f"{out / LOG_FILE} cannot be written: {error.strerror or error}.") from error
 
 
-def rewind(out: Path, step: int) -> None:
+def truncate_log(out: Path, step: int) -> None:
     """Drop what was logged after `step`: the run goes on from a checkpoint that was made there."""
-    kept = [line for line in lines(out) if line.get("step", 0) <= step]
-    _replace(out / LOG, "".join(dump_json(line) + "\n" for line in kept))
+    kept = [line for line in read_log(out) if line.get("step", 0) <= step]
+    _write_atomically(out / LOG_FILE, "".join(dump_json(line) + "\n" for line in kept))
 
 
-def lines(out: Path) -> Iterator[JsonObject]:
+def read_log(out: Path) -> Iterator[JsonObject]:
     """The log, line by line. What is no line of it is passed over."""
     try:
-        with (out / LOG).open("rb") as file:
+        with (out / LOG_FILE).open("rb") as file:
             for line in file:
-                found = _parsed(line)
+                found = _parse_line(line)
                 if found is not None:
                     yield found
     except FileNotFoundError:
         return
 
 
-def losses(logged: Sequence[Mapping[str, Any]], key: str = "loss") -> list[tuple[int, float]]:
+def logged_values(
+    logged: Sequence[Mapping[str, Any]], key: str = "loss"
+) -> list[tuple[int, float]]:
     """Steps and losses, where they are numbers; `eval_loss` for the test split."""
     found = ((line.get("step"), line.get(key)) for line in logged)
     return [(step, loss) for step, loss in found if step is not None and loss is not None]
 
 
-def _parsed(line: bytes) -> JsonObject | None:
+def _parse_line(line: bytes) -> JsonObject | None:
     try:
         found = from_json(line)
     except ValueError:
@@ -211,24 +226,24 @@ def _parsed(line: bytes) -> JsonObject | None:
 
 
 def _open_log(out: Path) -> IO[bytes]:
-    file = out / LOG
+    file = out / LOG_FILE
     return file.open("r+b") if file.exists() else file.open("w+b")
 
 
-def _whole(file: IO[bytes]) -> int:
+def _end_of_last_line(file: IO[bytes]) -> int:
     """Where the last whole line ends; lines are short, so a block from the end holds it."""
     size = file.seek(0, os.SEEK_END)
-    start = max(0, size - _BLOCK)
+    start = max(0, size - _TAIL_BLOCK_BYTES)
     file.seek(start)
     return start + file.read().rfind(b"\n") + 1
 
 
-def _write(out: Path, training: Training) -> None:
+def _write_record(out: Path, training: TrainingRecord) -> None:
     fields = training.model_dump() | {"created_at": training.created_at.isoformat()}
-    _replace(out / RECORD, dump_json(fields, indent=2) + "\n")
+    _write_atomically(out / RECORD_FILE, dump_json(fields, indent=2) + "\n")
 
 
-def _replace(file: Path, text: str) -> None:
+def _write_atomically(file: Path, text: str) -> None:
     """Write a file whole, or not at all."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
     try:

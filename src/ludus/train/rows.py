@@ -18,17 +18,17 @@ from pydantic_core import from_json
 from ludus.data.hub_id import is_hub_id, similar_path_hint
 from ludus.data.tools import JsonObject
 from ludus.errors import ConfigError, MissingExtra
-from ludus.train.facts import digest_of
+from ludus.train.facts import file_digest
 
-Numbered = tuple[int, bytes | JsonObject]
+NumberedRow = tuple[int, bytes | JsonObject]
 """A row and its place, counted from 1; of a file, its line."""
-TRAIN, TEST = "train", "test"
-ABOUT = "curation.json"
-_FORMS = (".jsonl", ".parquet")
+TRAIN_SPLIT, TEST_SPLIT = "train", "test"
+CURATION_FILE = "curation.json"
+_SUFFIXES = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class JsonlRows:
     """The rows of a JSONL file, unread."""
 
     file: Path
@@ -36,9 +36,9 @@ class Lines:
     def location(self, number: int) -> str:
         return f"{self.file}:{number}"
 
-    def batches(self, size: int) -> Iterator[list[Numbered]]:
+    def batches(self, size: int) -> Iterator[list[NumberedRow]]:
         with self.file.open("rb") as lines:
-            rows: Iterator[Numbered] = (
+            rows: Iterator[NumberedRow] = (
                 (number, line) for number, line in enumerate(lines, 1) if line.strip()
             )
             while batch := list(islice(rows, size)):
@@ -50,7 +50,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DatasetRows:
     """The rows of a `datasets.Dataset`."""
 
     name: str
@@ -60,89 +60,91 @@ class Table:
     def location(self, number: int) -> str:
         return f"{self.name} row {number}"
 
-    def batches(self, size: int) -> Iterator[list[Numbered]]:
+    def batches(self, size: int) -> Iterator[list[NumberedRow]]:
         loose = {name for name, kind in self.rows.features.items() if "Json" not in repr(kind)}
         rows = enumerate(self.rows, 1)
         while batch := list(islice(rows, size)):
-            yield [(number, _unfilled(row, loose)) for number, row in batch]
+            yield [(number, _drop_null_fields(row, loose)) for number, row in batch]
 
 
-Split = Lines | Table
+Split = JsonlRows | DatasetRows
 
 
 @dataclass(frozen=True, slots=True)
-class DataSet:
+class TrainingData:
     """What is trained on, and what the loss is measured on besides."""
 
     name: str
     """As it was typed."""
     train: Split
     test: Split | None = None
-    about: Mapping[str, Any] | None = None
+    curation: Mapping[str, Any] | None = None
     """What `curation.json` says, where there is one."""
 
     @property
     def digest(self) -> str:
-        return digest_of(*self.train.files)
+        return file_digest(*self.train.files)
 
-    def measured_for(self, model: str) -> int | None:
+    def measured_max_length(self, model: str) -> int | None:
         """The `max_length` that curating found for this model; None: not measured for it."""
-        lengths = ((self.about or {}).get("report") or {}).get("lengths") or {}
+        lengths = ((self.curation or {}).get("report") or {}).get("lengths") or {}
         return lengths.get("max_length") if lengths.get("student") == model else None
 
     @property
     def task(self) -> JsonObject:
         """The arguments of reset in the runs that it was curated from, where all have the same."""
-        runs = (self.about or {}).get("runs") or ()
-        tasks = [_task_of(Path(run)) for run in runs if isinstance(run, str)]
+        runs = (self.curation or {}).get("runs") or ()
+        tasks = [_read_task(Path(run)) for run in runs if isinstance(run, str)]
         return tasks[0] if tasks and all(task == tasks[0] for task in tasks) else {}
 
 
-def open_data(data: str | Path) -> DataSet:
+def open_data(data: str | Path) -> TrainingData:
     """Find the rows. None is read yet."""
     name = str(data)
     path = Path(data).expanduser()
     if path.is_dir():
-        return _folder(name, path)
+        return _open_folder(name, path)
     if path.is_file():
-        return DataSet(name, _file(path))
-    if "/" not in name or not is_hub_id(name, file_suffixes=_FORMS):
+        return TrainingData(name, _open_file(path))
+    if "/" not in name or not is_hub_id(name, file_suffixes=_SUFFIXES):
         hint = similar_path_hint(name) or (
             "Name a folder that `ludus curate` wrote, a .jsonl or .parquet file, or org/name on "
             "the Hub."
         )
         raise ConfigError(f"There is no data set {name!r}: no such folder or file. {hint}")
-    return _of_hub(name)
+    return _load_from_hub(name)
 
 
-def _folder(name: str, folder: Path) -> DataSet:
-    about = _about(folder)
-    for end in _FORMS:
-        if (train := folder / f"{TRAIN}{end}").is_file():
-            test = folder / f"{TEST}{end}"
-            return DataSet(name, _file(train), _file(test) if test.is_file() else None, about)
+def _open_folder(name: str, folder: Path) -> TrainingData:
+    about = _read_curation(folder)
+    for end in _SUFFIXES:
+        if (train := folder / f"{TRAIN_SPLIT}{end}").is_file():
+            test = folder / f"{TEST_SPLIT}{end}"
+            return TrainingData(
+                name, _open_file(train), _open_file(test) if test.is_file() else None, about
+            )
     if (folder / "dataset_dict.json").is_file():
-        return _of_splits(name, _from_disk(folder), about)
+        return _from_splits(name, _load_from_disk(folder), about)
     if (folder / "episodes.jsonl").is_file():
         raise ConfigError(
             f"{name} holds episodes, and training takes rows. Make them first: "
             f"ludus curate {name} -o rows"
         )
     raise ConfigError(
-        f"{name} holds no {TRAIN}.jsonl or {TRAIN}.parquet. Name a folder that `ludus curate` "
+        f"{name} holds no {TRAIN_SPLIT}.jsonl or {TRAIN_SPLIT}.parquet. Name a folder that `ludus curate` "
         "wrote."
     )
 
 
-def _about(folder: Path) -> Mapping[str, Any] | None:
+def _read_curation(folder: Path) -> Mapping[str, Any] | None:
     try:
-        found = from_json((folder / ABOUT).read_bytes())
+        found = from_json((folder / CURATION_FILE).read_bytes())
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 
 
-def _task_of(run: Path) -> JsonObject:
+def _read_task(run: Path) -> JsonObject:
     """What every episode of a run was begun with; nothing where the run is gone."""
     try:
         found = from_json((run / "run.json").read_bytes())["settings"]["task"]
@@ -151,9 +153,9 @@ def _task_of(run: Path) -> JsonObject:
     return found if isinstance(found, dict) else {}
 
 
-def _file(path: Path) -> Split:
+def _open_file(path: Path) -> Split:
     if path.suffix == ".jsonl":
-        return Lines(path)
+        return JsonlRows(path)
     if path.suffix != ".parquet":
         raise ConfigError(f"{path} is neither .jsonl nor .parquet, the two forms that are read.")
     datasets = _import_datasets()
@@ -163,10 +165,10 @@ def _file(path: Path) -> Split:
     except Exception as error:
         said = " ".join(str(error.__cause__ or error).split())
         raise ConfigError(f"{path} cannot be read as Parquet: {said[:200]}") from error
-    return Table(str(path), rows, (path,))
+    return DatasetRows(str(path), rows, (path,))
 
 
-def _from_disk(folder: Path) -> Any:
+def _load_from_disk(folder: Path) -> Any:
     datasets = _import_datasets()
     try:
         return datasets.load_from_disk(str(folder))
@@ -175,7 +177,7 @@ def _from_disk(folder: Path) -> Any:
         raise ConfigError(f"{folder} cannot be read as a folder of datasets: {said}") from error
 
 
-def _of_hub(name: str) -> DataSet:
+def _load_from_hub(name: str) -> TrainingData:
     datasets = _import_datasets()
     try:
         splits = datasets.load_dataset(name)
@@ -185,30 +187,34 @@ def _of_hub(name: str) -> DataSet:
             f"There is no folder {name} here, and the data set {name} on the Hub cannot be read: "
             f"{said}"
         ) from error
-    return _of_splits(name, splits, None)
+    return _from_splits(name, splits, None)
 
 
-def _of_splits(name: str, splits: Any, about: Mapping[str, Any] | None) -> DataSet:
-    if not isinstance(splits, Mapping) or TRAIN not in splits:
-        raise ConfigError(f"{name} has no split called {TRAIN}.")
-    test = _table(name, TEST, splits[TEST]) if TEST in splits and len(splits[TEST]) else None
-    return DataSet(name, _table(name, TRAIN, splits[TRAIN]), test, about)
+def _from_splits(name: str, splits: Any, about: Mapping[str, Any] | None) -> TrainingData:
+    if not isinstance(splits, Mapping) or TRAIN_SPLIT not in splits:
+        raise ConfigError(f"{name} has no split called {TRAIN_SPLIT}.")
+    test = (
+        _wrap_dataset(name, TEST_SPLIT, splits[TEST_SPLIT])
+        if TEST_SPLIT in splits and len(splits[TEST_SPLIT])
+        else None
+    )
+    return TrainingData(name, _wrap_dataset(name, TRAIN_SPLIT, splits[TRAIN_SPLIT]), test, about)
 
 
-def _table(name: str, split: str, rows: Any) -> Table:
+def _wrap_dataset(name: str, split: str, rows: Any) -> DatasetRows:
     files = tuple(Path(file["filename"]) for file in rows.cache_files)
-    return Table(f"{name} {split}", rows, files)
+    return DatasetRows(f"{name} {split}", rows, files)
 
 
-def _unfilled(row: JsonObject, loose: set[str]) -> JsonObject:
+def _drop_null_fields(row: JsonObject, loose: set[str]) -> JsonObject:
     """Without the nulls with which Arrow fills up a struct: they stand for what is not there."""
-    return {name: _pruned(value) if name in loose else value for name, value in row.items()}
+    return {name: _prune_nulls(value) if name in loose else value for name, value in row.items()}
 
 
-def _pruned(value: Any) -> Any:
+def _prune_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _pruned(item) for key, item in value.items() if item is not None}
-    return [_pruned(item) for item in value] if isinstance(value, list) else value
+        return {key: _prune_nulls(item) for key, item in value.items() if item is not None}
+    return [_prune_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _import_datasets() -> Any:

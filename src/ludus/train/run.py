@@ -18,24 +18,24 @@ from ludus.policy.preflight import check_model
 from ludus.policy.quiet import require
 from ludus.rollout.progress import PhaseProgress
 from ludus.train import checkpoints, folder, record, supply
-from ludus.train.configs import complete
-from ludus.train.continuation import carry_out, trained
-from ludus.train.ending import ended
-from ludus.train.job import RowsJob, job_of
-from ludus.train.marks import Marked
-from ludus.train.outcome import Outcome
-from ludus.train.overrides import check_keys
-from ludus.train.pace import Pace
+from ludus.train.configs import set_data_dependent_fields
+from ludus.train.continuation import run_or_resume, run_trainer
+from ludus.train.ending import finalize
+from ludus.train.job import OfflineContext, build_context
+from ludus.train.marks import LossMaskIndex
+from ludus.train.outcome import TrainResult
+from ludus.train.overrides import check_override_keys
+from ludus.train.pace import RunCallback
 from ludus.train.rows import open_data
-from ludus.train.settings import Method, Settings, learning_rate_of, settled
-from ludus.train.speed import hasten, scoring_where_there_is_loss
-from ludus.train.supply import Supply
-from ludus.train.surroundings import surroundings
-from ludus.train.tokens import Maker
-from ludus.train.trainers import trainer_of
-from ludus.train.training import Data, Training
-from ludus.train.watch import Unwatched, Watch
-from ludus.train.world import World
+from ludus.train.settings import Method, TrainConfig, resolve_learning_rate, with_defaults
+from ludus.train.speed import accelerate, skip_unlabelled_logits
+from ludus.train.supply import PreparedData
+from ludus.train.surroundings import training_process
+from ludus.train.tokens import RowTokenizer
+from ludus.train.trainers import build_trainer
+from ludus.train.training import DataRecord, TrainingRecord
+from ludus.train.watch import NoProgress, TrainProgress
+from ludus.train.world import Distributed
 
 
 def train(
@@ -43,146 +43,150 @@ def train(
     data: str | Path,
     model: str,
     out: str | Path,
-    config: Settings,
+    config: TrainConfig,
     *,
     overwrite: bool,
     command: str | None,
-    watch: Watch | None,
-) -> Outcome:
+    progress: TrainProgress | None,
+) -> TrainResult:
     """Train, or go on where a run with the same settings stood."""
-    out, watch = Path(out).expanduser(), watch or Unwatched()
-    config = settled(config, method)
-    folder.check(out)
+    out, progress = Path(out).expanduser(), progress or NoProgress()
+    config = with_defaults(config, method)
+    folder.check_output_dir(out)
     found = open_data(data)
     check_model(model, device=config.device, dtype=config.precision)
-    check_keys(method, config.overrides)
-    watch.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
-    _require(config)
-    with surroundings(out), ExitStack() as stack:
-        job = job_of(method, found, model, out, config, command, watch)
-        with job.world.together():
+    check_override_keys(method, config.overrides)
+    progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
+    _require_packages(config)
+    with training_process(out), ExitStack() as stack:
+        job = build_context(method, found, model, out, config, command, progress)
+        with job.distributed.raise_on_all_ranks():
             # One process holds it for all that train together.
-            if job.world.main:
-                stack.enter_context(folder.held(out))
-        return carry_out(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
+            if job.distributed.is_main:
+                stack.enter_context(folder.lock_folder(out))
+        return run_or_resume(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
 
 
-def _require(settings: Settings) -> None:
+def _require_packages(settings: TrainConfig) -> None:
     """All that is needed up to the picture at the end: it is too late to miss it then."""
     extra = ("peft",) if settings.lora else ()
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
 
 
-def _run(job: RowsJob, there: Training | None, *, overwrite: bool) -> Outcome:
-    checkpoint = checkpoints.newest(job.out) if there is not None else None
-    standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
-    with job.world.together():
-        model = _supplied(job)
-    fed = supply.read_supply(job.tokens)
+def _run(job: OfflineContext, there: TrainingRecord | None, *, overwrite: bool) -> TrainResult:
+    checkpoint = checkpoints.latest_checkpoint(job.out) if there is not None else None
+    standing = checkpoints.read_state(checkpoint) if checkpoint is not None else None
+    with job.distributed.raise_on_all_ranks():
+        model = _load_model_and_data(job)
+    fed = supply.load_prepared_data(job.tokens_dir)
 
     def begin() -> None:
         if overwrite:
-            folder.clear(job.out)
-        _begin(job, fed, standing)
+            folder.remove_run(job.out)
+        _write_record(job, fed, standing)
 
-    with scoring_where_there_is_loss():
-        with job.world.together():
-            trainer, pace = _trainer(job, model, fed, standing, begin)
-        trained(trainer, checkpoint)
-    return ended(job, trainer, pace)
+    with skip_unlabelled_logits():
+        with job.distributed.raise_on_all_ranks():
+            trainer, pace = _build_trainer(job, model, fed, standing, begin)
+        run_trainer(trainer, checkpoint)
+    return finalize(job, trainer, pace)
 
 
-def _supplied(job: RowsJob) -> Any:
+def _load_model_and_data(job: OfflineContext) -> Any:
     """The model; the first process lays out for all what it is fed."""
-    draft = _drafted(job) if job.world.main else None
-    job.watch.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
+    draft = _tokenize_data(job) if job.distributed.is_main else None
+    job.progress.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
     model = load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
     if draft is not None:
-        fed = supply.supply(
+        fed = supply.prepare(
             draft, job.data, job.method, job.config, job.source.name,
-            context=_context(model), to=job.tokens, image=job.vision.image_token_id if job.vision else None,
+            context=_context_length(model), folder=job.tokens_dir, image_token=job.vision.image_token_id if job.vision else None,
         )  # fmt: skip
         if fed.cut:
-            job.watch.say(
+            job.progress.say(
                 f"{fed.cut:,} of {fed.rows:,} rows are longer than {fed.max_length:,} tokens; what "
                 "lies behind is not learned (--max-length)"
             )
     return model
 
 
-def _drafted(job: RowsJob) -> supply.Draft:
+def _tokenize_data(job: OfflineContext) -> supply.TokenizedSplits:
     progress = PhaseProgress(f"Tokenizing {job.data.name}", unit="rows", in_log=True)
-    job.watch.phase(progress)
-    maker = Maker(job.tokenizer, job.dialect.template, job.method, job.vision)
-    return supply.draft(job.data, maker, job.tokens, progress)
+    job.progress.phase(progress)
+    maker = RowTokenizer(job.tokenizer, job.dialect.template, job.method, job.vision)
+    return supply.tokenize_splits(job.data, maker, job.tokens_dir, progress)
 
 
-def _context(model: Any) -> int | None:
+def _context_length(model: Any) -> int | None:
     """How many tokens the model can read, if it says so."""
     found = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return found if isinstance(found, int) and found > 0 else None
 
 
-def _trainer(
-    job: RowsJob, model: Any, fed: Supply, standing: checkpoints.Standing | None,
+def _build_trainer(
+    job: OfflineContext, model: Any, fed: PreparedData, standing: checkpoints.CheckpointState | None,
     begin: Callable[[], None],
-) -> tuple[Any, Pace]:  # fmt: skip
-    settings, config = job.config, job.config
-    rows, test = supply.train_rows(job.tokens), supply.test_rows(job.tokens)
-    rate = learning_rate_of(settings, job.method, model.num_parameters())
-    steps = _steps(config, len(rows), job.world)
-    complete(
+) -> tuple[Any, RunCallback]:  # fmt: skip
+    settings, config = job.config, job.trl_config
+    rows, test = supply.load_train_rows(job.tokens_dir), supply.load_test_rows(job.tokens_dir)
+    rate = resolve_learning_rate(settings, job.method, model.num_parameters())
+    steps = _count_steps(config, len(rows), job.distributed)
+    set_data_dependent_fields(
         config, settings, learning_rate=rate, max_length=fed.max_length, steps=steps,
-        test=test is not None,
+        has_test_rows=test is not None,
     )  # fmt: skip
-    pace = Pace(
-        job.out, job.watch, job.world, every=settings.checkpoint_every, standing=standing,
+    pace = RunCallback(
+        job.out, job.progress, job.distributed, every=settings.checkpoint_every, standing=standing,
         begin=begin,
     )  # fmt: skip
     if job.method == "dpo" and config.precompute_ref_log_probs:
         phase = f"Computing the reference log-probabilities of {len(rows):,} pairs"
-        job.watch.phase(PhaseProgress(phase, in_log=True))
-    trainer = trainer_of(
-        job.method, model=model, config=config, tokenizer=job.tokenizer, train=rows, test=test,
-        config=settings, pace=pace, reference=_reference(job), vision=job.vision,
+        job.progress.phase(PhaseProgress(phase, in_log=True))
+    trainer = build_trainer(
+        job.method, model=model, trl_config=config, tokenizer=job.tokenizer, train_dataset=rows, eval_dataset=test,
+        config=settings, callback=pace, ref_model=_load_reference_model(job), vision=job.vision,
     )  # fmt: skip
-    trainer.marked = Marked.of(supply.marked_rows(job.tokens), job.method)
+    trainer.marked = LossMaskIndex.build(supply.load_unpacked_rows(job.tokens_dir), job.method)
     if job.method == "sft" and job.vision is None:
-        hasten(trainer, settings, job.world, job.watch.say)
+        accelerate(trainer, settings, job.distributed, job.progress.say)
     elif settings.compile:
-        job.watch.say("--compile does nothing here: it is for models that read only text.")
+        job.progress.say("--compile does nothing here: it is for models that read only text.")
     return trainer, pace
 
 
-def _reference(job: RowsJob) -> Any:
+def _load_reference_model(job: OfflineContext) -> Any:
     """The base beside the model, where it is asked anew for every batch.
 
     Under FSDP beforehand too: there TRL would look for it by a name that it may not have.
     """
     if job.method == "sft" or job.config.lora:
         return None
-    sharded = job.config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
-    if job.config.precompute_ref_log_probs and not sharded:
+    sharded = job.trl_config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
+    if job.trl_config.precompute_ref_log_probs and not sharded:
         return None
     return load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
 
 
-def _steps(config: Any, rows: int, world: World) -> int:
+def _count_steps(config: Any, rows: int, world: Distributed) -> int:
     if (asked := int(config.max_steps)) > 0:
         return asked
-    batches = ceil(rows / (config.per_device_train_batch_size * world.size))
+    batches = ceil(rows / (config.per_device_train_batch_size * world.world_size))
     steps: float = ceil(batches / config.gradient_accumulation_steps) * config.num_train_epochs
     return ceil(steps)
 
 
-def _begin(job: RowsJob, fed: Supply, standing: checkpoints.Standing | None) -> None:
-    checkpoints.sweep(job.out)
+def _write_record(
+    job: OfflineContext, fed: PreparedData, standing: checkpoints.CheckpointState | None
+) -> None:
+    checkpoints.remove_incomplete(job.out)
     step = standing.step if standing else 0
-    data = Data(
+    data = DataRecord(
         path=job.data.name, rows=fed.rows, digest=job.data.digest,
         test_rows=fed.test_rows or None, left_out=fed.left_out, cut=fed.cut,
         environments=fed.environments, task=job.data.task,
     )  # fmt: skip
     # The record first: a log without one would be a stranger's.
-    record.begin(job.out, job.about({"data": data}), resumed_from=step if standing else None)
-    record.rewind(job.out, step)
+    record.create_record(
+        job.out, job.record_fields({"data": data}), resumed_from=step if standing else None
+    )
+    record.truncate_log(job.out, step)

@@ -14,17 +14,17 @@ from ludus.errors import RunError
 from ludus.policy.dialect import ChatFormat, set_chat_format
 from ludus.policy.load import load_model
 from ludus.policy.source import ModelKind, ModelRef, resolve_base_model
-from ludus.train.folder import ADAPTER
-from ludus.train.settings import Shared
-from ludus.train.trainers import adapter_of
+from ludus.train.folder import ADAPTER_DIR
+from ludus.train.settings import BaseTrainConfig
+from ludus.train.trainers import build_peft_config
 
 
-def saved_dtype(source: ModelRef) -> str:
+def export_dtype(source: ModelRef) -> str:
     """The kind of number that the base's weights are in; float32 where it does not say."""
     from transformers import AutoConfig
 
     if source.kind is ModelKind.ADAPTER:
-        return saved_dtype(resolve_base_model(source))
+        return export_dtype(resolve_base_model(source))
     if source.kind is ModelKind.GGUF:
         return "float32"
     local = source.kind is ModelKind.FOLDER or source.cache_only
@@ -33,34 +33,34 @@ def saved_dtype(source: ModelRef) -> str:
     return found if found in ("bfloat16", "float16") else "float32"
 
 
-def save(
-    trainer: Any, tokenizer: Any, dialect: ChatFormat, settings: Shared, source: ModelRef,
+def export_model(
+    trainer: Any, tokenizer: Any, dialect: ChatFormat, settings: BaseTrainConfig, source: ModelRef,
     *, dtype: str, out: Path,
 ) -> None:  # fmt: skip
     """Write all that `from_pretrained` needs. Every process takes part, and the first writes."""
-    state = _gathered(trainer) if _is_sharded(trainer) else None
+    state = _gather_state_dict(trainer) if _is_sharded(trainer) else None
     if trainer.is_world_process_zero():
         whole = trainer.accelerator.unwrap_model(trainer.model)
-        model = whole if state is None else refilled(state, settings, source)
-        _save_whole(model, dialect, settings, source, dtype, out)
+        model = whole if state is None else rebuild_model(state, settings, source)
+        _save_model(model, dialect, settings, source, dtype, out)
         set_chat_format(tokenizer, dialect)
         tokenizer.save_pretrained(out)
-        _share(out)
+        _match_permissions(out)
 
 
-def _gathered(trainer: Any) -> Any:
+def _gather_state_dict(trainer: Any) -> Any:
     """All weights, of which each process has a part; whole in the first one."""
     sharded = trainer.deepspeed if trainer.is_deepspeed_enabled else trainer.model
     return trainer.accelerator.get_state_dict(sharded)
 
 
-def refilled(state: Mapping[str, Any], settings: Shared, source: ModelRef) -> Any:
+def rebuild_model(state: Mapping[str, Any], settings: BaseTrainConfig, source: ModelRef) -> Any:
     """The base loaded anew, with these weights: one that is whole, and can be merged."""
     model = load_model(source.name, device="cpu", dtype="float32", allow_vision=True)
     if settings.lora is not None:
         from peft import get_peft_model
 
-        model = get_peft_model(model, adapter_of(settings.lora))
+        model = get_peft_model(model, build_peft_config(settings.lora))
     left = model.load_state_dict(state, strict=False)
     own = model.state_dict()
     filled = {own[name].data_ptr() for name in own if name in state}
@@ -71,34 +71,39 @@ def refilled(state: Mapping[str, Any], settings: Shared, source: ModelRef) -> An
     return model
 
 
-def _save_whole(
-    model: Any, dialect: ChatFormat, settings: Shared, source: ModelRef, dtype: str, out: Path
+def _save_model(
+    model: Any,
+    dialect: ChatFormat,
+    settings: BaseTrainConfig,
+    source: ModelRef,
+    dtype: str,
+    out: Path,
 ) -> None:
     import torch
 
     if settings.lora is not None:
         for config in model.peft_config.values():
             config.base_model_name_or_path = source.portable_name
-        to = out / ADAPTER if settings.lora.merge else out
+        to = out / ADAPTER_DIR if settings.lora.merge else out
         model.save_pretrained(to)
         # Peft's draft of a card has nothing in it.
         (to / "README.md").unlink(missing_ok=True)
         if not settings.lora.merge:
             return
         model = model.merge_and_unload()
-    _end_turns(model, dialect)
+    _set_eos_tokens(model, dialect)
     model.to(getattr(torch, dtype)).save_pretrained(out)
 
 
-def _share(out: Path) -> None:
+def _match_permissions(out: Path) -> None:
     """Weights are written for their owner alone; they are for whom the files beside them are."""
     mode = (out / "tokenizer_config.json").stat().st_mode
-    for folder in (out, out / ADAPTER):
+    for folder in (out, out / ADAPTER_DIR):
         for weights in folder.glob("*.safetensors"):
             weights.chmod(mode)
 
 
-def _end_turns(model: Any, dialect: ChatFormat) -> None:
+def _set_eos_tokens(model: Any, dialect: ChatFormat) -> None:
     """Generation stops where a turn was trained to end."""
     known = model.generation_config.eos_token_id
     before = [] if known is None else [known] if isinstance(known, int) else list(known)

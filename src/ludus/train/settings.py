@@ -14,19 +14,19 @@ from ludus.errors import ConfigError, did_you_mean
 
 Method = Literal["sft", "dpo", "grpo"]
 PRECISIONS = ("bf16", "fp16", "fp32")
-BATCH = 8
+DEFAULT_BATCH_SIZE = 8
 """Rows per step and process. Enough that a gradient is no single row's opinion, and little enough
 for the memory of one GPU; `accumulate` makes it larger without more memory."""
-EPOCHS: Mapping[str, float] = {"sft": 3.0, "dpo": 1.0}
+DEFAULT_EPOCHS: Mapping[str, float] = {"sft": 3.0, "dpo": 1.0}
 """Preferences are learned at once: seen again, a pair is learned by heart."""
 _BILLION = 1_000_000_000
-_RATES: Mapping[Method, tuple[float, float, float]] = {
+_DEFAULT_LEARNING_RATES: Mapping[Method, tuple[float, float, float]] = {
     "sft": (2e-4, 2e-5, 2e-4),
     "dpo": (5e-6, 1e-6, 5e-6),
     "grpo": (5e-6, 1e-6, 2e-5),
 }
 """For a small model, for one of a billion weights and more, and for an adapter."""
-GROUPS = 16
+DEFAULT_GROUPS = 16
 """Tasks in a step of GRPO for which its rates are meant."""
 
 
@@ -44,21 +44,21 @@ class Lora:
     """Write a whole model, with the adapter beside it; else the adapter alone."""
 
     def __post_init__(self) -> None:
-        at_least("--lora-rank", self.rank, 1)
+        check_at_least("--lora-rank", self.rank, 1)
         if self.alpha is not None:
-            at_least("--lora-alpha", self.alpha, 1)
+            check_at_least("--lora-alpha", self.alpha, 1)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"--lora-dropout {self.dropout} is no share: write 0 to 0.99.")
         if self.targets == ():
             raise ConfigError("--lora-targets names no layer. Leave it away for all linear ones.")
 
     @property
-    def scale(self) -> int:
+    def effective_alpha(self) -> int:
         return 2 * self.rank if self.alpha is None else self.alpha
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class BaseTrainConfig:
     """What every method lets a user decide."""
 
     batch_size: int | None = None
@@ -84,10 +84,10 @@ class Shared:
     """Fields of TRL's config, by name; texts are read by the field's type."""
 
     def __post_init__(self) -> None:
-        at_least("--batch-size", self.batch_size, 1)
-        above("--learning-rate", self.learning_rate)
-        at_least("--checkpoint-every", self.checkpoint_every, 0)
-        at_least("--seed", self.seed, 0)
+        check_at_least("--batch-size", self.batch_size, 1)
+        check_positive("--learning-rate", self.learning_rate)
+        check_at_least("--checkpoint-every", self.checkpoint_every, 0)
+        check_at_least("--seed", self.seed, 0)
         if self.precision is not None and self.precision not in PRECISIONS:
             hint = did_you_mean(self.precision, PRECISIONS, f"Write {', '.join(PRECISIONS)}.")
             raise ConfigError(f"--precision {self.precision} is unknown. {hint}")
@@ -102,7 +102,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(Shared):
+class TrainConfig(BaseTrainConfig):
     """All that decides what SFT or DPO makes; the same settings over the same rows give the same.
 
     `batch_size` is `BATCH` where nothing is said, DPO's `beta` 0.1.
@@ -123,17 +123,17 @@ class Settings(Shared):
     compile: bool | None = None
 
     def __post_init__(self) -> None:
-        Shared.__post_init__(self)
-        above("--epochs", self.epochs)
-        at_least("--steps", self.steps, 1)
+        BaseTrainConfig.__post_init__(self)
+        check_positive("--epochs", self.epochs)
+        check_at_least("--steps", self.steps, 1)
         if self.epochs is not None and self.steps is not None:
             raise ConfigError("--epochs and --steps both say how long to train. Give one of them.")
-        at_least("--accumulate", self.accumulate, 1)
-        at_least("--max-length", self.max_length, 2)
-        above("--beta", self.beta)
+        check_at_least("--accumulate", self.accumulate, 1)
+        check_at_least("--max-length", self.max_length, 2)
+        check_positive("--beta", self.beta)
 
 
-def settled(config: Settings, method: Method) -> Settings:
+def with_defaults(config: TrainConfig, method: Method) -> TrainConfig:
     """With what the method decides where nothing is said; what the other method has is refused."""
     if method == "dpo" and config.packing:
         raise ConfigError("--packing is for SFT: the two sides of a pair are compared row by row.")
@@ -143,11 +143,11 @@ def settled(config: Settings, method: Method) -> Settings:
         raise ConfigError("--beta is for DPO, which weighs two sides. Leave it away for SFT.")
     if config.steps is not None:
         return config
-    return replace(config, epochs=config.epochs or EPOCHS[method])
+    return replace(config, epochs=config.epochs or DEFAULT_EPOCHS[method])
 
 
-def learning_rate_of(
-    config: Shared, method: Method, weights: int, *, groups: int = GROUPS
+def resolve_learning_rate(
+    config: BaseTrainConfig, method: Method, parameters: int, *, groups: int = DEFAULT_GROUPS
 ) -> float:
     """The rate that was asked for, or one that suits the method and the model.
 
@@ -159,13 +159,13 @@ def learning_rate_of(
     """
     if config.learning_rate is not None:
         return config.learning_rate
-    small, large, adapter = _RATES[method]
-    if config.lora is None and weights >= _BILLION:
+    small, large, adapter = _DEFAULT_LEARNING_RATES[method]
+    if config.lora is None and parameters >= _BILLION:
         return large
-    return (small if config.lora is None else adapter) * sqrt(groups / GROUPS)
+    return (small if config.lora is None else adapter) * sqrt(groups / DEFAULT_GROUPS)
 
 
-def overrides_of(assignments: Iterable[str]) -> dict[str, str]:
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
     """`key=value` texts as a mapping; the last of two wins no silent fight: both is a mistake."""
     found: dict[str, str] = {}
     for text in assignments:
@@ -179,11 +179,11 @@ def overrides_of(assignments: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def at_least(option: str, value: float | None, least: int) -> None:
-    if value is not None and not value >= least:
-        raise ConfigError(f"{option} {value} is too little: {least} is the least.")
+def check_at_least(option: str, value: float | None, minimum: int) -> None:
+    if value is not None and not value >= minimum:
+        raise ConfigError(f"{option} {value} is too little: {minimum} is the least.")
 
 
-def above(option: str, value: float | None) -> None:
+def check_positive(option: str, value: float | None) -> None:
     if value is not None and not 0 < value < float("inf"):
         raise ConfigError(f"{option} {value} cannot be: write a number above 0.")

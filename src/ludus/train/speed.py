@@ -13,37 +13,42 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from ludus.train.attention import attend_by_rows, can_attend, works
-from ludus.train.captured import captured, is_alike
-from ludus.train.settings import Settings
-from ludus.train.strip import Strip
-from ludus.train.world import World
+from ludus.train.attention import use_varlen_attention, supports_varlen, kernel_works
+from ludus.train.captured import capture_graph, supports_cuda_graphs
+from ludus.train.settings import TrainConfig
+from ludus.train.strip import PackingCollator
+from ludus.train.world import Distributed
 
-MOST_WASTE = 0.2
+MAX_WASTED_FRACTION = 0.2
 """Rows of very different lengths would fill a strip of one length too badly."""
 Say = Callable[[str], None]
 
 
-def hasten(trainer: Any, config: Settings, world: World, say: Say) -> None:
+def accelerate(trainer: Any, config: TrainConfig, distributed: Distributed, say: Say) -> None:
     """Make a trainer of rows faster, as far as its device, its model and the settings allow."""
     if config.compile is False:
         return
-    if not _is_quick(trainer):
+    if not _supports_varlen_training(trainer):
         if config.compile:
             say("--compile does nothing here: it is for GPUs that compute in bf16 or fp16.")
         return
-    attend_by_rows(trainer.model)
-    compiled = config.compile or _compiles(trainer, world)
-    if compiled and not config.packing and is_alike(trainer, world) and _graphed(trainer, say):
+    use_varlen_attention(trainer.model)
+    compiled = config.compile or _can_compile(trainer, distributed)
+    if (
+        compiled
+        and not config.packing
+        and supports_cuda_graphs(trainer, distributed)
+        and _use_cuda_graph(trainer, say)
+    ):
         return
     # TRL's own collator lays rows end to end as well; then each batch has its own length.
     trainer.data_collator.padding_free = trainer.padding_free = True
     if compiled:
-        _compile(trainer.model, dynamic=True)
+        _compile_layers(trainer.model, dynamic=True)
 
 
 @contextmanager
-def scoring_where_there_is_loss() -> Iterator[None]:
+def skip_unlabelled_logits() -> Iterator[None]:
     """On every device, as TRL does it on GPUs; on others it scores all positions.
 
     It does so for compilers that want one shape, of which none is at work here, and most positions
@@ -59,38 +64,42 @@ def scoring_where_there_is_loss() -> Iterator[None]:
         utils._use_triton = before
 
 
-def _is_quick(trainer: Any) -> bool:
+def _supports_varlen_training(trainer: Any) -> bool:
     import torch
 
-    config, model = trainer.args, _core(trainer.model)
-    if config.device.type != "cuda" or not (config.bf16 or config.fp16) or not can_attend(model):
+    config, model = trainer.args, _unwrap_adapter(trainer.model)
+    if (
+        config.device.type != "cuda"
+        or not (config.bf16 or config.fp16)
+        or not supports_varlen(model)
+    ):
         return False
-    return works(model, torch.bfloat16 if config.bf16 else torch.float16)
+    return kernel_works(model, torch.bfloat16 if config.bf16 else torch.float16)
 
 
-def _compiles(trainer: Any, world: World) -> bool:
-    alone = world.size == 1 and not trainer.args.gradient_checkpointing
+def _can_compile(trainer: Any, world: Distributed) -> bool:
+    alone = world.world_size == 1 and not trainer.args.gradient_checkpointing
     return alone and find_spec("triton") is not None
 
 
-def _graphed(trainer: Any, say: Say) -> bool:
+def _use_cuda_graph(trainer: Any, say: Say) -> bool:
     """Capture the work of all layers; False where it cannot be done."""
-    rows, test = _numbers(trainer.train_dataset), _numbers(trainer.eval_dataset)
+    rows, test = _as_numpy(trainer.train_dataset), _as_numpy(trainer.eval_dataset)
     batch = trainer.args.per_device_train_batch_size
-    lengths = _lengths(rows)
-    strip = Strip.for_rows(
-        lengths if test is None else [*lengths, *_lengths(test)],
+    lengths = _row_lengths(rows)
+    strip = PackingCollator.for_lengths(
+        lengths if test is None else [*lengths, *_row_lengths(test)],
         max(batch, trainer.args.per_device_eval_batch_size),
         trainer.processing_class.pad_token_id,
     )
-    if strip.waste(lengths, batch) > MOST_WASTE:
+    if strip.wasted_fraction(lengths, batch) > MAX_WASTED_FRACTION:
         return False
     first = strip([rows[at] for at in range(min(batch, len(rows)))])
     core = trainer.model.base_model
     forward = core.forward
     try:
-        _compile(trainer.model, dynamic=False)
-        _capture(core, first, strip, trainer.args)
+        _compile_layers(trainer.model, dynamic=False)
+        _replace_forward(core, first, strip, trainer.args)
     except Exception as error:
         core.forward = forward
         why = next(iter(str(error).splitlines()), "") or type(error).__name__
@@ -101,7 +110,7 @@ def _graphed(trainer: Any, say: Say) -> bool:
     return True
 
 
-def _capture(core: Any, first: dict[str, Any], strip: Strip, config: Any) -> None:
+def _replace_forward(core: Any, first: dict[str, Any], strip: PackingCollator, config: Any) -> None:
     """The core's forward pass is played back where it is trained, and computed elsewhere."""
     import torch
     from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -111,11 +120,11 @@ def _capture(core: Any, first: dict[str, Any], strip: Strip, config: Any) -> Non
 
     def compute(*given: Any) -> Any:
         made = forward(
-            **dict(zip(names, given, strict=True)), max_length_q=strip.longest, use_cache=False
+            **dict(zip(names, given, strict=True)), max_length_q=strip.longest_row, use_cache=False
         )
         return made.last_hidden_state
 
-    play = captured(core, compute, [first[name].to(config.device) for name in names], dtype)
+    play = capture_graph(core, compute, [first[name].to(config.device) for name in names], dtype)
 
     def run(**inputs: Any) -> Any:
         return BaseModelOutputWithPast(last_hidden_state=play(*(inputs[name] for name in names)))
@@ -123,23 +132,23 @@ def _capture(core: Any, first: dict[str, Any], strip: Strip, config: Any) -> Non
     core.forward = run
 
 
-def _numbers(rows: Any) -> Any:
+def _as_numpy(rows: Any) -> Any:
     """Rows as arrays, which are laid end to end much faster than lists."""
     return rows if rows is None else rows.with_format("numpy")
 
 
-def _compile(model: Any, *, dynamic: bool) -> None:
+def _compile_layers(model: Any, *, dynamic: bool) -> None:
     """Layer by layer: they are alike, so one of them is compiled and all use it."""
-    for layer in _layers(_core(model)):
+    for layer in _decoder_layers(_unwrap_adapter(model)):
         layer.compile(dynamic=dynamic)
 
 
-def _core(model: Any) -> Any:
+def _unwrap_adapter(model: Any) -> Any:
     """The model below an adapter."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _layers(model: Any) -> list[Any]:
+def _decoder_layers(model: Any) -> list[Any]:
     import torch
 
     count = model.config.get_text_config().num_hidden_layers
@@ -147,7 +156,7 @@ def _layers(model: Any) -> list[Any]:
     return next((list(stack) for stack in stacks if len(stack) == count), [])
 
 
-def _lengths(rows: Any) -> Any:
+def _row_lengths(rows: Any) -> Any:
     import pyarrow.compute as pc
 
     return pc.list_value_length(rows.data.column("input_ids")).to_numpy()

@@ -17,120 +17,127 @@ from ludus.data.spread import suggest_max_length
 from ludus.errors import ConfigError
 from ludus.train.rows import Split
 from ludus.train.settings import Method
-from ludus.train.tokens import COLUMNS, IMAGES, NO_LOSS, ROW, Tokens
+from ludus.train.tokens import TOKEN_COLUMNS, IMAGE_COLUMNS, IGNORE_INDEX, ROW_COLUMN, TokenizedRows
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RowStats:
     """Of each row, its place, how long it is, and where its loss begins; of a pair, the worse."""
 
-    rows: Any
+    row_numbers: Any
     lengths: Any
-    begins: Any
+    loss_starts: Any
     """The first token that bears the loss; -1 where none does."""
 
 
-def shape_of(dataset: Any, method: Method) -> Shape:
+def measure_rows(dataset: Any, method: Method) -> RowStats:
     """Measured on the tokens themselves, all at once."""
     import numpy as np
 
     table = dataset.data
-    rows = np.asarray(table.column(ROW))
+    rows = np.asarray(table.column(ROW_COLUMN))
     lengths, begins = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    for _, labels in COLUMNS[method]:
-        chunks = [_measured(chunk) for chunk in table.column(labels).chunks]
+    for _, labels in TOKEN_COLUMNS[method]:
+        chunks = [_measure_chunk(chunk) for chunk in table.column(labels).chunks]
         sizes = np.concatenate([size for size, _ in chunks] or [lengths])
         first = np.concatenate([begin for _, begin in chunks] or [begins])
         lengths = np.maximum(lengths, sizes)
         begins = np.where((first < 0) | (begins < 0), -1, np.maximum(begins, first))
-    return Shape(rows, lengths, begins)
+    return RowStats(rows, lengths, begins)
 
 
-def _measured(labels: Any) -> tuple[Any, Any]:
+def _measure_chunk(labels: Any) -> tuple[Any, Any]:
     import numpy as np
 
     offsets = labels.offsets.to_numpy().astype(np.int64)
-    marked = np.flatnonzero(labels.values.to_numpy() != NO_LOSS)
+    marked = np.flatnonzero(labels.values.to_numpy() != IGNORE_INDEX)
     starts, ends = offsets[:-1], offsets[1:]
     at = np.searchsorted(marked, starts)
     nearest = np.append(marked, np.iinfo(np.int64).max)[at]
     return ends - starts, np.where(nearest < ends, nearest - starts, -1)
 
 
-def wanted_length(shape: Shape, *, asked: int | None, context_length: int | None) -> int:
+def choose_max_length(stats: RowStats, *, requested: int | None, context_length: int | None) -> int:
     """As asked, or as the rows ask for; never more than the model can read."""
-    if asked is not None and context_length is not None and asked > context_length:
+    if requested is not None and context_length is not None and requested > context_length:
         raise ConfigError(
-            f"--max-length {asked} is more than this model reads: {context_length} tokens at most."
+            f"--max-length {requested} is more than this model reads: {context_length} tokens at most."
         )
-    lengths = Counter(shape.lengths.tolist())
+    lengths = Counter(stats.lengths.tolist())
     return min(
-        asked or max(2, suggest_max_length(lengths)), context_length or max(lengths, default=2)
+        requested or max(2, suggest_max_length(lengths)), context_length or max(lengths, default=2)
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class UnusableRows:
     """Rows that cannot be learned from."""
 
-    refused: Sequence[tuple[int, str]]
+    template_errors: Sequence[tuple[int, str]]
     """The template does not take them."""
-    silent: Sequence[int]
+    without_loss: Sequence[int]
     """The assistant says nothing in them."""
-    cut: Sequence[int]
+    truncated_away: Sequence[int]
     """What it says lies behind `max_length`."""
-    longest_cut: int
+    longest_truncated_away: int
     """The longest of those."""
-    shortened: int
+    truncated: int
     """Rows that lose their end to `max_length`, and are learned from all the same."""
-    rows: int
+    total_rows: int
     max_length: int
 
     @property
     def count(self) -> int:
-        return len(self.refused) + len(self.silent) + len(self.cut)
+        return len(self.template_errors) + len(self.without_loss) + len(self.truncated_away)
 
 
-def find(tokens: Tokens, shape: Shape, max_length: int) -> Findings:
-    silent, cut = shape.begins < 0, shape.begins >= max_length
-    longest = int(shape.lengths[cut].max()) if cut.any() else 0
-    shortened = int((~silent & ~cut & (shape.lengths > max_length)).sum())
-    rows = [shape.rows[each].tolist() for each in (silent, cut)]
-    return Findings(tokens.refused, rows[0], rows[1], longest, shortened, tokens.read, max_length)
+def find_unusable(tokens: TokenizedRows, stats: RowStats, max_length: int) -> UnusableRows:
+    silent, cut = stats.loss_starts < 0, stats.loss_starts >= max_length
+    longest = int(stats.lengths[cut].max()) if cut.any() else 0
+    shortened = int((~silent & ~cut & (stats.lengths > max_length)).sum())
+    rows = [stats.row_numbers[each].tolist() for each in (silent, cut)]
+    return UnusableRows(
+        tokens.template_errors, rows[0], rows[1], longest, shortened, tokens.rows_read, max_length
+    )
 
 
-def refuse(found: Findings, split: Split, *, context_length: int | None) -> None:
+def check_usable(unusable: UnusableRows, split: Split, *, context_length: int | None) -> None:
     """Raise over the first kind of row that cannot be learned from."""
     place, leave_out = split.location, "or leave them out with --drop."
-    if found.refused:
-        number, why = found.refused[0]
+    if unusable.template_errors:
+        number, why = unusable.template_errors[0]
         raise ConfigError(
-            f"{_of(found.refused, found)} cannot be shown to this model; the first is "
+            f"{_count_phrase(unusable.template_errors, unusable)} cannot be shown to this model; the first is "
             f"{place(number)}: {why}. Repair them, {leave_out}"
         )
-    if found.silent:
+    if unusable.without_loss:
         raise ConfigError(
-            f"{_of(found.silent, found)} hold no word of an assistant to learn from; the first is "
-            f"{place(found.silent[0])}. Curate them, {leave_out}"
+            f"{_count_phrase(unusable.without_loss, unusable)} hold no word of an assistant to learn from; the first is "
+            f"{place(unusable.without_loss[0])}. Curate them, {leave_out}"
         )
-    if found.cut:
-        fits = context_length is None or found.longest_cut <= context_length
-        keep = f"--max-length {found.longest_cut} keeps them" if fits else (
+    if unusable.truncated_away:
+        fits = context_length is None or unusable.longest_truncated_away <= context_length
+        keep = f"--max-length {unusable.longest_truncated_away} keeps them" if fits else (
             f"this model reads {context_length} tokens at most"
         )  # fmt: skip
         raise ConfigError(
-            f"{_of(found.cut, found)} lose all that the assistant says when cut to "
-            f"{found.max_length} tokens; the first is {place(found.cut[0])}. {keep}; --drop leaves "
+            f"{_count_phrase(unusable.truncated_away, unusable)} lose all that the assistant says when cut to "
+            f"{unusable.max_length} tokens; the first is {place(unusable.truncated_away[0])}. {keep}; --drop leaves "
             "them out."
         )
 
 
-def _of(some: Sequence[Any], found: Findings) -> str:
-    return f"{len(some):,} of {found.rows:,} rows"
+def _count_phrase(some: Sequence[Any], found: UnusableRows) -> str:
+    return f"{len(some):,} of {found.total_rows:,} rows"
 
 
-def fitted(
-    dataset: Any, shape: Shape, method: Method, max_length: int, to: Path, image: int | None = None
+def write_usable_rows(
+    dataset: Any,
+    stats: RowStats,
+    method: Method,
+    max_length: int,
+    path: Path,
+    image_token: int | None = None,
 ) -> Any:
     """The rows that can be learned from, each cut to `max_length`, in a file of their own.
 
@@ -139,48 +146,54 @@ def fitted(
     import pyarrow as pa
     from datasets import Dataset
 
-    keep = (shape.begins >= 0) & (shape.begins < max_length)
-    names = [name for pair in COLUMNS[method] for name in pair]
-    names += IMAGES[method] if image is not None else ()
+    keep = (stats.loss_starts >= 0) & (stats.loss_starts < max_length)
+    names = [name for pair in TOKEN_COLUMNS[method] for name in pair]
+    names += IMAGE_COLUMNS[method] if image_token is not None else ()
     table, at = dataset.data.table.select(names), 0
-    with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
         # Images take much more memory than tokens.
-        for batch in table.to_batches(max_chunksize=1000 if image is None else 50):
+        for batch in table.to_batches(max_chunksize=1000 if image_token is None else 50):
             kept = batch.filter(pa.array(keep[at : at + len(batch)]))
             at += len(batch)
-            if image is None:
-                columns = [_cut(column, max_length) for column in kept.columns]
+            if image_token is None:
+                columns = [_truncate_column(column, max_length) for column in kept.columns]
             else:
-                columns = _cut_between_images(kept, method, max_length, image)
+                columns = _truncate_between_images(kept, method, max_length, image_token)
             file.write_batch(pa.record_batch(columns, schema=table.schema))
-    return Dataset.from_file(str(to))
+    return Dataset.from_file(str(path))
 
 
-def _cut(column: Any, max_length: int) -> Any:
+def _truncate_column(column: Any, max_length: int) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     return pc.list_slice(column, 0, max_length).cast(pa.list_(pa.int32()))
 
 
-def _cut_between_images(batch: Any, method: Method, max_length: int, image: int) -> list[Any]:
+def _truncate_between_images(
+    batch: Any, method: Method, max_length: int, image_token: int
+) -> list[Any]:
     """The columns of rows that end at `max_length`, or before an image that would be cut there."""
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {name: [] for name in batch.schema.names}
     for row in batch.to_pylist():
-        for (ids, labels), urls in zip(COLUMNS[method], IMAGES[method], strict=True):
-            end, images = end_of_row(row[ids], max_length, image)
+        for (ids, labels), urls in zip(TOKEN_COLUMNS[method], IMAGE_COLUMNS[method], strict=True):
+            end, images = truncation_point(row[ids], max_length, image_token)
             columns[ids].append(row[ids][:end])
             columns[labels].append(row[labels][:end])
             columns[urls].append(row[urls][:images])
     return [pa.array(columns[field.name], field.type) for field in batch.schema]
 
 
-def end_of_row(ids: Sequence[int], max_length: int, image: int) -> tuple[int, int]:
+def truncation_point(ids: Sequence[int], max_length: int, image_token: int) -> tuple[int, int]:
     """Where a row ends that holds only whole images, and how many of them it holds."""
     end = min(len(ids), max_length)
-    while 0 < end < len(ids) and ids[end - 1] == ids[end] == image:
+    while 0 < end < len(ids) and ids[end - 1] == ids[end] == image_token:
         end -= 1
-    begins = (at for at in range(end) if ids[at] == image and (at == 0 or ids[at - 1] != image))
+    begins = (
+        at
+        for at in range(end)
+        if ids[at] == image_token and (at == 0 or ids[at - 1] != image_token)
+    )
     return end, sum(1 for _ in begins)

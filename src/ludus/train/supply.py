@@ -13,19 +13,30 @@ from typing import Any
 
 from ludus.errors import ConfigError
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.faithful import check_rows
-from ludus.train.rows import DataSet
-from ludus.train.settings import Method, Settings
-from ludus.train.suitable import find, fitted, refuse, shape_of, wanted_length
-from ludus.train.tokens import Maker, Tokens, tokenize
+from ludus.train.faithful import check_template_fidelity
+from ludus.train.rows import TrainingData
+from ludus.train.settings import Method, TrainConfig
+from ludus.train.suitable import (
+    find_unusable,
+    write_usable_rows,
+    check_usable,
+    measure_rows,
+    choose_max_length,
+)
+from ludus.train.tokens import RowTokenizer, TokenizedRows, tokenize
 
-TEST_ROWS = 256
+MAX_TEST_ROWS = 256
 """On so many rows the eval loss is measured: enough to see it turn, and quickly done."""
-_TRAIN, _TEST, _PACKED, _ABOUT = "train.arrow", "test.arrow", "packed", "supply.json"
+_TRAIN_FILE, _TEST_FILE, _PACKED_DIR, _INFO_FILE = (
+    "train.arrow",
+    "test.arrow",
+    "packed",
+    "supply.json",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class PreparedData:
     """What was made of the rows."""
 
     rows: int
@@ -40,77 +51,94 @@ class Supply:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class TokenizedSplits:
     """Rows as tokens, before it is known how long they may be."""
 
-    train: Tokens
-    test: Tokens | None
+    train: TokenizedRows
+    test: TokenizedRows | None
 
 
-def draft(data: DataSet, maker: Maker, to: Path, progress: PhaseProgress | None = None) -> Draft:
+def tokenize_splits(
+    data: TrainingData,
+    row_tokenizer: RowTokenizer,
+    folder: Path,
+    progress: PhaseProgress | None = None,
+) -> TokenizedSplits:
     """Make tokens of all rows. What is wrong with one of them is said here."""
-    shutil.rmtree(to, ignore_errors=True)
-    to.mkdir(parents=True)
-    check_rows(data.train, maker.tokenizer, maker.template, maker.method, maker.vision)
-    train = tokenize(data.train, maker, to / "rows.arrow", progress=progress)
-    if not train.read:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    check_template_fidelity(
+        data.train,
+        row_tokenizer.tokenizer,
+        row_tokenizer.template,
+        row_tokenizer.method,
+        row_tokenizer.vision,
+    )
+    train = tokenize(data.train, row_tokenizer, folder / "rows.arrow", progress=progress)
+    if not train.rows_read:
         raise ConfigError(f"{data.name} holds no rows to train on.")
     if data.test is None:
-        return Draft(train, None)
-    test = tokenize(data.test, maker, to / "test-rows.arrow", progress=progress, at_most=TEST_ROWS)
-    return Draft(train, test)
+        return TokenizedSplits(train, None)
+    test = tokenize(
+        data.test,
+        row_tokenizer,
+        folder / "test-rows.arrow",
+        progress=progress,
+        max_rows=MAX_TEST_ROWS,
+    )
+    return TokenizedSplits(train, test)
 
 
-def supply(
-    made: Draft, data: DataSet, method: Method, config: Settings, model: str,
-    *, context: int | None, to: Path, image: int | None = None,
-) -> Supply:  # fmt: skip
+def prepare(
+    tokenized: TokenizedSplits, data: TrainingData, method: Method, config: TrainConfig, model: str,
+    *, context: int | None, folder: Path, image_token: int | None = None,
+) -> PreparedData:  # fmt: skip
     """Cut and pack; raise where rows would be trained on of which nothing can be learned.
 
     `image` is the token that stands for a part of an image; None: the model reads only text.
     """
-    dataset = made.train.load()
-    shape = shape_of(dataset, method)
-    asked = config.max_length or _measured(data, model, context)
-    max_length = wanted_length(shape, asked=asked, context_length=context)
-    found = find(made.train, shape, max_length)
+    dataset = tokenized.train.load()
+    shape = measure_rows(dataset, method)
+    asked = config.max_length or _curated_max_length(data, model, context)
+    max_length = choose_max_length(shape, requested=asked, context_length=context)
+    found = find_unusable(tokenized.train, shape, max_length)
     if not config.drop:
-        refuse(found, data.train, context_length=context)
-    kept = fitted(dataset, shape, method, max_length, to / _TRAIN, image)
+        check_usable(found, data.train, context_length=context)
+    kept = write_usable_rows(dataset, shape, method, max_length, folder / _TRAIN_FILE, image_token)
     if not len(kept):
         raise ConfigError(f"{data.name} holds no row that can be learned from.")
     if config.packing:
-        _pack(kept, max_length, config.seed).save_to_disk(to / _PACKED)
-    test = _test(made.test, method, max_length, to, image)
-    environments = dict(made.train.environments)
-    done = Supply(len(kept), found.count, found.shortened, test, max_length, environments)
-    (to / _ABOUT).write_text(json.dumps(asdict(done)), encoding="utf-8")
+        _pack(kept, max_length, config.seed).save_to_disk(folder / _PACKED_DIR)
+    test = _write_test_rows(tokenized.test, method, max_length, folder, image_token)
+    environments = dict(tokenized.train.environments)
+    done = PreparedData(len(kept), found.count, found.truncated, test, max_length, environments)
+    (folder / _INFO_FILE).write_text(json.dumps(asdict(done)), encoding="utf-8")
     return done
 
 
-def read_supply(folder: Path) -> Supply:
+def load_prepared_data(folder: Path) -> PreparedData:
     """What another process made."""
-    return Supply(**json.loads((folder / _ABOUT).read_text(encoding="utf-8")))
+    return PreparedData(**json.loads((folder / _INFO_FILE).read_text(encoding="utf-8")))
 
 
-def marked_rows(folder: Path) -> Any:
+def load_unpacked_rows(folder: Path) -> Any:
     """The rows as they were marked, before anything was packed."""
-    return _opened(folder / _TRAIN)
+    return _open_dataset(folder / _TRAIN_FILE)
 
 
-def train_rows(folder: Path) -> Any:
+def load_train_rows(folder: Path) -> Any:
     from datasets import load_from_disk
 
-    packed = folder / _PACKED
-    return load_from_disk(str(packed)) if packed.is_dir() else _opened(folder / _TRAIN)
+    packed = folder / _PACKED_DIR
+    return load_from_disk(str(packed)) if packed.is_dir() else _open_dataset(folder / _TRAIN_FILE)
 
 
-def test_rows(folder: Path) -> Any | None:
-    return _opened(folder / _TEST) if (folder / _TEST).is_file() else None
+def load_test_rows(folder: Path) -> Any | None:
+    return _open_dataset(folder / _TEST_FILE) if (folder / _TEST_FILE).is_file() else None
 
 
-def _measured(data: DataSet, model: str, context: int | None) -> int | None:
-    known = data.measured_for(model)
+def _curated_max_length(data: TrainingData, model: str, context: int | None) -> int | None:
+    known = data.measured_max_length(model)
     return known if known is None or context is None else min(known, context)
 
 
@@ -121,20 +149,22 @@ def _pack(rows: Any, max_length: int, seed: int) -> Any:
     return pack_dataset(rows.shuffle(seed=seed), max_length, "bfd")
 
 
-def _test(
-    tokens: Tokens | None, method: Method, max_length: int, to: Path, image: int | None
+def _write_test_rows(
+    tokens: TokenizedRows | None, method: Method, max_length: int, to: Path, image: int | None
 ) -> int:
     """Test rows that cannot be learned from cannot be measured on either."""
-    if tokens is None or not tokens.read:
+    if tokens is None or not tokens.rows_read:
         return 0
     dataset = tokens.load()
-    kept = fitted(dataset, shape_of(dataset, method), method, max_length, to / _TEST, image)
+    kept = write_usable_rows(
+        dataset, measure_rows(dataset, method), method, max_length, to / _TEST_FILE, image
+    )
     if not len(kept):
-        (to / _TEST).unlink()
+        (to / _TEST_FILE).unlink()
     return len(kept)
 
 
-def _opened(file: Path) -> Any:
+def _open_dataset(file: Path) -> Any:
     from datasets import Dataset
 
     return Dataset.from_file(str(file))

@@ -13,25 +13,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ludus.policy.quiet import suppress_hf_logging
-from ludus.train.folder import CURVES
+from ludus.train.folder import TENSORBOARD_DIR
 
-_TALKERS = ("accelerate", "datasets", "peft", "torch", "trl")
-_BARS, _TENSORBOARD = "TQDM_DISABLE", "TENSORBOARD_LOGGING_DIR"
-_EXPERIMENTS = "TRL_EXPERIMENTAL_SILENCE"
+_QUIET_LOGGERS = ("accelerate", "datasets", "peft", "torch", "trl")
+_TQDM_VARIABLE, _TENSORBOARD_VARIABLE = "TQDM_DISABLE", "TENSORBOARD_LOGGING_DIR"
+_TRL_VARIABLE = "TRL_EXPERIMENTAL_SILENCE"
 
 
 @contextmanager
-def surroundings(out: Path) -> Iterator[None]:
+def training_process(out: Path) -> Iterator[None]:
     """Training shows itself through the watch; bars and warnings of others would lie across it.
 
     TensorBoard's curves would go among the checkpoints, and away with them.
     """
-    curves = os.environ.get(_TENSORBOARD) or str(out / CURVES)
+    curves = os.environ.get(_TENSORBOARD_VARIABLE) or str(out / TENSORBOARD_DIR)
     # TRL warns of what may change in it; its minor version is pinned for that.
     with (
-        _set({_BARS: "1", _TENSORBOARD: curves, _EXPERIMENTS: "1"}),
-        _without_bars(),
-        _hushed(),
+        _environment_variables(
+            {_TQDM_VARIABLE: "1", _TENSORBOARD_VARIABLE: curves, _TRL_VARIABLE: "1"}
+        ),
+        _without_progress_bars(),
+        _without_log_messages(),
         suppress_hf_logging(),
     ):
         try:
@@ -41,7 +43,7 @@ def surroundings(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _set(variables: dict[str, str]) -> Iterator[None]:
+def _environment_variables(variables: dict[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -55,7 +57,7 @@ def _set(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def _without_progress_bars() -> Iterator[None]:
     import datasets
 
     hidden = datasets.are_progress_bars_disabled()
@@ -68,8 +70,8 @@ def _without_bars() -> Iterator[None]:
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    levels = {name: logging.getLogger(name).level for name in _TALKERS}
+def _without_log_messages() -> Iterator[None]:
+    levels = {name: logging.getLogger(name).level for name in _QUIET_LOGGERS}
     for name in levels:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:

@@ -10,9 +10,9 @@ from typing import Any
 
 from ludus.data.markdown import inline_code, code_block, to_single_line, markdown_table
 from ludus.data.tools import JsonObject
-from ludus.train.training import Data, Figures, Training
+from ludus.train.training import DataRecord, FinalMetrics, TrainingRecord
 
-_TOLD = (
+_CONFIG_ROWS = (
     ("per_device_train_batch_size", "Rows per batch and process"),
     ("gradient_accumulation_steps", "Batches per step"),
     ("learning_rate", "Learning rate"),
@@ -28,48 +28,48 @@ _TOLD = (
 """Fields of TRL's config that decide most, and what they are called here."""
 
 
-def figures(found: Figures | None) -> str:
+def metrics_table(metrics: FinalMetrics | None) -> str:
     """What came out; nothing while it is not known."""
-    if found is None:
+    if metrics is None:
         return ""
-    seconds, speed = found.seconds, found.tokens_per_second
-    memory = found.peak_memory
+    seconds, speed = metrics.seconds, metrics.tokens_per_second
+    memory = metrics.peak_memory
     rows = {
-        "Steps": _format_number(found.steps),
-        "Epochs": _format_number(found.epochs),
-        "Tokens": _format_number(found.tokens),
-        "Reward, first and last": _between(found.first_reward, found.last_reward),
-        "Reward on held-out tasks": _format_number(found.eval_reward),
-        "Loss, first and last": _between(found.first_loss, found.last_loss),
-        "Loss on the test split": _format_number(found.eval_loss),
+        "Steps": _format_number(metrics.steps),
+        "Epochs": _format_number(metrics.epochs),
+        "Tokens": _format_number(metrics.tokens),
+        "Reward, first and last": _format_range(metrics.first_reward, metrics.last_reward),
+        "Reward on held-out tasks": _format_number(metrics.eval_reward),
+        "Loss, first and last": _format_range(metrics.first_loss, metrics.last_loss),
+        "Loss on the test split": _format_number(metrics.eval_loss),
         "Seconds": _format_number(seconds and round(seconds, 1)),
         "Tokens per second": _format_number(speed and round(speed)),
         "Peak memory": f"{memory / 2**30:.1f} GiB" if memory else "",
     }
-    return _listed("## Figures", rows)
+    return _titled_table("## Figures", rows)
 
 
-def provenance(training: Training) -> str:
+def provenance_table(training: TrainingRecord) -> str:
     """What it was made from, and with which settings."""
     rows = {
         "Model": inline_code(training.model),
-        **(_rows(training.data) if training.data is not None else {}),
-        **(_tasks(training) if training.environment is not None else {}),
-        "Adapter": _adapter(training.settings.get("lora")),
-        **{words: _setting(training.config.get(field)) for field, words in _TOLD},
+        **(_data_rows(training.data) if training.data is not None else {}),
+        **(_environment_rows(training) if training.environment is not None else {}),
+        "Adapter": _describe_adapter(training.settings.get("lora")),
+        **{words: _format_value(training.config.get(field)) for field, words in _CONFIG_ROWS},
         "Seed": _format_number(training.seeds.get("seed")),
         "Went on after step": ", ".join(map(_format_number, training.resumed_from)),
         "Extended from a schedule of": ", ".join(
             f"{steps:,} steps" for steps in training.extended_from
         ),
-        "Devices": _counted(training.devices),
+        "Devices": _count_devices(training.devices),
     }
     command = code_block(training.command, "bash") if training.command else ""
     whole = "The whole configuration is in `training.json`, every logged step in `log.jsonl`."
-    return _listed(f"## How it was trained\n\n{command}".rstrip(), rows) + f"\n\n{whole}"
+    return _titled_table(f"## How it was trained\n\n{command}".rstrip(), rows) + f"\n\n{whole}"
 
 
-def _rows(data: Data) -> dict[str, str]:
+def _data_rows(data: DataRecord) -> dict[str, str]:
     return {
         "Data": f"{inline_code(data.path)}, {data.rows:,} rows, SHA-256 {inline_code(data.digest[:16])}",
         "Environments": ", ".join(
@@ -81,7 +81,7 @@ def _rows(data: Data) -> dict[str, str]:
     }
 
 
-def _tasks(training: Training) -> dict[str, str]:
+def _environment_rows(training: TrainingRecord) -> dict[str, str]:
     assert training.environment is not None
     settings = training.settings
     return {
@@ -97,7 +97,7 @@ def _tasks(training: Training) -> dict[str, str]:
     }
 
 
-def _adapter(lora: JsonObject | None) -> str:
+def _describe_adapter(lora: JsonObject | None) -> str:
     if lora is None:
         return ""
     layers = ", ".join(lora.get("targets") or ()) or "all linear layers"
@@ -106,13 +106,13 @@ def _adapter(lora: JsonObject | None) -> str:
     return f"LoRA of rank {lora['rank']}, alpha {alpha}, on {to_single_line(layers)}, {merged}"
 
 
-def _listed(head: str, rows: dict[str, str]) -> str:
+def _titled_table(head: str, rows: dict[str, str]) -> str:
     return f"{head}\n\n" + markdown_table(
         ("", ""), [(name, fact) for name, fact in rows.items() if fact]
     )
 
 
-def _between(first: float | None, last: float | None) -> str:
+def _format_range(first: float | None, last: float | None) -> str:
     return (
         f"{_format_number(first)} to {_format_number(last)}"
         if first is not None and last is not None
@@ -120,12 +120,12 @@ def _between(first: float | None, last: float | None) -> str:
     )
 
 
-def _counted(devices: tuple[str, ...]) -> str:
+def _count_devices(devices: tuple[str, ...]) -> str:
     kinds = dict.fromkeys(devices)
     return ", ".join(f"{devices.count(kind)} x {to_single_line(kind)}" for kind in kinds)
 
 
-def _setting(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None or value is False:
         return ""
     return "yes" if value is True else inline_code(value)

@@ -24,33 +24,39 @@ from ludus.policy.eyes.row_images import check_placeholders, expand_image_tokens
 from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.templates import RenderedConversation, render_many
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.examples import BadRow, TextAndImages, conversations, row_object, separate_images
-from ludus.train.rows import Numbered, Split
+from ludus.train.examples import (
+    InvalidRow,
+    TextAndImages,
+    parse_conversations,
+    parse_row,
+    separate_images,
+)
+from ludus.train.rows import NumberedRow, Split
 from ludus.train.settings import Method
 
-COLUMNS: dict[Method, tuple[tuple[str, str], ...]] = {
+TOKEN_COLUMNS: dict[Method, tuple[tuple[str, str], ...]] = {
     "sft": (("input_ids", "labels"),),
     "dpo": (("chosen_ids", "chosen_labels"), ("rejected_ids", "rejected_labels")),
 }
 """Tokens and labels of each side of a row."""
-IMAGES: dict[Method, tuple[str, ...]] = {
+IMAGE_COLUMNS: dict[Method, tuple[str, ...]] = {
     "sft": ("row_images",),
     "dpo": ("chosen_images", "rejected_images"),
 }
 """Data URLs of the images of each side, in rows for models that see."""
-ROW = "row"
+ROW_COLUMN = "row"
 """The column that says where a row stands."""
-NO_LOSS = -100
+IGNORE_INDEX = -100
 _BATCH_ROWS = 256
-_MANY = 8
+_PARALLEL_MIN_BATCHES = 8
 """Batches from which on other processes pay for being started."""
 
-Side = tuple[RenderedConversation, Sequence[str]]
+TokenizedSide = tuple[RenderedConversation, Sequence[str]]
 """One conversation of a row as tokens, and the data URLs of its images."""
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class RowTokenizer:
     """Makes tokens of rows, under the template that the model is asked with too."""
 
     tokenizer: Any
@@ -59,50 +65,52 @@ class Maker:
     vision: VisionProcessor | None = None
     """How images are shown to the model; None: it reads only text."""
 
-    def __call__(self, batch: Sequence[Numbered]) -> Batch:
+    def __call__(self, batch: Sequence[NumberedRow]) -> TokenizedBatch:
         environments = Counter[str]()
-        rows = [self._read(number, row, environments) for number, row in batch]
-        flat = [side.talk for sides in rows for side in sides]
+        rows = [self._parse_row(number, row, environments) for number, row in batch]
+        flat = [side.conversation for sides in rows for side in sides]
         made = iter(render_many(self.tokenizer, flat, self.template))
         kept, refused = [], []
         for (number, _), sides in zip(batch, rows, strict=True):
             rendered = list(islice(made, len(sides)))
             try:
-                kept.append((number, list(map(self._tokens, rendered, sides))))
+                kept.append((number, list(map(self._tokenize_side, rendered, sides))))
             except (TemplateRefused, RequestRefused) as error:
                 refused.append((number, str(error).removesuffix(".")))
-        return Batch(len(batch), self.table(kept), refused, environments)
+        return TokenizedBatch(len(batch), self.to_table(kept), refused, environments)
 
-    def table(self, rows: Sequence[tuple[int, Sequence[Side]]]) -> Any:
+    def to_table(self, rows: Sequence[tuple[int, Sequence[TokenizedSide]]]) -> Any:
         """Rows as a `pyarrow.Table`."""
         import pyarrow as pa
 
-        columns: dict[str, Any] = {ROW: pa.array([number for number, _ in rows], pa.int64())}
+        columns: dict[str, Any] = {ROW_COLUMN: pa.array([number for number, _ in rows], pa.int64())}
         lists, urls = pa.list_(pa.int32()), pa.list_(pa.large_string())
-        for at, (ids, labels) in enumerate(COLUMNS[self.method]):
+        for at, (ids, labels) in enumerate(TOKEN_COLUMNS[self.method]):
             columns[ids] = pa.array([sides[at][0].ids for _, sides in rows], lists)
-            columns[labels] = pa.array([_labels(sides[at][0]) for _, sides in rows], lists)
-        for at, images in enumerate(IMAGES[self.method] if self.vision is not None else ()):
+            columns[labels] = pa.array([_make_labels(sides[at][0]) for _, sides in rows], lists)
+        for at, images in enumerate(IMAGE_COLUMNS[self.method] if self.vision is not None else ()):
             columns[images] = pa.array([sides[at][1] for _, sides in rows], urls)
         return pa.table(columns)
 
-    def _read(
+    def _parse_row(
         self, number: int, row: bytes | dict[str, Any], environments: Counter[str]
     ) -> list[TextAndImages]:
         try:
-            fields = row_object(row)
-            talks = conversations(fields, self.method)
+            fields = parse_row(row)
+            talks = parse_conversations(fields, self.method)
             if isinstance(name := fields.get("environment"), str):
                 environments[name] += 1
             return [separate_images(talk, self.vision) for talk in talks]
-        except BadRow as error:
-            raise Misplaced(number, str(error)) from error
+        except InvalidRow as error:
+            raise RowError(number, str(error)) from error
 
-    def _tokens(self, made: RenderedConversation | TemplateRefused, side: TextAndImages) -> Side:
+    def _tokenize_side(
+        self, made: RenderedConversation | TemplateRefused, side: TextAndImages
+    ) -> TokenizedSide:
         """What is trained on of a side, and which of its images are in that."""
         if isinstance(made, TemplateRefused):
             raise made
-        needed = _needed(made)
+        needed = _trim_after_loss(made)
         if self.vision is None:
             return needed, ()
         check_placeholders(made, self.vision, side.images)
@@ -110,7 +118,7 @@ class Maker:
         return expand_image_tokens(needed, self.vision, urls), urls
 
 
-class Misplaced(Exception):
+class RowError(Exception):
     """A row that is none, by its number."""
 
     def __init__(self, number: int, reason: str) -> None:
@@ -119,25 +127,25 @@ class Misplaced(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TokenizedBatch:
     """What came of some rows."""
 
-    read: int
+    rows_read: int
     table: Any
     """A `pyarrow.Table` with the columns of the method, and `ROW`."""
-    refused: list[tuple[int, str]]
+    template_errors: list[tuple[int, str]]
     """Rows that the template does not take, and why."""
     environments: Counter[str]
     """How many rows came from which environment, where rows say so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenizedRows:
     """All rows of a split."""
 
     file: Path
-    read: int
-    refused: list[tuple[int, str]]
+    rows_read: int
+    template_errors: list[tuple[int, str]]
     environments: Counter[str] = field(default_factory=Counter)
 
     def load(self) -> Any:
@@ -149,93 +157,103 @@ class Tokens:
 
 def tokenize(
     split: Split,
-    maker: Maker,
-    to: Path,
+    row_tokenizer: RowTokenizer,
+    path: Path,
     *,
     progress: PhaseProgress | None = None,
-    at_most: int | None = None,
-) -> Tokens:
+    max_rows: int | None = None,
+) -> TokenizedRows:
     """Write the tokens of all rows to a file, or of so many from the first on."""
     import pyarrow as pa
 
     read, refused, environments = 0, [], Counter[str]()
-    schema = maker.table([]).schema
+    schema = row_tokenizer.to_table([]).schema
     try:
-        with pa.OSFile(str(to), "wb") as sink, pa.ipc.new_stream(sink, schema) as file:
-            for made in _made(_first(split.batches(_BATCH_ROWS), at_most), maker):
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as file:
+            for made in _tokenize_batches(
+                _limit_rows(split.batches(_BATCH_ROWS), max_rows), row_tokenizer
+            ):
                 file.write_table(made.table)
-                read += made.read
-                refused += made.refused
+                read += made.rows_read
+                refused += made.template_errors
                 environments += made.environments
                 if progress is not None:
-                    progress.advance(made.read)
-    except Misplaced as error:
+                    progress.advance(made.rows_read)
+    except RowError as error:
         raise ConfigError(f"{split.location(error.number)} {error.reason}.") from error
-    return Tokens(to, read, refused, environments)
+    return TokenizedRows(path, read, refused, environments)
 
 
-def _first(batches: Iterator[list[Numbered]], at_most: int | None) -> Iterator[list[Numbered]]:
+def _limit_rows(
+    batches: Iterator[list[NumberedRow]], at_most: int | None
+) -> Iterator[list[NumberedRow]]:
     if at_most is None:
         return batches
     rows = islice((row for batch in batches for row in batch), at_most)
     return iter(lambda: list(islice(rows, _BATCH_ROWS)), [])
 
 
-def _made(batches: Iterator[list[Numbered]], maker: Maker) -> Iterator[Batch]:
+def _tokenize_batches(
+    batches: Iterator[list[NumberedRow]], maker: RowTokenizer
+) -> Iterator[TokenizedBatch]:
     """Few rows here, many in other processes; in their order either way."""
-    first = list(islice(batches, _MANY))
+    first = list(islice(batches, _PARALLEL_MIN_BATCHES))
     workers = min(16, os.cpu_count() or 1)
-    if len(first) < _MANY or workers == 1:
+    if len(first) < _PARALLEL_MIN_BATCHES or workers == 1:
         yield from map(maker, first)
         yield from map(maker, batches)
         return
     with warnings.catch_warnings():
         # That a process with threads is copied: the copies use none of them.
         warnings.simplefilter("ignore", DeprecationWarning)
-        with _pool(workers, maker) as pool:
-            yield from _in_order(pool, first, batches, ahead=4 * workers)
+        with _start_pool(workers, maker) as pool:
+            yield from _map_in_order(pool, first, batches, ahead=4 * workers)
 
 
-def _in_order(
+def _map_in_order(
     pool: ProcessPoolExecutor, first: Iterable[Any], rest: Iterator[Any], *, ahead: int
-) -> Iterator[Batch]:
+) -> Iterator[TokenizedBatch]:
     """As `map`, but never further ahead than memory likes."""
-    waiting: list[Future[Batch]] = [pool.submit(_work, batch) for batch in first]
+    waiting: list[Future[TokenizedBatch]] = [
+        pool.submit(_tokenize_in_worker, batch) for batch in first
+    ]
     while waiting:
-        waiting += [pool.submit(_work, batch) for batch in islice(rest, ahead - len(waiting))]
+        waiting += [
+            pool.submit(_tokenize_in_worker, batch) for batch in islice(rest, ahead - len(waiting))
+        ]
         yield waiting.pop(0).result()
 
 
-def _pool(workers: int, maker: Maker) -> ProcessPoolExecutor:
+def _start_pool(workers: int, maker: RowTokenizer) -> ProcessPoolExecutor:
     # A fork has the tokenizer at once, and does not run the user's program again.
     how = "fork" if sys.platform == "linux" else None
     context = multiprocessing.get_context(how)
-    return ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(maker,))
+    return ProcessPoolExecutor(workers, context, initializer=_init_worker, initargs=(maker,))
 
 
-_maker: Maker | None = None
+_worker_tokenizer: RowTokenizer | None = None
 
 
-def _begin(maker: Maker) -> None:
-    global _maker
+def _init_worker(maker: RowTokenizer) -> None:
+    global _worker_tokenizer
     # Each process is one core's worth: threads of its own would only get in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _maker = maker
+    _worker_tokenizer = maker
 
 
-def _work(batch: list[Numbered]) -> Batch:
-    assert _maker is not None
-    return _maker(batch)
+def _tokenize_in_worker(batch: list[NumberedRow]) -> TokenizedBatch:
+    assert _worker_tokenizer is not None
+    return _worker_tokenizer(batch)
 
 
-def _needed(side: RenderedConversation) -> RenderedConversation:
+def _trim_after_loss(side: RenderedConversation) -> RenderedConversation:
     """Up to the last token that bears loss: nothing is learned from what follows, such as the
     environment's last word."""
     return side.truncate(side.spans[-1][1]) if side.spans else side
 
 
-def _labels(side: RenderedConversation) -> list[int]:
+def _make_labels(side: RenderedConversation) -> list[int]:
     """The tokens that bear the loss. The first never does: nothing stands before it."""
     marked = zip(side.ids, side.mask, strict=True)
-    labels = [token if bears else NO_LOSS for token, bears in marked]
-    return [NO_LOSS, *labels[1:]]
+    labels = [token if bears else IGNORE_INDEX for token, bears in marked]
+    return [IGNORE_INDEX, *labels[1:]]

@@ -15,28 +15,28 @@ from ludus.policy.eyes.families import supports_images
 from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.eyes.tensors import image_inputs
 from ludus.policy.quiet import suppress_hf_logging
-from ludus.train.checkpoints import Standing, mark_whole
-from ludus.train.marks import Marked, check_batch
-from ludus.train.pace import Pace
-from ludus.train.settings import Lora, Method, Settings
-from ludus.train.tokens import COLUMNS, IMAGES, NO_LOSS
+from ludus.train.checkpoints import CheckpointState, mark_complete
+from ludus.train.marks import LossMaskIndex, check_loss_mask
+from ludus.train.pace import RunCallback
+from ludus.train.settings import Lora, Method, TrainConfig
+from ludus.train.tokens import TOKEN_COLUMNS, IMAGE_COLUMNS, IGNORE_INDEX
 
-REFERENCES = ("ref_chosen_logps", "ref_rejected_logps")
+REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
 """What the base says of each side, where it was computed beforehand."""
-_BEGIN, _STEPS = ("on_train_begin",), ("on_step_end", "on_epoch_end", "on_log")
+_BEGIN_EVENTS, _STEP_EVENTS = ("on_train_begin",), ("on_step_end", "on_epoch_end", "on_log")
 
 
-class Checked:
+class TrainerMixin:
     """Laid over one of TRL's trainers."""
 
-    marked: Marked | None = None
+    marked: LossMaskIndex | None = None
     stepped = False
     """Whether a first step was begun: what failed before is a setting."""
     proven = False
     """Whether a first step was done: what failed after it may be anything."""
-    pace: Pace
+    pace: RunCallback
 
-    def take_up(self, standing: Standing) -> None:
+    def take_up(self, standing: CheckpointState) -> None:
         """Go on with the sums that stood when the checkpoint was made."""
         us = cast(Any, self)
         us._total_train_tokens = standing.tokens
@@ -47,7 +47,7 @@ class Checked:
     def training_step(self, model: Any, inputs: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
         self.stepped = True
         if self.marked is not None:
-            check_batch(inputs, self.marked)
+            check_loss_mask(inputs, self.marked)
             self.marked = None
         made = cast(Any, super()).training_step(model, inputs, *rest, **more)
         self.proven = True
@@ -68,17 +68,17 @@ class Checked:
 
     def evaluation_loop(self, dataloader: Any, *rest: Any, **more: Any) -> Any:
         us = cast(Any, self)
-        self.pace.begin_test_loss(us.num_examples(dataloader))
+        self.pace.start_evaluation(us.num_examples(dataloader))
         try:
             return cast(Any, super()).evaluation_loop(dataloader, *rest, **more)
         finally:
-            self.pace.end_test_loss()
+            self.pace.finish_evaluation()
 
     def prediction_step(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
         measured = cast(Any, super()).prediction_step(model, inputs, *rest, **more)
         if isinstance(inputs, Mapping) and "attention_mask" in inputs:
             tokens = int(inputs["attention_mask"].sum())
-            self.pace.measured(rows=cast(Any, self).args.eval_batch_size, tokens=tokens)
+            self.pace.advance_evaluation(rows=cast(Any, self).args.eval_batch_size, tokens=tokens)
         return measured
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -94,39 +94,39 @@ class Checked:
                 "command goes on from the last whole one."
             ) from error
         # Each process writes a part.
-        self.pace.world.wait()
-        if self.pace.world.main:
+        self.pace.distributed.barrier()
+        if self.pace.distributed.is_main:
             step = us.state.global_step
             metrics = {name: list(values) for name, values in us._metrics["train"].items()}
-            standing = Standing(
+            standing = CheckpointState(
                 step, us._total_train_tokens, self.pace.seconds, loss,
-                us._globalstep_last_logged, metrics, self.pace.episodes,
+                us._globalstep_last_logged, metrics, self.pace.episode_bytes,
             )  # fmt: skip
-            mark_whole(Path(us.args.output_dir) / f"checkpoint-{step}", standing)
+            mark_complete(Path(us.args.output_dir) / f"checkpoint-{step}", standing)
 
     def create_model_card(self, *_: Any, **__: Any) -> None: ...
 
     def _send_telemetry(self) -> None: ...
 
 
-class OfRows(Checked):
+class SFTMixin(TrainerMixin):
     """Laid over the trainer of rows, which would leave the column of their images out."""
 
     def _set_signature_columns_if_needed(self) -> None:
         cast(Any, super())._set_signature_columns_if_needed()
         us = cast(Any, self)
-        us._signature_columns = [*dict.fromkeys([*us._signature_columns, *IMAGES["sft"]])]
+        us._signature_columns = [*dict.fromkeys([*us._signature_columns, *IMAGE_COLUMNS["sft"]])]
 
 
-class Paired(Checked):
+class DPOMixin(TrainerMixin):
     """Laid over the trainer of pairs, which would mark all tokens after the prompt."""
 
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
         return dataset
 
     def _set_signature_columns_if_needed(self) -> None:
-        columns = [name for pair in COLUMNS["dpo"] for name in pair]
-        cast(Any, self)._signature_columns = [*columns, *IMAGES["dpo"], *REFERENCES]
+        columns = [name for pair in TOKEN_COLUMNS["dpo"] for name in pair]
+        cast(Any, self)._signature_columns = [*columns, *IMAGE_COLUMNS["dpo"], *REFERENCE_COLUMNS]
 
 
 class ImageCollator:
@@ -139,11 +139,11 @@ class ImageCollator:
         ids = [row["input_ids"] for row in rows]
         width = max(map(len, ids))
         batch = {
-            "input_ids": _padded(ids, self.pad_token_id, width),
-            "attention_mask": _padded([[1] * len(each) for each in ids], 0, width),
-            "labels": _padded([row["labels"] for row in rows], NO_LOSS, width),
+            "input_ids": _pad(ids, self.pad_token_id, width),
+            "attention_mask": _pad([[1] * len(each) for each in ids], 0, width),
+            "labels": _pad([row["labels"] for row in rows], IGNORE_INDEX, width),
         }
-        (column,) = IMAGES["sft"]
+        (column,) = IMAGE_COLUMNS["sft"]
         urls = [url for row in rows for url in row[column]]
         return batch | image_inputs(self.vision, urls, batch["input_ids"])
 
@@ -157,38 +157,38 @@ class PairCollator:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         import torch
 
-        ids = [row[column] for column, _ in COLUMNS["dpo"] for row in rows]
-        labels = [row[column] for _, column in COLUMNS["dpo"] for row in rows]
+        ids = [row[column] for column, _ in TOKEN_COLUMNS["dpo"] for row in rows]
+        labels = [row[column] for _, column in TOKEN_COLUMNS["dpo"] for row in rows]
         width = max(map(len, ids))
         batch = {
-            "input_ids": _padded(ids, self.pad_token_id, width),
-            "attention_mask": _padded([[1] * len(each) for each in ids], 0, width),
-            "completion_mask": (_padded(labels, NO_LOSS, width) != NO_LOSS).long(),
+            "input_ids": _pad(ids, self.pad_token_id, width),
+            "attention_mask": _pad([[1] * len(each) for each in ids], 0, width),
+            "completion_mask": (_pad(labels, IGNORE_INDEX, width) != IGNORE_INDEX).long(),
         }
         if self.vision is not None:
-            urls = [url for column in IMAGES["dpo"] for row in rows for url in row[column]]
+            urls = [url for column in IMAGE_COLUMNS["dpo"] for row in rows for url in row[column]]
             batch |= image_inputs(self.vision, urls, batch["input_ids"])
-        known = [name for name in REFERENCES if name in rows[0]]
+        known = [name for name in REFERENCE_COLUMNS if name in rows[0]]
         return batch | {name: torch.tensor([row[name] for row in rows]) for name in known}
 
 
-def _padded(rows: Sequence[Sequence[int]], filler: int, width: int) -> Any:
+def _pad(rows: Sequence[Sequence[int]], filler: int, width: int) -> Any:
     import torch
 
     return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
 
 
-def trainer_of(
+def build_trainer(
     method: Method,
     *,
     model: Any,
-    config: Any,
+    trl_config: Any,
     tokenizer: Any,
-    train: Any,
-    test: Any,
-    config: Settings,
-    pace: Pace,
-    reference: Any = None,
+    train_dataset: Any,
+    eval_dataset: Any,
+    config: TrainConfig,
+    callback: RunCallback,
+    ref_model: Any = None,
     vision: VisionProcessor | None = None,
 ) -> Any:
     """A trainer that is ready to go."""
@@ -196,22 +196,22 @@ def trainer_of(
     from transformers import PrinterCallback, TrainerCallback
 
     given = {
-        "model": model, "args": config, "processing_class": tokenizer,
-        "train_dataset": train, "eval_dataset": test,
-        "callbacks": [over(TrainerCallback, pace, _STEPS)],
-        "peft_config": adapter_of(config.lora) if config.lora else None,
+        "model": model, "args": trl_config, "processing_class": tokenizer,
+        "train_dataset": train_dataset, "eval_dataset": eval_dataset,
+        "callbacks": [as_trainer_callback(TrainerCallback, callback, _STEP_EVENTS)],
+        "peft_config": build_peft_config(config.lora) if config.lora else None,
     }  # fmt: skip
-    if vision is not None and config.ddp_find_unused_parameters is None:
+    if vision is not None and trl_config.ddp_find_unused_parameters is None:
         # A batch without images does not use the weights that images go through.
-        config.ddp_find_unused_parameters = True
+        trl_config.ddp_find_unused_parameters = True
     if method == "sft":
         if vision is not None:
             given["data_collator"] = ImageCollator(tokenizer.pad_token_id, vision)
-        kind = type("LudusSFTTrainer", (OfRows, trl.SFTTrainer), {})
+        kind = type("LudusSFTTrainer", (SFTMixin, trl.SFTTrainer), {})
     else:
         collator = PairCollator(tokenizer.pad_token_id, vision)
-        given |= {"data_collator": collator, "ref_model": reference}
-        kind = type("LudusDPOTrainer", (Paired, trl.DPOTrainer), {})
+        given |= {"data_collator": collator, "ref_model": ref_model}
+        kind = type("LudusDPOTrainer", (DPOMixin, trl.DPOTrainer), {})
     try:
         trainer: Any = kind(**given)
     except ValueError as error:
@@ -219,24 +219,26 @@ def trainer_of(
         raise ConfigError(f"The trainer does not take these settings: {said}") from error
     trainer.remove_callback(PrinterCallback)
     # Before any other: those that report write into the folder, which may be cleared first.
-    trainer.callback_handler.callbacks.insert(0, over(TrainerCallback, pace, _BEGIN))
-    trainer.pace, pace.trainer = pace, trainer
+    trainer.callback_handler.callbacks.insert(
+        0, as_trainer_callback(TrainerCallback, callback, _BEGIN_EVENTS)
+    )
+    trainer.pace, callback.trainer = callback, trainer
     return trainer
 
 
-def adapter_of(lora: Lora) -> Any:
+def build_peft_config(lora: Lora) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.scale,
+        lora_alpha=lora.effective_alpha,
         lora_dropout=lora.dropout,
         target_modules=list(lora.targets) if lora.targets else "all-linear",
         task_type="CAUSAL_LM",
     )
 
 
-def over(base: Any, pace: Pace, names: Sequence[str]) -> Any:
+def as_trainer_callback(base: Any, callback: RunCallback, names: Sequence[str]) -> Any:
     """The trainer's callbacks hear of more than we care for: the rest is its base class's."""
-    heard = {name: staticmethod(getattr(pace, name)) for name in names}
+    heard = {name: staticmethod(getattr(callback, name)) for name in names}
     return type("LudusCallback", (base,), heard)()

@@ -9,11 +9,11 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from ludus.data.tools import JsonObject
 
 
-class _Part(BaseModel):
+class _RecordModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Data(_Part):
+class DataRecord(_RecordModel):
     """What was trained on."""
 
     path: str
@@ -33,14 +33,14 @@ class Data(_Part):
     """Arguments of reset in the runs that the rows were curated from, where all have the same."""
 
 
-class Example(_Part):
+class TaskExample(_RecordModel):
     """One of the tasks that were trained on, as the model was asked."""
 
     messages: tuple[JsonObject, ...]
     tools: tuple[JsonObject, ...] = ()
 
 
-class Played(_Part):
+class EnvironmentRecord(_RecordModel):
     """What was tried, where a model learns by trial."""
 
     spec: str
@@ -49,7 +49,7 @@ class Played(_Part):
     """What episodes call the environments."""
 
 
-class Spoken(_Part):
+class ChatFormatInfo(_RecordModel):
     """The dialect: under which chat template it was trained, and whose that is."""
 
     name: str
@@ -58,7 +58,7 @@ class Spoken(_Part):
     """The template's arguments, as the model is saved with them."""
 
 
-class Figures(_Part):
+class FinalMetrics(_RecordModel):
     """What came of it. None: not known."""
 
     steps: int
@@ -78,7 +78,7 @@ class Figures(_Part):
     """On held-out tasks, the last that was measured."""
 
 
-class Training(_Part):
+class TrainingRecord(_RecordModel):
     """What `training.json` says."""
 
     version: Literal[1] = 1
@@ -93,15 +93,15 @@ class Training(_Part):
     base: str | None = None
     """The model's name on the Hub, where it has one."""
     license: str | None = None
-    data: Data | None = None
+    data: DataRecord | None = None
     """The rows of SFT and DPO."""
-    environment: Played | None = None
+    environment: EnvironmentRecord | None = None
     """The tasks of GRPO."""
-    example: Example | None = None
+    example: TaskExample | None = None
     """Of the tasks; known at the end."""
     sees: bool = False
     """Whether the model takes images."""
-    dialect: Spoken
+    dialect: ChatFormatInfo
     settings: JsonObject
     """`Settings.as_json()`, with `overrides` as given by --set."""
     config: JsonObject
@@ -115,5 +115,5 @@ class Training(_Part):
     extended_from: tuple[int, ...] = ()
     """The steps that were asked for before more were. Up to where it was extended, the learning
     rate followed the shorter schedule."""
-    figures: Figures | None = None
+    figures: FinalMetrics | None = None
     """None: it is under way, or was stopped."""

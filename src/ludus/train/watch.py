@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ludus.rollout.progress import PhaseProgress
 
 
-class Watch(Protocol):
+class TrainProgress(Protocol):
     """Told how training goes, and asked after each step whether to stop.
 
     Where several processes train together, every one's is told of the beginning and asked; steps
@@ -36,7 +36,7 @@ class Watch(Protocol):
         """Why to stop after this step ("interrupted", "terminated"); None: go on."""
 
 
-class Unwatched:
+class NoProgress:
     """Nobody looks, and nobody stops it."""
 
     def phase(self, progress: PhaseProgress) -> None: ...

@@ -17,14 +17,14 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Distributed:
     """This process among all."""
 
     rank: int = 0
-    size: int = 1
+    world_size: int = 1
 
     @classmethod
-    def here(cls) -> World:
+    def current(cls) -> Distributed:
         """As the launcher has set it up; a trainer's config must have been made before."""
         from accelerate import PartialState
 
@@ -32,43 +32,43 @@ class World:
         return cls(state.process_index, state.num_processes)
 
     @property
-    def main(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def raise_on_all_ranks(self) -> Iterator[None]:
         """What one cannot do, none goes on from: otherwise the others would wait for it forever."""
         failure: Exception | None = None
         try:
             yield
         except Exception as error:
             failure = error
-        (failed,) = self.highest([int(failure is not None)])
-        words = self.everywhere([str(failure) if failure else None]) if failed else []
+        (failed,) = self.all_reduce_max([int(failure is not None)])
+        words = self.all_gather([str(failure) if failure else None]) if failed else []
         if failure is not None:
             raise failure
         if failed:
             # Only the first process speaks, so it must know what befell another one.
             raise RunError(next(each for each in words if each is not None))
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all are here."""
-        if self.size > 1:
+        if self.world_size > 1:
             from accelerate import PartialState
 
             PartialState().wait_for_everyone()
 
-    def everywhere(self, mine: Sequence[Item]) -> list[Item]:
+    def all_gather(self, items: Sequence[Item]) -> list[Item]:
         """What all processes have, in the order of their ranks."""
-        if self.size == 1:
-            return list(mine)
+        if self.world_size == 1:
+            return list(items)
         from accelerate.utils import gather_object
 
-        return list(gather_object(list(mine)))
+        return list(gather_object(list(items)))
 
-    def highest(self, values: Sequence[int]) -> list[int]:
+    def all_reduce_max(self, values: Sequence[int]) -> list[int]:
         """Of each value, the highest that any process has: what one wants, all do."""
-        if self.size == 1:
+        if self.world_size == 1:
             return list(values)
         import torch
         from accelerate import PartialState

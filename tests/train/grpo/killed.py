@@ -23,4 +23,4 @@ def settings() -> GrpoSettings:
 
 if __name__ == "__main__":
     model, out, step = sys.argv[1:]
-    grpo(PICK, model, Path(out), settings(), watch=Killing(int(step)))
+    grpo(PICK, model, Path(out), settings(), progress=Killing(int(step)))

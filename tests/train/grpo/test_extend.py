@@ -11,7 +11,7 @@ import pytest
 from ludus import episodes
 from ludus.errors import RunError
 from ludus.train import grpo
-from ludus.train.record import read
+from ludus.train.record import read_record
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve
 
@@ -27,7 +27,7 @@ def test_a_finished_run_goes_on_under_the_schedule_of_all_its_steps(
     grpo(PICK, str(model), out, tried(steps=2))
     (kept,) = (out / "checkpoints").iterdir()
     assert kept.name == "checkpoint-2" and (kept / "optimizer.pt").exists()
-    outcome = grpo(PICK, str(model), out, tried(steps=4), watch=seen)
+    outcome = grpo(PICK, str(model), out, tried(steps=4), progress=seen)
     assert (outcome.resumed_from, outcome.steps, outcome.stopped) == (2, 4, None)
     (line,) = (words for words in seen.words if words.startswith("Extending"))
     assert "from step 2 to 4" in line and "schedule of 4 steps" in line
@@ -39,7 +39,7 @@ def test_a_finished_run_goes_on_under_the_schedule_of_all_its_steps(
         for folder in (out, tmp_path / "whole")
     ]
     assert ids[0] == ids[1], "the tasks are those of a run that was as long from the start"
-    record = read(out)
+    record = read_record(out)
     assert record is not None and record.figures is not None
     assert (record.extended_from, record.resumed_from) == ((2,), (2,))
     assert "| Extended from a schedule of | 2 steps |" in (out / "README.md").read_text()
@@ -55,7 +55,7 @@ def test_replaced_tasks_do_not_come_up_again_in_an_extension(model: Path, tmp_pa
 
 def test_a_stopped_run_is_extended_too_and_none_is_shortened(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    grpo(PICK, str(model), out, tried(steps=3), watch=Seen(stop_after=1))
+    grpo(PICK, str(model), out, tried(steps=3), progress=Seen(stop_after=1))
     assert grpo(PICK, str(model), out, tried(steps=4)).resumed_from == 1
     with pytest.raises(RunError, match="steps: 4 there, 3 here"):
         grpo(PICK, str(model), out, tried(steps=3))

@@ -90,7 +90,7 @@ def test_why_it_ends_is_told_also_where_no_checkpoint_can_be_made(
 
     seen = InTheWay()
     with pytest.raises(RunError, match="nobody is there"):
-        grpo("train.grpo.test_faults:Gone", str(model), out, tried(steps=5), watch=seen)
+        grpo("train.grpo.test_faults:Gone", str(model), out, tried(steps=5), progress=seen)
     assert [words for words in seen.words if words.startswith("No checkpoint could be made of")]
     assert not torn.exists() and [line["step"] for line in curve(out)] == [1, 2]
 
@@ -135,7 +135,7 @@ def test_who_stops_while_a_server_is_waited_for_keeps_what_was_learned(
     monkeypatch.setattr(vigil, "SILENCE", 0.0)
     out, settings, server = tmp_path / "out", tried(steps=4), ExitStack()
     url = server.enter_context(serving(Pick)).url
-    stopped = grpo(PICK, str(model), out, settings, base_url=url, watch=Away(server))
+    stopped = grpo(PICK, str(model), out, settings, base_url=url, progress=Away(server))
     assert (stopped.stopped, stopped.steps) == ("interrupted", 2)
     with serving(Pick, port=int(url.rpartition(":")[2])):
         outcome = grpo(PICK, str(model), out, settings, base_url=url)

@@ -94,7 +94,7 @@ def test_it_can_be_trained_on_when_the_user_says_so_and_the_log_marks_its_groups
 ) -> None:
     seen, settings = Seen(), tried(allow_unseeded=True, rollouts=rollouts)
     spec = f"{FICKLE}=0.5,{PICK}=0.5"
-    assert grpo(spec, str(model), tmp_path / "out", settings, watch=seen).steps == 2
+    assert grpo(spec, str(model), tmp_path / "out", settings, progress=seen).steps == 2
     shares = [line["unseeded"] for line in curve(tmp_path / "out")]
     assert shares == [0.5, 0.5], "one of two groups is of the environment that ignores its seed"
     (warning,) = (words for words in seen.words if "different tasks for the same seed" in words)

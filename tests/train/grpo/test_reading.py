@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from ludus.train import Lora, grpo
-from ludus.train.captured import is_alike
+from ludus.train.captured import supports_cuda_graphs
 from ludus.train.grpo import reading
 from ludus.train.grpo.branches import EVEN, Trees, grown
 from ludus.train.grpo.reading import Reading, says_the_same, scored, sees_all, side_by_side
@@ -280,7 +280,7 @@ def test_work_is_captured_where_whole_weights_learn_from_all_at_once(
     alike: list[bool] = []
 
     def noted(trainer: Any, core: Any) -> None:
-        alike.append(is_alike(trainer, trainer.pace.world))
+        alike.append(supports_cuda_graphs(trainer, trainer.pace.world))
 
     monkeypatch.setattr(Reading, "_played_back", noted)
     settings = tried(**{"groups": 4, "group_size": 4, "steps": 1, "batch_size": 16, **more})

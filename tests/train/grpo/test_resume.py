@@ -31,7 +31,7 @@ def told(out: Path) -> list[dict[str, float]]:
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(model: Path, tmp_path: Path) -> None:
     settings = tried(steps=5, groups=2, group_size=4)
     whole = grpo(PICK, str(model), tmp_path / "whole", settings)
-    first = grpo(PICK, str(model), tmp_path / "parts", settings, watch=Seen(stop_after=2))
+    first = grpo(PICK, str(model), tmp_path / "parts", settings, progress=Seen(stop_after=2))
     assert first.stopped == "interrupted" and first.steps == 2
     assert not (tmp_path / "parts" / "model.safetensors").exists()
     second = grpo(PICK, str(model), tmp_path / "parts", settings)
@@ -51,7 +51,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(model: Path, tmp_p
 
 def test_episodes_behind_the_checkpoint_are_played_again(model: Path, tmp_path: Path) -> None:
     settings = tried(steps=3)
-    grpo(PICK, str(model), tmp_path / "out", settings, watch=Seen(stop_after=1))
+    grpo(PICK, str(model), tmp_path / "out", settings, progress=Seen(stop_after=1))
     file = tmp_path / "out" / "episodes.jsonl"
     # As if it had been killed in the midst of the next step.
     lines = file.read_bytes().splitlines(keepends=True)
@@ -96,14 +96,14 @@ class Hasty(Seen):
 def test_a_run_without_a_checkpoint_begins_its_log_anew(model: Path, tmp_path: Path) -> None:
     settings, out = tried(steps=2, eval_every=1, eval_episodes=2), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        grpo(PICK, str(model), out, settings, watch=Hasty())
+        grpo(PICK, str(model), out, settings, progress=Hasty())
     assert [line["step"] for line in curve(out)] == [0, 1]
     assert grpo(PICK, str(model), out, settings).resumed_from is None
     assert [line["step"] for line in curve(out)] == [0, 1, 1, 2, 2]
 
 
 def test_another_environment_is_another_run(model: Path, tmp_path: Path) -> None:
-    grpo(PICK, str(model), tmp_path / "out", tried(steps=2), watch=Seen(stop_after=1))
+    grpo(PICK, str(model), tmp_path / "out", tried(steps=2), progress=Seen(stop_after=1))
     with pytest.raises(RunError, match="other settings"):
         grpo("echo", str(model), tmp_path / "out", tried(steps=2))
     with pytest.raises(RunError, match="other settings"):

@@ -89,7 +89,7 @@ def test_what_keeps_the_model_near_its_base_is_weighed_over_all_rows(
     for equal in ("skip", "keep"):
         settings = tried(groups=4, equal=equal, seed=3, beta=0.5, learning_rate=1e-2)
         watch = Seen()
-        grpo(FLAT, str(model), tmp_path / equal, settings, watch=watch)
+        grpo(FLAT, str(model), tmp_path / equal, settings, progress=watch)
         told = [words for words in watch.words if "rewards are kept" in words]
         assert bool(told) is (equal == "skip")
     logs = [curve(tmp_path / equal) for equal in ("skip", "keep")]
@@ -110,7 +110,7 @@ def test_the_rate_rises_from_the_first_step_and_falls_to_the_last() -> None:
 
 def test_no_step_is_played_for_nothing(model: Path, tmp_path: Path) -> None:
     settings = tried(steps=10, groups=1, max_episode_tokens=8)
-    grpo(PICK, str(model), tmp_path / "out", settings, watch=Seen(stop_after=2))
+    grpo(PICK, str(model), tmp_path / "out", settings, progress=Seen(stop_after=2))
     rates = [line["learning_rate"] for line in curve(tmp_path / "out")]
     assert rates == pytest.approx([1.5e-3, 3e-3])
 

@@ -39,7 +39,7 @@ def test_trls_own_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None
     for rollouts in ("fast", "trl"):
         watch = Looking()
         settings = tried(rollouts=rollouts, equal="keep")
-        grpo(PICK, str(model), tmp_path / rollouts, settings, watch=watch)
+        grpo(PICK, str(model), tmp_path / rollouts, settings, progress=watch)
         assert watch.planned and not any(watch.planned)
         assert torch.backends.cuda.cudnn_sdp_enabled()
         assert any(words.startswith("Rollouts by") for words in watch.words)

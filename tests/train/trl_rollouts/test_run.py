@@ -18,7 +18,7 @@ from ludus.train.grpo.rewards import Reward, Rewards
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.trl import GRPOConfig, GRPOTrainer
 from ludus.train.trl.run import TrlRollouts, trl_parts
-from ludus.train.world import World
+from ludus.train.world import Distributed
 from train.trl_rollouts.scripts import QUICK, call, ids_of, speaker
 
 SETTINGS = GrpoSettings(steps=1, groups=2, group_size=2, max_episode_tokens=600, seed=3)
@@ -40,7 +40,7 @@ def rolled(
     """One real step in which each member says its reply, and then gives up."""
     kept: list[Episode] = []
     rollouts = trl_parts(
-        parse_mixture(spec), SETTINGS, rewards=rewards, world=World(), keep=kept.extend,
+        parse_mixture(spec), SETTINGS, rewards=rewards, distributed=Distributed(), keep=kept.extend,
         agent={"model": "speaker"}, run_id="0badcafe",
     )  # fmt: skip
     settings = {**QUICK, "per_device_train_batch_size": 4, "max_completion_length": 600}

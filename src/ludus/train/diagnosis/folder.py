@@ -15,8 +15,8 @@ from ludus.errors import RunError
 from ludus.train.diagnosis.course import Line
 from ludus.train.diagnosis.diagnosis import Diagnosis, diagnose
 from ludus.train.diagnosis.played import Played, TokenLimits, read_played
-from ludus.train.folder import EPISODES
-from ludus.train.record import LOG, RECORD, lines
+from ludus.train.folder import EPISODES_FILE
+from ludus.train.record import LOG_FILE, RECORD_FILE, read_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ def read_run(folder: Path) -> Run:
             f"{folder} holds a run of `ludus train {kind}`, which has no rewards to diagnose: it "
             "takes one of `ludus train grpo`."
         )
-    logged = tuple(lines(folder))
+    logged = tuple(read_log(folder))
     if not any("reward" in line or "unscored" in line for line in logged):
         raise RunError(
-            f"No step of {folder} is logged yet: {LOG} has none. Wait for the first, or call "
+            f"No step of {folder} is logged yet: {LOG_FILE} has none. Wait for the first, or call "
             "`ludus train grpo` again to go on."
         )
     settings = _within(about, "settings")
     played = read_played(
-        folder / EPISODES, summed=bool(settings.get("rewards")), limits=_limits(settings)
+        folder / EPISODES_FILE, summed=bool(settings.get("rewards")), limits=_limits(settings)
     )
     return Run(
         title=f"GRPO of {about.get('model')}{_on(about)}",
@@ -76,16 +76,18 @@ def _about(folder: Path) -> dict[str, Any]:
             f"There is no folder {folder}. Name the --output-dir of a `ludus train grpo`."
         )
     try:
-        found = from_json((folder / RECORD).read_bytes())
+        found = from_json((folder / RECORD_FILE).read_bytes())
     except FileNotFoundError:
         raise RunError(
-            f"{folder} holds no training: there is no {RECORD} in it. Name the --output-dir of a "
+            f"{folder} holds no training: there is no {RECORD_FILE} in it. Name the --output-dir of a "
             "`ludus train grpo`."
         ) from None
     except OSError as error:
-        raise RunError(f"{folder / RECORD} cannot be read: {error.strerror or error}.") from error
+        raise RunError(
+            f"{folder / RECORD_FILE} cannot be read: {error.strerror or error}."
+        ) from error
     except ValueError as error:
-        raise RunError(f"{folder / RECORD} is not JSON: {error}.") from error
+        raise RunError(f"{folder / RECORD_FILE} is not JSON: {error}.") from error
     return found if isinstance(found, dict) else {}
 
 
@@ -125,8 +127,8 @@ def _whole(value: Any) -> int | None:
 
 def _notes(folder: Path, read: int, played: Played) -> list[str]:
     """Lines that were passed over. One at the end is usual while its writer is at it."""
-    written = sum(bool(line.strip()) for line in (folder / LOG).read_bytes().splitlines())
-    missing = {LOG: max(0, written - read), EPISODES: played.unreadable}
+    written = sum(bool(line.strip()) for line in (folder / LOG_FILE).read_bytes().splitlines())
+    missing = {LOG_FILE: max(0, written - read), EPISODES_FILE: played.unreadable}
     notes = [
         f"{count:,} {'line' if count == 1 else 'lines'} of {name} could not be read and "
         f"{'is' if count == 1 else 'are'} left out."
@@ -134,5 +136,5 @@ def _notes(folder: Path, read: int, played: Played) -> list[str]:
         if count
     ]
     if not played.groups:
-        notes.append(f"There are no scored episodes in {EPISODES}: no interval can be given.")
+        notes.append(f"There are no scored episodes in {EPISODES_FILE}: no interval can be given.")
     return notes

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ludus.train.tokens import NO_LOSS
+from ludus.train.tokens import IGNORE_INDEX
 
 _ID, _POSITION, _LABEL, _TREE, _BRANCH = range(5)
-_FILLING = (0, 0, NO_LOSS, -1, -1)
+_FILLING = (0, 0, IGNORE_INDEX, -1, -1)
 EVEN = 16
 """Lanes are as long as a multiple of it, which kernels for masked attention want."""
 

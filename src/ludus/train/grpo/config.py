@@ -16,17 +16,17 @@ from typing import Any
 
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device
-from ludus.train.configs import config_of, shared, values_in_force
+from ludus.train.configs import construct_config, common_fields, effective_values
 from ludus.train.grpo.settings import GrpoSettings
-from ludus.train.overrides import REFUSED as OF_ALL
-from ludus.train.overrides import checked
+from ludus.train.overrides import MANAGED_FIELDS as OF_ALL
+from ludus.train.overrides import parse_overrides
 
 WARM_UP = 10
 ON_A_CPU = 8
 """Rows that are trained on at once. More are no faster there, and take as much more memory."""
 _GROUPS = "Ludus lays out groups and steps: use --groups, --group-size and --batch-size"
 _TASKS = "Ludus lays out the tasks"
-REFUSED: Mapping[str, str] = {
+MANAGED_FIELDS: Mapping[str, str] = {
     **OF_ALL,
     **dict.fromkeys(
         ("num_generations", "generation_batch_size", "steps_per_generation",
@@ -60,10 +60,12 @@ def grpo_config(settings: GrpoSettings, out: Path) -> Any:
     """The config, but for the rate, which the weights decide."""
     import trl
 
-    values = {**shared(settings, out), **_steps(settings), **_played(settings)}
-    in_force = values_in_force(settings, values, out)
-    overrides = checked(trl.GRPOConfig, settings.overrides, refused_fields(settings), in_force)
-    config = config_of(trl.GRPOConfig, values, overrides)
+    values = {**common_fields(settings, out), **_steps(settings), **_played(settings)}
+    in_force = effective_values(settings, values, out)
+    overrides = parse_overrides(
+        trl.GRPOConfig, settings.overrides, refused_fields(settings), in_force
+    )
+    config = construct_config(trl.GRPOConfig, values, overrides)
     _refuse_parted(settings, config)
     if config.num_iterations < 1:
         raise ConfigError(
@@ -85,15 +87,15 @@ def refused_fields(config: GrpoSettings) -> dict[str, str]:
     if config.vllm is None:
         served = (field.name for field in fields(trl.GRPOConfig) if field.name.startswith("vllm_"))
         idle |= dict.fromkeys(served, "it is for --vllm")
-    return {**idle, **REFUSED}
+    return {**idle, **MANAGED_FIELDS}
 
 
-def _refuse_parted(config: GrpoSettings, config: Any) -> None:
+def _refuse_parted(config: GrpoSettings, trl_config: Any) -> None:
     """A vLLM that is spread over processes answers only when all of them ask at the same time."""
     by_ludus = config.rollouts == "fast" or config.eval_every is not None
-    if config.vllm and by_ludus and config.vllm_tensor_parallel_size > 1:
+    if config.vllm and by_ludus and trl_config.vllm_tensor_parallel_size > 1:
         raise ConfigError(
-            f"--set vllm_tensor_parallel_size={config.vllm_tensor_parallel_size}: the processes "
+            f"--set vllm_tensor_parallel_size={trl_config.vllm_tensor_parallel_size}: the processes "
             "play each at its own pace, and a vLLM that is spread over them needs all of them to "
             "ask at once. Leave it at 1, or use --rollouts trl without --eval-every."
         )

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import MissingExtra
-from ludus.train.curve import Points, smoothed
-from ludus.train.record import losses
+from ludus.train.curve import Points, smooth
+from ludus.train.record import logged_values
 
 _MANY = 40
 """From so many steps on, one line alone is a thicket."""
 _MOST_PARTS = 5
 """Environments and reward functions that a picture can hold apart."""
 _NAME = 32
-_RAW, _SMOOTH, _BAND, _TEST = "#a9c4e4", "#1f5fa8", "#e8eff8", "#d9632b"
+_RAW_COLOR, _SMOOTH_COLOR, _BAND, _TEST = "#a9c4e4", "#1f5fa8", "#e8eff8", "#d9632b"
 _EQUAL, _ENTROPY = "#7a7a7a", "#2f8f6b"
 _PARTS = ("#8a5fb0", "#c2a01e", "#b0486f", "#4d9bb8", "#6b4a2f")
 
 
-def draw(lines: Sequence[Mapping[str, Any]], to: Path, title: str) -> None:
+def draw(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Draw the log's rewards; without any, an empty picture that says so."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,13 +41,13 @@ def draw(lines: Sequence[Mapping[str, Any]], to: Path, title: str) -> None:
     above.set_title(_shortened(title, 90), loc="left", fontsize=11, parse_math=False)
     below.set_xlabel("step")
     below.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    draft = to.with_name(f".{to.name}.{os.getpid()}.draft")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     FigureCanvasAgg(figure).print_png(str(draft))
-    draft.replace(to)
+    draft.replace(path)
 
 
 def _rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
-    train, test = losses(lines, "reward"), losses(lines, "eval_reward")
+    train, test = logged_values(lines, "reward"), logged_values(lines, "eval_reward")
     _dress(axes, "reward")
     if not train and not test:
         axes.text(0.5, 0.5, "no reward was logged", transform=axes.transAxes, ha="center")
@@ -65,10 +65,12 @@ def _rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
 
 def _train(axes: Any, train: Points) -> None:
     if len(train) < _MANY:
-        axes.plot(*_columns(train), "o-", color=_SMOOTH, linewidth=1.2, markersize=3, label="train")
+        axes.plot(
+            *_columns(train), "o-", color=_SMOOTH_COLOR, linewidth=1.2, markersize=3, label="train"
+        )
         return
-    axes.plot(*_columns(train), color=_RAW, linewidth=0.9, label="train")
-    axes.plot(*_columns(smoothed(train)), color=_SMOOTH, linewidth=2.2, label="train, smoothed")
+    axes.plot(*_columns(train), color=_RAW_COLOR, linewidth=0.9, label="train")
+    axes.plot(*_columns(smooth(train)), color=_SMOOTH_COLOR, linewidth=2.2, label="train, smoothed")
 
 
 def _band(axes: Any, lines: Sequence[Mapping[str, Any]], rewards: list[float]) -> None:
@@ -76,8 +78,8 @@ def _band(axes: Any, lines: Sequence[Mapping[str, Any]], rewards: list[float]) -
     both = [line for line in lines if None not in (line.get("reward"), line.get("reward_std"))]
     if not both:
         return
-    middle = [value for _, value in smoothed(losses(both, "reward"))]
-    spread = [value for _, value in smoothed(losses(both, "reward_std"))]
+    middle = [value for _, value in smooth(logged_values(both, "reward"))]
+    spread = [value for _, value in smooth(logged_values(both, "reward_std"))]
     low, high = (0.0, 1.0) if _is_unit(rewards) else (float("-inf"), float("inf"))
     under = [max(low, one - std) for one, std in zip(middle, spread, strict=True)]
     over = [min(high, one + std) for one, std in zip(middle, spread, strict=True)]
@@ -96,7 +98,7 @@ def _parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         name = key.removeprefix("rewards/").removesuffix("/mean")
         # A name that begins with an underscore is left out of a legend.
         label = _shortened(name, _NAME).replace("$", r"\$").lstrip("_")
-        points = _columns(smoothed(losses(lines, key)))
+        points = _columns(smooth(logged_values(lines, key)))
         axes.plot(*points, color=colour, linewidth=1.3, label=label)
 
 
@@ -105,11 +107,11 @@ def _signs(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     axes.yaxis.label.set_color(_EQUAL)
     axes.set_ylim(-0.05, 1.05)
     axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    equal, entropy = losses(lines, "equal"), losses(lines, "entropy")
-    axes.plot(*_columns(smoothed(equal)), color=_EQUAL, linewidth=1.6)
+    equal, entropy = logged_values(lines, "equal"), logged_values(lines, "entropy")
+    axes.plot(*_columns(smooth(equal)), color=_EQUAL, linewidth=1.6)
     if entropy:
         beside = axes.twinx()
-        beside.plot(*_columns(smoothed(entropy)), color=_ENTROPY, linewidth=1.6)
+        beside.plot(*_columns(smooth(entropy)), color=_ENTROPY, linewidth=1.6)
         beside.set_ylabel("entropy", color=_ENTROPY)
         beside.set_ylim(0, 1.1 * max(value for _, value in entropy) or 1.0)
         beside.spines[["top", "left"]].set_visible(False)

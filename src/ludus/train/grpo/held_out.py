@@ -11,7 +11,7 @@ from ludus.data.episode import Episode, digest_64
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.figures import format_share
 from ludus.train.grpo.stage import Stage
-from ludus.train.world import World
+from ludus.train.world import Distributed
 
 _SEEDS = 2**31
 
@@ -24,7 +24,7 @@ class HeldOut:
     run_id: str
     seed: int
     episodes: int
-    world: World
+    world: Distributed
 
     def __call__(self, trainer: Any) -> Mapping[str, float]:
         """Play them with the model as it is now."""
@@ -32,13 +32,13 @@ class HeldOut:
         training = model.training
         model.eval()
         try:
-            with self.world.together():
+            with self.world.raise_on_all_ranks():
                 self.stage.run(_renewed(self.stage))
                 played = self._played(trainer.state.global_step)
         finally:
             model.train(training)
         self.stage.phase(PhaseProgress("Training"))
-        everybodys = self.world.everywhere(played)
+        everybodys = self.world.all_gather(played)
         scored = [episode for episode in everybodys if episode.reward is not None]
         found: dict[str, float] = {"eval_episodes": len(scored)}
         if scored:
@@ -51,7 +51,7 @@ class HeldOut:
         # Another seed, so other tasks: seeds of tasks are scattered.
         seed = digest_64(f"held-out/{self.seed}") % _SEEDS
         plan = self.stage.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
-        mine = range(self.world.rank, self.episodes, self.world.size)
+        mine = range(self.world.rank, self.episodes, self.world.world_size)
         when = f"after step {step:,}" if step else "before training"
         phase = f"Playing held-out tasks {when}"
         return self.stage.play(plan, list(mine), phase, in_log=step == 0)

@@ -14,21 +14,21 @@ from ludus.environment.mix import Mixture
 from ludus.errors import ConfigError
 from ludus.policy.dialect import find_chat_format
 from ludus.policy.eyes.families import build_vision_processor
-from ludus.train.folder import EPISODES
+from ludus.train.folder import EPISODES_FILE
 from ludus.train.grpo.config import grpo_config, refused_fields
 from ludus.train.grpo.rewards import Rewards, rewards_of
 from ludus.train.grpo.settings import GrpoSettings
-from ludus.train.job import Job, ingredients
-from ludus.train.overrides import without_repeated
-from ludus.train.record import FREE_IN_GRPO, decisive
-from ludus.train.sample_task import task_of_episodes
-from ludus.train.training import Example, Played, Training
-from ludus.train.watch import Watch
-from ludus.train.world import World
+from ludus.train.job import TrainContext, resolve_model
+from ludus.train.overrides import drop_redundant
+from ludus.train.record import NON_DECISIVE_IN_GRPO, decisive_config
+from ludus.train.sample_task import sample_episode_task
+from ludus.train.training import TaskExample, EnvironmentRecord, TrainingRecord
+from ludus.train.watch import TrainProgress
+from ludus.train.world import Distributed
 
 
 @dataclass(frozen=True)
-class GrpoJob(Job):
+class GrpoJob(TrainContext):
     """A training by trial."""
 
     config: GrpoSettings
@@ -43,35 +43,35 @@ class GrpoJob(Job):
     def subject(self) -> str:
         return str(self.environments)
 
-    def known(self, there: Training) -> dict[str, Any]:
+    def data_identity(self, there: TrainingRecord) -> dict[str, Any]:
         return self.played(())
 
     def played(self, names: Sequence[str]) -> dict[str, Any]:
         """What is trained on, as `training.json` has it."""
-        return {"environment": Played(spec=self.subject, names=tuple(names))}
+        return {"environment": EnvironmentRecord(spec=self.subject, names=tuple(names))}
 
     @property
     def run_id(self) -> str:
         """The same for the same run, so that its episodes have the same names when it goes on, or
         is extended."""
-        settings = decisive(self.config.as_json(), free=FREE_IN_GRPO | {"steps"})
+        settings = decisive_config(self.config.as_json(), ignored=NON_DECISIVE_IN_GRPO | {"steps"})
         return config_digest({**settings, "model": self.source.name, "environment": self.subject})
 
-    def example(self) -> Example | None:
-        return task_of_episodes(self.out / EPISODES)
+    def example_task(self) -> TaskExample | None:
+        return sample_episode_task(self.out / EPISODES_FILE)
 
-    def draw(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
+    def plot(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
         from ludus.train.grpo.curve import draw
 
         draw(lines, file, title)
 
 
-def job_of(
+def build_context(
     environments: Mixture, model: str, out: Path, settings: GrpoSettings, *,
-    base_url: str | None, token: str | None, command: str | None, watch: Watch,
+    base_url: str | None, token: str | None, command: str | None, watch: TrainProgress,
 ) -> GrpoJob:  # fmt: skip
     rewards = rewards_of(settings.rewards)
-    made_with = ingredients(model, out, settings, watch)
+    made_with = resolve_model(model, out, settings, watch)
     # Whoever acts needs tools: a dialect without them is refused here.
     dialect = made_with["dialect"] = find_chat_format(
         made_with["tokenizer"], chat_template_kwargs=settings.chat_template_kwargs
@@ -80,15 +80,15 @@ def job_of(
     config = grpo_config(settings, out)
     # For TRL's own loop, which renders prompts itself.
     config.chat_template_kwargs = dict(dialect.chat_template_kwargs) or None
-    overrides = without_repeated(settings.overrides, refused_fields(settings))
+    overrides = drop_redundant(settings.overrides, refused_fields(settings))
     settings = replace(settings, overrides=overrides)
     if eyes is not None:
         _refuse_blind_spots(config)
     if settings.rollouts == "fast" or settings.eval_every:
         _refuse_shards(config)
     return GrpoJob(
-        method="grpo", out=out, config=settings, config=config, world=World.here(),
-        watch=watch, command=command, environments=environments, rewards=rewards, vision=eyes,
+        method="grpo", out=out, config=settings, trl_config=config, distributed=Distributed.current(),
+        progress=watch, command=command, environments=environments, rewards=rewards, vision=eyes,
         base_url=base_url, token=token, **made_with,
     )  # fmt: skip
 

@@ -11,12 +11,12 @@ from time import perf_counter
 from typing import Any
 
 from ludus.train import record
-from ludus.train.checkpoints import Standing
+from ludus.train.checkpoints import CheckpointState
 from ludus.train.diagnosis.saturation import Saturation
-from ludus.train.folder import EPISODES
-from ludus.train.pace import Pace
-from ludus.train.watch import Watch
-from ludus.train.world import World
+from ludus.train.folder import EPISODES_FILE
+from ludus.train.pace import RunCallback
+from ludus.train.watch import TrainProgress
+from ludus.train.world import Distributed
 
 Try = Callable[[Any], Mapping[str, float]]
 """Plays held-out tasks with the trainer's model, and says how that went."""
@@ -24,14 +24,14 @@ _UNTOLD = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
 _UNTOLD_OF = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
 
 
-class GrpoPace(Pace):
+class GrpoPace(RunCallback):
     """Told by the trainer of every step."""
 
     def __init__(
         self,
         out: Path,
-        watch: Watch,
-        world: World,
+        watch: TrainProgress,
+        world: Distributed,
         *,
         period: int = 1,
         try_out: Try | None = None,
@@ -43,14 +43,14 @@ class GrpoPace(Pace):
         self._period = period
         """Steps that learn from the same episodes: a checkpoint in between could not go on."""
         self._try, self._eval_every = try_out, eval_every
-        self._saturation = _judge(out, self.standing) if early_stop else None
+        self._saturation = _judge(out, self.resume_state) if early_stop else None
         self.saturated: str | None = None
         """Why there is nothing left to learn, if so."""
         self._step_began = perf_counter()
-        self._played = self.standing.episodes if self.standing else 0
+        self._played = self.resume_state.episodes if self.resume_state else 0
 
     @property
-    def episodes(self) -> int:
+    def episode_bytes(self) -> int:
         """Those of whole steps: what comes after is played again when the run goes on."""
         return self._played
 
@@ -59,43 +59,43 @@ class GrpoPace(Pace):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._took(perf_counter() - self._step_began)
-        if self.world.main:
-            self._played = (self.out / EPISODES).stat().st_size
+        if self.distributed.is_main:
+            self._played = (self.out / EPISODES_FILE).stat().st_size
         step = state.global_step
         ends = self._ends(step)
-        self._ask(step)
+        self._poll(step)
         last = ends or step >= state.max_steps
         if self._eval_every and not self.stopped and (last or step % self._eval_every == 0):
             self._tried(step)
         if step % self._period == 0 and step < state.max_steps:
-            self._decide(control)
+            self._save_or_stop(control)
         if ends:
             control.should_training_stop = True
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         super().on_train_begin(args, state, control)
-        if self._eval_every and self.standing is None:
+        if self._eval_every and self.resume_state is None:
             self._tried(0)
 
     def _tried(self, step: int) -> None:
         """Say how the model does on held-out tasks, as it is after so many steps."""
         assert self._try is not None
         found = self._try(self.trainer)
-        if self.world.main:
-            self.told({"step": step, **found})
+        if self.distributed.is_main:
+            self.write_log({"step": step, **found})
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Tasks have no epochs."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if not self.world.main or not logs or "train_runtime" in logs:
+        if not self.distributed.is_main or not logs or "train_runtime" in logs:
             return
         line = {"step": state.global_step, **line_of(logs)}
-        self.told(line)
+        self.write_log(line)
         if self._saturation is not None and self.saturated is None:
             self.saturated = self._saturation.see(line)
             if self.saturated:
-                self.watch.say(f"Nothing is left to learn: {self.saturated}")
+                self.progress.say(f"Nothing is left to learn: {self.saturated}")
 
     def _took(self, seconds: float) -> None:
         metrics = self.trainer._metrics["train"]
@@ -107,14 +107,14 @@ class GrpoPace(Pace):
         """Whether all stop here, because the first has seen that nothing is left to learn."""
         if self._saturation is None:
             return False
-        (done,) = self.world.highest([int(self.saturated is not None)])
+        (done,) = self.distributed.all_reduce_max([int(self.saturated is not None)])
         return bool(done) and step % self._period == 0
 
 
-def _judge(out: Path, standing: Standing | None) -> Saturation:
+def _judge(out: Path, standing: CheckpointState | None) -> Saturation:
     """Knows what was logged before a run was stopped."""
     judge, step = Saturation(), standing.step if standing else 0
-    for line in record.lines(out):
+    for line in record.read_log(out):
         if line.get("step", 0) <= step:
             judge.see(line)
     return judge

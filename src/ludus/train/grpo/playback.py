@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ludus.train.captured import Play, captured
+from ludus.train.captured import GraphedForward, capture_graph
 from ludus.train.grpo.branches import Trees
 
 Shape = tuple[int, int]
@@ -31,9 +31,9 @@ class Playback:
 
     def __init__(self, core: Any, dtype: Any, say: Callable[[str], None]) -> None:
         self._core, self._dtype, self._say = core, dtype, say
-        self._forward: Play = core.forward
+        self._forward: GraphedForward = core.forward
         self._room, self._most_tokens = _room(core)
-        self._graphs: dict[Shape, Play] = {}
+        self._graphs: dict[Shape, GraphedForward] = {}
         self._pool: Any = None
         core.forward = self._run
 
@@ -68,7 +68,7 @@ class Playback:
         made = play(*_given(inputs))
         return BaseModelOutputWithPast(last_hidden_state=made)
 
-    def _played(self, inputs: dict[str, Any]) -> Play | None:
+    def _played(self, inputs: dict[str, Any]) -> GraphedForward | None:
         import torch
 
         mask = inputs.get("attention_mask")
@@ -88,7 +88,7 @@ class Playback:
             return None
         return play
 
-    def _captured(self, inputs: dict[str, Any]) -> Play:
+    def _captured(self, inputs: dict[str, Any]) -> GraphedForward:
         import torch
 
         if self._pool is None:
@@ -102,7 +102,7 @@ class Playback:
 
         # A graph keeps what it was shown, and is given the rest there.
         shown = [each.clone() for each in _given(inputs)]
-        return captured(self._core, compute, shown, self._dtype, pool=self._pool)
+        return capture_graph(self._core, compute, shown, self._dtype, pool=self._pool)
 
 
 def _given(inputs: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import torch
 
-from ludus.train.captured import is_alike
+from ludus.train.captured import supports_cuda_graphs
 from ludus.train.grpo.branches import Trees, grown
 from ludus.train.grpo.pace import GrpoPace
 from ludus.train.grpo.playback import Playback
-from ludus.train.tokens import NO_LOSS
+from ludus.train.tokens import IGNORE_INDEX
 
 CLOSE = 1e-3
 """So far apart log-probabilities may be, in single precision, and be the same but for rounding."""
@@ -99,10 +99,10 @@ class Reading:
         config = cast(Any, self).args
         if config.device.type != "cuda" or not (config.bf16 or config.fp16):
             return None
-        if not is_alike(self, self.pace.world):
+        if not supports_cuda_graphs(self, self.pace.distributed):
             return None
         dtype = torch.bfloat16 if config.bf16 else torch.float16
-        return Playback(core.base_model, dtype, self.pace.watch.say)
+        return Playback(core.base_model, dtype, self.pace.progress.say)
 
     def stop_playback(self) -> None:
         """Compute the layers as they are from now on."""
@@ -166,7 +166,7 @@ def side_by_side(batches: Sequence[Batch]) -> Sequence[Batch]:
 
 def says_the_same(core: Any, trees: Trees, ids: Any, mask: Any) -> bool:
     """Whether the model says the same of trees as of the rows that they were made of."""
-    labels = ids.masked_fill(mask == 0, NO_LOSS)
+    labels = ids.masked_fill(mask == 0, IGNORE_INDEX)
     keep = trees.spots.shape[1]
     with _exact(core) as read:
         by_row = read(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)

@@ -23,7 +23,7 @@ from ludus.train.grpo.rewards import Rewards
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.grpo.stage import Stage
 from ludus.train.grpo.tasks import numbers_of, spare
-from ludus.train.world import World
+from ludus.train.world import Distributed
 
 Keep = Callable[[Sequence[Episode]], None]
 SEVERAL = 3
@@ -38,7 +38,7 @@ class Rollouts:
     plan: Plan
     config: GrpoSettings
     rewards: Rewards
-    world: World
+    world: Distributed
     keep: Keep
     """Given every episode that was played, in the first process."""
     check_seeds: SeedCheck = field(default_factory=SeedCheck)
@@ -75,7 +75,7 @@ class Rollouts:
         members = [(first + place) % size for place in range(len(numbers))]
         indices = [number * size + member for number, member in zip(numbers, members, strict=True)]
         self.played = self._play(indices, f"Playing step {step:,}")
-        everybodys = self.world.everywhere(self.played)
+        everybodys = self.world.all_gather(self.played)
         self._refuse_hopeless(everybodys)
         (equal, unseeded), found = self._equal(), figures_of(everybodys)
         if self.config.equal == "resample":
@@ -85,11 +85,11 @@ class Rollouts:
 
     def _play(self, indices: Sequence[int], phase: str) -> list[Episode]:
         # What fails in one process is everybody's end, and is told by the first.
-        with self.world.together():
+        with self.world.raise_on_all_ranks():
             episodes = self.stage.play(self.plan, indices, phase)
-        everybodys = self.world.everywhere(episodes)
-        with self.world.together():
-            if self.world.main:
+        everybodys = self.world.all_gather(episodes)
+        with self.world.raise_on_all_ranks():
+            if self.world.is_main:
                 self.keep(everybodys)
         return episodes
 
@@ -121,7 +121,7 @@ class Rollouts:
         `check_seeds` found."""
         size = self.config.group_size
         facts = [(each.reward, opening_of(each), each.environment) for each in self.played]
-        rewards, openings, names = zip(*self.world.everywhere(facts), strict=True)
+        rewards, openings, names = zip(*self.world.all_gather(facts), strict=True)
         unseeded = self.check_seeds(openings, names, size)
         return [is_equal(group) for group in in_groups(rewards, size)], unseeded
 

@@ -21,13 +21,13 @@ from ludus.policy.quiet import require
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.train import checkpoints, folder, record
-from ludus.train.continuation import carry_out, trained
-from ludus.train.ending import ended, is_finished
-from ludus.train.grpo.config import REFUSED
+from ludus.train.continuation import run_or_resume, run_trainer
+from ludus.train.ending import finalize, is_finished
+from ludus.train.grpo.config import MANAGED_FIELDS
 from ludus.train.grpo.episodes import Episodes
 from ludus.train.grpo.groups import SeedCheck
 from ludus.train.grpo.held_out import HeldOut
-from ludus.train.grpo.job import GrpoJob, job_of
+from ludus.train.grpo.job import GrpoJob, build_context
 from ludus.train.grpo.learner import Learner
 from ludus.train.grpo.pace import GrpoPace
 from ludus.train.grpo.rewards import columns
@@ -35,18 +35,18 @@ from ludus.train.grpo.rollout import Rollouts
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.grpo.stage import Stage
 from ludus.train.grpo.tasks import tasks
-from ludus.train.grpo.trainer import trainer_of
+from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.vllm import VllmEngine
-from ludus.train.outcome import Outcome
-from ludus.train.overrides import check_keys
-from ludus.train.settings import learning_rate_of
-from ludus.train.speed import scoring_where_there_is_loss
-from ludus.train.surroundings import surroundings
-from ludus.train.training import Training
-from ludus.train.watch import Unwatched, Watch
+from ludus.train.outcome import TrainResult
+from ludus.train.overrides import check_override_keys
+from ludus.train.settings import resolve_learning_rate
+from ludus.train.speed import skip_unlabelled_logits
+from ludus.train.surroundings import training_process
+from ludus.train.training import TrainingRecord
+from ludus.train.watch import NoProgress, TrainProgress
 
 Begin = Callable[[], None]
-Standing = checkpoints.Standing
+Standing = checkpoints.CheckpointState
 
 
 def train(
@@ -59,50 +59,50 @@ def train(
     token: str | None,
     overwrite: bool,
     command: str | None,
-    watch: Watch | None,
-) -> Outcome:
+    watch: TrainProgress | None,
+) -> TrainResult:
     """Train, or go on where a run with the same settings stood."""
-    out, watch = Path(out).expanduser(), watch or Unwatched()
-    folder.check(out)
+    out, watch = Path(out).expanduser(), watch or NoProgress()
+    folder.check_output_dir(out)
     mix = parse_mixture(environment) if isinstance(environment, str) else environment
     if base_url is None:
         mix.check_installed()
     check_model(model, device=config.device, dtype=config.precision)
-    check_keys("grpo", config.overrides, REFUSED)
+    check_override_keys("grpo", config.overrides, MANAGED_FIELDS)
     extra = ("peft",) if config.lora else ()
     watch.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
-    with surroundings(out), ExitStack() as stack:
-        job = job_of(
+    with training_process(out), ExitStack() as stack:
+        job = build_context(
             mix, model, out, config, base_url=base_url, token=token, command=command,
             watch=watch,
         )  # fmt: skip
-        with job.world.together():
+        with job.distributed.raise_on_all_ranks():
             # One process holds it for all that train together.
-            if job.world.main:
-                stack.enter_context(folder.held(out))
-        return carry_out(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
+            if job.distributed.is_main:
+                stack.enter_context(folder.lock_folder(out))
+        return run_or_resume(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
 
 
-def _run(job: GrpoJob, there: Training | None, *, overwrite: bool) -> Outcome:
-    checkpoint = checkpoints.newest(job.out) if there is not None else None
-    standing = checkpoints.standing_of(checkpoint) if checkpoint is not None else None
-    job.watch.phase(PhaseProgress(f"Checking {job.subject}", in_log=True))
-    with _stage(job) as stage, Episodes(job.out / folder.EPISODES) as episodes:
+def _run(job: GrpoJob, there: TrainingRecord | None, *, overwrite: bool) -> TrainResult:
+    checkpoint = checkpoints.latest_checkpoint(job.out) if there is not None else None
+    standing = checkpoints.read_state(checkpoint) if checkpoint is not None else None
+    job.progress.phase(PhaseProgress(f"Checking {job.subject}", in_log=True))
+    with _stage(job) as stage, Episodes(job.out / folder.EPISODES_FILE) as episodes:
 
         def begin() -> None:
             if overwrite:
-                folder.clear(job.out)
+                folder.remove_run(job.out)
             _begin(job, stage, standing)
             episodes.open(standing.episodes if standing else 0)
 
-        with job.world.together():
+        with job.distributed.raise_on_all_ranks():
             trainer, pace = _trainer(job, stage, episodes, standing, begin)
-        with scoring_where_there_is_loss():
+        with skip_unlabelled_logits():
             _trained(job, stage, trainer, checkpoint)
         if is_finished(trainer, pace):
             _keep_last(job, trainer)
-        return ended(job, trainer, pace)
+        return finalize(job, trainer, pace)
 
 
 def _stage(job: GrpoJob) -> Stage:
@@ -110,22 +110,22 @@ def _stage(job: GrpoJob) -> Stage:
     return Stage(
         job.environments, limits=settings.limits, system_prompt=settings.system_prompt,
         task=settings.task, scored=job.rewards.scored, base_url=job.base_url, token=job.token,
-        say=job.watch.say, phase=job.watch.phase, stopping=lambda: job.watch.stopping,
+        say=job.progress.say, phase=job.progress.phase, stopping=lambda: job.progress.stopping,
     )  # fmt: skip
 
 
 def _trainer(
     job: GrpoJob, stage: Stage, episodes: Episodes, standing: Standing | None, begin: Begin
 ) -> tuple[Any, GrpoPace]:
-    settings, config = job.config, job.config
+    settings, config = job.config, job.trl_config
     plan = stage.plan(job.run_id, seed=settings.seed, group_size=settings.group_size)
     stage.rehearse(plan)
-    job.watch.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
+    job.progress.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
     model = load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
     if job.vision is not None:
         allow_batches_without_images(model)
     weights = model.num_parameters()
-    config.learning_rate = learning_rate_of(settings, "grpo", weights, groups=settings.groups)
+    config.learning_rate = resolve_learning_rate(settings, "grpo", weights, groups=settings.groups)
     pace = _pace(job, stage, standing, begin)
     made = {
         "model": model, "config": config, "tokenizer": job.tokenizer, "settings": settings,
@@ -147,15 +147,15 @@ def _introduce(job: GrpoJob, stage: Stage, trainer: Any) -> None:
         # Before the trainer wraps the model's forward pass, which an engine looks at.
         stage.run(learner.ensure_loaded())
         by = learner.engine if job.config.rollouts == "fast" else by
-    job.watch.say(f"Rollouts by {by}")
+    job.progress.say(f"Rollouts by {by}")
     if job.config.equal != "keep" and (why := _keeps_all(job)):
-        job.watch.say(f"Groups with equal rewards are kept: {why}, rows are not left out")
+        job.progress.say(f"Groups with equal rewards are kept: {why}, rows are not left out")
 
 
 def _keeps_all(job: GrpoJob) -> str | None:
     if job.vision is not None:
         return "with pictures"
-    return "with --beta" if job.config.beta else None
+    return "with --beta" if job.trl_config.beta else None
 
 
 def _by_ludus(
@@ -164,11 +164,11 @@ def _by_ludus(
     settings, weights = job.config, job.rewards.weights(stage.names)
     count = settings.steps * settings.groups
     rollouts = Rollouts(
-        stage, plan, settings, job.rewards, job.world, episodes.keep,
-        SeedCheck(settings.allow_unseeded, job.watch.say),
+        stage, plan, settings, job.rewards, job.distributed, episodes.keep,
+        SeedCheck(settings.allow_unseeded, job.progress.say),
     )  # fmt: skip
-    job.config.reward_weights = list(weights.values())
-    return trainer_of(
+    job.trl_config.reward_weights = list(weights.values())
+    return build_trainer(
         **made, rollouts=rollouts, rollout_func=rollouts, train_dataset=tasks(count),
         reward_funcs=columns(weights),
     )  # fmt: skip
@@ -183,22 +183,22 @@ def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
     if job.dialect.chat_template_kwargs:
         who["chat_template_kwargs"] = dict(job.dialect.chat_template_kwargs)
     rolled = trl_parts(
-        job.environments, job.config, rewards=job.rewards, world=job.world, keep=episodes.keep,
+        job.environments, job.config, rewards=job.rewards, distributed=job.distributed, keep=episodes.keep,
         agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,
-        warn=job.watch.say,
+        warn=job.progress.say,
     )  # fmt: skip
-    job.config.reward_weights = list(rolled.weights.values())
-    trainer = trainer_of(**made, rollouts=None, **rolled.parts)
+    job.trl_config.reward_weights = list(rolled.weights.values())
+    trainer = build_trainer(**made, rollouts=None, **rolled.parts)
     rolled.attach(trainer)
     return trainer
 
 
 def _pace(job: GrpoJob, stage: Stage, standing: Standing | None, begin: Begin) -> GrpoPace:
     settings = job.config
-    held_out = HeldOut(stage, job.run_id, settings.seed, settings.eval_episodes, job.world)
+    held_out = HeldOut(stage, job.run_id, settings.seed, settings.eval_episodes, job.distributed)
     return GrpoPace(
-        job.out, job.watch, job.world, every=settings.checkpoint_every, standing=standing,
-        begin=begin, period=job.config.num_iterations, try_out=held_out,
+        job.out, job.progress, job.distributed, every=settings.checkpoint_every, standing=standing,
+        begin=begin, period=job.trl_config.num_iterations, try_out=held_out,
         eval_every=settings.eval_every, early_stop=settings.early_stop,
     )  # fmt: skip
 
@@ -209,19 +209,19 @@ def _learner(job: GrpoJob, trainer: Any) -> Learner:
     dialect = replace(job.dialect, stops=job.dialect.stop_token_ids | eos_token_ids(model))
     policy = Policy(job.source.name, model, job.tokenizer, dialect, vision=job.vision)
     engine = VllmEngine(trainer) if job.config.vllm else None
-    rows = job.config.episodes // job.world.size
+    rows = job.config.episodes // job.distributed.world_size
     return Learner(policy, job.config, engine=engine, max_batch=rows)
 
 
 def _trained(job: GrpoJob, stage: Stage, trainer: Any, checkpoint: Path | None) -> None:
     """What the environments' servers do wrong must not cost what was learned until then."""
     try:
-        trained(trainer, checkpoint)
+        run_trainer(trainer, checkpoint)
     except RunError as error:
         step = trainer.state.global_step
         # Several processes keep one together, and only one of them may have run out of memory.
-        alone = isinstance(error, OutOfMemory) and job.world.size > 1
-        due = trainer.stepped and step and step % job.config.num_iterations == 0 and not alone
+        alone = isinstance(error, OutOfMemory) and job.distributed.world_size > 1
+        due = trainer.stepped and step and step % job.trl_config.num_iterations == 0 and not alone
         kept = _is_kept(job, trainer) if due else True
         if stage.left is None or not kept:
             raise
@@ -231,16 +231,16 @@ def _trained(job: GrpoJob, stage: Stage, trainer: Any, checkpoint: Path | None) 
 def _is_kept(job: GrpoJob, trainer: Any) -> bool:
     """Make a checkpoint, unless this step has one. Where that fails, it is said, and not raised:
     why training ends is what the user has to know."""
-    step, there = trainer.state.global_step, checkpoints.newest(job.out)
-    standing = checkpoints.standing_of(there) if there is not None else None
+    step, there = trainer.state.global_step, checkpoints.latest_checkpoint(job.out)
+    standing = checkpoints.read_state(there) if there is not None else None
     if standing is not None and standing.step == step:
         return True
     try:
         trainer._save_checkpoint(trainer.model, None)
     except RunError as error:
-        job.watch.say(str(error))
-        if job.world.main:
-            checkpoints.sweep(job.out)
+        job.progress.say(str(error))
+        if job.distributed.is_main:
+            checkpoints.remove_incomplete(job.out)
         return False
     return True
 
@@ -250,15 +250,15 @@ def _keep_last(job: GrpoJob, trainer: Any) -> None:
 
     Within steps that learn from the same episodes there can be none.
     """
-    if trainer.state.global_step % job.config.num_iterations == 0:
+    if trainer.state.global_step % job.trl_config.num_iterations == 0:
         _is_kept(job, trainer)
 
 
 def _begin(job: GrpoJob, stage: Stage, standing: Standing | None) -> None:
-    checkpoints.sweep(job.out)
+    checkpoints.remove_incomplete(job.out)
     step = standing.step if standing else None
-    about = job.about(job.played(stage.names))
+    about = job.record_fields(job.played(stage.names))
     # The record first: a log without one would be a stranger's.
-    record.begin(job.out, about, resumed_from=step)
+    record.create_record(job.out, about, resumed_from=step)
     # Without a checkpoint everything is done again, also what comes before the first step.
-    record.rewind(job.out, -1 if step is None else step)
+    record.truncate_log(job.out, -1 if step is None else step)

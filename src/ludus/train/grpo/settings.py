@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from ludus.errors import ConfigError, did_you_mean
 from ludus.policy.sampling import SamplingParams
 from ludus.rollout import SYSTEM_PROMPT, EpisodeLimits
-from ludus.train.settings import GROUPS, Shared, at_least
+from ludus.train.settings import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
 
 Equal = Literal["skip", "resample", "keep"]
 Rollouts = Literal["fast", "trl"]
@@ -20,7 +20,7 @@ Vllm = Literal["colocate", "server"]
 
 
 @dataclass(frozen=True, slots=True)
-class GrpoSettings(Shared):
+class GrpoSettings(BaseTrainConfig):
     """All that decides what comes out.
 
     `batch_size` is all of a step's episodes that a process has, where nothing is said, and `beta`
@@ -28,7 +28,7 @@ class GrpoSettings(Shared):
     """
 
     steps: int = 150
-    groups: int = GROUPS
+    groups: int = DEFAULT_GROUPS
     """Tasks of a step, over all processes."""
     group_size: int = 4
     """Attempts at each task, which are compared with one another."""
@@ -64,9 +64,9 @@ class GrpoSettings(Shared):
     system_prompt: str | None = SYSTEM_PROMPT
 
     def __post_init__(self) -> None:
-        Shared.__post_init__(self)
+        BaseTrainConfig.__post_init__(self)
         for option, least in _LEAST.items():
-            at_least(f"--{option.replace('_', '-')}", getattr(self, option), least)
+            check_at_least(f"--{option.replace('_', '-')}", getattr(self, option), least)
         _one_of("--equal", self.equal, get_args(Equal))
         _one_of("--rollouts", self.rollouts, get_args(Rollouts))
         _one_of("--vllm", self.vllm, (None, *get_args(Vllm)))

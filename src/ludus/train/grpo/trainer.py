@@ -22,10 +22,10 @@ from ludus.train.grpo.memory import (
 from ludus.train.grpo.pace import GrpoPace
 from ludus.train.grpo.rollout import Rollouts
 from ludus.train.grpo.settings import GrpoSettings
-from ludus.train.trainers import Checked, adapter_of, over
+from ludus.train.trainers import TrainerMixin, build_peft_config, as_trainer_callback
 
-_BEGIN = ("on_train_begin",)
-_STEPS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
+_BEGIN_EVENTS = ("on_train_begin",)
+_STEP_EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
 SAME = 1e-6
 """Rewards that are no further apart, as a share of the largest, are the same in single precision.
 
@@ -39,7 +39,7 @@ _RIGHT = (
 )  # fmt: skip
 
 
-class Tried(Checked):
+class Tried(TrainerMixin):
     """Laid over TRL's trainer."""
 
     rollouts: Rollouts | None = None
@@ -138,7 +138,7 @@ class Tried(Checked):
         if not us.model.training:
             return batch
         rows = len(batch["advantages"])
-        first = self.pace.world.rank * rows
+        first = self.pace.distributed.rank * rows
         mine, scored = (each[first : first + rows] for each in (self._even, self._scored))
         batch["advantages"] = batch["advantages"].masked_fill(mine, 0.0)
         if self.eyes is not None and self.rollouts is not None:
@@ -146,13 +146,13 @@ class Tried(Checked):
         teaches = (batch["advantages"] != 0).tolist()
         if self.leaves_out and not self._shows(batch):
             batch = self._lightened(batch, teaches, scored & ~mine)
-        flags = self.pace.world.everywhere(teaches)
+        flags = self.pace.distributed.all_gather(teaches)
         us._metrics["train"]["trained"].append(sum(flags) / len(flags))
         return batch
 
     def _shows(self, batch: dict[str, Any]) -> bool:
         """Whether there are pictures in any process, which are not laid out by rows."""
-        (shows,) = self.pace.world.highest([int("pixel_values" in batch)])
+        (shows,) = self.pace.distributed.all_reduce_max([int("pixel_values" in batch)])
         return bool(shows)
 
     def _lightened(
@@ -167,7 +167,7 @@ class Tried(Checked):
         items = us.accelerator.gather(_items(batch, counts)).sum()
         chunks = int(us.args.steps_per_generation)
         # What each process counts and averages must be as many rows in all of them.
-        (size,) = self.pace.world.highest([-(-sum(teaches) // chunks) or 1])
+        (size,) = self.pace.distributed.all_reduce_max([-(-sum(teaches) // chunks) or 1])
         made = narrowed(batch, worthwhile(teaches, size * chunks))
         return {**made, "num_items_in_batch": items}
 
@@ -269,7 +269,7 @@ def _items(batch: dict[str, Any], counts: Any) -> Any:
     return mask[counts.to(mask.device)].sum()
 
 
-def trainer_of(
+def build_trainer(
     *,
     model: Any,
     config: Any,
@@ -290,8 +290,8 @@ def trainer_of(
     try:
         trainer: Any = kind(
             model=model, args=config, processing_class=tokenizer,
-            callbacks=[over(TrainerCallback, pace, _STEPS)],
-            peft_config=adapter_of(settings.lora) if settings.lora else None,
+            callbacks=[as_trainer_callback(TrainerCallback, pace, _STEP_EVENTS)],
+            peft_config=build_peft_config(settings.lora) if settings.lora else None,
             **parts,
         )  # fmt: skip
     except (ValueError, ImportError) as error:
@@ -299,7 +299,9 @@ def trainer_of(
         raise ConfigError(f"The trainer does not take these settings: {said}") from error
     trainer.remove_callback(PrinterCallback)
     # Before any other: those that report write into the folder, which may be cleared first.
-    trainer.callback_handler.callbacks.insert(0, over(TrainerCallback, pace, _BEGIN))
+    trainer.callback_handler.callbacks.insert(
+        0, as_trainer_callback(TrainerCallback, pace, _BEGIN_EVENTS)
+    )
     trainer.pace, pace.trainer = pace, trainer
     trainer.rollouts, trainer.eyes = rollouts, eyes
     # Of what keeps the model near its base, rows of equal rewards have as much to say as others.

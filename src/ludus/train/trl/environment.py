@@ -89,7 +89,7 @@ class Rewarded(Played):
 
     def get_reward(self) -> float | None:
         """What the episode was worth; None where it cannot be said."""
-        return self._session.standing.reward
+        return self._session.state.reward
 
 
 def environment_factory(

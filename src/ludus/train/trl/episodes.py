@@ -29,7 +29,7 @@ class Rolled:
 
     prompt: Sequence[Said]
     completion: Sequence[Said]
-    standing: Standing
+    state: Standing
     environment: str
     tools: tuple[JsonObject, ...]
     tokens: Tokens | None = None
@@ -44,7 +44,7 @@ def build_episode(
     model_s: float = 0.0,
 ) -> Episode:
     """The record of it, with the environment's own reward."""
-    standing = rolled.standing
+    standing = rolled.state
     replies = [each for each in rolled.completion if each["role"] == "assistant"]
     return Episode(
         episode_id=episode_id,
@@ -75,9 +75,9 @@ def build_episode(
 
 def stop_of(rolled: Rolled, limits: EpisodeLimits) -> StopReason:
     """Why it ended, by the loop's names for it."""
-    if rolled.standing.fault is not None:
+    if rolled.state.fault is not None:
         return StopReason.BROKEN
-    if rolled.standing.score.done:
+    if rolled.state.score.done:
         return StopReason.DONE
     last = rolled.completion[-1]
     turns = sum(each["role"] == "assistant" for each in rolled.completion)

@@ -31,7 +31,7 @@ from ludus.train.grpo.learner import Learner
 from ludus.train.grpo.rollout import handed
 from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.grpo.stage import Stage
-from ludus.train.world import World
+from ludus.train.world import Distributed
 
 _NUMBER = re.compile(r"task (\d+)")
 _ELSEWHERE = {"max_tool_calling_iterations": "Give rollout_func limits=Limits(max_turns=...)."}
@@ -101,9 +101,9 @@ class _Rollouts:
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         training = bool(trainer.model.training)
         size = trainer.num_generations if training else trainer.num_generations_eval
-        stage, world = self._opened(trainer), World.here()
+        stage, world = self._opened(trainer), Distributed.current()
         places = [world.rank * len(prompts) + at for at in range(len(prompts))]
-        groups = world.size * len(prompts) // size
+        groups = world.world_size * len(prompts) // size
         before = _trained(trainer) * groups if training else self._evaluated(trainer, groups)
         numbers = _numbers(prompts, [before + place // size for place in places])
         # Under another seed there are other tasks, all of them.
@@ -118,7 +118,7 @@ class _Rollouts:
             episodes = stage.play(plan, indices)
         finally:
             trainer.model.train(training)
-        for name, share in self._unseeded(world.everywhere(episodes), size).items():
+        for name, share in self._unseeded(world.all_gather(episodes), size).items():
             trainer._metrics["train" if training else "eval"][name].append(share)
         rewards = [episode.reward for episode in episodes]
         rows = handed(episodes, trainer.processing_class.pad_token_id)

@@ -25,7 +25,7 @@ from ludus.train.grpo.settings import GrpoSettings
 from ludus.train.trl.environment import Played, environment_factory, offer_exactly, tools_of
 from ludus.train.trl.episodes import Rolled, build_episode, tokens_of
 from ludus.train.trl.rows import tasks
-from ludus.train.world import World
+from ludus.train.world import Distributed
 
 Keep = Callable[[Sequence[Episode]], None]
 Column = Callable[..., list[float | None]]
@@ -36,7 +36,7 @@ def trl_parts(
     config: GrpoSettings,
     *,
     rewards: Rewards,
-    world: World,
+    distributed: Distributed,
     keep: Keep,
     agent: JsonObject,
     run_id: str,
@@ -54,7 +54,7 @@ def trl_parts(
     )
     kinds = tuple(made.values()) if isinstance(made, dict) else (made,)
     check_seeds = SeedCheck(config.allow_unseeded, warn)
-    scoring = Scoring(config, rewards, world, keep, agent, run_id, check_seeds)
+    scoring = Scoring(config, rewards, distributed, keep, agent, run_id, check_seeds)
     weights = rewards.weights([kind.__name__ for kind in kinds])
     rows = tasks(
         environments,
@@ -103,7 +103,7 @@ class Scoring:
 
     config: GrpoSettings
     rewards: Rewards
-    world: World
+    distributed: Distributed
     keep: Keep
     agent: JsonObject
     run_id: str
@@ -127,11 +127,11 @@ class Scoring:
     def _scored(self, batch: Mapping[str, Any]) -> list[dict[str, float]]:
         step = batch["trainer_state"].global_step + 1
         seats: Sequence[Played] = batch["environments"]
-        began = min(seat._session.standing.started_at for seat in seats)
+        began = min(seat._session.state.started_at for seat in seats)
         took = (datetime.now(UTC) - began).total_seconds()
         mine = self._episodes(batch, step, took)
         scored = run_sync(self._rewarded(mine))
-        self._told(self.world.everywhere(scored), batch["log_metric"], took)
+        self._told(self.distributed.all_gather(scored), batch["log_metric"], took)
         return [self.rewards.parts(episode) for episode in scored]
 
     async def _rewarded(self, episodes: Sequence[Episode]) -> list[Episode]:
@@ -141,16 +141,16 @@ class Scoring:
     def _episodes(self, batch: Mapping[str, Any], step: int, took: float) -> list[Episode]:
         seats: Sequence[Played] = batch["environments"]
         tokens: Sequence[Tokens | None] = self.tokens or [None] * len(seats)
-        first = (step - 1) * self.config.episodes + self.world.rank * len(seats)
+        first = (step - 1) * self.config.episodes + self.distributed.rank * len(seats)
         # One after the other, all of a batch: while one environment acts, everything waits.
-        acted = sum(seat._session.standing.environment_s for seat in seats)
+        acted = sum(seat._session.state.environment_s for seat in seats)
         columns = zip(batch["prompts"], batch["completions"], seats, tokens, strict=True)
         return [
             build_episode(
                 Rolled(
                     prompt,
                     completion,
-                    seat._session.standing,
+                    seat._session.state,
                     type(seat).__name__,
                     tuple(tools_of(type(seat))),
                     known,
@@ -165,7 +165,7 @@ class Scoring:
 
     def _told(self, episodes: Sequence[Episode], log: Callable[..., None], took: float) -> None:
         """Keep them, check them, and say in figures what they were like."""
-        if self.world.main:
+        if self.distributed.is_main:
             self.keep(episodes)
         size = self.config.group_size
         names = [episode.environment for episode in episodes]

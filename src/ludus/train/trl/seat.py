@@ -65,7 +65,7 @@ class Seat:
     def __init__(self, endpoint: EnvironmentEndpoint, *, reconnect_timeout: float = 60.0) -> None:
         self.endpoint = endpoint
         self.reconnect_timeout = reconnect_timeout
-        self.standing = Standing()
+        self.state = Standing()
         self.tools: tuple[ToolSpec, ...] = ()
         self._session: Session | None = None
         self._reset_before = False
@@ -81,7 +81,7 @@ class Seat:
         A server that is gone is waited for. Where none comes back, or where no task can be begun
         at all, that is raised: a run that trains on nothing should end.
         """
-        self.standing = standing = Standing(task)
+        self.state = standing = Standing(task)
         began = time.monotonic()
         try:
             shown = standing.see(await self._reset(task))
@@ -98,7 +98,7 @@ class Seat:
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Content:
         """Run one of the model's calls; whatever becomes of it, there is something to show."""
-        standing = self.standing
+        standing = self.state
         if standing.over or self._session is None:
             return NOT_RUN_MESSAGE
         began = time.monotonic()
@@ -112,7 +112,7 @@ class Seat:
     async def give_up(self, error: Exception) -> str:
         """The episode is nobody's score from here on, and the session of an unknown state."""
         message = str(error) or repr(error)
-        self.standing.fault = Fault(kind=type(error).__name__, where="environment", message=message)
+        self.state.fault = Fault(kind=type(error).__name__, where="environment", message=message)
         await self.close()
         return f"Error: The environment broke, so that this episode is not scored: {message}"
 
