@@ -31,7 +31,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from ludus.train import GrpoSettings
+from ludus.train import GRPOConfig
 
 if TYPE_CHECKING:
     from benchmarks.grpo_world import SLOW, Clock, ludus, stock, tiny_model
@@ -129,9 +129,9 @@ def _ours(scenario: str, way: str, given: Any, model: str) -> Result:
 WAYS: dict[str, Callable[..., Result]] = {STOCK: _stock, OURS: _ours, LEFT_ALONE: _ours}
 
 
-def _settings(scenario: str, given: Any, steps: int, **more: Any) -> GrpoSettings:
+def _settings(scenario: str, given: Any, steps: int, **more: Any) -> GRPOConfig:
     _, task, tokens = SCENARIOS[scenario]
-    return GrpoSettings(
+    return GRPOConfig(
         steps=steps, groups=given.groups, group_size=given.group_size,
         max_episode_tokens=given.max_episode_tokens or tokens, learning_rate=RATE, task=task,
         report_to="none", checkpoint_every=86_400.0, overrides={"optim": "adamw_torch_fused"},

@@ -22,7 +22,7 @@ from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from ludus.train import GrpoSettings
+from ludus.train import GRPOConfig
 from ludus.train.curve import smooth
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def _run(curves: Curves, way: str, seed: int, given: Any, model: str) -> None:
     curves[way][str(seed)] = [line["reward"] for line in clock.lines if "reward" in line]
 
 
-def _settings(given: Any, seed: int) -> GrpoSettings:
-    return GrpoSettings(
+def _settings(given: Any, seed: int) -> GRPOConfig:
+    return GRPOConfig(
         steps=given.steps, groups=given.groups, group_size=given.group_size,
         max_episode_tokens=given.max_episode_tokens, learning_rate=given.learning_rate, seed=seed,
         task=json.loads(given.task), equal=given.equal, report_to="none",

@@ -81,17 +81,17 @@ def _by_row(model: Any, ids: Any, mask: Any, reply: int) -> tuple[int, Callable[
 
 
 def _by_tree(model: Any, ids: Any, mask: Any, reply: int) -> tuple[int, Callable[[], Any]]:
-    from ludus.train.grpo.branches import grown
-    from ludus.train.grpo.reading import scored
+    from ludus.train.grpo.branches import build_trees
+    from ludus.train.grpo.reading import score_trees
 
-    trees = grown(ids, mask, reply, width=model.config.hidden_size)
+    trees = build_trees(ids, mask, reply, width=model.config.hidden_size)
     if trees is None:
         raise SystemExit("Trees would be no less work here, and are not made.")
 
     def read() -> Any:
-        return scored(model, trees)[0]
+        return score_trees(model, trees)[0]
 
-    return trees.ids.numel(), read
+    return trees.input_ids.numel(), read
 
 
 def _seconds(model: Any, read: Callable[[], Any], device: str) -> float:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ludus import CollectConfig, ToolEnvironment, collect, episodes, tool
 from ludus.agents.arbitrary import RandomAgent
 from ludus.rollout.progress import PhaseProgress
-from ludus.train import GrpoSettings, TrainConfig, grpo, sft
+from ludus.train import GRPOConfig, TrainConfig, grpo, sft
 
 PICK, SLOW = "grpo_world:Pick", "grpo_world:Slow"
 LATENCY = 0.05
@@ -103,7 +103,7 @@ class Clock:
         print(f"{self.name}: step {len(self.times)}, {took}reward {reward:.3f}", flush=True)
 
 
-def ludus(environment: str, model: str, settings: GrpoSettings, clock: Clock) -> None:
+def ludus(environment: str, model: str, settings: GRPOConfig, clock: Clock) -> None:
     """Ludus's own way, into a folder that is thrown away."""
     with TemporaryDirectory() as folder:
         try:
@@ -115,7 +115,7 @@ def ludus(environment: str, model: str, settings: GrpoSettings, clock: Clock) ->
 def stock(
     environment: str,
     model: str,
-    settings: GrpoSettings,
+    settings: GRPOConfig,
     clock: Clock,
     prepare: Callable[[Any, Any], None] = lambda trainer, kind: None,
 ) -> None:
@@ -134,13 +134,13 @@ def stock(
 
 
 def _stock_trainer(
-    environment: str, model: str, settings: GrpoSettings, folder: Path, clock: Clock
+    environment: str, model: str, settings: GRPOConfig, folder: Path, clock: Clock
 ) -> tuple[Any, Any]:
     import trl
     from transformers import PrinterCallback, TrainerCallback
 
     from ludus.policy.load import load_model
-    from ludus.train.grpo.config import grpo_config
+    from ludus.train.grpo.config import build_trl_config
     from ludus.train.settings import resolve_learning_rate
     from ludus.train.trl.environment import environment_factory, offer_exactly
     from ludus.train.trl.rows import tasks
@@ -150,7 +150,7 @@ def _stock_trainer(
             clock.step({"step": state.global_step, **logs})
 
     weights = load_model(model, device="cpu", dtype="float32")
-    config = grpo_config(settings, folder)
+    config = build_trl_config(settings, folder)
     size = weights.num_parameters()
     config.learning_rate = resolve_learning_rate(settings, "grpo", size, groups=settings.groups)
     kind = environment_factory(environment, task=settings.task)

@@ -11,7 +11,7 @@ import ludus.train as stages
 from cli.training import here, refused, train
 from ludus.rollout import SYSTEM_PROMPT
 from ludus.train import Lora, TrainResult
-from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.settings import GRPOConfig
 
 COMMAND = ("grpo", "wordle", "-m", "model", "-o", "out")
 
@@ -29,15 +29,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[s
     return calls
 
 
-def settings(asked: list[Any], *options: str) -> GrpoSettings:
+def settings(asked: list[Any], *options: str) -> GRPOConfig:
     done = here(*COMMAND, "--report-to", "none", *options)
     assert done.exit_code == 0, (done.output, done.exception)
-    found: GrpoSettings = asked[-1][0][3]
+    found: GRPOConfig = asked[-1][0][3]
     return found
 
 
 def test_without_options_the_settings_are_the_usual_ones(asked: list[Any]) -> None:
-    assert settings(asked) == GrpoSettings()
+    assert settings(asked) == GRPOConfig()
     given, more = asked[-1]
     assert given[:3] == ("wordle", "model", Path("out"))
     assert (more["base_url"], more["token"], more["overwrite"]) == (None, None, False)
@@ -58,7 +58,7 @@ def test_every_option_reaches_its_setting(asked: list[Any]) -> None:
         *("--precision", "fp32", "--device", "cpu", "--checkpoint-every", "2m", "--seed", "7"),
         *("--set", "warmup_steps=3"),
     )
-    assert found == GrpoSettings(
+    assert found == GRPOConfig(
         steps=3, groups=2, group_size=4, max_tokens=77, max_turns=5,
         max_episode_tokens=99, chat_template_kwargs={"enable_thinking": False},
         temperature=0.9, top_p=0.95, top_k=20, beta=0.04, learning_rate=1e-5, batch_size=16,
@@ -149,7 +149,7 @@ def test_the_three_methods_are_named_and_help_loads_nothing_heavy() -> None:
 
 def test_what_is_not_said_is_told_as_it_will_be() -> None:
     """Defaults stand in the command and in the settings: they must not part."""
-    usual, told = GrpoSettings(), " ".join(here("grpo", "--help").stdout.split())
+    usual, told = GRPOConfig(), " ".join(here("grpo", "--help").stdout.split())
     assert f"how often, at the most. [default: ({usual.resamples})]" in told
     assert f"Episodes of such a test. [default: ({usual.eval_episodes})]" in told
     assert f"move away from the model. [default: ({usual.beta or 0})]" in told

@@ -43,7 +43,7 @@ def test_what_a_row_asks_is_left_out(tmp_path: Path, row: dict[str, Any]) -> Non
 def test_of_a_data_set_what_is_trained_on_is_known(tmp_path: Path) -> None:
     written(tmp_path / "data" / "train.jsonl", {"messages": [ASKED, SAID]})
     written(tmp_path / "data" / "test.jsonl", {"prompt": "Question 2?"})
-    assert read_known(tmp_path / "data").openings == {"Question 1?"}
+    assert read_known(tmp_path / "data").prompts == {"Question 1?"}
 
 
 def test_words_that_open_most_tasks_tell_nothing(tmp_path: Path) -> None:

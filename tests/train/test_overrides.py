@@ -7,7 +7,7 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.train.configs import build_trl_config
-from ludus.train.grpo.config import grpo_config
+from ludus.train.grpo.config import build_trl_config
 from ludus.train.overrides import (
     NON_DECISIVE_FIELDS,
     MANAGED_FIELDS,
@@ -24,7 +24,7 @@ def config(method: Method = "sft", /, **overrides: str) -> Any:
 
 
 def grpo(overrides: dict[str, str], **settings: Any) -> Any:
-    return grpo_config(tried(overrides=overrides, **settings), Path("out"))
+    return build_trl_config(tried(overrides=overrides, **settings), Path("out"))
 
 
 def test_a_value_is_read_by_the_type_of_its_field() -> None:

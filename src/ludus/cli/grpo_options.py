@@ -12,11 +12,11 @@ from ludus.cli.train_options import Report, shared_of
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ludus.train.grpo.settings import GrpoSettings
+    from ludus.train.grpo.settings import GRPOConfig
     from ludus.train.settings import Lora
 
 
-class Equal(StrEnum):
+class ZeroVarianceMode(StrEnum):
     SKIP = "skip"
     RESAMPLE = "resample"
     KEEP = "keep"
@@ -59,7 +59,7 @@ BatchSize = Annotated[
     typer.Option(help="Episodes learned from at once.", show_default="all of a step; 8 on a CPU"),
 ]
 EqualGroups = Annotated[
-    Equal,
+    ZeroVarianceMode,
     typer.Option("--equal", help="Groups whose attempts are all worth the same."),
 ]
 Resamples = Annotated[
@@ -106,7 +106,7 @@ def grpo_settings_of(
     report_to: Report | None,
     lora: Lora | None,
     rewards: Sequence[str] | None,
-    equal: Equal,
+    equal: ZeroVarianceMode,
     resamples: int | None,
     eval_every: int | None,
     eval_episodes: int | None,
@@ -114,11 +114,13 @@ def grpo_settings_of(
     vllm: Vllm | None,
     system_prompt: str | None,
     **plain: Any,
-) -> GrpoSettings:
+) -> GRPOConfig:
     """All options as the trainer's settings; one that would mean nothing is a mistake."""
-    from ludus.train.grpo.settings import GrpoSettings
+    from ludus.train.grpo.settings import GRPOConfig
 
-    _refuse_idle("--resamples", resamples, unless=equal is Equal.RESAMPLE, add="--equal resample")
+    _refuse_idle(
+        "--resamples", resamples, unless=equal is ZeroVarianceMode.RESAMPLE, add="--equal resample"
+    )
     _refuse_idle(
         "--eval-episodes", eval_episodes, unless=eval_every is not None, add="--eval-every"
     )
@@ -126,7 +128,7 @@ def grpo_settings_of(
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     if system_prompt is not None:
         given["system_prompt"] = system_prompt or None
-    return GrpoSettings(
+    return GRPOConfig(
         **shared_of(checkpoint_every, assignments, report_to),
         lora=lora,
         rewards=tuple(rewards or ()),

@@ -37,7 +37,7 @@ def grpo(
     beta: own.Beta = None,
     learning_rate: options.LearningRate = None,
     batch_size: own.BatchSize = None,
-    equal: own.EqualGroups = own.Equal.SKIP,
+    equal: own.EqualGroups = own.ZeroVarianceMode.SKIP,
     resamples: own.Resamples = None,
     reward: own.Rewards = None,
     dataset_config: given.DatasetConfig = None,

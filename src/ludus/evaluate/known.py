@@ -27,7 +27,7 @@ _FEW = 4
 class Known:
     """What a data set asks."""
 
-    openings: frozenset[str]
+    prompts: frozenset[str]
     tasks: frozenset[str]
     alike: frozenset[str] = frozenset()
     """Openings that most of its tasks in an environment have, so that they tell none of them."""
@@ -44,7 +44,7 @@ def read_known(source: Path) -> Known:
     rows = list(_rows(source))
     named = (row for row in rows if row.task is not None)
     return Known(
-        openings=frozenset(row.opening for row in rows),
+        prompts=frozenset(row.opening for row in rows),
         tasks=frozenset(row.task for row in rows if row.task is not None),
         alike=frozenset(opening for _, opening in _common(named, few=2)),
     )
@@ -61,7 +61,7 @@ def unknown(attempts: Sequence[Attempt], known: Known) -> list[Attempt]:
         attempt
         for attempt in attempts
         if attempt.task not in known.tasks
-        and (attempt.opening not in known.openings or _tells_nothing(attempt, common, known))
+        and (attempt.opening not in known.prompts or _tells_nothing(attempt, common, known))
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ludus.environment.mix import Mixture
-from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.outcome import TrainResult
 from ludus.train.settings import Lora, TrainConfig
 from ludus.train.trl.environment import environment_factory
@@ -13,7 +13,7 @@ from ludus.train.trl.rollout import rollout_func
 from ludus.train.watch import TrainProgress
 
 __all__ = [
-    "GrpoSettings",
+    "GRPOConfig",
     "Lora",
     "TrainResult",
     "TrainConfig",
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _DEFAULT_CONFIG = TrainConfig()
-_DEFAULT_GRPO_CONFIG = GrpoSettings()
+_DEFAULT_GRPO_CONFIG = GRPOConfig()
 
 
 def sft(
@@ -75,7 +75,7 @@ def grpo(
     environment: str | Mixture,
     model: str,
     out: str | Path,
-    config: GrpoSettings = _DEFAULT_GRPO_CONFIG,
+    config: GRPOConfig = _DEFAULT_GRPO_CONFIG,
     *,
     base_url: str | None = None,
     token: str | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ludus.errors import MissingExtra
-from ludus.train.grpo.curve import draw
+from ludus.train.grpo.curve import plot_rewards
 from train.diagnosis.runs import Sample, level, ramp
 
 RUN = Sample().draw()[0]
@@ -25,7 +25,7 @@ EQUAL, ENTROPY, CATCH, WORDLE = (
 def picture(to: Path, log: list[dict[str, Any]], title: str = "GRPO of smollm2") -> Any:
     from matplotlib.image import imread
 
-    draw(log, to / "reward.png", title=title)
+    plot_rewards(log, to / "reward.png", title=title)
     assert [file.name for file in to.iterdir()] == ["reward.png"]
     return imread(str(to / "reward.png"))
 
@@ -77,4 +77,4 @@ def test_without_matplotlib_its_install_line_is_told(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[train\]'"):
-        draw(RUN, tmp_path / "reward.png", title="")
+        plot_rewards(RUN, tmp_path / "reward.png", title="")

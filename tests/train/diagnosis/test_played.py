@@ -13,7 +13,7 @@ from ludus.data.episode import Fault, Tokens
 from ludus.data.messages import Message
 from ludus.train.diagnosis import read_played
 from ludus.train.diagnosis.played import Attempt, TokenLimits, attempt_of, equal_share
-from ludus.train.grpo.groups import SAME
+from ludus.train.grpo.groups import REWARD_TOLERANCE
 from train.diagnosis.runs import Sample, episode
 
 ONE = Attempt("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5, 0.5, 7)
@@ -136,7 +136,7 @@ def test_an_episode_that_was_played_again_counts_once(tmp_path: Path) -> None:
 
 
 def test_equal_groups_are_those_whose_rewards_differ_by_rounding_alone(tmp_path: Path) -> None:
-    rewards = [(0.3, 0.1 + 0.2 + SAME / 2), (0.3, 0.3 + 2 * SAME)]
+    rewards = [(0.3, 0.1 + 0.2 + REWARD_TOLERANCE / 2), (0.3, 0.3 + 2 * REWARD_TOLERANCE)]
     members = [
         ONE._replace(name=f"{task}.{place}", task=str(task), reward=reward)
         for task, group in enumerate(rewards)

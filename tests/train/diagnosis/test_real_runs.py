@@ -12,7 +12,7 @@ from policy.models import saved
 from ludus import ToolEnvironment, tool
 from ludus.data.episode import Episode
 from ludus.errors import RunError
-from ludus.train import GrpoSettings, grpo
+from ludus.train import GRPOConfig, grpo
 from ludus.train.diagnosis import read_run
 from train.lessons import curve
 
@@ -63,12 +63,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(saved(tmp_path_factory.mktemp("model") / "tiny"))
 
 
-def trying(**more: Any) -> GrpoSettings:
+def trying(**more: Any) -> GRPOConfig:
     usual: dict[str, Any] = {
         "steps": 4, "groups": 2, "group_size": 2, "max_episode_tokens": 4, "precision": "fp32",
         "device": "cpu",
     }  # fmt: skip
-    return GrpoSettings(**usual | more)
+    return GRPOConfig(**usual | more)
 
 
 def test_the_ending_and_the_log_mean_the_same_by_an_environments_name(
@@ -98,8 +98,8 @@ def test_a_run_whose_tasks_cannot_be_read_ends_at_once_and_says_why(
 def test_tasks_that_cannot_be_read_are_nobodys_zero(model: str, tmp_path: Path) -> None:
     grpo(f"{HERE}:EndlessAtTimes", model, tmp_path / "out", trying(groups=4))
     run = read_run(tmp_path / "out")
-    last, (cut, verdict, *_) = run.played.broken, run.diagnosis().verdicts
+    last, (cut, verdict, *_) = run.episodes.broken, run.diagnosis().verdicts
     assert cut.name == "cut off" and "--max-episode-tokens" in cut.advice
     assert verdict.name == "unscored episodes" and "the model reads 2,048 at most" in str(verdict)
     assert last is not None and last.fault is not None and last.fault.where == "model"
-    assert set(run.played.stops) == {"broken", "max_tokens"} and run.played.full == 0
+    assert set(run.episodes.stops) == {"broken", "max_tokens"} and run.episodes.full == 0

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ludus.train import GrpoSettings, grpo
+from ludus.train import GRPOConfig, grpo
 from train.grpo.trials import PICK, tried
 from train.killed import Killing
 
 
-def settings() -> GrpoSettings:
+def settings() -> GRPOConfig:
     """Groups are replaced, held-out tasks tried, and a step has two batches."""
     return tried(
         steps=5, equal="resample", eval_every=2, eval_episodes=4, batch_size=4,

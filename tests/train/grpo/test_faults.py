@@ -16,7 +16,7 @@ from ludus.errors import EnvironmentNotFound, RunError
 from ludus.rollout.tuning import RolloutOptions
 from ludus.train import grpo
 from ludus.train.grpo import stage, vigil
-from ludus.train.grpo.rollout import Rollouts
+from ludus.train.grpo.rollout import GroupRollouts
 from train.grpo.trials import PICK, Pick, tried
 from train.lessons import Seen, curve
 
@@ -160,12 +160,12 @@ def an_episode(task: str, fault: Fault | None) -> Episode:
 def test_tasks_that_nobody_can_take_on_end_a_run_when_none_or_no_more_can_be_played() -> None:
     too_long = Fault(kind="RequestRefused", where="model", message="Too long.")
     vain = [an_episode(task, too_long) for task in "ab"]
-    rollouts = Rollouts(*[cast(Any, None)] * 6)
+    rollouts = GroupRollouts(*[cast(Any, None)] * 6)
     with pytest.raises(RunError, match="Not one of 2 episodes could be played: Too long"):
-        rollouts._refuse_hopeless(vain)
+        rollouts._check_failures(vain)
     for _ in range(2):
-        rollouts._refuse_hopeless([an_episode("a", None), vain[1]])
-        rollouts._refuse_hopeless(vain)
-        rollouts._refuse_hopeless(vain)
+        rollouts._check_failures([an_episode("a", None), vain[1]])
+        rollouts._check_failures(vain)
+        rollouts._check_failures(vain)
     with pytest.raises(RunError, match="Not one of 2"):
-        rollouts._refuse_hopeless(vain)
+        rollouts._check_failures(vain)

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from ludus.train.grpo.branches import Trees, grown
-from ludus.train.grpo.playback import Playback
-from ludus.train.grpo.reading import says_the_same, scored
+from ludus.train.grpo.branches import PrefixTrees, build_trees
+from ludus.train.grpo.playback import GraphCache
+from ludus.train.grpo.reading import trees_match_rows, score_trees
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -42,17 +42,17 @@ def rows(groups: int, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return ids.cuda(), mask.cuda()
 
 
-def trees_of(ids: torch.Tensor, mask: torch.Tensor) -> Trees:
-    trees = grown(ids, mask, SAID, width=128)
+def trees_of(ids: torch.Tensor, mask: torch.Tensor) -> PrefixTrees:
+    trees = build_trees(ids, mask, SAID, width=128)
     assert trees is not None
     return trees
 
 
-def taught(made: Any, trees: Trees) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def taught(made: Any, trees: PrefixTrees) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The log-probabilities, and the gradients of their sum, each with a weight of its own."""
     made.zero_grad()
     with torch.autocast("cuda", torch.bfloat16):
-        logps, _ = scored(made, trees)
+        logps, _ = score_trees(made, trees)
     worth = torch.linspace(-1.0, 1.0, logps.numel(), device="cuda").view_as(logps)
     (logps * worth).sum().backward()
     return logps.detach(), [each.grad.clone() for each in made.parameters()]
@@ -60,16 +60,16 @@ def taught(made: Any, trees: Trees) -> tuple[torch.Tensor, list[torch.Tensor]]:
 
 def test_trees_say_what_rows_do() -> None:
     ids, mask = rows(5, seed=0)
-    assert says_the_same(model(), trees_of(ids, mask), ids, mask)
+    assert trees_match_rows(model(), trees_of(ids, mask), ids, mask)
 
 
 def test_graphs_say_and_teach_what_is_computed_also_after_the_model_has_learned() -> None:
     plain, played = model(), model()
     said: list[str] = []
-    playback = Playback(played.base_model, torch.bfloat16, said.append)
+    playback = GraphCache(played.base_model, torch.bfloat16, said.append)
     for seed, groups in ((0, 5), (1, 2), (2, 5), (3, 7), (4, 2)):
         trees = trees_of(*rows(groups, seed=seed))
-        fitting = playback.fitting(trees)
+        fitting = playback.pad_to_graph_shape(trees)
         (logps, gradients), (others, theirs) = taught(plain, trees), taught(played, fitting)
         assert (logps - others).abs().max() < 0.05
         for one, other in zip(gradients, theirs, strict=True):

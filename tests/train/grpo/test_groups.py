@@ -9,9 +9,9 @@ from ludus import Episode, ToolEnvironment, episodes, tool
 from ludus.data.episode import StopReason
 from ludus.errors import RunError
 from ludus.train import grpo
-from ludus.train.grpo.groups import in_groups, is_equal
-from ludus.train.grpo.tasks import FIRST_SPARE, spare
-from ludus.train.grpo.trainer import worthwhile
+from ludus.train.grpo.groups import split_into_groups, is_zero_variance
+from ludus.train.grpo.tasks import FIRST_SPARE_TASK, spare_task_number
+from ludus.train.grpo.trainer import rows_to_keep
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve
 
@@ -31,30 +31,30 @@ from train.lessons import Seen, curve
 def test_a_group_is_equal_when_its_scored_members_are(
     rewards: tuple[float | None, ...], equal: bool
 ) -> None:
-    assert is_equal(rewards) is equal
+    assert is_zero_variance(rewards) is equal
 
 
 def test_rows_that_teach_nothing_only_fill_up_what_must_be_even() -> None:
-    assert worthwhile([True, False, True, False], 2) == [0, 2]
-    assert worthwhile([True, False, False, True], 3) == [0, 1, 3]
-    assert worthwhile([False] * 4, 2) == [0, 1]
-    assert worthwhile([True] * 4, 4) == [0, 1, 2, 3]
+    assert rows_to_keep([True, False, True, False], 2) == [0, 2]
+    assert rows_to_keep([True, False, False, True], 3) == [0, 1, 3]
+    assert rows_to_keep([False] * 4, 2) == [0, 1]
+    assert rows_to_keep([True] * 4, 4) == [0, 1, 2, 3]
 
 
 def test_no_task_takes_the_place_of_two() -> None:
     numbers = [
-        spare(step, round, group, groups=3, rounds=2)
+        spare_task_number(step, round, group, groups=3, rounds=2)
         for step in range(1, 5)
         for round in range(2)
         for group in range(3)
     ]
-    assert len(set(numbers)) == len(numbers) and min(numbers) >= FIRST_SPARE
+    assert len(set(numbers)) == len(numbers) and min(numbers) >= FIRST_SPARE_TASK
 
 
 def test_all_members_of_a_group_have_the_same_task(model: Path, tmp_path: Path) -> None:
     grpo(PICK, str(model), tmp_path / "out", tried(steps=2, groups=2, group_size=4))
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    for group in in_groups(played, 4):
+    for group in split_into_groups(played, 4):
         assert len({episode.seed for episode in group}) == 1
         assert len({episode.group_id for episode in group}) == 1
         assert len({episode.messages[1].content for episode in group}) == 1
@@ -132,15 +132,15 @@ def test_equal_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -
     assert len(played) > 2 * 3 * 4
     ids = [episode.episode_id for episode in played]
     assert len(set(ids)) == len(ids)
-    groups = [group[0].group_id for group in in_groups(played, 4)]
+    groups = [group[0].group_id for group in split_into_groups(played, 4)]
     assert len(set(groups)) == len(groups)
 
 
 def test_an_episode_without_words_teaches_nothing() -> None:
-    from ludus.train.grpo.rollout import row_of
+    from ludus.train.grpo.rollout import to_trl_row
 
     episode = Episode(episode_id="x", stop_reason=StopReason.BROKEN, environment="e", group_id="g")
-    assert row_of(episode, 7) == ([7], [7], [0.0], [0])
+    assert to_trl_row(episode, 7) == ([7], [7], [0.0], [0])
 
 
 def test_what_is_left_out_changes_no_gradient_but_the_divisor(model: Path, tmp_path: Path) -> None:
@@ -153,9 +153,11 @@ def test_what_is_left_out_changes_no_gradient_but_the_divisor(model: Path, tmp_p
     played = list(episodes(tmp_path / "skip" / "episodes.jsonl"))
     assert 0 < grads["skip"]["equal"] < 1
     said = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in played]
-    rewards = in_groups([episode.reward for episode in played], 4)
+    rewards = split_into_groups([episode.reward for episode in played], 4)
     teaching = sum(
-        sum(said[4 * at : 4 * at + 4]) for at, group in enumerate(rewards) if not is_equal(group)
+        sum(said[4 * at : 4 * at + 4])
+        for at, group in enumerate(rewards)
+        if not is_zero_variance(group)
     )
     # TRL divides by all tokens of the step, Ludus by those that teach.
     share = teaching / sum(said)

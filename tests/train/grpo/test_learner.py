@@ -11,8 +11,8 @@ from students import of_family
 from ludus.policy.decoder import HFDecoder
 from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import Policy
-from ludus.train import GrpoSettings
-from ludus.train.grpo.learner import Learner
+from ludus.train import GRPOConfig
+from ludus.train.grpo.learner import TrainingPolicyAgent
 
 
 class Slow(HFDecoder):
@@ -29,7 +29,7 @@ async def test_the_loop_goes_on_while_weights_are_taken_over() -> None:
     tokenizer = of_family("qwen3")
     policy = Policy("talker", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
     engine = Slow(policy.model, pad_id=0)
-    async with Learner(policy, GrpoSettings(), engine=engine) as learner:
+    async with TrainingPolicyAgent(policy, GRPOConfig(), engine=engine) as learner:
         renewal = asyncio.ensure_future(learner.renewed())
         await asyncio.sleep(0.05)
         assert not renewal.done()

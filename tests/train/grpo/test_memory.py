@@ -15,7 +15,7 @@ from ludus import episodes
 from ludus.errors import OutOfMemory
 from ludus.train import grpo
 from ludus.train.grpo import run
-from ludus.train.grpo.memory import largest_batch, smaller_divisors
+from ludus.train.grpo.memory import find_largest_batch, divisors_below
 from train.grpo.trials import PICK, tried
 from train.lessons import curve
 
@@ -82,6 +82,6 @@ def test_sizes_are_tried_from_the_largest_down() -> None:
         if size > 5:
             raise torch.OutOfMemoryError
 
-    assert smaller_divisors(24, 12) == [1, 2, 3, 4, 6, 8]
-    assert largest_batch(attempt, smaller_divisors(24, 12)) == 4
+    assert divisors_below(24, 12) == [1, 2, 3, 4, 6, 8]
+    assert find_largest_batch(attempt, divisors_below(24, 12)) == 4
     assert tried_sizes == [8, 6, 4]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ludus.train.grpo import playback
-from ludus.train.grpo.playback import MOST_SHAPES, MOST_TOKENS, Playback
+from ludus.train.grpo.playback import MAX_GRAPHS, MAX_GRAPH_TOKENS, GraphCache
 
 
 class Core:
@@ -54,8 +54,8 @@ def given(lanes: int, length: int) -> dict[str, Any]:
 
 def test_a_shape_is_captured_once(shown: list[tuple[int, int]]) -> None:
     core = Core()
-    played = Playback(core, torch.bfloat16, print)
-    assert played.shape_for(5, 100) == (8, 128)
+    played = GraphCache(core, torch.bfloat16, print)
+    assert played.graph_shape(5, 100) == (8, 128)
     for _ in range(3):
         assert core.forward(**given(8, 128)).last_hidden_state.sum() == 8 * 128
     assert shown == [(8, 128)]
@@ -63,7 +63,7 @@ def test_a_shape_is_captured_once(shown: list[tuple[int, int]]) -> None:
 
 def test_what_is_only_looked_at_or_laid_out_in_rows_is_not(shown: list[tuple[int, int]]) -> None:
     core = Core()
-    Playback(core, torch.bfloat16, print)
+    GraphCache(core, torch.bfloat16, print)
     with torch.no_grad():
         core.forward(**given(8, 128))
     core.forward(**{**given(8, 128), "attention_mask": torch.ones(8, 128)})
@@ -75,20 +75,20 @@ def test_a_larger_shape_will_do_when_there_is_no_room_for_more(
     shown: list[tuple[int, int]],
 ) -> None:
     core = Core()
-    played = Playback(core, torch.bfloat16, print)
-    for number in range(1, MOST_SHAPES + 1):
+    played = GraphCache(core, torch.bfloat16, print)
+    for number in range(1, MAX_GRAPHS + 1):
         core.forward(**given(1, 64 * number))
-    assert len(shown) == MOST_SHAPES
-    assert played.shape_for(1, 70) == (1, 128)
-    assert played.shape_for(1, 64 * MOST_SHAPES + 1) is None
-    assert played.shape_for(2, 64) is None
+    assert len(shown) == MAX_GRAPHS
+    assert played.graph_shape(1, 70) == (1, 128)
+    assert played.graph_shape(1, 64 * MAX_GRAPHS + 1) is None
+    assert played.graph_shape(2, 64) is None
 
 
 def test_what_keeps_the_device_busy_is_computed(shown: list[tuple[int, int]]) -> None:
-    played = Playback(Core(), torch.bfloat16, print)
-    assert played.shape_for(1, MOST_TOKENS) == (1, MOST_TOKENS)
-    assert played.shape_for(1, MOST_TOKENS + 1) is None
-    assert played.shape_for(3, MOST_TOKENS // 2) is None
+    played = GraphCache(Core(), torch.bfloat16, print)
+    assert played.graph_shape(1, MAX_GRAPH_TOKENS) == (1, MAX_GRAPH_TOKENS)
+    assert played.graph_shape(1, MAX_GRAPH_TOKENS + 1) is None
+    assert played.graph_shape(3, MAX_GRAPH_TOKENS // 2) is None
 
 
 def test_a_device_with_little_memory_holds_fewer(
@@ -99,11 +99,11 @@ def test_a_device_with_little_memory_holds_fewer(
     core = Core()
     core.weight = torch.nn.Parameter(torch.ones(2**18))
     core.config = SimpleNamespace(num_hidden_layers=2**5, hidden_size=2**2)
-    played = Playback(core, torch.bfloat16, print)
-    assert played.shape_for(1, 7 * 64) is None
+    played = GraphCache(core, torch.bfloat16, print)
+    assert played.graph_shape(1, 7 * 64) is None
     for length in (64, 128):
         core.forward(**given(1, length))
-    assert len(shown) == 2 and played.shape_for(1, 192) is None
+    assert len(shown) == 2 and played.graph_shape(1, 192) is None
 
 
 def test_what_cannot_be_captured_is_computed_and_said_once(
@@ -115,7 +115,7 @@ def test_what_cannot_be_captured_is_computed_and_said_once(
     monkeypatch.setattr(playback, "captured", refused)
     core = Core()
     said: list[str] = []
-    Playback(core, torch.bfloat16, said.append)
+    GraphCache(core, torch.bfloat16, said.append)
     for length in (64, 128):
         assert core.forward(**given(1, length)).last_hidden_state.sum() == length
     assert said == [

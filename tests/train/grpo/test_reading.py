@@ -14,8 +14,14 @@ from trl.trainer.utils import add_fused_lm_head
 from ludus.train import Lora, grpo
 from ludus.train.captured import supports_cuda_graphs
 from ludus.train.grpo import reading
-from ludus.train.grpo.branches import EVEN, Trees, grown
-from ludus.train.grpo.reading import Reading, says_the_same, scored, sees_all, side_by_side
+from ludus.train.grpo.branches import LANE_LENGTH_MULTIPLE, PrefixTrees, build_trees
+from ludus.train.grpo.reading import (
+    PrefixSharingMixin,
+    trees_match_rows,
+    score_trees,
+    supports_prefix_trees,
+    group_by_prompt,
+)
 from train.grpo.trials import PICK, tried
 from train.lessons import curve
 
@@ -53,8 +59,8 @@ def rows(*groups: tuple[int, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 MANY = ((30, [12, 7, 1, 12]), (21, [3, 3, 0]), (30, [5]), (9, [4, 11, 12, 2]))
 
 
-def trees_of(ids: torch.Tensor, mask: torch.Tensor, width: int = WIDTH) -> Trees:
-    trees = grown(ids, mask, SAID, width=width)
+def trees_of(ids: torch.Tensor, mask: torch.Tensor, width: int = WIDTH) -> PrefixTrees:
+    trees = build_trees(ids, mask, SAID, width=width)
     assert trees is not None
     return trees
 
@@ -71,7 +77,7 @@ def test_trees_say_and_teach_what_rows_do(kind: str) -> None:
     model, (ids, mask) = made(kind, sliding_window=None), rows(*MANY)
     trees, worth = trees_of(ids, mask), torch.randn(len(ids), SAID)
     found = []
-    for said in (by_row(model, ids, mask), scored(model, trees)):
+    for said in (by_row(model, ids, mask), score_trees(model, trees)):
         model.zero_grad()
         (said[0] * worth).sum().backward()
         gradients = [weights.grad.clone() for weights in model.parameters()]
@@ -81,16 +87,18 @@ def test_trees_say_and_teach_what_rows_do(kind: str) -> None:
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
     for one, other in zip(rows_taught, trees_taught, strict=True):
         assert (one - other).abs().max() <= 1e-3 * one.abs().max()
-    assert says_the_same(model, trees, ids, mask)
+    assert trees_match_rows(model, trees, ids, mask)
 
 
 def test_each_prompt_stands_once_and_trees_share_lanes() -> None:
     ids, mask = rows(*MANY)
     trees = trees_of(ids, mask)
     of_trees = {30 - 1 + 36, 21 - 1 + 9, 30 - 1 + 6, 9 - 1 + 33}
-    known = trees.tree >= 0
+    known = trees.tree_ids >= 0
     assert int(known.sum()) == sum(of_trees)
-    assert trees.ids.shape[1] % EVEN == 0 and trees.ids.shape[0] < len(of_trees)
+    assert trees.input_ids.shape[1] % LANE_LENGTH_MULTIPLE == 0 and trees.input_ids.shape[0] < len(
+        of_trees
+    )
     assert int((trees.labels >= 0).sum()) == int(mask[:, -SAID:].sum())
     assert torch.equal(trees.labels[trees.labels >= 0].sort()[0], trees_labels(ids, mask))
 
@@ -101,7 +109,7 @@ def trees_labels(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def test_a_branch_sees_the_trunk_and_itself_and_nobody_else() -> None:
     trees = trees_of(*rows((30, [12, 12, 12, 12])))
-    seen = trees.sight()[0, 0]
+    seen = trees.attention_mask()[0, 0]
     second = range(29 + 13, 29 + 26)
     assert seen[second[5]].nonzero().flatten().tolist() == [*range(29), *second[:6]]
     # What fills up a lane sees something, or it would be made of no numbers at all.
@@ -111,10 +119,10 @@ def test_a_branch_sees_the_trunk_and_itself_and_nobody_else() -> None:
 def test_what_fills_up_changes_nothing() -> None:
     model, (ids, mask) = made("llama"), rows(*MANY)
     trees = trees_of(ids, mask)
-    lanes, length = trees.ids.shape
-    more = trees.filled_up(lanes + 2, length + 40)
-    assert more.ids.shape == (lanes + 2, length + 40)
-    for one, other in zip(scored(model, trees), scored(model, more), strict=True):
+    lanes, length = trees.input_ids.shape
+    more = trees.pad_to(lanes + 2, length + 40)
+    assert more.input_ids.shape == (lanes + 2, length + 40)
+    for one, other in zip(score_trees(model, trees), score_trees(model, more), strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
@@ -128,13 +136,13 @@ def test_what_fills_up_changes_nothing() -> None:
 def test_rows_stay_rows_where_trees_save_nothing(
     groups: list[tuple[int, list[int]]], why: str
 ) -> None:
-    assert grown(*rows(*groups), SAID, width=WIDTH) is None, why
+    assert build_trees(*rows(*groups), SAID, width=WIDTH) is None, why
 
 
 def test_long_branches_make_no_tree_of_a_narrow_model() -> None:
     ids, mask = rows((30, [12] * 16))
-    assert grown(ids, mask, SAID, width=1) is None
-    assert grown(ids, mask, SAID, width=1000) is not None
+    assert build_trees(ids, mask, SAID, width=1) is None
+    assert build_trees(ids, mask, SAID, width=1000) is not None
 
 
 @pytest.mark.parametrize(
@@ -144,7 +152,7 @@ def test_long_branches_make_no_tree_of_a_narrow_model() -> None:
 def test_a_model_of_which_it_is_not_true_is_found_out(kind: str, more: dict[str, Any]) -> None:
     model, (ids, mask) = made(kind, **more), rows(*MANY)
     model.train()
-    assert not says_the_same(model, trees_of(ids, mask), ids, mask)
+    assert not trees_match_rows(model, trees_of(ids, mask), ids, mask)
     assert model.training
 
 
@@ -166,9 +174,9 @@ def test_only_who_sees_all_that_came_before_is_given_trees(
 ) -> None:
     config = AutoConfig.for_model(kind, **more)
     config._attn_implementation = "sdpa"
-    assert sees_all(config) is sees
+    assert supports_prefix_trees(config) is sees
     config._attn_implementation = "eager"
-    assert not sees_all(config)
+    assert not supports_prefix_trees(config)
 
 
 def test_batches_are_filled_with_those_that_belong_together() -> None:
@@ -181,7 +189,7 @@ def test_batches_are_filled_with_those_that_belong_together() -> None:
         }
         for at in (0, 4)
     ]  # fmt: skip
-    found = side_by_side(batches)
+    found = group_by_prompt(batches)
     assert [batch["prompt_ids"][:, 0].tolist() for batch in found] == [[0, 0, 0, 2], [2, 2, 4, 4]]
     assert [batch["advantages"].tolist() for batch in found] == [[0, 2, 5, 1], [4, 7, 3, 6]]
     assert ["".join(batch["names"]) for batch in found] == ["acfb", "ehdg"]
@@ -194,9 +202,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were read as trees, each time."""
     counts: list[int] = []
 
-    def counted(model: Any, trees: Trees, entropy: bool = True) -> Any:
-        counts.append(len(trees.spots))
-        return scored(model, trees, entropy)
+    def counted(model: Any, trees: PrefixTrees, entropy: bool = True) -> Any:
+        counts.append(len(trees.token_index))
+        return score_trees(model, trees, entropy)
 
     monkeypatch.setattr(reading, "scored", counted)
     return counts
@@ -216,7 +224,7 @@ def test_a_run_learns_the_same_either_way(
     grpo(PICK, str(model), tmp_path / "trees", settings)
     assert read
     seen = len(read)
-    monkeypatch.setattr(Reading, "reads_trees", False)
+    monkeypatch.setattr(PrefixSharingMixin, "reads_trees", False)
     grpo(PICK, str(model), tmp_path / "rows", settings)
     assert len(read) == seen
     base, trees, one_by_one = map(weights, (model, tmp_path / "trees", tmp_path / "rows"))
@@ -258,7 +266,7 @@ def test_it_is_the_model_that_learns_whose_work_is_captured(
     def noted(trainer: Any, core: Any) -> None:
         learns.append(core is trainer.model)
 
-    monkeypatch.setattr(Reading, "_played_back", noted)
+    monkeypatch.setattr(PrefixSharingMixin, "_played_back", noted)
     # The reference is asked before it.
     grpo(PICK, str(model), tmp_path / "out", tried(groups=4, steps=1, beta=0.1))
     assert learns == [True]
@@ -282,7 +290,7 @@ def test_work_is_captured_where_whole_weights_learn_from_all_at_once(
     def noted(trainer: Any, core: Any) -> None:
         alike.append(supports_cuda_graphs(trainer, trainer.pace.world))
 
-    monkeypatch.setattr(Reading, "_played_back", noted)
+    monkeypatch.setattr(PrefixSharingMixin, "_played_back", noted)
     settings = tried(**{"groups": 4, "group_size": 4, "steps": 1, "batch_size": 16, **more})
     grpo(PICK, str(model), tmp_path / "out", settings)
     assert alike == [captured]

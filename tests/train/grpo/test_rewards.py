@@ -15,7 +15,7 @@ from ludus import Episode, episodes
 from ludus.data.episode import StopReason
 from ludus.errors import ConfigError, RunError
 from ludus.train import grpo
-from ludus.train.grpo.rewards import rewards_of
+from ludus.train.grpo.rewards import parse_reward_functions
 from train.grpo.trials import CLIMB, PICK, tried
 from train.lessons import curve
 
@@ -72,7 +72,7 @@ def an_episode(**more: object) -> Episode:
 
 
 def scored(texts: list[str], episode: Episode) -> Episode:
-    return asyncio.run(rewards_of(texts).scored(episode))
+    return asyncio.run(parse_reward_functions(texts).score(episode))
 
 
 def test_own_rewards_are_added_by_their_weight() -> None:
@@ -115,9 +115,9 @@ def test_an_object_that_answers_later_is_waited_for() -> None:
 
 
 def test_a_part_of_the_environments_own_is_never_taken_for_one_of_the_sum() -> None:
-    rewards = rewards_of([f"{HERE}:climbing", f"{HERE}:brief=0.25"])
+    rewards = parse_reward_functions([f"{HERE}:climbing", f"{HERE}:brief=0.25"])
     own = {"climbing": 7.0, "brief": 8.0, PICK: 9.0, "speed": 0.1}
-    made = asyncio.run(rewards.scored(an_episode(rewards=own)))
+    made = asyncio.run(rewards.score(an_episode(rewards=own)))
     parts = rewards.parts(made)
     assert parts == {PICK: 1.0, "brief": -2.0}
     weights = rewards.weights([PICK])
@@ -128,7 +128,7 @@ def test_a_part_of_the_environments_own_is_never_taken_for_one_of_the_sum() -> N
 
 def test_a_function_that_is_called_like_an_environment_is_refused() -> None:
     with pytest.raises(ConfigError, match="brief has the name of an environment"):
-        rewards_of([f"{HERE}:brief"]).weights(["wordle", "brief"])
+        parse_reward_functions([f"{HERE}:brief"]).weights(["wordle", "brief"])
 
 
 def test_two_functions_of_one_name_are_called_by_their_modules_too(
@@ -137,14 +137,14 @@ def test_two_functions_of_one_name_are_called_by_their_modules_too(
     (tmp_path / "other_rewards.py").write_text("def brief(episode):\n    return 3.0\n")
     monkeypatch.syspath_prepend(tmp_path)
     texts = [f"{HERE}:brief", "other_rewards:brief=0.5", f"{HERE}:climbing"]
-    rewards = rewards_of(texts)
-    made = asyncio.run(rewards.scored(an_episode()))
+    rewards = parse_reward_functions(texts)
+    made = asyncio.run(rewards.score(an_episode()))
     assert rewards.parts(made) == {PICK: 1.0, f"{HERE}:brief": -2.0, "other_rewards:brief": 3.0}
     assert made.reward == 1.0 - 2.0 + 1.5
     names = [PICK, f"{HERE}:brief", "other_rewards:brief", "climbing"]
     assert list(rewards.weights([PICK])) == names
     with pytest.raises(ConfigError, match=f"--reward {HERE}:brief is given twice"):
-        rewards_of([f"{HERE}:brief", f"{HERE}:brief=2"])
+        parse_reward_functions([f"{HERE}:brief", f"{HERE}:brief=2"])
 
 
 @pytest.mark.parametrize("name", ["broken", "leaving", "leaving_later", "endless"])
@@ -165,7 +165,7 @@ def test_a_function_that_fails_is_named(name: str) -> None:
 )
 def test_what_is_no_reward_function_is_said(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        rewards_of([text])
+        parse_reward_functions([text])
 
 
 def test_a_mix_logs_each_environment_by_itself_and_never_nan(model: Path, tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.rollout import EpisodeLimits
-from ludus.train import GrpoSettings
+from ludus.train import GRPOConfig
 
 
 def test_an_episode_has_a_budget_and_a_reply_has_one_where_it_is_given() -> None:
-    assert GrpoSettings().limits == EpisodeLimits(max_turns=20, max_episode_tokens=256)
-    both = GrpoSettings(max_tokens=64, max_episode_tokens=512)
+    assert GRPOConfig().limits == EpisodeLimits(max_turns=20, max_episode_tokens=256)
+    both = GRPOConfig(max_tokens=64, max_episode_tokens=512)
     assert both.limits == EpisodeLimits(max_turns=20, max_tokens=64, max_episode_tokens=512)
 
 
@@ -28,4 +28,4 @@ def test_an_episode_has_a_budget_and_a_reply_has_one_where_it_is_given() -> None
 )
 def test_budgets_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        GrpoSettings(**given)
+        GRPOConfig(**given)

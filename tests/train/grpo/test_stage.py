@@ -20,7 +20,7 @@ from ludus.errors import ConfigError, RunError
 from ludus.rollout.loop import EpisodeLimits
 from ludus.rollout.progress import PhaseProgress
 from ludus.rollout.tuning import RolloutOptions
-from ludus.train.grpo.stage import Stage
+from ludus.train.grpo.stage import RolloutWorker
 
 HERE = "train.grpo.test_stage"
 QUICK = RolloutOptions(retry_delay=0.01, reconnect_timeout=5.0, stall_warning=0.1)
@@ -94,14 +94,14 @@ class Walker(Agent):
         return Feet()
 
 
-def staged(name: str, said: Callable[[str], None], **more: Any) -> Stage:
+def staged(name: str, said: Callable[[str], None], **more: Any) -> RolloutWorker:
     given = {"limits": EpisodeLimits(), "system_prompt": None, "tuning": QUICK, "say": said}
-    stage = Stage(parse_mixture(f"{HERE}:{name}"), **{**given, **more})
+    stage = RolloutWorker(parse_mixture(f"{HERE}:{name}"), **{**given, **more})
     stage.agent = Walker()
     return stage
 
 
-def played(stage: Stage, episodes: int = 6) -> list[float | None]:
+def played(stage: RolloutWorker, episodes: int = 6) -> list[float | None]:
     plan = stage.plan("run", seed=0, group_size=1)
     return [episode.reward for episode in stage.play(plan, range(episodes))]
 
@@ -158,10 +158,10 @@ def test_a_server_is_not_waited_for_once_somebody_wants_to_stop() -> None:
         stage = staged("Walk", print, base_url=served.url, stopping=lambda: "interrupted")
         stage.__enter__()
         # Who plays is not kept from ending a step.
-        assert played(stage) == [1.0] * 6 and stage.left is None
+        assert played(stage) == [1.0] * 6 and stage.stop_reason is None
     with pytest.raises(RunError, match=r"Nobody answers at .*, and the run was interrupted"):
         played(stage)
-    assert stage.left == "interrupted"
+    assert stage.stop_reason == "interrupted"
     stage.__exit__()
 
 

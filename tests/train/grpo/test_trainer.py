@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from ludus import Episode
 from ludus.errors import ConfigError
 from ludus.train import grpo
-from ludus.train.grpo.trainer import even, rise_and_fall, total
+from ludus.train.grpo.trainer import zero_variance_mask, warmup_linear_schedule, sum_rewards
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve
 
@@ -68,19 +68,19 @@ def test_who_has_just_the_mean_of_a_group_still_counts_in_the_mean_of_the_loss(
 @pytest.mark.parametrize("size", range(2, 17))
 def test_rewards_are_the_same_whatever_their_mean_is_rounded_to(size: int) -> None:
     values = torch.arange(0.01, 2.0, 0.01).repeat_interleave(size).unsqueeze(1)
-    assert even(values, size).all()
+    assert zero_variance_mask(values, size).all()
     values[::size] += 1e-3
-    assert not even(values, size).any()
+    assert not zero_variance_mask(values, size).any()
 
 
 def test_what_has_no_score_is_compared_with_nobody() -> None:
     parts = torch.tensor([[0.5, nan], [nan, nan], [0.2, 0.3], [0.4, 0.1], [nan, nan], [1.0, nan]])
-    sums = total(parts, torch.tensor([1.0, 1.0]))
+    sums = sum_rewards(parts, torch.tensor([1.0, 1.0]))
     assert sums.isnan().flatten().tolist() == [False, True, False, False, True, False]
-    assert even(sums, 2).tolist() == [True, True, True, True, True, True]
-    assert even(sums, 3).tolist() == [True, True, True, False, False, False]
+    assert zero_variance_mask(sums, 2).tolist() == [True, True, True, True, True, True]
+    assert zero_variance_mask(sums, 3).tolist() == [True, True, True, False, False, False]
     # Each part by itself: the same sum may be made of different ones.
-    assert even(parts, 2).tolist() == [True, True, False, False, True, True]
+    assert zero_variance_mask(parts, 2).tolist() == [True, True, False, False, True, True]
 
 
 def test_what_keeps_the_model_near_its_base_is_weighed_over_all_rows(
@@ -100,7 +100,7 @@ def test_what_keeps_the_model_near_its_base_is_weighed_over_all_rows(
 
 def test_the_rate_rises_from_the_first_step_and_falls_to_the_last() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=8.0)
-    schedule, rates = rise_and_fall(optimizer, 3, 7), []
+    schedule, rates = warmup_linear_schedule(optimizer, 3, 7), []
     for _ in range(8):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()

@@ -11,7 +11,7 @@ from policy.models import saved
 
 from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, tool
 from ludus.agents.arbitrary import RandomAgent
-from ludus.train import GrpoSettings, sft
+from ludus.train import GRPOConfig, sft
 from train.lessons import quick, write
 
 LETTERS = "abcde"
@@ -91,9 +91,9 @@ def _row(episode: Any) -> dict[str, Any]:
     return {"messages": said[: ends + 1], "tools": list(episode.tools)}
 
 
-def tried(**more: Any) -> GrpoSettings:
+def tried(**more: Any) -> GRPOConfig:
     usual: dict[str, Any] = {
         "steps": 2, "groups": 2, "group_size": 4, "max_episode_tokens": 64, "precision": "fp32",
         "device": "cpu", "learning_rate": 3e-3,
     }  # fmt: skip
-    return GrpoSettings(**{**usual, **more})
+    return GRPOConfig(**{**usual, **more})

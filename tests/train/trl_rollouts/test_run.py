@@ -14,14 +14,14 @@ from ludus.environment.mix import parse_mixture
 from ludus.errors import RunError
 from ludus.policy.load import Policy
 from ludus.rollout.plan import task_seed
-from ludus.train.grpo.rewards import Reward, Rewards
-from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.rewards import RewardFunction, RewardFunctions
+from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.trl import GRPOConfig, GRPOTrainer
 from ludus.train.trl.run import TrlRollouts, trl_parts
 from ludus.train.world import Distributed
 from train.trl_rollouts.scripts import QUICK, call, ids_of, speaker
 
-SETTINGS = GrpoSettings(steps=1, groups=2, group_size=2, max_episode_tokens=600, seed=3)
+SETTINGS = GRPOConfig(steps=1, groups=2, group_size=2, max_episode_tokens=600, seed=3)
 REPLIES = [call("add", number=50), call("add", number=60), call("add", number=1), "I give up."]
 
 
@@ -35,7 +35,7 @@ def brief(episode: Episode) -> float | None:
 
 
 def rolled(
-    folder: Path, policy: Policy, spec: str, rewards: Rewards, replies: list[str]
+    folder: Path, policy: Policy, spec: str, rewards: RewardFunctions, replies: list[str]
 ) -> tuple[list[Episode], dict[str, Any], TrlRollouts]:
     """One real step in which each member says its reply, and then gives up."""
     kept: list[Episode] = []
@@ -68,7 +68,7 @@ def rolled(
 def test_every_episode_is_kept_with_its_messages_tokens_and_reward(
     tmp_path: Path, policy: Policy
 ) -> None:
-    kept, logged, rollouts = rolled(tmp_path, policy, "world:Counter", Rewards(), REPLIES)
+    kept, logged, rollouts = rolled(tmp_path, policy, "world:Counter", RewardFunctions(), REPLIES)
     assert rollouts.weights == {"world:Counter": 1.0}
     assert [each.stop_reason for each in kept] == [
         StopReason.DONE, StopReason.DONE, StopReason.NO_TOOL_CALL, StopReason.NO_TOOL_CALL,
@@ -93,7 +93,7 @@ def test_every_episode_is_kept_with_its_messages_tokens_and_reward(
 def test_own_reward_functions_count_by_their_weight_and_may_not_apply(
     tmp_path: Path, policy: Policy
 ) -> None:
-    rewards = Rewards((Reward("brief", 2.0, brief),))
+    rewards = RewardFunctions((RewardFunction("brief", 2.0, brief),))
     kept, logged, rollouts = rolled(tmp_path, policy, "world:Counter", rewards, REPLIES)
     assert rollouts.weights == {"world:Counter": 1.0, "brief": 2.0}
     assert kept[3].rewards == {"world:Counter": 0.0, "brief": -0.5}
@@ -116,7 +116,7 @@ def test_judges_who_take_their_time_are_asked_all_at_once(tmp_path: Path, policy
             await everybody.wait()
         return float(episode.turns)
 
-    rewards = Rewards((Reward("judge", 1.0, judge),))
+    rewards = RewardFunctions((RewardFunction("judge", 1.0, judge),))
     kept, _, _ = rolled(tmp_path, policy, "world:Counter", rewards, REPLIES)
     assert [each.rewards["judge"] for each in kept] == [each.turns for each in kept]
 
@@ -124,7 +124,7 @@ def test_judges_who_take_their_time_are_asked_all_at_once(tmp_path: Path, policy
 def test_a_fault_is_left_out_and_takes_nobody_with_it(tmp_path: Path, policy: Policy) -> None:
     pushes = [call("push"), call("push", hard=True), call("push"), "No."]
     kept, logged, _ = rolled(
-        tmp_path, policy, "train.trl_rollouts.worlds:Fragile", Rewards(), pushes
+        tmp_path, policy, "train.trl_rollouts.worlds:Fragile", RewardFunctions(), pushes
     )
     assert [each.reward for each in kept] == [1.0, None, 1.0, 0.0]
     assert kept[1].broken and kept[1].error is not None
@@ -136,7 +136,9 @@ def test_a_fault_is_left_out_and_takes_nobody_with_it(tmp_path: Path, policy: Po
 
 def test_a_mix_rewards_each_environment_by_its_name(tmp_path: Path, policy: Policy) -> None:
     words = ["Hm."] * 4
-    kept, _, rollouts = rolled(tmp_path, policy, "world:Two,world:Counter", Rewards(), words)
+    kept, _, rollouts = rolled(
+        tmp_path, policy, "world:Two,world:Counter", RewardFunctions(), words
+    )
     assert list(rollouts.weights) == ["world:Two", "world:Counter"]
     for episode in kept:
         names = {tool["function"]["name"] for tool in episode.tools}
@@ -145,4 +147,4 @@ def test_a_mix_rewards_each_environment_by_its_name(tmp_path: Path, policy: Poli
 
 def test_members_of_a_group_must_have_been_shown_the_same(tmp_path: Path, policy: Policy) -> None:
     with pytest.raises(RunError, match="different tasks for the same seed"):
-        rolled(tmp_path, policy, "train.trl_rollouts.worlds:Moody", Rewards(), ["Hm."] * 4)
+        rolled(tmp_path, policy, "train.trl_rollouts.worlds:Moody", RewardFunctions(), ["Hm."] * 4)

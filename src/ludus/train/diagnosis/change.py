@@ -94,29 +94,29 @@ class Change:
         return self.scale.part(self.delta)
 
 
-def change_of(course: Course, played: Played, environment: str | None = None) -> Change | None:
+def change_of(course: Course, episodes: Played, environment: str | None = None) -> Change | None:
     """How the whole reward changed, or what one environment gave. None: not played at an end.
 
     From the episodes where they are there. Only the log knows what stands in no episode, but it
     cannot tell how sure it is.
     """
     name = environment or "reward"
-    one, other = (_sums(groups, environment) for groups in ends(course, played, environment))
+    one, other = (_sums(groups, environment) for groups in ends(course, episodes, environment))
     if one and other:
-        scale = Scale.of(reward for group in played.groups for reward in group.of(environment))
+        scale = Scale.of(reward for group in episodes.groups for reward in group.of(environment))
         return Change(name, _mean(one), _mean(other), scale, difference(one, other))
     return logged_part(course, environment) if environment else logged_reward(course)
 
 
 def ends(
-    course: Course, played: Played, environment: str | None = None
+    course: Course, episodes: Played, environment: str | None = None
 ) -> tuple[list[Group], list[Group]]:
     """The groups of the run's beginning and of its end."""
     opening = step_of(course.beginning[-1])
     closing = step_of(course.lines[-course.edge - 1]) + 1 if len(course.lines) > 1 else 0
     return (
-        played.between(1, opening, environment),
-        played.between(closing, course.steps, environment),
+        episodes.between(1, opening, environment),
+        episodes.between(closing, course.steps, environment),
     )
 
 
@@ -149,13 +149,13 @@ def _wide(course: Course, key: str, spread: str) -> Scale:
     )
 
 
-def parts_of(course: Course, played: Played) -> tuple[Change, ...]:
+def parts_of(course: Course, episodes: Played) -> tuple[Change, ...]:
     """What the environments gave, and the reward functions; nothing where one gave all of it."""
-    environments = played.environments
+    environments = episodes.environments
     others = [name for name in _names(course.lines) if name not in environments]
     if len(environments) + len(others) < 2:
         return ()
-    found = [change_of(course, played, environment) for environment in environments]
+    found = [change_of(course, episodes, environment) for environment in environments]
     found += [logged_part(course, name) for name in others]
     return tuple(change for change in found if change is not None)
 

@@ -49,7 +49,7 @@ class Diagnosis:
     verdicts: tuple[Verdict, ...]
 
 
-def diagnose(lines: Iterable[Line], played: Played = _NOTHING, *, made: int = 0) -> Diagnosis:
+def diagnose(lines: Iterable[Line], episodes: Played = _NOTHING, *, made: int = 0) -> Diagnosis:
     """Judge a run by its log and its episodes; it may still be under way.
 
     `made` are the steps of one that has ended.
@@ -57,7 +57,7 @@ def diagnose(lines: Iterable[Line], played: Played = _NOTHING, *, made: int = 0)
     course = Course.of(lines, made=made)
     if not course.lines:
         return Diagnosis(0, 0, None, (), {}, {}, (), None, course.held_out, ())
-    change, parts = change_of(course, played), parts_of(course, played)
+    change, parts = change_of(course, episodes), parts_of(course, episodes)
     return Diagnosis(
         steps=course.steps,
         window=course.edge,
@@ -68,7 +68,7 @@ def diagnose(lines: Iterable[Line], played: Played = _NOTHING, *, made: int = 0)
         curve=tuple(column(course.lines, "reward")),
         best=course.plateau(),
         held_out=course.held_out,
-        verdicts=tuple(_verdicts(course, played, change, parts)),
+        verdicts=tuple(_verdicts(course, episodes, change, parts)),
     )
 
 
@@ -87,21 +87,21 @@ def _seconds(course: Course) -> dict[str, float]:
 
 
 def _verdicts(
-    course: Course, played: Played, change: Change | None, parts: tuple[Change, ...]
+    course: Course, episodes: Played, change: Change | None, parts: tuple[Change, ...]
 ) -> list[Verdict]:
     """What holds, in the order of what to mend first."""
     first = [
-        limits.cut_off(course, played),
+        limits.cut_off(course, episodes),
         trouble.unstable(course),
-        trouble.unscored(course, played),
+        trouble.unscored(course, episodes),
         trouble.unseeded(course),
     ]
     found = [verdict for verdict in first if verdict is not None]
     if change is None:
         return found
-    mixed = played.environments if len(played.environments) > 1 else ()
+    mixed = episodes.environments if len(episodes.environments) > 1 else ()
     environments = tuple(part for part in parts if part.name in mixed)
-    case = Case(course, played, change, environments, stop_of(course))
+    case = Case(course, episodes, change, environments, stop_of(course))
     short = learning.too_short(case)
     return [*found, short] if short else [*found, *_judged(case)]
 

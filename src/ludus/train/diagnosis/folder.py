@@ -29,7 +29,7 @@ class Run:
     made: int | None
     """Steps that it has had; None: it has not finished."""
     lines: tuple[Line, ...]
-    played: Played
+    episodes: Played
     notes: tuple[str, ...]
     """What could not be read."""
 
@@ -38,7 +38,7 @@ class Run:
         return self.made is not None
 
     def diagnosis(self) -> Diagnosis:
-        return diagnose(self.lines, self.played, made=self.made or 0)
+        return diagnose(self.lines, self.episodes, made=self.made or 0)
 
 
 def read_run(folder: Path) -> Run:
@@ -64,7 +64,7 @@ def read_run(folder: Path) -> Run:
         planned=_whole(settings.get("steps")),
         made=_made(about),
         lines=logged,
-        played=played,
+        episodes=played,
         notes=tuple(_notes(folder, len(logged), played)),
     )
 
@@ -125,16 +125,16 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _notes(folder: Path, read: int, played: Played) -> list[str]:
+def _notes(folder: Path, read: int, episodes: Played) -> list[str]:
     """Lines that were passed over. One at the end is usual while its writer is at it."""
     written = sum(bool(line.strip()) for line in (folder / LOG_FILE).read_bytes().splitlines())
-    missing = {LOG_FILE: max(0, written - read), EPISODES_FILE: played.unreadable}
+    missing = {LOG_FILE: max(0, written - read), EPISODES_FILE: episodes.unreadable}
     notes = [
         f"{count:,} {'line' if count == 1 else 'lines'} of {name} could not be read and "
         f"{'is' if count == 1 else 'are'} left out."
         for name, count in missing.items()
         if count
     ]
-    if not played.groups:
+    if not episodes.groups:
         notes.append(f"There are no scored episodes in {EPISODES_FILE}: no interval can be given.")
     return notes

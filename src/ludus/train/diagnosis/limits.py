@@ -35,16 +35,16 @@ class _Limit(NamedTuple):
     tokens: int | None
 
 
-def cut_off(course: Course, played: Played) -> Verdict | None:
+def cut_off(course: Course, episodes: Played) -> Verdict | None:
     """Replies that are not complete cannot be judged, so this comes before all else."""
     part = mean(course.end, "cut_off")
     if part is None or part < CUT:
         return None
-    limit, advice = _blamed(played, part)
+    limit, advice = _blamed(episodes, part)
     return problem(
         "cut off",
         finding=f"{share(part)} of episodes at the end of the run were cut off by {limit}"
-        f"{_lengths(played.lengths)}",
+        f"{_lengths(episodes.lengths)}",
         advice=advice,
     )
 
@@ -53,15 +53,15 @@ def mostly_cut_off(course: Course) -> bool:
     return (mean(course.end, "cut_off") or 0.0) >= MOST
 
 
-def _blamed(played: Played, part: float) -> tuple[str, str]:
+def _blamed(episodes: Played, part: float) -> tuple[str, str]:
     """The limit that cut off most episodes, and what to do about it."""
-    by_episode = played.stops.get(StopReason.MAX_TOKENS, 0) - played.full - played.reply_cuts
-    if played.full > max(by_episode, played.reply_cuts):
+    by_episode = episodes.stops.get(StopReason.MAX_TOKENS, 0) - episodes.full - episodes.reply_cuts
+    if episodes.full > max(by_episode, episodes.reply_cuts):
         return "the end of the model's context", _NO_ROOM
-    if played.reply_cuts > by_episode:
-        limit = _Limit("a reply", "--max-tokens", played.limits.reply)
+    if episodes.reply_cuts > by_episode:
+        limit = _Limit("a reply", "--max-tokens", episodes.limits.reply)
     else:
-        limit = _Limit("an episode", "--max-episode-tokens", played.limits.episode)
+        limit = _Limit("an episode", "--max-episode-tokens", episodes.limits.episode)
     if limit.tokens is None:
         return f"the token limit of {limit.words}", f"raise {limit.option}, {_RAMBLING}"
     more = max(ROOM_FOR_A_CALL, limit.tokens * (4 if part >= MOST else 2))

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from ludus.data.episode import Fault, StopReason
 from ludus.data.lines import numbered_lines
-from ludus.train.grpo.groups import is_equal
+from ludus.train.grpo.groups import is_zero_variance
 
 _MESSAGES, _PARTS, _TOKENS = b',"messages":[', b',"rewards":{', b',"tokens":'
 _FAULT_REASONS = frozenset(reason.value for reason in StopReason if reason.is_fault)
@@ -75,7 +75,7 @@ class Group:
     @property
     def equal(self) -> bool:
         """Whether there is nothing to tell its members apart."""
-        return is_equal(self.rewards)
+        return is_zero_variance(self.rewards)
 
 
 @dataclass(frozen=True, slots=True)

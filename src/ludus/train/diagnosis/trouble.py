@@ -90,11 +90,11 @@ def _steps(steps: list[int]) -> str:
     return f"{len(steps):,} {'step' if len(steps) == 1 else 'steps'} ({named}{more})"
 
 
-def unscored(course: Course, played: Played) -> Verdict | None:
+def unscored(course: Course, episodes: Played) -> Verdict | None:
     part = mean(course.lines, "unscored")
     if part is None or part < UNSCORED:
         return None
-    last = played.broken
+    last = episodes.broken
     fault = last.fault if last is not None else None
     example = f" with `ludus show RUN {last.name}`" if last is not None else ""
     return problem(

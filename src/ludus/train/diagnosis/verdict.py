@@ -40,7 +40,7 @@ class Case:
     """What a run is judged by."""
 
     course: Course
-    played: Played
+    episodes: Played
     change: Change
     """Of the whole reward."""
     environments: tuple[Change, ...]
@@ -59,7 +59,7 @@ class Case:
 
     def equal(self, environment: str) -> float | None:
         """The share of equal groups in one environment of a mix, at both ends of the run."""
-        first, last = ends(self.course, self.played, environment)
+        first, last = ends(self.course, self.episodes, environment)
         return equal_share([*first, *last])
 
 

@@ -16,17 +16,17 @@ from ludus.errors import MissingExtra
 from ludus.train.curve import Points, smooth
 from ludus.train.record import logged_values
 
-_MANY = 40
+_SMOOTH_FROM_STEPS = 40
 """From so many steps on, one line alone is a thicket."""
-_MOST_PARTS = 5
+_MAX_PART_LINES = 5
 """Environments and reward functions that a picture can hold apart."""
-_NAME = 32
-_RAW_COLOR, _SMOOTH_COLOR, _BAND, _TEST = "#a9c4e4", "#1f5fa8", "#e8eff8", "#d9632b"
-_EQUAL, _ENTROPY = "#7a7a7a", "#2f8f6b"
-_PARTS = ("#8a5fb0", "#c2a01e", "#b0486f", "#4d9bb8", "#6b4a2f")
+_MAX_LABEL_CHARS = 32
+_RAW_COLOR, _SMOOTH_COLOR, _BAND_COLOR, _HELD_OUT_COLOR = "#a9c4e4", "#1f5fa8", "#e8eff8", "#d9632b"
+_ZERO_VARIANCE_COLOR, _ENTROPY_COLOR = "#7a7a7a", "#2f8f6b"
+_PART_COLORS = ("#8a5fb0", "#c2a01e", "#b0486f", "#4d9bb8", "#6b4a2f")
 
 
-def draw(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Draw the log's rewards; without any, an empty picture that says so."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -36,9 +36,9 @@ def draw(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
 
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(2.4, 1))
-    _rewards(above, lines)
-    _signs(below, lines)
-    above.set_title(_shortened(title, 90), loc="left", fontsize=11, parse_math=False)
+    _plot_rewards(above, lines)
+    _plot_learning_signals(below, lines)
+    above.set_title(_shorten(title, 90), loc="left", fontsize=11, parse_math=False)
     below.set_xlabel("step")
     below.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
@@ -46,102 +46,109 @@ def draw(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     draft.replace(path)
 
 
-def _rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     train, test = logged_values(lines, "reward"), logged_values(lines, "eval_reward")
-    _dress(axes, "reward")
+    _style_axes(axes, "reward")
     if not train and not test:
         axes.text(0.5, 0.5, "no reward was logged", transform=axes.transAxes, ha="center")
         return
-    _band(axes, lines, [value for _, value in (*train, *test)])
-    _train(axes, train)
-    _parts(axes, lines)
+    _plot_std_band(axes, lines, [value for _, value in (*train, *test)])
+    _plot_training_rewards(axes, train)
+    _plot_reward_parts(axes, lines)
     if test:
-        points = {"color": _TEST, "markersize": 6, "zorder": 5}
-        axes.plot(*_columns(test), "o--", linewidth=1.0, label="held out", **points)
-    _frame(axes, [value for _, value in (*train, *test)])
+        points = {"color": _HELD_OUT_COLOR, "markersize": 6, "zorder": 5}
+        axes.plot(*_to_columns(test), "o--", linewidth=1.0, label="held out", **points)
+    _set_reward_limits(axes, [value for _, value in (*train, *test)])
     # Where there is room: whether a reward rises or falls is not known beforehand.
     axes.legend(frameon=False, loc="best", fontsize=9)
 
 
-def _train(axes: Any, train: Points) -> None:
-    if len(train) < _MANY:
+def _plot_training_rewards(axes: Any, train: Points) -> None:
+    if len(train) < _SMOOTH_FROM_STEPS:
         axes.plot(
-            *_columns(train), "o-", color=_SMOOTH_COLOR, linewidth=1.2, markersize=3, label="train"
+            *_to_columns(train),
+            "o-",
+            color=_SMOOTH_COLOR,
+            linewidth=1.2,
+            markersize=3,
+            label="train",
         )
         return
-    axes.plot(*_columns(train), color=_RAW_COLOR, linewidth=0.9, label="train")
-    axes.plot(*_columns(smooth(train)), color=_SMOOTH_COLOR, linewidth=2.2, label="train, smoothed")
+    axes.plot(*_to_columns(train), color=_RAW_COLOR, linewidth=0.9, label="train")
+    axes.plot(
+        *_to_columns(smooth(train)), color=_SMOOTH_COLOR, linewidth=2.2, label="train, smoothed"
+    )
 
 
-def _band(axes: Any, lines: Sequence[Mapping[str, Any]], rewards: list[float]) -> None:
+def _plot_std_band(axes: Any, lines: Sequence[Mapping[str, Any]], rewards: list[float]) -> None:
     """One standard deviation to either side, within what rewards can be where that is known."""
     both = [line for line in lines if None not in (line.get("reward"), line.get("reward_std"))]
     if not both:
         return
     middle = [value for _, value in smooth(logged_values(both, "reward"))]
     spread = [value for _, value in smooth(logged_values(both, "reward_std"))]
-    low, high = (0.0, 1.0) if _is_unit(rewards) else (float("-inf"), float("inf"))
+    low, high = (0.0, 1.0) if _in_unit_interval(rewards) else (float("-inf"), float("inf"))
     under = [max(low, one - std) for one, std in zip(middle, spread, strict=True)]
     over = [min(high, one + std) for one, std in zip(middle, spread, strict=True)]
     steps = [line["step"] for line in both]
     axes.fill_between(
-        steps, under, over, color=_BAND, linewidth=0, label="± one standard deviation"
+        steps, under, over, color=_BAND_COLOR, linewidth=0, label="± one standard deviation"
     )
 
 
-def _parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     """A line for each environment or reward function, where there are several."""
-    keys = sorted({key for line in lines for key in line if _is_part(key)})
-    if not 1 < len(keys) <= _MOST_PARTS:
+    keys = sorted({key for line in lines for key in line if _is_reward_part(key)})
+    if not 1 < len(keys) <= _MAX_PART_LINES:
         return
-    for key, colour in zip(keys, _PARTS, strict=False):
+    for key, colour in zip(keys, _PART_COLORS, strict=False):
         name = key.removeprefix("rewards/").removesuffix("/mean")
         # A name that begins with an underscore is left out of a legend.
-        label = _shortened(name, _NAME).replace("$", r"\$").lstrip("_")
-        points = _columns(smooth(logged_values(lines, key)))
+        label = _shorten(name, _MAX_LABEL_CHARS).replace("$", r"\$").lstrip("_")
+        points = _to_columns(smooth(logged_values(lines, key)))
         axes.plot(*points, color=colour, linewidth=1.3, label=label)
 
 
-def _signs(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
-    _dress(axes, "equal groups")
-    axes.yaxis.label.set_color(_EQUAL)
+def _plot_learning_signals(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
+    _style_axes(axes, "equal groups")
+    axes.yaxis.label.set_color(_ZERO_VARIANCE_COLOR)
     axes.set_ylim(-0.05, 1.05)
     axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     equal, entropy = logged_values(lines, "equal"), logged_values(lines, "entropy")
-    axes.plot(*_columns(smooth(equal)), color=_EQUAL, linewidth=1.6)
+    axes.plot(*_to_columns(smooth(equal)), color=_ZERO_VARIANCE_COLOR, linewidth=1.6)
     if entropy:
         beside = axes.twinx()
-        beside.plot(*_columns(smooth(entropy)), color=_ENTROPY, linewidth=1.6)
-        beside.set_ylabel("entropy", color=_ENTROPY)
+        beside.plot(*_to_columns(smooth(entropy)), color=_ENTROPY_COLOR, linewidth=1.6)
+        beside.set_ylabel("entropy", color=_ENTROPY_COLOR)
         beside.set_ylim(0, 1.1 * max(value for _, value in entropy) or 1.0)
         beside.spines[["top", "left"]].set_visible(False)
 
 
-def _dress(axes: Any, name: str) -> None:
+def _style_axes(axes: Any, name: str) -> None:
     axes.set_ylabel(name)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
 
 
-def _frame(axes: Any, rewards: list[float]) -> None:
+def _set_reward_limits(axes: Any, rewards: list[float]) -> None:
     """All of the scale where it is known: a rise of a hundredth must not look like a success."""
-    if _is_unit(rewards):
+    if _in_unit_interval(rewards):
         axes.set_ylim(-0.02, 1.02)
 
 
-def _is_part(key: str) -> bool:
+def _is_reward_part(key: str) -> bool:
     return key.startswith("rewards/") and key.endswith("/mean")
 
 
-def _is_unit(rewards: list[float]) -> bool:
+def _in_unit_interval(rewards: list[float]) -> bool:
     return min(rewards) >= 0.0 and max(rewards) <= 1.0
 
 
-def _columns(points: Points) -> tuple[list[int], list[float]]:
+def _to_columns(points: Points) -> tuple[list[int], list[float]]:
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _shortened(text: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -16,7 +16,7 @@ from ludus.data.journal import Journal
 from ludus.errors import RunError
 
 
-class Episodes:
+class EpisodeLog:
     """The file, open for appending from the first step on."""
 
     def __init__(self, file: Path) -> None:
@@ -32,9 +32,9 @@ class Episodes:
             raise RunError(f"{self.file} cannot be written: {error.strerror or error}.") from error
         self._journal = Journal.open(self.file)
 
-    def keep(self, played: Sequence[Episode]) -> None:
+    def append(self, episodes: Sequence[Episode]) -> None:
         assert self._journal is not None
-        for episode in played:
+        for episode in episodes:
             self._journal.append(episode.to_line())
 
     def __enter__(self) -> Self:

@@ -9,12 +9,12 @@ from ludus.data.episode import Episode, StopReason
 from ludus.policy.tally import DecodeStats
 
 
-def figures_of(episodes: Sequence[Episode]) -> dict[str, float]:
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Shares and means, as `log.jsonl` names them; what nothing can be said of is left out."""
     scored = [episode for episode in episodes if not episode.broken]
     found = {"unscored": 1 - len(scored) / len(episodes)}
     if scored:
-        found |= format_share(scored)
+        found |= format_metrics(scored)
         found |= {
             "done": fmean(episode.done for episode in scored),
             "cut_off": fmean(episode.cut_off for episode in scored),
@@ -38,7 +38,7 @@ def figures_of(episodes: Sequence[Episode]) -> dict[str, float]:
     return found
 
 
-def asked_for(episodes: Sequence[Episode]) -> dict[str, float]:
+def pre_resampling_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """The reward of the tasks as they came, before some of them are replaced."""
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     if not rewards:
@@ -47,7 +47,7 @@ def asked_for(episodes: Sequence[Episode]) -> dict[str, float]:
     return {"asked/reward": fmean(rewards), "asked/reward_std": deviation}
 
 
-def decoded(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
+def decode_metrics(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
     """What the model was kept busy with in between."""
     read, reused = (
         after.prefilled_tokens - before.prefilled_tokens,
@@ -57,7 +57,7 @@ def decoded(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
     return found | ({"reused": reused / (read + reused)} if read + reused else {})
 
 
-def format_share(episodes: Sequence[Episode]) -> dict[str, float]:
+def format_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Format compliance, over the episodes with a complete reply; nothing where there are none."""
     known = [flag for each in episodes if (flag := each.format_compliant) is not None]
     return {"format": fmean(known)} if known else {}

@@ -13,23 +13,23 @@ from typing import TypeVar
 from ludus.data.episode import Episode, digest_64
 from ludus.errors import RunError
 
-SAME = 1e-8
+REWARD_TOLERANCE = 1e-8
 """Rewards that are no further apart are the same; sums of parts are not exact."""
 Item = TypeVar("Item")
 
 
-def in_groups(items: Sequence[Item], size: int) -> list[tuple[Item, ...]]:
+def split_into_groups(items: Sequence[Item], size: int) -> list[tuple[Item, ...]]:
     """Whole groups, one after the other."""
     return [tuple(items[at : at + size]) for at in range(0, len(items), size)]
 
 
-def is_equal(rewards: Sequence[float | None]) -> bool:
+def is_zero_variance(rewards: Sequence[float | None]) -> bool:
     """Whether a group teaches nothing: all of its scored members did as well as one another."""
     scored = [reward for reward in rewards if reward is not None]
-    return len(scored) < 2 or max(scored) - min(scored) <= SAME
+    return len(scored) < 2 or max(scored) - min(scored) <= REWARD_TOLERANCE
 
 
-def opening_of(episode: Episode) -> int | None:
+def prompt_digest(episode: Episode) -> int | None:
     """What a member was shown before it first spoke, as a digest; None: it was shown nothing."""
     shown = []
     for message in episode.messages:
@@ -49,18 +49,18 @@ class SeedCheck:
     it is allowed, a warning is given once.
     """
 
-    allow: bool = False
+    allow_unseeded: bool = False
     warn: Callable[[str], None] = warnings.warn
     _warned: bool = False
 
     def __call__(
-        self, openings: Sequence[int | None], names: Sequence[str], size: int
+        self, prompts: Sequence[int | None], names: Sequence[str], size: int
     ) -> dict[str, float]:
         """The share of groups with different tasks, as the log has it where that is allowed."""
-        groups = zip(in_groups(openings, size), in_groups(names, size), strict=True)
-        unseeded = [members[0] if _differ(shown) else None for shown, members in groups]
+        groups = zip(split_into_groups(prompts, size), split_into_groups(names, size), strict=True)
+        unseeded = [members[0] if _prompts_differ(shown) else None for shown, members in groups]
         name = next((each for each in unseeded if each is not None), None)
-        if name is not None and not self.allow:
+        if name is not None and not self.allow_unseeded:
             raise RunError(
                 f"{name} shows different tasks for the same seed, so that attempts at them cannot "
                 "be compared. Let its reset draw everything from the seed, or train on it all the "
@@ -73,8 +73,8 @@ class SeedCheck:
                 "different tasks, so that part of every advantage is the luck of the task"
             )
         share = sum(each is not None for each in unseeded) / len(unseeded)
-        return {"unseeded": share} if self.allow else {}
+        return {"unseeded": share} if self.allow_unseeded else {}
 
 
-def _differ(shown: Sequence[int | None]) -> bool:
+def _prompts_differ(shown: Sequence[int | None]) -> bool:
     return len({each for each in shown if each is not None}) > 1

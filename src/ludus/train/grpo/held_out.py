@@ -9,18 +9,18 @@ from typing import Any
 
 from ludus.data.episode import Episode, digest_64
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.grpo.figures import format_share
-from ludus.train.grpo.stage import Stage
+from ludus.train.grpo.figures import format_metrics
+from ludus.train.grpo.stage import RolloutWorker
 from ludus.train.world import Distributed
 
-_SEEDS = 2**31
+_SEED_RANGE = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutEvaluator:
     """The same tasks each time, sampled as in training."""
 
-    stage: Stage
+    worker: RolloutWorker
     run_id: str
     seed: int
     episodes: int
@@ -33,31 +33,31 @@ class HeldOut:
         model.eval()
         try:
             with self.world.raise_on_all_ranks():
-                self.stage.run(_renewed(self.stage))
-                played = self._played(trainer.state.global_step)
+                self.worker.run(_refresh_agent(self.worker))
+                played = self._play_tasks(trainer.state.global_step)
         finally:
             model.train(training)
-        self.stage.phase(PhaseProgress("Training"))
+        self.worker.phase(PhaseProgress("Training"))
         everybodys = self.world.all_gather(played)
         scored = [episode for episode in everybodys if episode.reward is not None]
         found: dict[str, float] = {"eval_episodes": len(scored)}
         if scored:
             found["eval_reward"] = fmean(each.reward for each in scored if each.reward is not None)
             found["eval_cut_off"] = fmean(episode.cut_off for episode in scored)
-            found |= {f"eval_{name}": share for name, share in format_share(scored).items()}
+            found |= {f"eval_{name}": share for name, share in format_metrics(scored).items()}
         return found
 
-    def _played(self, step: int) -> list[Episode]:
+    def _play_tasks(self, step: int) -> list[Episode]:
         # Another seed, so other tasks: seeds of tasks are scattered.
-        seed = digest_64(f"held-out/{self.seed}") % _SEEDS
-        plan = self.stage.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
+        seed = digest_64(f"held-out/{self.seed}") % _SEED_RANGE
+        plan = self.worker.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
         mine = range(self.world.rank, self.episodes, self.world.world_size)
         when = f"after step {step:,}" if step else "before training"
         phase = f"Playing held-out tasks {when}"
-        return self.stage.play(plan, list(mine), phase, in_log=step == 0)
+        return self.worker.play(plan, list(mine), phase, in_log=step == 0)
 
 
-async def _renewed(stage: Stage) -> None:
+async def _refresh_agent(stage: RolloutWorker) -> None:
     renew = getattr(stage.agent, "renewed", None)
     if renew is not None:
         await renew()

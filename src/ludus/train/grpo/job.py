@@ -15,9 +15,9 @@ from ludus.errors import ConfigError
 from ludus.policy.dialect import find_chat_format
 from ludus.policy.eyes.families import build_vision_processor
 from ludus.train.folder import EPISODES_FILE
-from ludus.train.grpo.config import grpo_config, refused_fields
-from ludus.train.grpo.rewards import Rewards, rewards_of
-from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.config import build_trl_config, rejected_fields
+from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions
+from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.job import TrainContext, resolve_model
 from ludus.train.overrides import drop_redundant
 from ludus.train.record import NON_DECISIVE_IN_GRPO, decisive_config
@@ -28,12 +28,12 @@ from ludus.train.world import Distributed
 
 
 @dataclass(frozen=True)
-class GrpoJob(TrainContext):
+class GRPOContext(TrainContext):
     """A training by trial."""
 
-    config: GrpoSettings
+    config: GRPOConfig
     environments: Mixture
-    rewards: Rewards
+    rewards: RewardFunctions
     base_url: str | None
     token: str | None
 
@@ -44,9 +44,9 @@ class GrpoJob(TrainContext):
         return str(self.environments)
 
     def data_identity(self, there: TrainingRecord) -> dict[str, Any]:
-        return self.played(())
+        return self.environment_record(())
 
-    def played(self, names: Sequence[str]) -> dict[str, Any]:
+    def environment_record(self, names: Sequence[str]) -> dict[str, Any]:
         """What is trained on, as `training.json` has it."""
         return {"environment": EnvironmentRecord(spec=self.subject, names=tuple(names))}
 
@@ -61,39 +61,39 @@ class GrpoJob(TrainContext):
         return sample_episode_task(self.out / EPISODES_FILE)
 
     def plot(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
-        from ludus.train.grpo.curve import draw
+        from ludus.train.grpo.curve import plot_rewards
 
-        draw(lines, file, title)
+        plot_rewards(lines, file, title)
 
 
 def build_context(
-    environments: Mixture, model: str, out: Path, settings: GrpoSettings, *,
+    environments: Mixture, model: str, out: Path, settings: GRPOConfig, *,
     base_url: str | None, token: str | None, command: str | None, watch: TrainProgress,
-) -> GrpoJob:  # fmt: skip
-    rewards = rewards_of(settings.rewards)
+) -> GRPOContext:  # fmt: skip
+    rewards = parse_reward_functions(settings.rewards)
     made_with = resolve_model(model, out, settings, watch)
     # Whoever acts needs tools: a dialect without them is refused here.
     dialect = made_with["dialect"] = find_chat_format(
         made_with["tokenizer"], chat_template_kwargs=settings.chat_template_kwargs
     )
     eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], dialect)
-    config = grpo_config(settings, out)
+    config = build_trl_config(settings, out)
     # For TRL's own loop, which renders prompts itself.
     config.chat_template_kwargs = dict(dialect.chat_template_kwargs) or None
-    overrides = drop_redundant(settings.overrides, refused_fields(settings))
+    overrides = drop_redundant(settings.overrides, rejected_fields(settings))
     settings = replace(settings, overrides=overrides)
     if eyes is not None:
-        _refuse_blind_spots(config)
+        _check_vision_support(config)
     if settings.rollouts == "fast" or settings.eval_every:
-        _refuse_shards(config)
-    return GrpoJob(
+        _check_not_sharded(config)
+    return GRPOContext(
         method="grpo", out=out, config=settings, trl_config=config, distributed=Distributed.current(),
         progress=watch, command=command, environments=environments, rewards=rewards, vision=eyes,
         base_url=base_url, token=token, **made_with,
     )  # fmt: skip
 
 
-def _refuse_blind_spots(config: Any) -> None:
+def _check_vision_support(config: Any) -> None:
     """TRL scores the same episodes a second time for these, and would do so without pictures."""
     for name, usual in (("beta", 0.0), ("num_iterations", 1)):
         if getattr(config, name) != usual:
@@ -103,7 +103,7 @@ def _refuse_blind_spots(config: Any) -> None:
             )
 
 
-def _refuse_shards(config: Any) -> None:
+def _check_not_sharded(config: Any) -> None:
     """A model of which each process has a part cannot play by itself in any of them."""
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     sharded = any(os.environ.get(name, "false") == "true" for name in launched)

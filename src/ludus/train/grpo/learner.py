@@ -15,19 +15,19 @@ from ludus.policy.generate import Engine, RequestBatcher
 from ludus.policy.load import Policy
 from ludus.policy.settings import resolve_sampling
 from ludus.policy.tally import DecodeStats
-from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.settings import GRPOConfig
 
 
-class Learner(PolicyAgent):
+class TrainingPolicyAgent(PolicyAgent):
     """Says in each episode at which step it was."""
 
     step = 0
     """The step that the next episodes are played for, from 1."""
 
     def __init__(
-        self, policy: Policy, config: GrpoSettings, *, engine: Engine | None = None, **more: Any
+        self, policy: Policy, config: GRPOConfig, *, engine: Engine | None = None, **more: Any
     ) -> None:
-        self._own = engine
+        self._engine_override = engine
         extra: JsonObject = {"seed": config.seed, "top_p": config.top_p}
         if config.top_k is not None:
             extra["top_k"] = config.top_k
@@ -37,16 +37,18 @@ class Learner(PolicyAgent):
         return {**super().describe(), "step": self.step}
 
     def _start_engine(self, policy: Policy) -> LoadedPolicy:
-        if self._own is None:
+        if self._engine_override is None:
             return super()._start_engine(policy)
-        self.engine = str(self._own)
-        generator = RequestBatcher(policy.model, max_batch=self.max_batch, engine=self._own)
+        self.engine = str(self._engine_override)
+        generator = RequestBatcher(
+            policy.model, max_batch=self.max_batch, engine=self._engine_override
+        )
         return LoadedPolicy(
             policy, generator, resolve_sampling(self._sampling_options, policy.model)
         )
 
     @property
-    def tally(self) -> DecodeStats:
+    def decode_stats(self) -> DecodeStats:
         """What it has decoded so far."""
         return (
             replace(self._loaded_policy.batcher.stats)

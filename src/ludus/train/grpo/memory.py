@@ -14,12 +14,12 @@ from typing import Any, Self
 from ludus.errors import OutOfMemory
 
 GIB = 1 << 30
-_OWN_CONTEXT = 2 * GIB
+_CUDA_CONTEXT_BYTES = 2 * GIB
 """What a process takes for itself besides its tensors, and others may hold without harm."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepStart:
+class StepSnapshot:
     """The trainer's sums at the beginning of a step, to go back to when the step fails."""
 
     loss: Any
@@ -27,7 +27,7 @@ class StepStart:
     tokens: int
 
     @classmethod
-    def of(cls, trainer: Any) -> Self:
+    def take(cls, trainer: Any) -> Self:
         metrics = {name: list(values) for name, values in trainer._metrics["train"].items()}
         return cls(trainer._tr_loss.clone(), metrics, trainer.state.num_input_tokens_seen)
 
@@ -38,11 +38,11 @@ class StepStart:
         trainer.state.num_input_tokens_seen = self.tokens
 
 
-def largest_batch(attempt: Callable[[int], None], sizes: Iterable[int]) -> int | None:
+def find_largest_batch(try_batch: Callable[[int], None], sizes: Iterable[int]) -> int | None:
     """The largest of these sizes that is tried without running out of memory."""
     for size in sorted(sizes, reverse=True):
-        release()
-        if _fits(attempt, size):
+        release_gpu_memory()
+        if _fits(try_batch, size):
             return size
     return None
 
@@ -57,7 +57,7 @@ def _fits(attempt: Callable[[int], None], size: int) -> bool:
     return True
 
 
-def release() -> None:
+def release_gpu_memory() -> None:
     """Free cached GPU memory, so that the next attempt does not find it as full."""
     import torch
 
@@ -66,7 +66,7 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
-def smaller_divisors(number: int, below: int) -> list[int]:
+def divisors_below(number: int, below: int) -> list[int]:
     return [size for size in range(1, min(number, below)) if number % size == 0]
 
 
@@ -77,7 +77,7 @@ def longest_rows(batch: dict[str, Any], count: int) -> Sequence[int]:
     return rows
 
 
-def room_for_optimizer(trainer: Any) -> Any:
+def reserve_optimizer_memory(trainer: Any) -> Any:
     """Memory that the optimizer will take at its first step, held until this is forgotten."""
     import torch
 
@@ -89,9 +89,9 @@ def room_for_optimizer(trainer: Any) -> Any:
     return torch.empty(size, dtype=torch.uint8, device=trainer.args.device)
 
 
-def out_of_memory(batch_size: int, fitting: int | None, device: Any) -> OutOfMemory:
+def out_of_memory_error(batch_size: int, fitting: int | None, device: Any) -> OutOfMemory:
     """What to tell, in one line."""
-    short = f"The GPU's memory does not suffice for --batch-size {batch_size}{_others(device)}."
+    short = f"The GPU's memory does not suffice for --batch-size {batch_size}{_other_processes_note(device)}."
     if fitting is None:
         advice = (
             "Not one row fits: use --gradient-checkpointing, --lora, or fewer --max-episode-tokens."
@@ -103,13 +103,13 @@ def out_of_memory(batch_size: int, fitting: int | None, device: Any) -> OutOfMem
     return OutOfMemory(f"{short} {advice}", batch_size=fitting)
 
 
-def _others(device: Any) -> str:
+def _other_processes_note(device: Any) -> str:
     import torch
 
     if device.type != "cuda":
         return ""
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
-    if others < _OWN_CONTEXT:
+    if others < _CUDA_CONTEXT_BYTES:
         return ""
     return f" (other processes hold {others / GIB:.1f} of {total / GIB:.1f} GiB)"

@@ -18,13 +18,13 @@ from ludus.train.pace import RunCallback
 from ludus.train.watch import TrainProgress
 from ludus.train.world import Distributed
 
-Try = Callable[[Any], Mapping[str, float]]
+EvaluateHeldOut = Callable[[Any], Mapping[str, float]]
 """Plays held-out tasks with the trainer's model, and says how that went."""
-_UNTOLD = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
-_UNTOLD_OF = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
+_UNLOGGED_METRICS = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
+_UNLOGGED_PREFIXES = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
 
 
-class GrpoPace(RunCallback):
+class GRPOCallbacks(RunCallback):
     """Told by the trainer of every step."""
 
     def __init__(
@@ -33,41 +33,41 @@ class GrpoPace(RunCallback):
         watch: TrainProgress,
         world: Distributed,
         *,
-        period: int = 1,
-        try_out: Try | None = None,
+        num_iterations: int = 1,
+        evaluate_held_out: EvaluateHeldOut | None = None,
         eval_every: int | None = None,
         early_stop: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(out, watch, world, **more)
-        self._period = period
+        self._num_iterations = num_iterations
         """Steps that learn from the same episodes: a checkpoint in between could not go on."""
-        self._try, self._eval_every = try_out, eval_every
-        self._saturation = _judge(out, self.resume_state) if early_stop else None
-        self.saturated: str | None = None
+        self._evaluate_held_out, self._eval_every = evaluate_held_out, eval_every
+        self._saturation = _replay_saturation(out, self.resume_state) if early_stop else None
+        self.saturation_reason: str | None = None
         """Why there is nothing left to learn, if so."""
         self._step_began = perf_counter()
-        self._played = self.resume_state.episodes if self.resume_state else 0
+        self._episode_bytes = self.resume_state.episodes if self.resume_state else 0
 
     @property
     def episode_bytes(self) -> int:
         """Those of whole steps: what comes after is played again when the run goes on."""
-        return self._played
+        return self._episode_bytes
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._step_began = perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._took(perf_counter() - self._step_began)
+        self._record_step_time(perf_counter() - self._step_began)
         if self.distributed.is_main:
-            self._played = (self.out / EPISODES_FILE).stat().st_size
+            self._episode_bytes = (self.out / EPISODES_FILE).stat().st_size
         step = state.global_step
-        ends = self._ends(step)
+        ends = self._should_stop_early(step)
         self._poll(step)
         last = ends or step >= state.max_steps
         if self._eval_every and not self.stopped and (last or step % self._eval_every == 0):
-            self._tried(step)
-        if step % self._period == 0 and step < state.max_steps:
+            self._log_held_out(step)
+        if step % self._num_iterations == 0 and step < state.max_steps:
             self._save_or_stop(control)
         if ends:
             control.should_training_stop = True
@@ -75,12 +75,12 @@ class GrpoPace(RunCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         super().on_train_begin(args, state, control)
         if self._eval_every and self.resume_state is None:
-            self._tried(0)
+            self._log_held_out(0)
 
-    def _tried(self, step: int) -> None:
+    def _log_held_out(self, step: int) -> None:
         """Say how the model does on held-out tasks, as it is after so many steps."""
-        assert self._try is not None
-        found = self._try(self.trainer)
+        assert self._evaluate_held_out is not None
+        found = self._evaluate_held_out(self.trainer)
         if self.distributed.is_main:
             self.write_log({"step": step, **found})
 
@@ -90,28 +90,28 @@ class GrpoPace(RunCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not self.distributed.is_main or not logs or "train_runtime" in logs:
             return
-        line = {"step": state.global_step, **line_of(logs)}
+        line = {"step": state.global_step, **to_log_line(logs)}
         self.write_log(line)
-        if self._saturation is not None and self.saturated is None:
-            self.saturated = self._saturation.see(line)
-            if self.saturated:
-                self.progress.say(f"Nothing is left to learn: {self.saturated}")
+        if self._saturation is not None and self.saturation_reason is None:
+            self.saturation_reason = self._saturation.see(line)
+            if self.saturation_reason:
+                self.progress.say(f"Nothing is left to learn: {self.saturation_reason}")
 
-    def _took(self, seconds: float) -> None:
+    def _record_step_time(self, seconds: float) -> None:
         metrics = self.trainer._metrics["train"]
         played = metrics["time/rollout"][-1] if metrics["time/rollout"] else 0.0
         metrics["time/step"].append(seconds)
         metrics["time/train"].append(max(0.0, seconds - played))
 
-    def _ends(self, step: int) -> bool:
+    def _should_stop_early(self, step: int) -> bool:
         """Whether all stop here, because the first has seen that nothing is left to learn."""
         if self._saturation is None:
             return False
-        (done,) = self.distributed.all_reduce_max([int(self.saturated is not None)])
-        return bool(done) and step % self._period == 0
+        (done,) = self.distributed.all_reduce_max([int(self.saturation_reason is not None)])
+        return bool(done) and step % self._num_iterations == 0
 
 
-def _judge(out: Path, standing: CheckpointState | None) -> Saturation:
+def _replay_saturation(out: Path, standing: CheckpointState | None) -> Saturation:
     """Knows what was logged before a run was stopped."""
     judge, step = Saturation(), standing.step if standing else 0
     for line in record.read_log(out):
@@ -120,12 +120,14 @@ def _judge(out: Path, standing: CheckpointState | None) -> Saturation:
     return judge
 
 
-def line_of(logs: Mapping[str, Any]) -> dict[str, Any]:
+def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
     """TRL's figures by our names; what is no number is left out."""
     found = {
         name: value
         for name, value in logs.items()
-        if name not in _UNTOLD and not name.startswith(_UNTOLD_OF) and _is_number(value)
+        if name not in _UNLOGGED_METRICS
+        and not name.startswith(_UNLOGGED_PREFIXES)
+        and _is_finite_number(value)
     }
     if (tokens := found.pop("num_tokens", None)) is not None:
         found["tokens"] = int(tokens)
@@ -136,5 +138,5 @@ def line_of(logs: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_finite_number(value: Any) -> bool:
     return isinstance(value, int | float) and isfinite(value)

@@ -14,12 +14,12 @@ from typing import Any, cast
 import torch
 
 from ludus.train.captured import supports_cuda_graphs
-from ludus.train.grpo.branches import Trees, grown
-from ludus.train.grpo.pace import GrpoPace
-from ludus.train.grpo.playback import Playback
+from ludus.train.grpo.branches import PrefixTrees, build_trees
+from ludus.train.grpo.pace import GRPOCallbacks
+from ludus.train.grpo.playback import GraphCache
 from ludus.train.tokens import IGNORE_INDEX
 
-CLOSE = 1e-3
+LOGPROB_TOLERANCE = 1e-3
 """So far apart log-probabilities may be, in single precision, and be the same but for rounding."""
 
 _CHUNK = "attention_chunk_size"
@@ -27,13 +27,13 @@ _CHUNK = "attention_chunk_size"
 Batch = dict[str, Any]
 
 
-class Reading:
+class PrefixSharingMixin:
     """Laid over TRL's trainer."""
 
-    pace: GrpoPace
+    pace: GRPOCallbacks
     reads_trees: bool | None = None
     """Whether the model is given trees; None until it was tried."""
-    _playback: Playback | None = None
+    _playback: GraphCache | None = None
     _batches: Any = None
     """Those of the newest step, with the members of a group side by side."""
 
@@ -43,7 +43,7 @@ class Reading:
             return made
         # TRL has shuffled the rows; and strangers share nothing.
         if us._buffered_inputs is not self._batches:
-            self._batches = us._buffered_inputs = side_by_side(us._buffered_inputs)
+            self._batches = us._buffered_inputs = group_by_prompt(us._buffered_inputs)
         return self._batches[us._step % us.args.steps_per_generation]
 
     def _get_per_token_logps_and_entropies(
@@ -53,36 +53,36 @@ class Reading:
         us, size = cast(Any, self), batch_size or len(input_ids)
         by_row = cast(Any, super())._get_per_token_logps_and_entropies
         core = us.accelerator.unwrap_model(model)
-        if not self._may_read_trees(core) or any(_is_given(value) for value in more.values()):
+        if not self._can_share_prefixes(core) or any(_is_given(value) for value in more.values()):
             return by_row(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy,
                 **more,
             )  # fmt: skip
         said = []
         for rows in zip(input_ids.split(size), attention_mask.split(size), strict=True):
-            trees = self._trees(core, *rows, logits_to_keep)
+            trees = self._build_trees(core, *rows, logits_to_keep)
             if trees is None:
                 said.append(by_row(model, *rows, logits_to_keep, None, compute_entropy)[:2])
             else:
                 with us.accelerator.autocast():
-                    said.append(scored(model, trees, compute_entropy))
+                    said.append(score_trees(model, trees, compute_entropy))
         logps, entropies = zip(*said, strict=True)
         return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None
 
-    def _may_read_trees(self, core: Any) -> bool:
+    def _can_share_prefixes(self, core: Any) -> bool:
         """Whether what a token sees can be said, and the weights are all here."""
         us = cast(Any, self)
         spread = us.is_deepspeed_enabled or us.is_fsdp_enabled
-        if self.reads_trees is None and (spread or not sees_all(core.config)):
+        if self.reads_trees is None and (spread or not supports_prefix_trees(core.config)):
             self.reads_trees = False
         return self.reads_trees is not False
 
-    def _trees(self, core: Any, ids: Any, mask: Any, keep: int) -> Trees | None:
+    def _build_trees(self, core: Any, ids: Any, mask: Any, keep: int) -> PrefixTrees | None:
         us = cast(Any, self)
-        trees = grown(ids, mask, keep, width=core.config.hidden_size)
+        trees = build_trees(ids, mask, keep, width=core.config.hidden_size)
         # Of nothing that was said, nothing can be found out.
-        if trees is not None and self.reads_trees is None and (trees.spots >= 0).any():
-            self.reads_trees = says_the_same(core, trees, ids, mask)
+        if trees is not None and self.reads_trees is None and (trees.token_index >= 0).any():
+            self.reads_trees = trees_match_rows(core, trees, ids, mask)
             if self.reads_trees:
                 # It may be the reference that was asked first, which learns nothing.
                 self._playback = self._played_back(us.accelerator.unwrap_model(us.model))
@@ -90,19 +90,19 @@ class Reading:
             trees = None
         if torch.is_grad_enabled():
             if trees is not None and self._playback is not None:
-                trees = self._playback.fitting(trees)
-            share = 1.0 if trees is None else trees.ids.numel() / ids.numel()
+                trees = self._playback.pad_to_graph_shape(trees)
+            share = 1.0 if trees is None else trees.input_ids.numel() / ids.numel()
             us._metrics["train"]["read"].append(share)
         return trees
 
-    def _played_back(self, core: Any) -> Playback | None:
+    def _played_back(self, core: Any) -> GraphCache | None:
         config = cast(Any, self).args
         if config.device.type != "cuda" or not (config.bf16 or config.fp16):
             return None
         if not supports_cuda_graphs(self, self.pace.distributed):
             return None
         dtype = torch.bfloat16 if config.bf16 else torch.float16
-        return Playback(core.base_model, dtype, self.pace.progress.say)
+        return GraphCache(core.base_model, dtype, self.pace.progress.say)
 
     def stop_playback(self) -> None:
         """Compute the layers as they are from now on."""
@@ -111,7 +111,7 @@ class Reading:
         self._playback = None
 
 
-def sees_all(config: Any) -> bool:
+def supports_prefix_trees(config: Any) -> bool:
     """Whether a model's tokens see all that came before them, and how far away it is.
 
     A mask that is given to one that looks back only so far takes the place of its own, which shows
@@ -133,16 +133,16 @@ def _is_given(value: Any) -> bool:
     return value is not None and value is not False
 
 
-def scored(model: Any, trees: Trees, entropy: bool = True) -> tuple[Any, Any]:
+def score_trees(model: Any, trees: PrefixTrees, entropy: bool = True) -> tuple[Any, Any]:
     """The log-probability of every token of the rows' completions, and the entropy before it."""
     said = model(
-        input_ids=trees.ids, attention_mask=trees.sight(), position_ids=trees.positions,
+        input_ids=trees.input_ids, attention_mask=trees.attention_mask(), position_ids=trees.position_ids,
         shift_labels=trees.labels, fused_lm_head=True,
     )  # fmt: skip
-    return trees.by_row(said.log_probs), trees.by_row(said.entropy) if entropy else None
+    return trees.gather_rows(said.log_probs), trees.gather_rows(said.entropy) if entropy else None
 
 
-def side_by_side(batches: Sequence[Batch]) -> Sequence[Batch]:
+def group_by_prompt(batches: Sequence[Batch]) -> Sequence[Batch]:
     """The same rows in as many batches, those with the same prompt one after the other."""
     first = batches[0]
     if len(batches) == 1 or "pixel_values" in first:
@@ -164,22 +164,22 @@ def side_by_side(batches: Sequence[Batch]) -> Sequence[Batch]:
     return made
 
 
-def says_the_same(core: Any, trees: Trees, ids: Any, mask: Any) -> bool:
+def trees_match_rows(core: Any, trees: PrefixTrees, ids: Any, mask: Any) -> bool:
     """Whether the model says the same of trees as of the rows that they were made of."""
     labels = ids.masked_fill(mask == 0, IGNORE_INDEX)
-    keep = trees.spots.shape[1]
-    with _exact(core) as read:
+    keep = trees.token_index.shape[1]
+    with _exact_forward(core) as read:
         by_row = read(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
         try:
-            logps, _ = scored(read, trees, entropy=False)
+            logps, _ = score_trees(read, trees, entropy=False)
         except (TypeError, ValueError, RuntimeError):
             return False
-    apart = (logps - by_row.log_probs[:, -keep:])[trees.spots >= 0]
-    return bool(apart.abs().max() < CLOSE)
+    apart = (logps - by_row.log_probs[:, -keep:])[trees.token_index >= 0]
+    return bool(apart.abs().max() < LOGPROB_TOLERANCE)
 
 
 @contextmanager
-def _exact(core: Any) -> Iterator[Any]:
+def _exact_forward(core: Any) -> Iterator[Any]:
     """A model's forward pass in single precision, with nothing left to chance."""
     learns = core.training
     core.eval()

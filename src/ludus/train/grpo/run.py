@@ -24,17 +24,17 @@ from ludus.train import checkpoints, folder, record
 from ludus.train.continuation import run_or_resume, run_trainer
 from ludus.train.ending import finalize, is_finished
 from ludus.train.grpo.config import MANAGED_FIELDS
-from ludus.train.grpo.episodes import Episodes
+from ludus.train.grpo.episodes import EpisodeLog
 from ludus.train.grpo.groups import SeedCheck
-from ludus.train.grpo.held_out import HeldOut
-from ludus.train.grpo.job import GrpoJob, build_context
-from ludus.train.grpo.learner import Learner
-from ludus.train.grpo.pace import GrpoPace
-from ludus.train.grpo.rewards import columns
-from ludus.train.grpo.rollout import Rollouts
-from ludus.train.grpo.settings import GrpoSettings
-from ludus.train.grpo.stage import Stage
-from ludus.train.grpo.tasks import tasks
+from ludus.train.grpo.held_out import HeldOutEvaluator
+from ludus.train.grpo.job import GRPOContext, build_context
+from ludus.train.grpo.learner import TrainingPolicyAgent
+from ludus.train.grpo.pace import GRPOCallbacks
+from ludus.train.grpo.rewards import build_reward_funcs
+from ludus.train.grpo.rollout import GroupRollouts
+from ludus.train.grpo.settings import GRPOConfig
+from ludus.train.grpo.stage import RolloutWorker
+from ludus.train.grpo.tasks import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.vllm import VllmEngine
 from ludus.train.outcome import TrainResult
@@ -53,7 +53,7 @@ def train(
     environment: str | Mixture,
     model: str,
     out: str | Path,
-    config: GrpoSettings,
+    config: GRPOConfig,
     *,
     base_url: str | None,
     token: str | None,
@@ -84,11 +84,11 @@ def train(
         return run_or_resume(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
 
 
-def _run(job: GrpoJob, there: TrainingRecord | None, *, overwrite: bool) -> TrainResult:
+def _run(job: GRPOContext, there: TrainingRecord | None, *, overwrite: bool) -> TrainResult:
     checkpoint = checkpoints.latest_checkpoint(job.out) if there is not None else None
     standing = checkpoints.read_state(checkpoint) if checkpoint is not None else None
     job.progress.phase(PhaseProgress(f"Checking {job.subject}", in_log=True))
-    with _stage(job) as stage, Episodes(job.out / folder.EPISODES_FILE) as episodes:
+    with _stage(job) as stage, EpisodeLog(job.out / folder.EPISODES_FILE) as episodes:
 
         def begin() -> None:
             if overwrite:
@@ -105,18 +105,22 @@ def _run(job: GrpoJob, there: TrainingRecord | None, *, overwrite: bool) -> Trai
         return finalize(job, trainer, pace)
 
 
-def _stage(job: GrpoJob) -> Stage:
+def _stage(job: GRPOContext) -> RolloutWorker:
     settings = job.config
-    return Stage(
+    return RolloutWorker(
         job.environments, limits=settings.limits, system_prompt=settings.system_prompt,
-        task=settings.task, scored=job.rewards.scored, base_url=job.base_url, token=job.token,
+        task=settings.task, scored=job.rewards.score, base_url=job.base_url, token=job.token,
         say=job.progress.say, phase=job.progress.phase, stopping=lambda: job.progress.stopping,
     )  # fmt: skip
 
 
 def _trainer(
-    job: GrpoJob, stage: Stage, episodes: Episodes, standing: Standing | None, begin: Begin
-) -> tuple[Any, GrpoPace]:
+    job: GRPOContext,
+    stage: RolloutWorker,
+    episodes: EpisodeLog,
+    standing: Standing | None,
+    begin: Begin,
+) -> tuple[Any, GRPOCallbacks]:
     settings, config = job.config, job.trl_config
     plan = stage.plan(job.run_id, seed=settings.seed, group_size=settings.group_size)
     stage.rehearse(plan)
@@ -139,7 +143,7 @@ def _trainer(
     return trainer, pace
 
 
-def _introduce(job: GrpoJob, stage: Stage, trainer: Any) -> None:
+def _introduce(job: GRPOContext, stage: RolloutWorker, trainer: Any) -> None:
     """Have the model play on the stage, where it does, and say how."""
     by = "TRL's own loop"
     if job.config.rollouts == "fast" or job.config.eval_every:
@@ -152,29 +156,29 @@ def _introduce(job: GrpoJob, stage: Stage, trainer: Any) -> None:
         job.progress.say(f"Groups with equal rewards are kept: {why}, rows are not left out")
 
 
-def _keeps_all(job: GrpoJob) -> str | None:
+def _keeps_all(job: GRPOContext) -> str | None:
     if job.vision is not None:
         return "with pictures"
     return "with --beta" if job.trl_config.beta else None
 
 
 def _by_ludus(
-    job: GrpoJob, stage: Stage, plan: Plan, episodes: Episodes, made: dict[str, Any]
+    job: GRPOContext, stage: RolloutWorker, plan: Plan, episodes: EpisodeLog, made: dict[str, Any]
 ) -> Any:
     settings, weights = job.config, job.rewards.weights(stage.names)
     count = settings.steps * settings.groups
-    rollouts = Rollouts(
-        stage, plan, settings, job.rewards, job.distributed, episodes.keep,
+    rollouts = GroupRollouts(
+        stage, plan, settings, job.rewards, job.distributed, episodes.append,
         SeedCheck(settings.allow_unseeded, job.progress.say),
     )  # fmt: skip
     job.trl_config.reward_weights = list(weights.values())
     return build_trainer(
-        **made, rollouts=rollouts, rollout_func=rollouts, train_dataset=tasks(count),
-        reward_funcs=columns(weights),
+        **made, rollouts=rollouts, rollout_func=rollouts, train_dataset=build_task_dataset(count),
+        reward_funcs=build_reward_funcs(weights),
     )  # fmt: skip
 
 
-def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
+def _by_trl(job: GRPOContext, episodes: EpisodeLog, made: dict[str, Any]) -> Any:
     from ludus.train.trl.run import trl_parts
 
     who: dict[str, Any] = {
@@ -183,7 +187,7 @@ def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
     if job.dialect.chat_template_kwargs:
         who["chat_template_kwargs"] = dict(job.dialect.chat_template_kwargs)
     rolled = trl_parts(
-        job.environments, job.config, rewards=job.rewards, distributed=job.distributed, keep=episodes.keep,
+        job.environments, job.config, rewards=job.rewards, distributed=job.distributed, keep=episodes.append,
         agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,
         warn=job.progress.say,
     )  # fmt: skip
@@ -193,27 +197,31 @@ def _by_trl(job: GrpoJob, episodes: Episodes, made: dict[str, Any]) -> Any:
     return trainer
 
 
-def _pace(job: GrpoJob, stage: Stage, standing: Standing | None, begin: Begin) -> GrpoPace:
+def _pace(
+    job: GRPOContext, stage: RolloutWorker, standing: Standing | None, begin: Begin
+) -> GRPOCallbacks:
     settings = job.config
-    held_out = HeldOut(stage, job.run_id, settings.seed, settings.eval_episodes, job.distributed)
-    return GrpoPace(
+    held_out = HeldOutEvaluator(
+        stage, job.run_id, settings.seed, settings.eval_episodes, job.distributed
+    )
+    return GRPOCallbacks(
         job.out, job.progress, job.distributed, every=settings.checkpoint_every, standing=standing,
-        begin=begin, period=job.trl_config.num_iterations, try_out=held_out,
+        begin=begin, num_iterations=job.trl_config.num_iterations, evaluate_held_out=held_out,
         eval_every=settings.eval_every, early_stop=settings.early_stop,
     )  # fmt: skip
 
 
-def _learner(job: GrpoJob, trainer: Any) -> Learner:
+def _learner(job: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
     """Whoever plays is the very model that is trained."""
     model = trainer.model
     dialect = replace(job.dialect, stops=job.dialect.stop_token_ids | eos_token_ids(model))
     policy = Policy(job.source.name, model, job.tokenizer, dialect, vision=job.vision)
     engine = VllmEngine(trainer) if job.config.vllm else None
     rows = job.config.episodes // job.distributed.world_size
-    return Learner(policy, job.config, engine=engine, max_batch=rows)
+    return TrainingPolicyAgent(policy, job.config, engine=engine, max_batch=rows)
 
 
-def _trained(job: GrpoJob, stage: Stage, trainer: Any, checkpoint: Path | None) -> None:
+def _trained(job: GRPOContext, stage: RolloutWorker, trainer: Any, checkpoint: Path | None) -> None:
     """What the environments' servers do wrong must not cost what was learned until then."""
     try:
         run_trainer(trainer, checkpoint)
@@ -223,12 +231,12 @@ def _trained(job: GrpoJob, stage: Stage, trainer: Any, checkpoint: Path | None) 
         alone = isinstance(error, OutOfMemory) and job.distributed.world_size > 1
         due = trainer.stepped and step and step % job.trl_config.num_iterations == 0 and not alone
         kept = _is_kept(job, trainer) if due else True
-        if stage.left is None or not kept:
+        if stage.stop_reason is None or not kept:
             raise
-        trainer.pace.stopped = stage.left
+        trainer.pace.stopped = stage.stop_reason
 
 
-def _is_kept(job: GrpoJob, trainer: Any) -> bool:
+def _is_kept(job: GRPOContext, trainer: Any) -> bool:
     """Make a checkpoint, unless this step has one. Where that fails, it is said, and not raised:
     why training ends is what the user has to know."""
     step, there = trainer.state.global_step, checkpoints.latest_checkpoint(job.out)
@@ -245,7 +253,7 @@ def _is_kept(job: GrpoJob, trainer: Any) -> bool:
     return True
 
 
-def _keep_last(job: GrpoJob, trainer: Any) -> None:
+def _keep_last(job: GRPOContext, trainer: Any) -> None:
     """Make the checkpoint from which a finished run can be extended.
 
     Within steps that learn from the same episodes there can be none.
@@ -254,10 +262,10 @@ def _keep_last(job: GrpoJob, trainer: Any) -> None:
         _is_kept(job, trainer)
 
 
-def _begin(job: GrpoJob, stage: Stage, standing: Standing | None) -> None:
+def _begin(job: GRPOContext, stage: RolloutWorker, standing: Standing | None) -> None:
     checkpoints.remove_incomplete(job.out)
     step = standing.step if standing else None
-    about = job.record_fields(job.played(stage.names))
+    about = job.record_fields(job.environment_record(stage.names))
     # The record first: a log without one would be a stranger's.
     record.create_record(job.out, about, resumed_from=step)
     # Without a checkpoint everything is done again, also what comes before the first step.

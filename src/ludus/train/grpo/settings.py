@@ -14,13 +14,13 @@ from ludus.policy.sampling import SamplingParams
 from ludus.rollout import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.settings import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
 
-Equal = Literal["skip", "resample", "keep"]
-Rollouts = Literal["fast", "trl"]
-Vllm = Literal["colocate", "server"]
+ZeroVarianceMode = Literal["skip", "resample", "keep"]
+RolloutBackend = Literal["fast", "trl"]
+VllmMode = Literal["colocate", "server"]
 
 
 @dataclass(frozen=True, slots=True)
-class GrpoSettings(BaseTrainConfig):
+class GRPOConfig(BaseTrainConfig):
     """All that decides what comes out.
 
     `batch_size` is all of a step's episodes that a process has, where nothing is said, and `beta`
@@ -41,14 +41,14 @@ class GrpoSettings(BaseTrainConfig):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int | None = None
-    equal: Equal = "skip"
+    equal: ZeroVarianceMode = "skip"
     """What is done with groups whose members all got the same reward, which teach nothing: they are
     left out of the step, replaced by other tasks, or kept as TRL keeps them."""
     resamples: int = 2
     """How often such groups are replaced, at the most, with `equal="resample"`."""
-    rollouts: Rollouts = "fast"
+    rollouts: RolloutBackend = "fast"
     """Who plays: Ludus, or TRL's own loop."""
-    vllm: Vllm | None = None
+    vllm: VllmMode | None = None
     rewards: tuple[str, ...] = ()
     """Reward functions besides the environment's: `module:function`, or with a weight
     `module:function=0.5`."""
@@ -65,11 +65,11 @@ class GrpoSettings(BaseTrainConfig):
 
     def __post_init__(self) -> None:
         BaseTrainConfig.__post_init__(self)
-        for option, least in _LEAST.items():
+        for option, least in _MINIMUMS.items():
             check_at_least(f"--{option.replace('_', '-')}", getattr(self, option), least)
-        _one_of("--equal", self.equal, get_args(Equal))
-        _one_of("--rollouts", self.rollouts, get_args(Rollouts))
-        _one_of("--vllm", self.vllm, (None, *get_args(Vllm)))
+        _check_choice("--equal", self.equal, get_args(ZeroVarianceMode))
+        _check_choice("--rollouts", self.rollouts, get_args(RolloutBackend))
+        _check_choice("--vllm", self.vllm, (None, *get_args(VllmMode)))
         SamplingParams(self.temperature, self.top_p, self.top_k)
         if self.temperature == 0:
             raise ConfigError(
@@ -108,13 +108,13 @@ class GrpoSettings(BaseTrainConfig):
         )
 
 
-_LEAST = {
+_MINIMUMS = {
     "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_episode_tokens": 1,
     "max_turns": 1, "beta": 0, "resamples": 1, "eval_every": 1, "eval_episodes": 1,
 }  # fmt: skip
 
 
-def _one_of(option: str, value: str | None, known: tuple[str | None, ...]) -> None:
+def _check_choice(option: str, value: str | None, known: tuple[str | None, ...]) -> None:
     if value not in known:
         names = [name for name in known if name]
         hint = did_you_mean(str(value), names, f"Write {', '.join(names)}.")

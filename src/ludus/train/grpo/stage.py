@@ -29,22 +29,22 @@ from ludus.rollout.pulse import LoopLagMonitor, instant_environments
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.start import preflight
 from ludus.rollout.tuning import RolloutOptions
-from ludus.train.grpo.vigil import Vigil
+from ludus.train.grpo.vigil import RolloutMonitor
 
-LEAVING = 15.0
+CLOSE_TIMEOUT_S = 15.0
 """Seconds that sessions get to be closed."""
-GLANCE = 1.0
+THREAD_POLL_S = 1.0
 """Seconds after which whoever waits for the thread looks whether it is still there."""
-Made = TypeVar("Made")
-Scored = Callable[[Episode], Awaitable[Episode]]
+T = TypeVar("Made")
+ScoreEpisode = Callable[[Episode], Awaitable[Episode]]
 """Gives an episode its reward, where the environment's own is not all of it."""
 
 
-async def _as_it_is(episode: Episode) -> Episode:
+async def _keep_reward(episode: Episode) -> Episode:
     return episode
 
 
-class Stage:
+class RolloutWorker:
     """Use it as a context manager; the agent may come later than the environments.
 
     Args:
@@ -67,7 +67,7 @@ class Stage:
         limits: EpisodeLimits,
         system_prompt: str | None,
         task: Mapping[str, Any] | None = None,
-        scored: Scored = _as_it_is,
+        scored: ScoreEpisode = _keep_reward,
         base_url: str | None = None,
         token: str | None = None,
         tuning: RolloutOptions | None = None,
@@ -85,13 +85,13 @@ class Stage:
         self._tuning, self._say, self._stopping = tuning or RolloutOptions(), say, stopping
         self._pools: dict[str, SessionPool] = {}
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._turn, name="ludus-stage", daemon=True)
+        self._thread = Thread(target=self._run_loop, name="ludus-stage", daemon=True)
         self._ended_by: BaseException | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self._await(self._open())
+            self._run_sync(self._open())
         except BaseException:
             self.__exit__()
             raise
@@ -100,7 +100,7 @@ class Stage:
     def __exit__(self, *error: object) -> None:
         if self._thread.is_alive():
             try:
-                self._await(self._close(), LEAVING)
+                self._run_sync(self._close(), CLOSE_TIMEOUT_S)
             except TimeoutError:
                 # Somebody holds the loop up; the thread ends with the process.
                 return
@@ -126,16 +126,16 @@ class Stage:
         )
 
     @property
-    def left(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Why a wait for a server was ended before its time, if it was."""
-        return self._vigil.left
+        return self._monitor.stop_reason
 
     def rehearse(self, plan: Plan) -> None:
         """Begin a task everywhere: what cannot be is said before anything is trained."""
         tasks = 8 * len(self.endpoints)
         activities: dict[str, EpisodeStatus] = {}
         begun = preflight(plan, self.endpoints, tasks * plan.group_size, activities)
-        self._await(self._vigil.over(begun, activities))
+        self._run_sync(self._monitor.watch(begun, activities))
 
     def play(
         self, plan: Plan, indices: Sequence[int], phase: str = "Playing", *, in_log: bool = False
@@ -146,18 +146,18 @@ class Stage:
             count_tokens=lambda: self.agent.sampled_tokens,
         )  # fmt: skip
         self.phase(progress)
-        return self._await(self._play(plan, indices, progress))
+        return self._run_sync(self._play(plan, indices, progress))
 
-    def run(self, made: Coroutine[Any, Any, Made]) -> Made:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Anything else that belongs on its loop."""
-        return self._await(made)
+        return self._run_sync(work)
 
     async def _play(
         self, plan: Plan, indices: Sequence[int], progress: RolloutProgress
     ) -> list[Episode]:
         attempts = EpisodeRunner(
             self.agent, self._limits, self._system_prompt, self._tuning,
-            on_attempt=self._vigil.pulse.record_attempt,
+            on_attempt=self._monitor.pulse.record_attempt,
         )  # fmt: skip
 
         async def one(index: int) -> Episode:
@@ -172,7 +172,7 @@ class Stage:
                 tasks = [group.create_task(one(index)) for index in indices]
             return [task.result() for task in tasks]
 
-        return await self._vigil.over(all_at_once(), attempts.statuses)
+        return await self._monitor.watch(all_at_once(), attempts.statuses)
 
     async def _open(self) -> None:
         self.endpoints = await resolve_endpoints(self.environments, **self._address, warn=self._say)
@@ -181,7 +181,7 @@ class Stage:
             spec: SessionPool(place.endpoint, reconnect_timeout=patience)
             for spec, place in self.endpoints.items()
         }
-        self._vigil = Vigil(
+        self._monitor = RolloutMonitor(
             self._pools, LoopLagMonitor(instant_environments(self.endpoints.values()), self._say), self._say,
             self._stopping, self._tuning.stall_warning, self._excused,
         )  # fmt: skip
@@ -194,13 +194,13 @@ class Stage:
         if hasattr(self, "agent"):
             await self.agent.close()
 
-    def _turn(self) -> None:
+    def _run_loop(self) -> None:
         try:
             self._loop.run_forever()
         except BaseException as error:
             self._ended_by = error
 
-    def _await(self, made: Coroutine[Any, Any, Made], limit: float | None = None) -> Made:
+    def _run_sync(self, made: Coroutine[Any, Any, T], limit: float | None = None) -> T:
         """Wait for it here; whatever ends the wait ends it there too."""
         if not self._thread.is_alive():
             made.close()
@@ -210,7 +210,7 @@ class Stage:
             self._wait(future, limit)
             return future.result()
         except BaseExceptionGroup as several:
-            raise _first(several) from None
+            raise _first_leaf(several) from None
         except BaseException:
             future.cancel()
             raise
@@ -218,7 +218,7 @@ class Stage:
     def _wait(self, future: Future[Any], limit: float | None) -> None:
         """Until it is done, which is never if the thread has ended."""
         deadline = None if limit is None else monotonic() + limit
-        while not wait([future], GLANCE).done:
+        while not wait([future], THREAD_POLL_S).done:
             if not self._thread.is_alive():
                 raise self._no_more()
             if deadline is not None and monotonic() > deadline:
@@ -229,7 +229,7 @@ class Stage:
         return RunError(f"No more episodes can be played: {words} has ended their thread.")
 
 
-def _first(error: BaseException) -> BaseException:
+def _first_leaf(error: BaseException) -> BaseException:
     """Of a group in which groups may be."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_WORD = "task "
-FIRST_SPARE = 1_000_000_000
+_PROMPT_PREFIX = "task "
+FIRST_SPARE_TASK = 1_000_000_000
 """More tasks than any run has, however often it is extended."""
 
 
-def tasks(count: int) -> Any:
+def build_task_dataset(count: int) -> Any:
     """So many tasks, in their order."""
     from datasets import Dataset
 
-    return Dataset.from_dict({"prompt": [f"{_WORD}{number}" for number in range(count)]})
+    return Dataset.from_dict({"prompt": [f"{_PROMPT_PREFIX}{number}" for number in range(count)]})
 
 
-def numbers_of(prompts: Sequence[str]) -> list[int]:
+def parse_task_numbers(prompts: Sequence[str]) -> list[int]:
     """Which tasks a batch asks for."""
-    return [int(prompt.removeprefix(_WORD)) for prompt in prompts]
+    return [int(prompt.removeprefix(_PROMPT_PREFIX)) for prompt in prompts]
 
 
-def spare(step: int, round: int, group: int, *, groups: int, rounds: int) -> int:
+def spare_task_number(step: int, round: int, group: int, *, groups: int, rounds: int) -> int:
     """The number of a task behind all others, to replace one with: never the same one twice, and
     the same one when a run is gone on with or extended."""
-    return FIRST_SPARE + (step * rounds + round) * groups + group
+    return FIRST_SPARE_TASK + (step * rounds + round) * groups + group

@@ -11,48 +11,48 @@ from typing import Any, cast
 from ludus.errors import ConfigError
 from ludus.policy.eyes.sight import VisionProcessor
 from ludus.train.grpo.memory import (
-    StepStart,
-    largest_batch,
+    StepSnapshot,
+    find_largest_batch,
     longest_rows,
-    out_of_memory,
-    release,
-    room_for_optimizer,
-    smaller_divisors,
+    out_of_memory_error,
+    release_gpu_memory,
+    reserve_optimizer_memory,
+    divisors_below,
 )
-from ludus.train.grpo.pace import GrpoPace
-from ludus.train.grpo.rollout import Rollouts
-from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.pace import GRPOCallbacks
+from ludus.train.grpo.rollout import GroupRollouts
+from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.trainers import TrainerMixin, build_peft_config, as_trainer_callback
 
 _BEGIN_EVENTS = ("on_train_begin",)
 _STEP_EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
-SAME = 1e-6
+REWARD_TOLERANCE = 1e-6
 """Rewards that are no further apart, as a share of the largest, are the same in single precision.
 
 The mean of equal ones may differ from them by its rounding, and divided by their deviation that is
 an advantage: one of noise, of which an optimizer that minds no scale would make a whole step.
 """
-_LEFT = ("prompt_ids", "prompt_mask")
-_RIGHT = (
+_LEFT_PADDED = ("prompt_ids", "prompt_mask")
+_RIGHT_PADDED = (
     "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",
     "ref_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio",
 )  # fmt: skip
 
 
-class Tried(TrainerMixin):
+class GRPOMixin(TrainerMixin):
     """Laid over TRL's trainer."""
 
-    rollouts: Rollouts | None = None
+    rollouts: GroupRollouts | None = None
     eyes: VisionProcessor | None = None
     leaves_out = False
     """Whether groups that teach nothing are left out."""
-    _even: Any
+    _zero_variance: Any
     """Of the newest step, for each row of all processes: whether its group teaches nothing."""
     _scored: Any
     """And whether it has a reward at all."""
     _batch: Any = None
     """What is being learned from."""
-    _start: StepStart
+    _step_snapshot: StepSnapshot
     """How the step began that is being made."""
 
     @property
@@ -70,13 +70,15 @@ class Tried(TrainerMixin):
         )
         if us.args.lr_scheduler_type == "linear":
             rising = us.args.get_warmup_steps(num_training_steps)
-            made = us.lr_scheduler = rise_and_fall(made.optimizer, rising, num_training_steps)
+            made = us.lr_scheduler = warmup_linear_schedule(
+                made.optimizer, rising, num_training_steps
+            )
         return made
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         cast(Any, super())._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            follow_schedule(cast(Any, self).lr_scheduler)
+            restore_scheduled_lr(cast(Any, self).lr_scheduler)
 
     def compute_loss(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
         self._batch = inputs
@@ -87,31 +89,31 @@ class Tried(TrainerMixin):
 
         us, self._batch = cast(Any, self), None
         if us._step % us.args.gradient_accumulation_steps == 0:
-            self._start = StepStart.of(us)
+            self._step_snapshot = StepSnapshot.take(us)
         try:
             return super().training_step(model, inputs, *rest, **more)
         except torch.OutOfMemoryError:
             # Told below: as long as it is handled, its frames hold on to the batch's activations.
             pass
-        fitting = self._largest_batch(model)
-        self._start.restore(us)
-        raise out_of_memory(us.args.per_device_train_batch_size, fitting, us.args.device)
+        fitting = self._find_largest_batch(model)
+        self._step_snapshot.restore(us)
+        raise out_of_memory_error(us.args.per_device_train_batch_size, fitting, us.args.device)
 
-    def _largest_batch(self, model: Any) -> int | None:
+    def _find_largest_batch(self, model: Any) -> int | None:
         """The largest batch size with which the batch that failed could be learned from."""
         us, batch = cast(Any, self), self._batch
         episodes = us.args.per_device_train_batch_size * us.args.steps_per_generation
         if batch is None or self.eyes is not None or us.is_deepspeed_enabled or us.is_fsdp_enabled:
             # Rows cannot be tried by themselves there.
-            half = smaller_divisors(episodes, us.args.per_device_train_batch_size // 2 + 1)
+            half = divisors_below(episodes, us.args.per_device_train_batch_size // 2 + 1)
             return max(half, default=None)
         us.stop_playback()
         core = us.accelerator.unwrap_model(model)
 
         def attempt(size: int) -> None:
             core.zero_grad(set_to_none=True)
-            room = room_for_optimizer(us)
-            rows = narrowed(batch, longest_rows(batch, size))
+            room = reserve_optimizer_memory(us)
+            rows = select_rows(batch, longest_rows(batch, size))
             with us.compute_loss_context_manager():
                 loss = us.compute_loss(core, rows)
             us.accelerator.backward(loss)
@@ -119,17 +121,20 @@ class Tried(TrainerMixin):
 
         core.zero_grad(set_to_none=True)
         try:
-            return largest_batch(attempt, smaller_divisors(episodes, len(batch["prompt_ids"])))
+            return find_largest_batch(attempt, divisors_below(episodes, len(batch["prompt_ids"])))
         finally:
             core.zero_grad(set_to_none=True)
-            release()
+            release_gpu_memory()
 
     def _calculate_rewards(self, *given: Any) -> Any:
         us, rewards = cast(Any, self), cast(Any, super())._calculate_rewards(*given)
         parts = rewards
         if us.multi_objective_aggregation == "sum_then_normalize":
-            parts = total(rewards, us.reward_weights.to(rewards.device))
-        self._even, self._scored = even(parts, us.num_generations), ~parts.isnan().all(1)
+            parts = sum_rewards(rewards, us.reward_weights.to(rewards.device))
+        self._zero_variance, self._scored = (
+            zero_variance_mask(parts, us.num_generations),
+            ~parts.isnan().all(1),
+        )
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -139,23 +144,23 @@ class Tried(TrainerMixin):
             return batch
         rows = len(batch["advantages"])
         first = self.pace.distributed.rank * rows
-        mine, scored = (each[first : first + rows] for each in (self._even, self._scored))
+        mine, scored = (each[first : first + rows] for each in (self._zero_variance, self._scored))
         batch["advantages"] = batch["advantages"].masked_fill(mine, 0.0)
         if self.eyes is not None and self.rollouts is not None:
-            batch |= _seen(self.eyes, self.rollouts, batch)
+            batch |= _image_inputs(self.eyes, self.rollouts, batch)
         teaches = (batch["advantages"] != 0).tolist()
-        if self.leaves_out and not self._shows(batch):
-            batch = self._lightened(batch, teaches, scored & ~mine)
+        if self.leaves_out and not self._any_images(batch):
+            batch = self._drop_zero_advantage_rows(batch, teaches, scored & ~mine)
         flags = self.pace.distributed.all_gather(teaches)
         us._metrics["train"]["trained"].append(sum(flags) / len(flags))
         return batch
 
-    def _shows(self, batch: dict[str, Any]) -> bool:
+    def _any_images(self, batch: dict[str, Any]) -> bool:
         """Whether there are pictures in any process, which are not laid out by rows."""
         (shows,) = self.pace.distributed.all_reduce_max([int("pixel_values" in batch)])
         return bool(shows)
 
-    def _lightened(
+    def _drop_zero_advantage_rows(
         self, batch: dict[str, Any], teaches: Sequence[bool], counts: Any
     ) -> dict[str, Any]:
         """Without the rows of which nothing is learned.
@@ -164,26 +169,28 @@ class Tried(TrainerMixin):
         group, which have no gradient.
         """
         us = cast(Any, self)
-        items = us.accelerator.gather(_items(batch, counts)).sum()
+        items = us.accelerator.gather(_count_loss_tokens(batch, counts)).sum()
         chunks = int(us.args.steps_per_generation)
         # What each process counts and averages must be as many rows in all of them.
         (size,) = self.pace.distributed.all_reduce_max([-(-sum(teaches) // chunks) or 1])
-        made = narrowed(batch, worthwhile(teaches, size * chunks))
+        made = select_rows(batch, rows_to_keep(teaches, size * chunks))
         return {**made, "num_items_in_batch": items}
 
 
-def rise_and_fall(optimizer: Any, rising: int, steps: int) -> Any:
+def warmup_linear_schedule(optimizer: Any, warmup_steps: int, steps: int) -> Any:
     """The rate of every step. The first and the last have one too: their episodes were not played
     for nothing."""
     from torch.optim.lr_scheduler import LambdaLR
 
     def share(step: int) -> float:
-        return min((step + 1) / (rising + 1), max(0, steps - step) / max(1, steps - rising))
+        return min(
+            (step + 1) / (warmup_steps + 1), max(0, steps - step) / max(1, steps - warmup_steps)
+        )
 
     return LambdaLR(optimizer, share)
 
 
-def follow_schedule(scheduler: Any) -> None:
+def restore_scheduled_lr(scheduler: Any) -> None:
     """Set the rate of the next step by the schedule as it is now.
 
     A checkpoint brings back the rate of the schedule that it was made under. Where a run was
@@ -202,23 +209,23 @@ def follow_schedule(scheduler: Any) -> None:
     scheduler._last_lr = rates
 
 
-def total(rewards: Any, weights: Any) -> Any:
+def sum_rewards(rewards: Any, weights: Any) -> Any:
     """What each row is worth, as a column; not a number where nothing was scored."""
     scored = ~rewards.isnan().all(1)
     return (rewards * weights).nansum(1).where(scored, float("nan")).unsqueeze(1)
 
 
-def even(parts: Any, size: int) -> Any:
+def zero_variance_mask(parts: Any, size: int) -> Any:
     """For each row, whether all scored members of its group have the same rewards."""
     groups = parts.double().view(-1, size, parts.shape[1])
     most = groups.nan_to_num(nan=float("-inf")).amax(1)
     least = groups.nan_to_num(nan=float("inf")).amin(1)
     # A part that nobody has is infinitely far below itself.
-    same = most - least <= SAME * most.abs().maximum(least.abs()).clamp(min=1.0)
+    same = most - least <= REWARD_TOLERANCE * most.abs().maximum(least.abs()).clamp(min=1.0)
     return same.all(1).repeat_interleave(size)
 
 
-def worthwhile(teaches: Sequence[bool], size: int) -> list[int]:
+def rows_to_keep(teaches: Sequence[bool], size: int) -> list[int]:
     """The rows that teach something, filled up to so many with others: of their own they have no
     gradient."""
     kept = [row for row, flag in enumerate(teaches) if flag]
@@ -226,7 +233,7 @@ def worthwhile(teaches: Sequence[bool], size: int) -> list[int]:
     return sorted([*kept, *others[: size - len(kept)]])
 
 
-def narrowed(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
+def select_rows(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
     """Only these rows, without the padding that only others needed."""
     import torch
 
@@ -238,30 +245,32 @@ def narrowed(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
         elif isinstance(value, list) and len(value) == count:
             value = [value[row] for row in rows]
         made[name] = value
-    left, right = _longest(made["prompt_mask"]), _longest(made["completion_mask"])
-    for name in _LEFT:
+    left, right = _max_length(made["prompt_mask"]), _max_length(made["completion_mask"])
+    for name in _LEFT_PADDED:
         made[name] = made[name][:, -left:]
-    for name in _RIGHT:
+    for name in _RIGHT_PADDED:
         if name in made and made[name].ndim == 2 and made[name].shape[1] > 1:
             made[name] = made[name][:, :right]
     return made
 
 
-def _longest(mask: Any) -> int:
+def _max_length(mask: Any) -> int:
     return max(1, int(mask.sum(1).max()))
 
 
-def _seen(eyes: VisionProcessor, rollouts: Rollouts, batch: dict[str, Any]) -> dict[str, Any]:
+def _image_inputs(
+    eyes: VisionProcessor, rollouts: GroupRollouts, batch: dict[str, Any]
+) -> dict[str, Any]:
     """The pictures of these rows."""
     import torch
 
     from ludus.policy.eyes.tensors import episode_image_inputs
 
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    return episode_image_inputs(eyes, rollouts.played, ids)
+    return episode_image_inputs(eyes, rollouts.episodes, ids)
 
 
-def _items(batch: dict[str, Any], counts: Any) -> Any:
+def _count_loss_tokens(batch: dict[str, Any], counts: Any) -> Any:
     """The tokens that the loss is a mean over: those that the model said in these rows."""
     mask = batch["completion_mask"]
     if "tool_mask" in batch:
@@ -274,9 +283,9 @@ def build_trainer(
     model: Any,
     config: Any,
     tokenizer: Any,
-    settings: GrpoSettings,
-    pace: GrpoPace,
-    rollouts: Rollouts | None,
+    settings: GRPOConfig,
+    pace: GRPOCallbacks,
+    rollouts: GroupRollouts | None,
     eyes: VisionProcessor | None = None,
     **parts: Any,
 ) -> Any:
@@ -284,9 +293,9 @@ def build_trainer(
     import trl
     from transformers import PrinterCallback, TrainerCallback
 
-    from ludus.train.grpo.reading import Reading
+    from ludus.train.grpo.reading import PrefixSharingMixin
 
-    kind = type("LudusGRPOTrainer", (Tried, Reading, trl.GRPOTrainer), {})
+    kind = type("LudusGRPOTrainer", (GRPOMixin, PrefixSharingMixin, trl.GRPOTrainer), {})
     try:
         trainer: Any = kind(
             model=model, args=config, processing_class=tokenizer,

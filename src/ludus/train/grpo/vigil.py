@@ -17,14 +17,14 @@ from ludus.rollout.pulse import LoopLagMonitor
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.watchdog import Watchdog
 
-TICK = 0.25
-SILENCE = 5.0
+TICK_S = 0.25
+SILENCE_WARNING_S = 5.0
 """Seconds after which a server that does not answer is named."""
-Made = TypeVar("Made")
+T = TypeVar("Made")
 
 
 @dataclass(slots=True)
-class Vigil:
+class RolloutMonitor:
     """Over the sessions of one stage."""
 
     pools: Mapping[str, SessionPool]
@@ -32,50 +32,55 @@ class Vigil:
     say: Callable[[str], None]
     stopping: Callable[[], str | None]
     """Why to stop, once somebody wants that; asked while a server is waited for."""
-    patience: float
+    stall_timeout_s: float
     """Seconds after which what hangs is named."""
-    excused: Callable[[], bool] = lambda: False
+    model_is_busy: Callable[[], bool] = lambda: False
     """Whether the model is at work, however long it takes."""
-    left: str | None = None
+    stop_reason: str | None = None
     """Why a wait for a server was ended before its time, if it was."""
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
-    async def over(
-        self, work: Coroutine[Any, Any, Made], activities: Mapping[str, EpisodeStatus]
-    ) -> Made:
+    async def watch(
+        self, work: Coroutine[Any, Any, T], activities: Mapping[str, EpisodeStatus]
+    ) -> T:
         """Do the work."""
-        self._told.clear()
-        dog = Watchdog(activities, self.say, timeout=self.patience, model_excused=self.excused)
+        self._reported.clear()
+        dog = Watchdog(
+            activities, self.say, timeout=self.stall_timeout_s, model_excused=self.model_is_busy
+        )
         with dog:
             async with asyncio.TaskGroup() as group:
-                beating = group.create_task(self._beat(dog, activities))
+                beating = group.create_task(self._tick(dog, activities))
                 made = await work
                 beating.cancel()
         return made
 
-    async def _beat(self, dog: Watchdog, activities: Mapping[str, EpisodeStatus]) -> None:
+    async def _tick(self, dog: Watchdog, activities: Mapping[str, EpisodeStatus]) -> None:
         while True:
             dog.heartbeat()
-            self._name_the_silent()
-            due = monotonic() + TICK
-            await asyncio.sleep(TICK)
+            self._report_silent_servers()
+            due = monotonic() + TICK_S
+            await asyncio.sleep(TICK_S)
             self.pulse.record_tick(monotonic() - due, activities.values())
 
-    def _name_the_silent(self) -> None:
+    def _report_silent_servers(self) -> None:
         """Each of them once."""
         for spec, pool in self.pools.items():
             if pool.unreachable_since is None:
                 continue
-            self._leave_if_told(spec)
-            if spec not in self._told and monotonic() - pool.unreachable_since > SILENCE:
-                self._told.add(spec)
+            self._stop_if_requested(spec)
+            if (
+                spec not in self._reported
+                and monotonic() - pool.unreachable_since > SILENCE_WARNING_S
+            ):
+                self._reported.add(spec)
                 self.say(f"Nobody answers at {spec}; waiting for it")
 
-    def _leave_if_told(self, spec: str) -> None:
+    def _stop_if_requested(self, spec: str) -> None:
         """Nothing is learned while episodes are played, so nothing is lost with a step of them."""
-        self.left = self.stopping()
-        if self.left is not None:
+        self.stop_reason = self.stopping()
+        if self.stop_reason is not None:
             raise RunError(
-                f"Nobody answers at {spec}, and the run was {self.left} while it waited. The same "
+                f"Nobody answers at {spec}, and the run was {self.stop_reason} while it waited. The same "
                 "command goes on from the step before."
             )

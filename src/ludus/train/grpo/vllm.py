@@ -32,9 +32,9 @@ class VllmEngine:
         asked = [at for at in range(len(requests)) if is_wanted(at)]
         if not asked:
             return
-        replies, logprobs = self._generated([requests[at] for at in asked])
+        replies, logprobs = self._generate([requests[at] for at in asked])
         for at, ids, found in zip(asked, replies, logprobs, strict=True):
-            sampled = _sampled(requests[at], ids, [each[0] for each in found])
+            sampled = _truncate(requests[at], ids, [each[0] for each in found])
             self.stats.sampled_tokens += len(sampled.ids)
             deliver(at, sampled)
 
@@ -48,7 +48,7 @@ class VllmEngine:
             trainer.vllm_generation.sync_weights()
             trainer._last_loaded_step = trainer.state.global_step
 
-    def _generated(self, requests: Sequence[Request]) -> tuple[Any, Any]:
+    def _generate(self, requests: Sequence[Request]) -> tuple[Any, Any]:
         vllm = self._trainer.vllm_generation
         usual = vllm.max_completion_length
         # It has one limit for all; whoever may have less is cut.
@@ -62,7 +62,7 @@ class VllmEngine:
         return made[1], made[2]
 
 
-def _sampled(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Completion:
+def _truncate(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Completion:
     """Up to its first stop, within its budget."""
     ends = [at + 1 for at, token in enumerate(ids) if token in request.stop_token_ids]
     size = min([request.max_tokens, len(ids), *ends[:1]])

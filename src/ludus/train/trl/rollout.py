@@ -25,12 +25,12 @@ from ludus.errors import ConfigError
 from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
-from ludus.train.grpo.config import GENERATED
-from ludus.train.grpo.groups import SeedCheck, opening_of
-from ludus.train.grpo.learner import Learner
-from ludus.train.grpo.rollout import handed
-from ludus.train.grpo.settings import GrpoSettings
-from ludus.train.grpo.stage import Stage
+from ludus.train.grpo.config import GENERATION_FIELDS
+from ludus.train.grpo.groups import SeedCheck, prompt_digest
+from ludus.train.grpo.learner import TrainingPolicyAgent
+from ludus.train.grpo.rollout import to_trl_batch
+from ludus.train.grpo.settings import GRPOConfig
+from ludus.train.grpo.stage import RolloutWorker
 from ludus.train.world import Distributed
 
 _NUMBER = re.compile(r"task (\d+)")
@@ -69,8 +69,8 @@ def rollout_func(
     """
     mix = parse_mixture(environment) if isinstance(environment, str) else environment
 
-    def staged(given: EpisodeLimits) -> Stage:
-        return Stage(
+    def staged(given: EpisodeLimits) -> RolloutWorker:
+        return RolloutWorker(
             mix,
             limits=given,
             system_prompt=system_prompt,
@@ -87,14 +87,14 @@ class _Rollouts:
 
     def __init__(
         self,
-        staged: Callable[[EpisodeLimits], Stage],
+        staged: Callable[[EpisodeLimits], RolloutWorker],
         limits: EpisodeLimits | None,
         seed: int,
         check_seeds: SeedCheck,
     ) -> None:
         self._staged, self._limits, self._seed = staged, limits, seed
         self._check_seeds = check_seeds
-        self._stage: Stage | None = None
+        self._stage: RolloutWorker | None = None
         self._tried = (0, 0)
         """The step at which an evaluation was, and how many groups it has played there."""
 
@@ -121,12 +121,12 @@ class _Rollouts:
         for name, share in self._unseeded(world.all_gather(episodes), size).items():
             trainer._metrics["train" if training else "eval"][name].append(share)
         rewards = [episode.reward for episode in episodes]
-        rows = handed(episodes, trainer.processing_class.pad_token_id)
+        rows = to_trl_batch(episodes, trainer.processing_class.pad_token_id)
         return {**rows, "env_reward": rewards, "episodes": episodes}
 
     def _unseeded(self, episodes: Sequence[Episode], size: int) -> dict[str, float]:
         names = [episode.environment for episode in episodes]
-        return self._check_seeds([opening_of(episode) for episode in episodes], names, size)
+        return self._check_seeds([prompt_digest(episode) for episode in episodes], names, size)
 
     def _evaluated(self, trainer: Any, groups: int) -> int:
         """Groups of the same evaluation that came before these."""
@@ -136,7 +136,7 @@ class _Rollouts:
         self._tried = (now, before + groups)
         return before
 
-    def _opened(self, trainer: Any) -> Stage:
+    def _opened(self, trainer: Any) -> RolloutWorker:
         if self._stage is None:
             _refuse_ignored(trainer.args)
             tokens = trainer.max_completion_length
@@ -169,7 +169,7 @@ def _numbers(prompts: Sequence[Any], counted: Sequence[int]) -> list[int]:
 def _refuse_ignored(args: Any) -> None:
     """What the trainer's config says of generation in vain is not passed over in silence."""
     usual = {field.name: field.default for field in fields(args)}
-    for name in (*GENERATED, "use_vllm", *_ELSEWHERE):
+    for name in (*GENERATION_FIELDS, "use_vllm", *_ELSEWHERE):
         if (value := getattr(args, name)) != usual[name]:
             raise ConfigError(
                 f"GRPOConfig({name}={value!r}) means nothing to rollouts of Ludus's, which "
@@ -184,21 +184,23 @@ def _named(prompt: Any) -> re.Match[str] | None:
     return _NUMBER.fullmatch(prompt.strip()) if isinstance(prompt, str) else None
 
 
-def _learner(stage: Stage) -> Learner:
-    assert isinstance(stage.agent, Learner)
+def _learner(stage: RolloutWorker) -> TrainingPolicyAgent:
+    assert isinstance(stage.agent, TrainingPolicyAgent)
     return stage.agent
 
 
-def _learner_of(trainer: Any) -> Learner:
+def _learner_of(trainer: Any) -> TrainingPolicyAgent:
     """The trainer's own model, sampled as the trainer says."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class
     dialect = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
     dialect = replace(dialect, stops=dialect.stop_token_ids | frozenset(trainer.eos_token_ids))
-    settings = GrpoSettings(
+    settings = GRPOConfig(
         temperature=trainer.temperature,
         top_p=trainer.top_p,
         top_k=trainer.top_k if trainer.top_k and trainer.top_k > 0 else None,
         seed=trainer.args.seed,
     )
-    return Learner(Policy(model.name_or_path or "policy", model, tokenizer, dialect), settings)
+    return TrainingPolicyAgent(
+        Policy(model.name_or_path or "policy", model, tokenizer, dialect), settings
+    )

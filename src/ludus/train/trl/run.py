@@ -18,10 +18,10 @@ from ludus.data.episode import Episode, Tokens
 from ludus.data.lines import format_episode_id
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mixture
-from ludus.train.grpo.figures import figures_of
-from ludus.train.grpo.groups import SeedCheck, in_groups, is_equal, opening_of
-from ludus.train.grpo.rewards import Rewards
-from ludus.train.grpo.settings import GrpoSettings
+from ludus.train.grpo.figures import episode_metrics
+from ludus.train.grpo.groups import SeedCheck, split_into_groups, is_zero_variance, prompt_digest
+from ludus.train.grpo.rewards import RewardFunctions
+from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.trl.environment import Played, environment_factory, offer_exactly, tools_of
 from ludus.train.trl.episodes import Rolled, build_episode, tokens_of
 from ludus.train.trl.rows import tasks
@@ -33,9 +33,9 @@ Column = Callable[..., list[float | None]]
 
 def trl_parts(
     environments: Mixture,
-    config: GrpoSettings,
+    config: GRPOConfig,
     *,
-    rewards: Rewards,
+    rewards: RewardFunctions,
     distributed: Distributed,
     keep: Keep,
     agent: JsonObject,
@@ -101,8 +101,8 @@ class TrlRollouts:
 class Scoring:
     """Makes episodes of a batch once, and answers all of TRL's reward functions from them."""
 
-    config: GrpoSettings
-    rewards: Rewards
+    config: GRPOConfig
+    rewards: RewardFunctions
     distributed: Distributed
     keep: Keep
     agent: JsonObject
@@ -136,7 +136,7 @@ class Scoring:
 
     async def _rewarded(self, episodes: Sequence[Episode]) -> list[Episode]:
         """All at once: a judge who is asked over a network takes as long for many as for one."""
-        return await asyncio.gather(*map(self.rewards.scored, episodes))
+        return await asyncio.gather(*map(self.rewards.score, episodes))
 
     def _episodes(self, batch: Mapping[str, Any], step: int, took: float) -> list[Episode]:
         seats: Sequence[Played] = batch["environments"]
@@ -169,9 +169,9 @@ class Scoring:
             self.keep(episodes)
         size = self.config.group_size
         names = [episode.environment for episode in episodes]
-        unseeded = self.check_seeds([opening_of(each) for each in episodes], names, size)
-        groups = in_groups([episode.reward for episode in episodes], size)
-        equal = sum(is_equal(group) for group in groups) / len(groups)
-        found = {**figures_of(episodes), **unseeded, "equal": equal, "time/rollout": took}
+        unseeded = self.check_seeds([prompt_digest(each) for each in episodes], names, size)
+        groups = split_into_groups([episode.reward for episode in episodes], size)
+        equal = sum(is_zero_variance(group) for group in groups) / len(groups)
+        found = {**episode_metrics(episodes), **unseeded, "equal": equal, "time/rollout": took}
         for name, value in found.items():
             log(name, value)
