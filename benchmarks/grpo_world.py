@@ -142,7 +142,7 @@ def _stock_trainer(
     from ludus.policy.load import load_model
     from ludus.train.grpo.config import build_trl_config
     from ludus.train.settings import resolve_learning_rate
-    from ludus.train.trl.environment import environment_factory, offer_exactly
+    from ludus.train.trl.environment import environment_factory, use_exact_tool_schemas
     from ludus.train.trl.rows import tasks
 
     def on_log(args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -166,7 +166,7 @@ def _stock_trainer(
         callbacks=[type("Told", (TrainerCallback,), {"on_log": staticmethod(on_log)})()],
     )  # fmt: skip
     # TRL reads tools off methods in words of its own; both are to be shown the same prompt.
-    offer_exactly(trainer)
+    use_exact_tool_schemas(trainer)
     trainer.remove_callback(PrinterCallback)
     return trainer, kind
 

@@ -10,12 +10,12 @@ from program import run_ludus
 from world import Counter, serving
 
 from ludus import Observation, ToolCall, tool
-from ludus.check import Report, examine
-from ludus.check.advice import BY_CHECK
+from ludus.check import CheckReport, run_checks
+from ludus.check.advice import ADVICE_BY_CHECK
 
 
 async def failures(spec: str, **options: Any) -> set[str]:
-    report = await examine(spec, **options)
+    report = await run_checks(spec, **options)
     return {finding.check for finding in report.failures}
 
 
@@ -121,7 +121,7 @@ async def test_what_is_sound_passes(spec: str) -> None:
 
 async def test_a_server_is_examined_over_the_wire_with_the_oracle_of_this_machine() -> None:
     with serving("catch") as served:
-        report = await examine(served.url, seeds=3)
+        report = await run_checks(served.url, seeds=3)
     assert report.passed, report.failures
     assert report.findings[-1].detail == "1 on 3 seeds"
 
@@ -139,13 +139,13 @@ def test_the_command_prints_a_line_per_check_and_fails_when_one_does() -> None:
 
 
 async def test_every_check_says_what_to_do_about_a_failure() -> None:
-    report = await examine("catch", seeds=1)
-    assert {finding.check for finding in report.findings} <= BY_CHECK.keys()
+    report = await run_checks("catch", seeds=1)
+    assert {finding.check for finding in report.findings} <= ADVICE_BY_CHECK.keys()
 
 
 def test_the_report_is_also_json() -> None:
     done = run_ludus("check", "catch", "--json")
-    assert Report.model_validate_json(done.stdout).passed
+    assert CheckReport.model_validate_json(done.stdout).passed
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://localhost:1"])

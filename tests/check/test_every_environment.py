@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.check import examine
+from ludus.check import run_checks
 from ludus.environment.registry import registered_environments
 from ludus.envs.reasoning_gym import ReasoningGym
 
@@ -14,13 +14,13 @@ SAMPLE = 8
 
 @pytest.mark.parametrize("spec", sorted(registered_environments()))
 async def test_it_passes(spec: str) -> None:
-    report = await examine(spec)
+    report = await run_checks(spec)
     assert report.passed, report.failures
 
 
 @pytest.mark.parametrize("variant", ReasoningGym.variants()[::SAMPLE])
 async def test_a_sample_of_the_variants_passes(variant: str) -> None:
-    report = await examine(f"reasoning_gym:{variant}", seeds=3)
+    report = await run_checks(f"reasoning_gym:{variant}", seeds=3)
     assert report.passed, report.failures
 
 
@@ -28,5 +28,5 @@ async def test_a_sample_of_the_variants_passes(variant: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("variant", ReasoningGym.variants())
 async def test_every_variant_passes(variant: str) -> None:
-    report = await examine(f"reasoning_gym:{variant}", seeds=3)
+    report = await run_checks(f"reasoning_gym:{variant}", seeds=3)
     assert report.passed, report.failures

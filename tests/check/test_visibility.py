@@ -10,13 +10,13 @@ from conformance.observation_worlds import (
 from conformance.test_our_client_on_their_server import their_server
 from program import run_ludus
 
-from ludus.check import examine
+from ludus.check import run_checks
 
 CHECK = "what the model sees"
 
 
 async def detail_of(spec: str) -> str:
-    report = await examine(spec, seeds=2)
+    report = await run_checks(spec, seeds=2)
     (finding,) = [finding for finding in report.findings if finding.check == CHECK]
     assert finding.verdict == "pass"
     return finding.detail
@@ -43,7 +43,7 @@ async def test_the_answer_of_a_question_is_said_to_be_hidden_until_the_end() -> 
 
 
 async def test_an_environment_that_cannot_be_played_fails_another_check() -> None:
-    report = await examine("check.test_visibility:Crashing", seeds=2)
+    report = await run_checks("check.test_visibility:Crashing", seeds=2)
     (finding,) = [finding for finding in report.findings if finding.check == CHECK]
     assert finding.verdict == "skip" and report.failures
 

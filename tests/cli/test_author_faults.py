@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from program import run_ludus, served_by_program
 
-from ludus.check import Report
+from ludus.check import CheckReport
 
 SOURCE = '''
 from ludus import ToolCall, ToolEnvironment, tool
@@ -63,10 +63,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def report(folder: Path, name: str) -> Report:
+def report(folder: Path, name: str) -> CheckReport:
     done = run_ludus("check", f"guessing.py:{name}", "--json", cwd=folder)
     assert done.returncode == 1, done.stderr
-    return Report.model_validate(json.loads(done.stdout))
+    return CheckReport.model_validate(json.loads(done.stdout))
 
 
 def test_check_tells_an_exception_once_and_what_to_do(folder: Path) -> None:

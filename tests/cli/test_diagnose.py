@@ -15,7 +15,7 @@ from ludus.cli.diagnose import sparkline
 from ludus.cli.main import app
 from ludus.errors import RunError
 from ludus.train.diagnosis import read_run
-from ludus.train.diagnosis.figures import moved
+from ludus.train.diagnosis.figures import format_change_with_interval
 
 
 def diagnose(*arguments: str | Path) -> Result:
@@ -41,8 +41,8 @@ def test_a_run_is_told_as_a_table_a_curve_and_verdicts(run: Path) -> None:
     assert lines[0] == "GRPO of models/student on wordle"
     rows = {line[:14].strip(): line[14:].strip() for line in lines[1:13]}
     assert rows["steps"] == "150; the first and the last 15 logged are compared"
-    change = read_run(run).diagnosis().reward
-    assert change is not None and rows["reward"] == moved(change)
+    change = read_run(run).diagnose().reward
+    assert change is not None and rows["reward"] == format_change_with_interval(change)
     assert rows["equal groups"].endswith(" %") and rows["format"] == "97 % -> 97 %"
     assert rows["length"].endswith(" tokens") and rows["a step"].startswith("0.5 s: rollout 0.2 s")
     assert rows[""][0] in "▁▂▃" and rows[""][-1] in "▆▇"
@@ -103,7 +103,7 @@ def test_what_functions_added_is_not_told_as_an_environments(tmp_path: Path) -> 
         for one in attempts
     ]
     (folder / "episodes.jsonl").write_bytes(b"".join(one.to_line() for one in told))
-    parts = {part.name: part for part in read_run(folder).diagnosis().parts}
+    parts = {part.name: part for part in read_run(folder).diagnose().parts}
     assert parts["wordle"].initial < parts["catch"].initial < 1
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from ludus.agents.oracle import OracleAgent
 from ludus.errors import ConfigError
-from ludus.evaluate.candidates import Candidate, Options, candidates_of
+from ludus.evaluate.candidates import Candidate, CandidateConfig, parse_candidates
 
 
 def test_a_label_is_given_or_made_from_the_model() -> None:
     texts = ["oracle", "chance=random", "openai:gpt-5-mini", "hf:models/chain_sum", "smollm2"]
     texts += ["base=smollm2", "hf:org/Name", "hf:a=b/c", "anthropic:claude-haiku-4-5"]
-    assert [candidate.label for candidate in candidates_of(texts)] == [
+    assert [candidate.label for candidate in parse_candidates(texts)] == [
         "oracle",
         "chance",
         "gpt-5-mini",
@@ -29,13 +29,15 @@ def test_a_label_is_given_or_made_from_the_model() -> None:
 
 def test_agents_are_of_the_kind_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
-    made = [candidate.make() for candidate in candidates_of(["oracle", "random", "openai:m"])]
+    made = [
+        candidate.make_agent() for candidate in parse_candidates(["oracle", "random", "openai:m"])
+    ]
     assert [agent.provider for agent in made] == ["oracle", "random", "openai"]
 
 
 def test_a_temperature_is_for_models_and_an_endpoint_for_openai() -> None:
-    options = Options(endpoint="http://127.0.0.1:9/v1", temperature=0.3)
-    oracle, model = (one.make() for one in candidates_of(["oracle", "openai:m"], options))
+    options = CandidateConfig(endpoint="http://127.0.0.1:9/v1", temperature=0.3)
+    oracle, model = (one.make_agent() for one in parse_candidates(["oracle", "openai:m"], options))
     assert oracle.describe() == {"provider": "oracle"}
     facts = model.describe()
     assert (facts["model"], facts["temperature"]) == ("m", 0.3)
@@ -47,14 +49,14 @@ def test_arguments_of_a_chat_template_are_for_those_who_have_one(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
     off = {"enable_thinking": False}
-    options = Options(endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
+    options = CandidateConfig(endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
     texts = ["oracle", "hf:nobody/has-this", "openai:m", "anthropic:m"]
-    found = candidates_of(texts, options)
-    told = [one.make().describe().get("chat_template_kwargs") for one in found]
+    found = parse_candidates(texts, options)
+    told = [one.make_agent().describe().get("chat_template_kwargs") for one in found]
     assert told == [None, off, off, None]
     assert found[1].chat_template_kwargs == off
     with pytest.raises(ConfigError, match="--no-thinking"):
-        candidates_of(["oracle", "openai:m"], Options(chat_template_kwargs=off))
+        parse_candidates(["oracle", "openai:m"], CandidateConfig(chat_template_kwargs=off))
 
 
 @pytest.mark.parametrize(
@@ -72,21 +74,21 @@ def test_arguments_of_a_chat_template_are_for_those_who_have_one(
 )
 def test_what_is_no_candidate_is_refused_in_one_line(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        candidates_of([text])
+        parse_candidates([text])
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["two words=oracle", "../up=random", "=oracle", "ä=openai:m"])
 def test_of_a_label_that_cannot_be_the_line_says_so(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        candidates_of([text])
+        parse_candidates([text])
     label = text.partition("=")[0]
     assert str(refused.value).startswith(f"{label!r} cannot be a candidate's label")
 
 
 def test_an_equals_sign_in_a_folders_name_makes_no_label(tmp_path: Path) -> None:
     (folder := tmp_path / "lr=0.1").mkdir()
-    assert candidates_of([str(folder)])[0].model == str(folder)
+    assert parse_candidates([str(folder)])[0].model == str(folder)
 
 
 @pytest.mark.parametrize("text", ["sft=~/model", "sft=hf:~/model", "~/model"])
@@ -95,34 +97,36 @@ def test_home_is_found_behind_a_label(
 ) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
-    (candidate,) = candidates_of([text])
+    (candidate,) = parse_candidates([text])
     assert candidate.model == str(tmp_path / "model")
     assert candidate.label == ("sft" if "=" in text else "model")
 
 
 def test_the_home_of_nobody_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no such user here"):
-        candidates_of(["sft=~nobody-is-called-this/model"])
+        parse_candidates(["sft=~nobody-is-called-this/model"])
 
 
 def test_a_folder_without_a_kind_is_a_local_model(tmp_path: Path) -> None:
-    (candidate,) = candidates_of([str(tmp_path)])
+    (candidate,) = parse_candidates([str(tmp_path)])
     assert (candidate.label, candidate.model) == (tmp_path.name, str(tmp_path))
-    assert candidate.make().provider == "hf"
+    assert candidate.make_agent().provider == "hf"
 
 
 @pytest.mark.parametrize(
     ("options", "option"),
     [
-        (Options(endpoint="http://127.0.0.1:9/v1"), "--llm-endpoint"),
-        (Options(temperature=0.0), "--temperature"),
-        (Options(device="cpu"), "--device"),
-        (Options(dtype="float32"), "--dtype"),
+        (CandidateConfig(endpoint="http://127.0.0.1:9/v1"), "--llm-endpoint"),
+        (CandidateConfig(temperature=0.0), "--temperature"),
+        (CandidateConfig(device="cpu"), "--device"),
+        (CandidateConfig(dtype="float32"), "--dtype"),
     ],
 )
-def test_an_option_that_means_nothing_to_anybody_is_refused(options: Options, option: str) -> None:
+def test_an_option_that_means_nothing_to_anybody_is_refused(
+    options: CandidateConfig, option: str
+) -> None:
     with pytest.raises(ConfigError, match=f"{option} means nothing here"):
-        candidates_of(["oracle", "random"], options)
+        parse_candidates(["oracle", "random"], options)
 
 
 @pytest.mark.parametrize("label", ["../up", ".hidden", "two words", ""])

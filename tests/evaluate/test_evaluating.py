@@ -138,9 +138,9 @@ async def test_tasks_that_were_trained_on_do_not_count(tmp_path: Path) -> None:
         job, oracle, tmp_path / "eval", tuning=QUICK, not_in=trained.folder / "episodes.jsonl"
     )
     (all_of_them,), (rest,) = whole.scores, held.scores
-    assert all_of_them.known == 0 and all_of_them.estimates["accuracy"].n == 30
-    assert 0 < rest.known < 30, "46 goals: some of 30 were among the other 30"
-    assert rest.estimates["accuracy"].n == 30 - rest.known
+    assert all_of_them.contaminated == 0 and all_of_them.estimates["accuracy"].n == 30
+    assert 0 < rest.contaminated < 30, "46 goals: some of 30 were among the other 30"
+    assert rest.estimates["accuracy"].n == 30 - rest.contaminated
 
 
 async def test_the_folder_holds_the_report_the_figures_and_a_picture(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_tasks_that_open_alike_are_told_apart_by_their_seed_and_that_is_sa
     trained = await collect(hidden, OracleAgent(), tmp_path / "run")
     oracle, more = [playing("oracle", OracleAgent())], CollectConfig("wordle", episodes=8, seed=999)
     found = await evaluate(more, oracle, tmp_path / "eval", tuning=QUICK, not_in=trained.folder)
-    assert (found.scores[0].known, found.alike) == (6, ("wordle",))
+    assert (found.scores[0].contaminated, found.ambiguous_environments) == (6, ("wordle",))
 
 
 @pytest.mark.parametrize("bar", [float("nan"), float("inf"), float("-inf")])

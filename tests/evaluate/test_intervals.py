@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.data.bootstrap import t_quantile
-from ludus.evaluate.intervals import bootstrap, paired, wilson
+from ludus.evaluate.intervals import bootstrap_interval, newcombe_interval, wilson_interval
 
 COUNTS = st.integers(0, 60)
 
@@ -37,26 +37,26 @@ def test_a_share_has_the_score_interval_that_newcombe_gives(
     hits: int, n: int, low: float, high: float
 ) -> None:
     # Newcombe (1998), Two-sided confidence intervals for the single proportion, method 3.
-    assert wilson(hits, n) == near(low, high, 5e-5)
+    assert wilson_interval(hits, n) == near(low, high, 5e-5)
 
 
 def test_airways_before_and_after_a_transplant_differ_as_published() -> None:
     # Bentur et al. (2009), in Fagerland, Lydersen and Laake (2014): -0.507 to -0.026.
-    assert paired(both=1, first=1, second=7, neither=12) == near(-0.507, -0.026)
+    assert newcombe_interval(both=1, first=1, second=7, neither=12) == near(-0.507, -0.026)
 
 
 def test_two_samples_of_the_same_patients_differ_as_published() -> None:
     # Altman et al., Statistics with Confidence (2000), table 6.2: 0.011 to 0.226.
-    assert paired(both=14, first=5, second=0, neither=22) == near(0.011, 0.226)
+    assert newcombe_interval(both=14, first=5, second=0, neither=22) == near(0.011, 0.226)
 
 
 @given(hits=COUNTS, misses=COUNTS)
 def test_a_share_lies_in_its_interval(hits: int, misses: int) -> None:
     if hits + misses == 0:
         with pytest.raises(ValueError, match="nothing"):
-            wilson(hits, 0)
+            wilson_interval(hits, 0)
         return
-    low, high = wilson(hits, hits + misses)
+    low, high = wilson_interval(hits, hits + misses)
     assert 0.0 <= low <= hits / (hits + misses) <= high <= 1.0
     assert low < high
 
@@ -66,14 +66,14 @@ def test_a_difference_lies_in_its_interval_and_turns_with_its_sides(
     counts: tuple[int, int, int, int],
 ) -> None:
     both, first, second, neither = counts
-    low, high = paired(both, first, second, neither)
+    low, high = newcombe_interval(both, first, second, neither)
     assert -1.0 <= low <= (first - second) / sum(counts) <= high <= 1.0
-    turned = paired(both, second, first, neither)
+    turned = newcombe_interval(both, second, first, neither)
     assert (-turned.high, -turned.low) == near(low, high, 1e-9)
 
 
 def test_more_tasks_make_an_interval_narrower() -> None:
-    few, many = paired(5, 4, 1, 10), paired(50, 40, 10, 100)
+    few, many = newcombe_interval(5, 4, 1, 10), newcombe_interval(50, 40, 10, 100)
     assert many.low > few.low and many.high < few.high
 
 
@@ -81,28 +81,30 @@ def test_more_tasks_make_an_interval_narrower() -> None:
 def test_a_mean_lies_in_its_bootstrap_which_is_the_same_every_time(
     values: list[float], seed: int
 ) -> None:
-    found = bootstrap(values, seed=seed)
-    assert found is not None and found == bootstrap(values, seed=seed)
+    found = bootstrap_interval(values, seed=seed)
+    assert found is not None and found == bootstrap_interval(values, seed=seed)
     mean = sum(values) / len(values)
     assert min(values) - 1e-9 <= found.low <= mean <= found.high <= max(values) + 1e-9
 
 
 def test_a_bootstrap_is_about_two_standard_errors_wide_on_each_side() -> None:
     values = [0.0, 1.0] * 200
-    assert bootstrap(values) == near(0.5 - 0.049, 0.5 + 0.049, 0.006)
+    assert bootstrap_interval(values) == near(0.5 - 0.049, 0.5 + 0.049, 0.006)
 
 
 def test_a_bootstrap_of_very_many_values_draws_none_of_them() -> None:
     few, many = [0.0, 1.0, 1.0, 5.0] * 2_500, [0.0, 1.0, 1.0, 5.0] * 2_501
-    assert bootstrap(many) == bootstrap(many, seed=1) and bootstrap(few) != bootstrap(few, seed=1)
-    assert bootstrap(many) == pytest.approx(bootstrap(few), abs=0.006)
+    assert bootstrap_interval(many) == bootstrap_interval(many, seed=1) and bootstrap_interval(
+        few
+    ) != bootstrap_interval(few, seed=1)
+    assert bootstrap_interval(many) == pytest.approx(bootstrap_interval(few), abs=0.006)
 
 
 @pytest.mark.parametrize(
     "values", [[0.5], [0.0, 1.0, 0.0, 1.0], [1.0] * 4, [1.0] * 200], ids=["one", "four", "", "same"]
 )
 def test_few_values_and_values_that_are_all_equal_have_no_interval(values: list[float]) -> None:
-    assert bootstrap(values) is None
+    assert bootstrap_interval(values) is None
 
 
 def test_quantiles_of_students_t_are_those_of_the_tables() -> None:
@@ -114,6 +116,6 @@ def test_a_bootstrap_of_few_values_covers_the_truth_as_often_as_it_says() -> Non
     """A plain percentile bootstrap of five values holds the mean 83 times of 100."""
     chance = random.Random(0)
     for n, least in ((5, 0.87), (10, 0.91), (30, 0.92)):
-        found = [bootstrap([chance.gauss(0, 1) for _ in range(n)]) for _ in range(200)]
+        found = [bootstrap_interval([chance.gauss(0, 1) for _ in range(n)]) for _ in range(200)]
         held = sum(each is not None and each.low <= 0 <= each.high for each in found)
         assert held / 200 >= least, n

@@ -10,7 +10,7 @@ import pytest
 
 from evaluate.trying import attempt
 from ludus.errors import ConfigError, RunError
-from ludus.evaluate.known import read_known, told_by_task_alone, unknown
+from ludus.evaluate.known import load_known_questions, find_ambiguous_environments, exclude_known
 
 SYSTEM = {"role": "system", "content": "Act."}
 ASKED = {"role": "user", "content": "Question 1?"}
@@ -35,32 +35,32 @@ def written(file: Path, *rows: dict[str, Any]) -> Path:
     ids=["conversation", "pair", "text", "parts", "task"],
 )
 def test_what_a_row_asks_is_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
-    known = read_known(written(tmp_path / "rows.jsonl", row))
+    known = load_known_questions(written(tmp_path / "rows.jsonl", row))
     attempts = [attempt(place) for place in range(3)]
-    assert [left.place for left in unknown(attempts, known)] == [0, 2]
+    assert [left.plan_index for left in exclude_known(attempts, known)] == [0, 2]
 
 
 def test_of_a_data_set_what_is_trained_on_is_known(tmp_path: Path) -> None:
     written(tmp_path / "data" / "train.jsonl", {"messages": [ASKED, SAID]})
     written(tmp_path / "data" / "test.jsonl", {"prompt": "Question 2?"})
-    assert read_known(tmp_path / "data").prompts == {"Question 1?"}
+    assert load_known_questions(tmp_path / "data").prompts == {"Question 1?"}
 
 
 def test_words_that_open_most_tasks_tell_nothing(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "Guess."}], "group_id": "task 4"}
-    known = read_known(written(tmp_path / "rows.jsonl", row))
+    known = load_known_questions(written(tmp_path / "rows.jsonl", row))
     attempts = [attempt(place, opening="Guess.") for place in range(5)]
-    assert [left.place for left in unknown(attempts, known)] == [0, 1, 2, 3]
+    assert [left.plan_index for left in exclude_known(attempts, known)] == [0, 1, 2, 3]
 
 
 def test_words_are_common_in_an_environment_and_not_in_a_mix(tmp_path: Path) -> None:
     guess = {"environment": "wordle", "group_id": "other", "prompt": "Guess."}
-    known = read_known(written(tmp_path / "rows.jsonl", guess, {"prompt": "Question 9?"}))
+    known = load_known_questions(written(tmp_path / "rows.jsonl", guess, {"prompt": "Question 9?"}))
     hidden = [attempt(at, opening="Guess.", environment="wordle") for at in range(4)]
     mixed = [*hidden, *(attempt(place, environment="sums") for place in range(4, 20))]
-    assert [left.place for left in unknown(mixed, known)] == [*range(9), *range(10, 20)]
-    assert told_by_task_alone(mixed, known) == ["wordle"]
-    assert told_by_task_alone(mixed[4:], known) == []
+    assert [left.plan_index for left in exclude_known(mixed, known)] == [*range(9), *range(10, 20)]
+    assert find_ambiguous_environments(mixed, known) == ["wordle"]
+    assert find_ambiguous_environments(mixed[4:], known) == []
 
 
 def test_words_that_open_most_tasks_of_the_data_tell_nothing_either(tmp_path: Path) -> None:
@@ -69,21 +69,23 @@ def test_words_that_open_most_tasks_of_the_data_tell_nothing_either(tmp_path: Pa
     ]
     sums = [{"environment": "sums", "group_id": f"sum {at}", "prompt": "1+1"} for at in (1, 2)]
     more = [{"environment": "sums", "group_id": f"more {at}", "prompt": f"{at}"} for at in range(3)]
-    known = read_known(written(tmp_path / "rows.jsonl", *guesses, *sums, *more))
+    known = load_known_questions(written(tmp_path / "rows.jsonl", *guesses, *sums, *more))
     few = [attempt(at, opening="Guess.", environment="wordle") for at in range(3)]
     again = attempt(3, opening="1+1", environment="sums")
-    assert [left.place for left in unknown([*few, again], known)] == [0, 2], "one sum came twice"
-    assert told_by_task_alone([*few, again], known) == ["wordle"]
+    assert [left.plan_index for left in exclude_known([*few, again], known)] == [0, 2], (
+        "one sum came twice"
+    )
+    assert find_ambiguous_environments([*few, again], known) == ["wordle"]
 
 
 def test_a_folder_without_rows_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.jsonl or episodes\.jsonl"):
-        read_known(tmp_path)
+        load_known_questions(tmp_path)
     with pytest.raises(ConfigError, match="neither a JSONL file"):
-        read_known(tmp_path / "nothing.jsonl")
+        load_known_questions(tmp_path / "nothing.jsonl")
 
 
 def test_a_line_that_asks_nothing_is_named(tmp_path: Path) -> None:
     file = written(tmp_path / "rows.jsonl", {"prompt": "a"}, {"text": "b"})
     with pytest.raises(RunError, match=r"rows\.jsonl:2 has neither"):
-        read_known(file)
+        load_known_questions(file)

@@ -14,16 +14,16 @@ from students import of_family, student
 
 from evaluate.trying import COUNTER, QUICK
 from ludus.errors import ConfigError, LudusError, RunError
-from ludus.evaluate import Evaluation, candidates_of, evaluate
-from ludus.evaluate.candidates import Options
-from ludus.evaluate.local import check_local
+from ludus.evaluate import Evaluation, parse_candidates, evaluate
+from ludus.evaluate.candidates import CandidateConfig
+from ludus.evaluate.local import check_local_model
 from ludus.rollout import CollectConfig, EpisodeLimits
 
 JOB = CollectConfig(COUNTER, episodes=3, seed=999, limits=EpisodeLimits(max_turns=2, max_tokens=8))
 
 
 async def against_chance(model: Path, out: Path) -> Evaluation:
-    candidates = candidates_of(["random", f"base=hf:{model}"])
+    candidates = parse_candidates(["random", f"base=hf:{model}"])
     return await evaluate(JOB, candidates, out, tuning=QUICK)
 
 
@@ -75,21 +75,21 @@ def no_dialect(model: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "options", "words"),
     [
-        (no_config, Options(), "holds no config.json"),
-        (no_weights, Options(), "holds no weights"),
-        (no_tokenizer, Options(), "holds no tokenizer"),
-        (no_dialect, Options(), "model cannot play. There is no chat template"),
-        (None, Options(device="gpu"), "Unknown device 'gpu'"),
-        (None, Options(dtype="float3"), "Unknown dtype 'float3'"),
+        (no_config, CandidateConfig(), "holds no config.json"),
+        (no_weights, CandidateConfig(), "holds no weights"),
+        (no_tokenizer, CandidateConfig(), "holds no tokenizer"),
+        (no_dialect, CandidateConfig(), "model cannot play. There is no chat template"),
+        (None, CandidateConfig(device="gpu"), "Unknown device 'gpu'"),
+        (None, CandidateConfig(dtype="float3"), "Unknown dtype 'float3'"),
     ],
 )
 async def test_what_would_stop_a_model_is_told_before_anybody_plays(
-    tmp_path: Path, spoil: Callable[[Path], None] | None, options: Options, words: str
+    tmp_path: Path, spoil: Callable[[Path], None] | None, options: CandidateConfig, words: str
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
     if spoil is not None:
         spoil(model)
-    candidates = candidates_of(["random", f"base=hf:{model}"], options)
+    candidates = parse_candidates(["random", f"base=hf:{model}"], options)
     with pytest.raises(LudusError) as refused:
         await evaluate(JOB, candidates, tmp_path / "eval", tuning=QUICK)
     assert words in str(refused.value) and "\n" not in str(refused.value)
@@ -102,7 +102,7 @@ async def test_a_model_that_has_more_to_play_is_looked_at_again(tmp_path: Path) 
     no_config(model)
     more = replace(JOB, episodes=4)
     with pytest.raises(ConfigError, match=r"holds no config\.json"):
-        await evaluate(more, candidates_of(["random", f"base=hf:{model}"]), tmp_path / "eval")
+        await evaluate(more, parse_candidates(["random", f"base=hf:{model}"]), tmp_path / "eval")
     recorded = (tmp_path / "eval" / "random" / "episodes.jsonl").read_text().splitlines()
     assert len(recorded) == 3, "nobody plays before that is said"
 
@@ -110,17 +110,17 @@ async def test_a_model_that_has_more_to_play_is_looked_at_again(tmp_path: Path) 
 async def test_an_adapter_is_looked_at_with_what_it_goes_over(tmp_path: Path) -> None:
     base = saved(tmp_path / "model", of_family("qwen3"))
     adapter = adapted(tmp_path / "adapter", base)
-    check_local(str(adapter))
+    check_local_model(str(adapter))
     no_weights(base)
     with pytest.raises(ConfigError, match="model holds no weights"):
-        check_local(str(adapter))
+        check_local_model(str(adapter))
 
 
 async def test_a_template_without_the_switch_is_told_before_anybody_plays(tmp_path: Path) -> None:
     model = saved(tmp_path / "model", of_family("qwen2_5"))
-    options = Options(chat_template_kwargs={"enable_thinking": False})
+    options = CandidateConfig(chat_template_kwargs={"enable_thinking": False})
     with pytest.raises(ConfigError, match="'enable_thinking'"):
-        await evaluate(JOB, candidates_of(["random", f"hf:{model}"], options), tmp_path / "eval")
+        await evaluate(JOB, parse_candidates(["random", f"hf:{model}"], options), tmp_path / "eval")
     assert not (tmp_path / "eval").exists()
 
 

@@ -6,15 +6,20 @@ import pytest
 
 from evaluate.trying import attempt
 from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.intervals import Interval, bootstrap, paired, wilson
-from ludus.evaluate.metrics import Estimate, difference, estimate, metrics_at
+from ludus.evaluate.intervals import (
+    Interval,
+    bootstrap_interval,
+    newcombe_interval,
+    wilson_interval,
+)
+from ludus.evaluate.metrics import Estimate, estimate_difference, estimate, build_metrics
 
-FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = metrics_at(1.0)
+FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = build_metrics(1.0)
 
 
 def drawn(means: list[float]) -> Interval:
     """The interval of tasks that are drawn again."""
-    found = bootstrap(means)
+    found = bootstrap_interval(means)
     assert found is not None and found.low < found.high
     return found
 
@@ -25,11 +30,11 @@ def rewarded(*rewards: float | None) -> list[Attempt]:
 
 def test_accuracy_is_the_share_of_solved_tasks_with_wilsons_interval() -> None:
     found = estimate(ACCURACY, rewarded(1.0, 0.9, 0.0, 1.5))
-    assert found == Estimate(0.5, *wilson(2, 4), 4)
+    assert found == Estimate(0.5, *wilson_interval(2, 4), 4)
 
 
 def test_a_lower_bar_solves_more() -> None:
-    lenient = metrics_at(0.5)[2]
+    lenient = build_metrics(0.5)[2]
     found = estimate(lenient, rewarded(1.0, 0.5, 0.49))
     assert found is not None and found.value == pytest.approx(2 / 3)
 
@@ -48,32 +53,32 @@ def test_what_broke_counts_for_nothing_and_what_is_unscored_for_the_format_alone
 
 def test_where_nothing_is_known_there_is_no_estimate() -> None:
     assert estimate(TOKENS, rewarded(1.0)) is None
-    assert difference(REWARD, rewarded(1.0), rewarded(None)) is None
+    assert estimate_difference(REWARD, rewarded(1.0), rewarded(None)) is None
 
 
 def test_attempts_at_one_task_share_the_weight_of_one() -> None:
     often = [attempt(place, 0.0, task="hard") for place in range(8)]
     found = estimate(ACCURACY, [*often, attempt(9, 1.0, task="easy")])
-    assert found == Estimate(0.5, *wilson(1, 2), 9)
+    assert found == Estimate(0.5, *wilson_interval(1, 2), 9)
 
 
 def test_a_difference_is_of_the_tasks_that_both_have() -> None:
     base = [*rewarded(1.0, 0.0, 0.0), attempt(7, 1.0), attempt(8, None, broken=True)]
     other = [*rewarded(1.0, 1.0, 1.0), attempt(8, 0.0), attempt(9, 0.0)]
-    found = difference(ACCURACY, base, other)
-    assert found == Estimate(2 / 3, *paired(1, 2, 0, 0), 3)
+    found = estimate_difference(ACCURACY, base, other)
+    assert found == Estimate(2 / 3, *newcombe_interval(1, 2, 0, 0), 3)
 
 
 def test_a_difference_of_means_is_paired() -> None:
     base = [attempt(place, float(place)) for place in range(20)]
     other = [attempt(place, place + 0.25 + place % 2 / 2) for place in range(20)]
-    assert difference(REWARD, base, other) == Estimate(0.5, *drawn([0.25, 0.75] * 10), 20)
+    assert estimate_difference(REWARD, base, other) == Estimate(0.5, *drawn([0.25, 0.75] * 10), 20)
 
 
 def test_rewards_that_are_all_equal_are_no_certainty() -> None:
     found = estimate(REWARD, rewarded(1.0, 1.0, 1.0, 1.0))
     assert found == Estimate(1.0, None, None, 4)
-    gain = difference(REWARD, rewarded(0.0, 0.0, 0.0, 0.0), rewarded(1.0, 1.0, 1.0, 1.0))
+    gain = estimate_difference(REWARD, rewarded(0.0, 0.0, 0.0, 0.0), rewarded(1.0, 1.0, 1.0, 1.0))
     assert gain == Estimate(1.0, None, None, 4)
 
 
@@ -88,8 +93,8 @@ def test_an_episode_that_was_cut_off_before_a_whole_reply_tells_nothing_of_the_f
 def test_pairs_at_one_task_share_the_weight_of_one() -> None:
     base = [attempt(0, 0.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
     other = [attempt(0, 1.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
-    found = difference(ACCURACY, base, other)
-    assert found == Estimate(0.25, *paired(1, 0.5, 0, 0.5), 3)
+    found = estimate_difference(ACCURACY, base, other)
+    assert found == Estimate(0.25, *newcombe_interval(1, 0.5, 0, 0.5), 3)
 
 
 def grouped(*tasks: tuple[float, ...]) -> list[Attempt]:
@@ -102,18 +107,22 @@ def test_where_attempts_at_a_task_differ_tasks_are_drawn_with_all_their_attempts
     even, odd = grouped(*[(0.0, 1.0)] * 30, *[(1.0, 1.0)] * 10), grouped(*[(1.0, 1.0)] * 40)
     share = estimate(ACCURACY, even)
     assert share == Estimate(0.625, *drawn([0.5] * 30 + [1.0] * 10), 80)
-    low, high = wilson(25, 40)
+    low, high = wilson_interval(25, 40)
     assert share.low is not None and share.high is not None
     assert low < share.low and share.high < high, "as coins of one toss they would differ more"
-    gain = difference(ACCURACY, even, odd)
+    gain = estimate_difference(ACCURACY, even, odd)
     assert gain == Estimate(0.375, *drawn([0.5] * 30 + [0.0] * 10), 80)
 
 
 def test_tasks_that_always_came_out_alike_count_as_one_attempt_each() -> None:
     base, other = grouped((0.0, 0.0), (1.0, 1.0)), grouped((1.0, 1.0), (1.0, 1.0))
-    assert estimate(ACCURACY, other) == Estimate(1.0, *wilson(2, 2), 4), "not 100 to 100"
-    assert difference(ACCURACY, base, other) == Estimate(0.5, *paired(1, 1, 0, 0), 4)
+    assert estimate(ACCURACY, other) == Estimate(1.0, *wilson_interval(2, 2), 4), "not 100 to 100"
+    assert estimate_difference(ACCURACY, base, other) == Estimate(
+        0.5, *newcombe_interval(1, 1, 0, 0), 4
+    )
 
 
 def test_shares_that_are_the_same_for_every_task_still_have_an_interval() -> None:
-    assert estimate(ACCURACY, grouped((0.0, 1.0), (1.0, 0.0))) == Estimate(0.5, *wilson(1, 2), 4)
+    assert estimate(ACCURACY, grouped((0.0, 1.0), (1.0, 0.0))) == Estimate(
+        0.5, *wilson_interval(1, 2), 4
+    )

@@ -11,11 +11,17 @@ from typing import Any
 
 from evaluate.trying import attempt
 from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.evaluation import Evaluation, Played, scores_of
-from ludus.evaluate.metrics import metrics_at
-from ludus.evaluate.picture import picture
-from ludus.evaluate.report import report
-from ludus.evaluate.table import below_each_other, method_of, notes_of, sheets_of, side_by_side
+from ludus.evaluate.evaluation import Evaluation, CandidateAttempts, score_candidates
+from ludus.evaluate.metrics import build_metrics
+from ludus.evaluate.picture import render_chart
+from ludus.evaluate.report import render_report
+from ludus.evaluate.table import (
+    build_long_table,
+    describe_method,
+    build_notes,
+    build_tables,
+    build_wide_table,
+)
 
 
 def solving(share: int, of: int = 50) -> list[Attempt]:
@@ -23,14 +29,16 @@ def solving(share: int, of: int = 50) -> list[Attempt]:
 
 
 def evaluation(planned: int = 50, **played: Sequence[Attempt]) -> Evaluation:
-    metrics = metrics_at(1.0)
+    metrics = build_metrics(1.0)
     settings: dict[str, Any] = {"environment": "catch", "episodes": planned, "seed": 999}
-    who = [Played(label, {"provider": "random"}, found) for label, found in played.items()]
+    who = [
+        CandidateAttempts(label, {"provider": "random"}, found) for label, found in played.items()
+    ]
     return Evaluation(
         folder=Path("evals/catch"),
         settings={**settings, "group_size": 1},
         metrics=metrics,
-        scores=scores_of(who, metrics, planned, None),
+        scores=score_candidates(who, metrics, planned, None),
         solved_at=1.0,
         not_in=None,
         stopped=None,
@@ -41,8 +49,8 @@ def evaluation(planned: int = 50, **played: Sequence[Attempt]) -> Evaluation:
 
 def test_two_candidates_have_one_delta_in_percentage_points() -> None:
     found = evaluation(base=solving(5), sft=solving(40))
-    sheet = side_by_side(found)
-    assert sheet.head == ["Metric", "base", "sft", "Delta"]
+    sheet = build_wide_table(found)
+    assert sheet.header == ["Metric", "base", "sft", "Delta"]
     rows = {row[0]: row[1:] for row in sheet.rows}
     assert rows["Accuracy"] == [
         "10.0% (4.3 to 21.4)",
@@ -56,72 +64,72 @@ def test_two_candidates_have_one_delta_in_percentage_points() -> None:
 
 def test_three_candidates_have_two_deltas_and_one_has_none() -> None:
     three = evaluation(base=solving(5), sft=solving(40), dpo=solving(45))
-    assert side_by_side(three).head[-2:] == ["Delta sft", "Delta dpo"]
-    assert side_by_side(evaluation(only=solving(5))).head == ["Metric", "only"]
+    assert build_wide_table(three).header[-2:] == ["Delta sft", "Delta dpo"]
+    assert build_wide_table(evaluation(only=solving(5))).header == ["Metric", "only"]
 
 
 def test_more_than_three_candidates_stand_below_each_other() -> None:
     four = evaluation(base=solving(5), sft=solving(40), dpo=solving(45), best=solving(50))
-    (sheet,) = sheets_of(four)
-    assert sheet == below_each_other(four)
+    (sheet,) = build_tables(four)
+    assert sheet == build_long_table(four)
     assert [row for row in sheet.rows if row[1] in ("base", "dpo")][2:4] == [
         ["Accuracy", "base", "10.0% (4.3 to 21.4)", "", "50"],
         ["", "dpo", "90.0% (78.6 to 95.7)", "+80.0 pp (+63.9 to +88.0)", "50"],
     ]
-    assert "| Accuracy | base | 10.0% (4.3 to 21.4) |" in report(four)
+    assert "| Accuracy | base | 10.0% (4.3 to 21.4) |" in render_report(four)
 
 
 def test_what_is_not_counted_is_told() -> None:
     broken = [attempt(48, None, broken=True), attempt(49, None)]
     found = evaluation(base=solving(5, of=48) + broken, sft=solving(40, of=49))
-    assert notes_of(found) == [
+    assert build_notes(found) == [
         "base: 1 episode broken and left out of every figure (--retry-broken plays them again).",
         "base: 1 episode unscored and left out of accuracy and reward.",
         "sft: 1 episode still to be played.",
     ]
-    assert notes_of(replace(found, stopped="interrupted"))[-1].startswith("Not everything")
+    assert build_notes(replace(found, stopped="interrupted"))[-1].startswith("Not everything")
 
 
 def test_cut_off_has_a_row_and_a_note_only_where_there_are_any() -> None:
     whole = evaluation(base=solving(5))
-    assert "Cut off" not in [row[0] for row in side_by_side(whole).rows]
+    assert "Cut off" not in [row[0] for row in build_wide_table(whole).rows]
     cut = [attempt(place, 0.0, compliant=None, cut_off=True) for place in range(50)]
     found = evaluation(base=solving(5), small=cut)
     found = replace(found, settings={**found.settings, "max_tokens": 16})
-    rows = {row[0]: row[1:3] for row in side_by_side(found).rows}
+    rows = {row[0]: row[1:3] for row in build_wide_table(found).rows}
     assert rows["Format compliance"][1] == "-" and rows["n"][1] == "50"
     assert rows["Cut off"][1].startswith("100.0% (")
-    (note,) = notes_of(found)
+    (note,) = build_notes(found)
     assert note.startswith("small: 50 episodes cut off at --max-tokens 16;")
 
 
 def test_a_figure_without_an_interval_says_so() -> None:
     found = evaluation(4, base=solving(4, of=4))
-    rows = {row[0]: row[1] for row in side_by_side(found).rows}
+    rows = {row[0]: row[1] for row in build_wide_table(found).rows}
     assert (
         rows["Mean reward"] == "1.000 (no interval)"
         and rows["Accuracy"] == "100.0% (51.0 to 100.0)"
     )
-    assert "fewer than 5 tasks" in method_of(found)
-    assert "fewer than" not in method_of(evaluation(base=solving(5)))
+    assert "fewer than 5 tasks" in describe_method(found)
+    assert "fewer than" not in describe_method(evaluation(base=solving(5)))
 
 
 def test_that_tasks_cannot_be_told_apart_is_told() -> None:
     found = replace(evaluation(base=solving(5)), not_in="data", alike=("wordle",))
-    (note,) = notes_of(found)
+    (note,) = build_notes(found)
     assert note.startswith("wordle: tasks open alike") and "data has with the same seed" in note
-    assert "wordle: tasks open alike" in report(found)
+    assert "wordle: tasks open alike" in render_report(found)
 
 
 def test_a_candidate_with_nothing_to_count_leaves_its_cells_empty() -> None:
     nothing = [attempt(0, None, broken=True)]
     found = evaluation(1, base=solving(1, of=1), other=nothing)
-    assert {row[0]: row[2:] for row in side_by_side(found).rows}["Accuracy"] == ["-", "-"]
-    assert below_each_other(found).rows[3][1:] == ["other", "-", "-", "-"]
+    assert {row[0]: row[2:] for row in build_wide_table(found).rows}["Accuracy"] == ["-", "-"]
+    assert build_long_table(found).rows[3][1:] == ["other", "-", "-", "-"]
 
 
 def test_the_report_has_the_table_the_settings_and_the_command() -> None:
-    text = report(evaluation(base=solving(5), sft=solving(40)))
+    text = render_report(evaluation(base=solving(5), sft=solving(40)))
     assert "| Accuracy | 10.0% (4.3 to 21.4) | 80.0% (67.0 to 88.8) |" in text
     for part in ("](results.svg)", '"seed": 999', "ludus eval catch -c base=random", "ludus 1"):
         assert part in text
@@ -129,7 +137,7 @@ def test_the_report_has_the_table_the_settings_and_the_command() -> None:
 
 def test_the_picture_has_a_bar_for_each_figure_of_each_candidate() -> None:
     found = evaluation(base=solving(5), sft=solving(40))
-    drawn = xml.fromstring(picture(found))
+    drawn = xml.fromstring(render_chart(found))
     place = "{http://www.w3.org/2000/svg}"
     bars = [rect for rect in drawn.iter(f"{place}rect") if rect.get("width") == "46"]
     heights = [float(bar.get("height", "")) for bar in bars]
@@ -140,14 +148,14 @@ def test_the_picture_has_a_bar_for_each_figure_of_each_candidate() -> None:
 
 def test_rewards_below_zero_hang_from_the_line() -> None:
     losing = [attempt(place, -float(1 + place % 2)) for place in range(10)]
-    drawn = xml.fromstring(picture(evaluation(10, base=losing)))
+    drawn = xml.fromstring(render_chart(evaluation(10, base=losing)))
     rects = drawn.iter("{http://www.w3.org/2000/svg}rect")
     *_, bar = (rect for rect in rects if rect.get("width") == "46")
     assert (float(bar.get("y", "")), float(bar.get("height", ""))) == (48.0, 150.0)
 
 
 def test_a_picture_of_nothing_is_still_a_picture() -> None:
-    drawn = xml.fromstring(picture(evaluation(1, base=[attempt(0, None, broken=True)])))
+    drawn = xml.fromstring(render_chart(evaluation(1, base=[attempt(0, None, broken=True)])))
     assert drawn.tag.endswith("svg")
 
 
@@ -155,7 +163,7 @@ def test_every_word_of_a_picture_has_its_own_place() -> None:
     """Six and a half points a letter are more than a sans-serif of twelve takes."""
     for count in (1, 2, 4):
         rewards = {f"candidate{number}": _wordy(1000.0 * number) for number in range(count)}
-        drawn = xml.fromstring(picture(evaluation(50, **rewards)))
+        drawn = xml.fromstring(render_chart(evaluation(50, **rewards)))
         boxes = [_box(text) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
         wide, high = float(drawn.get("width", "")), float(drawn.get("height", ""))
         assert all(left >= 0 and right <= wide and bottom <= high for left, right, bottom in boxes)

@@ -27,7 +27,7 @@ def attempt(place: int, reward: float | None = 1.0, **more: Any) -> Attempt:
         "compliant": True,
         "reply_tokens": None,
     }
-    return Attempt(place=place, reward=reward, **{**facts, **more})
+    return Attempt(plan_index=place, reward=reward, **{**facts, **more})
 
 
 def adding(number: object) -> ToolCall:

@@ -9,7 +9,7 @@ from huggingface_hub import DatasetCard
 
 from ludus.data.columns import COLUMNS
 from ludus.data.episode import Episode
-from ludus.publish.card import card_of, data_card
+from ludus.publish.card import card_for_run, render_card
 from publish.sample import SETTINGS, SUMMARY, episode, run_folder
 
 
@@ -19,7 +19,7 @@ def front(card: str) -> dict[str, Any]:
 
 
 def test_the_front_matter_points_at_the_episodes_and_counts_them() -> None:
-    found = front(data_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
+    found = front(render_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
     assert found["pretty_name"] == "Rollouts of reasoning_gym:chain_sum by gpt-5-mini"
     assert {"ludus", "openenv"} <= set(found["tags"])
     assert found["size_categories"] == ["10K<n<100K"]
@@ -30,14 +30,14 @@ def test_the_front_matter_points_at_the_episodes_and_counts_them() -> None:
 def test_names_of_any_kind_stay_one_value() -> None:
     name = 'a: "b" #c\n---\n{x} 😀 \x00\x85\ufeff ``d`` | e'
     settings = {"environment": name, "agent": {"model": name}}
-    card = data_card(settings, SUMMARY, repo_id="a/b")
+    card = render_card(settings, SUMMARY, repo_id="a/b")
     shown = 'a: "b" #c --- {x} 😀 ``d`` | e'
     assert front(card)["pretty_name"] == f"Rollouts of {shown} by {shown}"
     assert "| Environment | ``` " + shown.replace("|", "\\|") + " ``` |" in card
 
 
 def test_the_body_tells_what_was_played_and_what_came_of_it() -> None:
-    card = data_card(SETTINGS, SUMMARY, repo_id="ada/sums", command="ludus collect x")
+    card = render_card(SETTINGS, SUMMARY, repo_id="ada/sums", command="ludus collect x")
     for line in (
         "3 episodes collected with Ludus",
         "| Agent | `gpt-5-mini`, openai, temperature `0.7` |",
@@ -54,12 +54,12 @@ def test_the_body_tells_what_was_played_and_what_came_of_it() -> None:
 
 
 def test_a_prompt_cannot_end_the_block_that_it_is_shown_in() -> None:
-    card = data_card(SETTINGS, SUMMARY, command="ludus --system-prompt 'Answer.\n```\n'")
+    card = render_card(SETTINGS, SUMMARY, command="ludus --system-prompt 'Answer.\n```\n'")
     assert "````bash\n" in card and "\n````\n" in card
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    card = data_card({}, {})
+    card = render_card({}, {})
     assert front(card)["pretty_name"] == "Rollouts of an environment"
     assert "None" not in card and "unscored:" not in card and "| --- | --- |\n\n" not in card
 
@@ -72,8 +72,8 @@ def test_a_readme_of_the_users_own_is_kept(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, episode(1))
     own = folder / "README.md"
     own.write_text("---\nlicense: mit\n---\n# Mine\n")
-    assert card_of(folder, "a/b") == own.read_text()
+    assert card_for_run(folder, "a/b") == own.read_text()
     own.write_text("# Mine\n")
-    card = card_of(folder, "a/b")
+    card = card_for_run(folder, "a/b")
     assert card.endswith("---\n\n# Mine\n") and front(card)["configs"]
     assert own.read_text() == "# Mine\n"

@@ -33,7 +33,9 @@ def _logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def push(folder: Path, url: str, **options: Any) -> str:
-    return push_folder(folder, "ada/sums", endpoint=url, retry="ludus push ada/sums", **options)
+    return push_folder(
+        folder, "ada/sums", endpoint=url, retry_command="ludus push ada/sums", **options
+    )
 
 
 def test_what_was_pushed_can_be_loaded(

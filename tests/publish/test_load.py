@@ -10,7 +10,7 @@ import pytest
 from datasets import load_dataset
 
 from ludus.data.episode import Episode
-from ludus.publish.card import card_of
+from ludus.publish.card import card_for_run
 from publish.sample import (
     episode,
     long,
@@ -49,7 +49,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("episodes", RUNS.values(), ids=list(RUNS))
 def test_rows_come_back_as_they_were_written(episodes: list[Episode], tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "data", *episodes)
-    (folder / "README.md").write_text(card_of(folder, "ada/data"))
+    (folder / "README.md").write_text(card_for_run(folder, "ada/data"))
     rows = list(load_dataset(str(folder), split="train", cache_dir=str(tmp_path / "cache")))
     written = [json.loads(each.to_line()) for each in episodes]
     assert [row["messages"] for row in rows] == [row["messages"] for row in written]

@@ -9,7 +9,7 @@ from policy.models import saved
 
 from ludus.errors import ConfigError, PublishFailed
 from ludus.publish.hub import MODEL, check_repo_id, open_repo
-from ludus.publish.model import files_of, push_model
+from ludus.publish.model import model_files, push_model
 from publish.fake_hub import TOKEN, fake_hub
 
 CARD = "---\npipeline_tag: text-generation\n---\n# A model\n"
@@ -71,7 +71,7 @@ def test_nothing_of_an_older_model_stays_beside_the_new_one(tmp_path: Path) -> N
     theirs = {".gitattributes": b"lfs", "figures/plot.png": b"picture", "LICENSE": b"free"}
     with fake_hub(files={**old, **theirs, "config.json": b"old"}) as hub:
         push_model(folder, "ada/player", card=CARD, endpoint=hub.url)
-    assert hub.files.keys() == {"README.md", *theirs, *files_of(folder)}
+    assert hub.files.keys() == {"README.md", *theirs, *model_files(folder)}
     assert hub.files["config.json"] == (folder / "config.json").read_bytes()
 
 
@@ -106,4 +106,4 @@ def test_a_bad_name_is_told_as_a_models() -> None:
 def test_the_card_and_hidden_files_are_no_part_of_the_model(tmp_path: Path) -> None:
     for name in ("README.md", ".a.json", "a.json", "model.safetensors", "chat_template.jinja"):
         (tmp_path / name).touch()
-    assert {*files_of(tmp_path)} == {"a.json", "model.safetensors", "chat_template.jinja"}
+    assert {*model_files(tmp_path)} == {"a.json", "model.safetensors", "chat_template.jinja"}

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from world import Counter, LineWorld, Slow, Two, serving, until
 
 from ludus import EnvClient, connect
-from ludus.check import examine
+from ludus.check import run_checks
 from ludus.client.session import Session
 from ludus.errors import ConnectFailed
 
@@ -222,7 +222,7 @@ async def test_without_the_token_only_health_answers(capfd: pytest.CaptureFixtur
         with pytest.raises(ConnectFailed, match="wants a token"):
             await connect(served.url).session().open()
         with pytest.raises(ConnectFailed, match="wants a token"):
-            await examine(served.url)
+            await run_checks(served.url)
         for options in ({"token": secret}, {"headers": {"Authorization": f"Bearer {secret}"}}):
             async with EnvClient[Any, Any, Any](base_url=served.url, **options) as typed:
                 assert (await typed.reset(goal=3)).observation["text"] == "Reach 3."

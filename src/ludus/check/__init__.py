@@ -1,6 +1,6 @@
 """The doctor: does an environment keep its promises?"""
 
-from ludus.check.examine import examine
-from ludus.check.report import Finding, Report
+from ludus.check.examine import run_checks
+from ludus.check.report import CheckFinding, CheckReport
 
-__all__ = ["Finding", "Report", "examine"]
+__all__ = ["CheckFinding", "CheckReport", "run_checks"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 FIX_LINE = "Fix that line; --debug prints the traceback."
 SERVER_LOG = "The server's log names the file and the line."
 TOO_SLOW = "Find out which call does not return, and give what it waits for a time limit."
-MOVE = "Return the next ToolCall (or action) from oracle() until the episode is done."
+RETURN_MOVE = "Return the next ToolCall (or action) from oracle() until the episode is done."
 
-BY_CHECK = {
+ADVICE_BY_CHECK = {
     "starts": "Let the class be built without arguments, and put @tool above a method.",
     "resets": "Return the text that a model is shown first from reset(), with done=False.",
     "plays an episode": "Follow it move by move with `ludus play`, and correct what it shows.",

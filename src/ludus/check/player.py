@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from ludus.agents.agent import Agent
 from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
-from ludus.check.advice import MOVE
+from ludus.check.advice import RETURN_MOVE
 from ludus.client.session import Session, StepResult
 from ludus.environment.contract import EnvSpec
 from ludus.errors import BadEnvironment, LudusError
@@ -25,7 +25,7 @@ from ludus.rollout import Assignment, EpisodeLimits, run_episode
 MAX_STEPS = 100
 """Where an episode is cut off that does not end by itself."""
 
-Turn = Callable[[], Awaitable[None]]
+WaitForTurn = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -43,20 +43,20 @@ class Transcript:
     def done(self) -> bool:
         return bool(self.results) and self.results[-1].done
 
-    def as_facts(self) -> list[Any]:
+    def as_comparable(self) -> list[Any]:
         """What must be the same when the episode is the same."""
         seen = [
-            (_lasting(result.observation), result.reward, result.done, result.error)
+            (_without_episode_id(result.observation), result.reward, result.done, result.error)
             for result in self.results
         ]
         return [seen, self.actions]
 
 
-def _lasting(observation: Mapping[str, Any]) -> Any:
+def _without_episode_id(observation: Mapping[str, Any]) -> Any:
     return {key: value for key, value in observation.items() if key != "episode_id"}
 
 
-class EpisodeBroke(LudusError):
+class EpisodeFailed(LudusError):
     """An episode could not be played; `advice` says what to do, where that is known."""
 
     def __init__(self, message: str, advice: str = "") -> None:
@@ -64,15 +64,15 @@ class EpisodeBroke(LudusError):
         self.advice = advice
 
 
-class Witness(Session):
+class RecordingSession(Session):
     """A session that takes down what passes through it; `turn` is awaited before each request."""
 
-    def __init__(self, session: Session, turn: Turn | None = None) -> None:
+    def __init__(self, session: Session, turn: WaitForTurn | None = None) -> None:
         self._session = session
         self._turn = turn
         self.tools = session.tools
         self.calls_by_name = session.calls_by_name
-        self.seen = Transcript()
+        self.transcript = Transcript()
 
     async def open(self) -> None:
         """The session is open already, and is closed by whoever opened it."""
@@ -81,27 +81,27 @@ class Witness(Session):
         """See `open`."""
 
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
-        await self._my_turn()
-        return self._noted(await self._session.reset(**task))
+        await self._wait_for_turn()
+        return self._record(await self._session.reset(**task))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        await self._my_turn()
-        self.seen.actions.append(action_payload(action))
-        return self._noted(await self._session.step(action))
+        await self._wait_for_turn()
+        self.transcript.actions.append(action_payload(action))
+        return self._record(await self._session.step(action))
 
     async def state(self) -> dict[str, Any]:
         return await self._session.state()
 
-    async def _my_turn(self) -> None:
+    async def _wait_for_turn(self) -> None:
         if self._turn is not None:
             await self._turn()
 
-    def _noted(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
-        self.seen.results.append(result)
+    def _record(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+        self.transcript.results.append(result)
         return result
 
 
-class Player:
+class EpisodePlayer:
     """Plays one episode at a time on a session."""
 
     def __init__(self, contract: EnvSpec | None) -> None:
@@ -110,46 +110,53 @@ class Player:
         self._spec = contract.id if contract is not None else "unknown"
 
     async def play(
-        self, session: Session, seed: int, *, chance: int | None = None, turn: Turn | None = None
+        self,
+        session: Session,
+        seed: int,
+        *,
+        agent_seed: int | None = None,
+        turn: WaitForTurn | None = None,
     ) -> Transcript:
         """One episode of this seed; `chance` makes the moves, where there is no oracle."""
-        witness = Witness(session, turn)
-        dice = seed if chance is None else chance
+        witness = RecordingSession(session, turn)
+        dice = seed if agent_seed is None else agent_seed
         assignment = Assignment("check", self._spec, {"seed": seed}, dice)
         episode = await run_episode(
             witness, self._agent, assignment, limits=EpisodeLimits(max_turns=MAX_STEPS)
         )
         # A reward that is no number is for a check of its own to complain of.
         if episode.error is not None and episode.error.kind != BadEnvironment.__name__:
-            raise EpisodeBroke(episode.error.text)
-        if self.is_oracle and not witness.seen.actions and not witness.seen.done:
-            raise EpisodeBroke(f"oracle() made no move on seed {seed}: it returned None.", MOVE)
-        return witness.seen
+            raise EpisodeFailed(episode.error.text)
+        if self.is_oracle and not witness.transcript.actions and not witness.transcript.done:
+            raise EpisodeFailed(
+                f"oracle() made no move on seed {seed}: it returned None.", RETURN_MOVE
+            )
+        return witness.transcript
 
 
-class Turns:
+class TurnOrder:
     """Lets several players move in turn, however long each thinks."""
 
     def __init__(self, players: int) -> None:
-        self._left = list(range(players))
+        self._active = list(range(players))
         self._next = 0
-        self._moved = asyncio.Condition()
+        self._turn_changed = asyncio.Condition()
 
-    def of(self, player: int) -> Turn:
+    def waiter_for(self, player: int) -> WaitForTurn:
         async def turn() -> None:
-            async with self._moved:
-                await self._moved.wait_for(lambda: self._left[self._next] == player)
-                self._next = (self._next + 1) % len(self._left)
-                self._moved.notify_all()
+            async with self._turn_changed:
+                await self._turn_changed.wait_for(lambda: self._active[self._next] == player)
+                self._next = (self._next + 1) % len(self._active)
+                self._turn_changed.notify_all()
 
         return turn
 
     async def leave(self, player: int) -> None:
         """The player's episode is over."""
-        async with self._moved:
-            place = self._left.index(player)
-            self._left.remove(player)
+        async with self._turn_changed:
+            place = self._active.index(player)
+            self._active.remove(player)
             if place < self._next:
                 self._next -= 1
-            self._next %= max(1, len(self._left))
-            self._moved.notify_all()
+            self._next %= max(1, len(self._active))
+            self._turn_changed.notify_all()

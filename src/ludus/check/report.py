@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, computed_field
 
 
-class Finding(BaseModel):
+class CheckFinding(BaseModel):
     """One promise, and whether it is kept."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -19,13 +19,13 @@ class Finding(BaseModel):
     """What to do about a failure."""
 
 
-class Report(BaseModel):
+class CheckReport(BaseModel):
     """All findings about one environment."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     spec: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckFinding, ...]
     seconds: float
 
     @computed_field  # type: ignore[prop-decorator]
@@ -34,5 +34,5 @@ class Report(BaseModel):
         return not self.failures
 
     @property
-    def failures(self) -> tuple[Finding, ...]:
+    def failures(self) -> tuple[CheckFinding, ...]:
         return tuple(finding for finding in self.findings if finding.verdict == "fail")

@@ -10,7 +10,7 @@ import typer
 from ludus.cli import arguments as given
 
 if TYPE_CHECKING:
-    from ludus.check import Report
+    from ludus.check import CheckReport
 
 
 def check(
@@ -34,7 +34,7 @@ def check(
     """
     import asyncio
 
-    from ludus.check import examine
+    from ludus.check import run_checks
     from ludus.cli.console import console
     from ludus.cli.debugging import environment_faults
 
@@ -47,7 +47,7 @@ def check(
             status.update(f"{name} …")
 
         report = asyncio.run(
-            examine(spec, seeds=seeds, sessions=sessions, token=token, watch=watch)
+            run_checks(spec, seeds=seeds, sessions=sessions, token=token, on_check=watch)
         )
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
@@ -57,7 +57,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _print(report: Report) -> None:
+def _print(report: CheckReport) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

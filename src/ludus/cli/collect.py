@@ -267,6 +267,10 @@ def _push(outcome: CollectResult, repo_id: str, *, private: bool, as_json: bool)
 
     write_records(outcome.folder)
     url = push_folder(
-        outcome.folder, repo_id, private=private, retry="the same command", command=as_typed()
+        outcome.folder,
+        repo_id,
+        private=private,
+        retry_command="the same command",
+        command=as_typed(),
     )
     typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")

@@ -262,5 +262,5 @@ def _push(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) 
         for file in out.rglob("*")
         if file.is_file() and file.relative_to(out).parts[0] in DATASET_FILES
     )
-    url = push_folder(out, repo_id, private=private, files=files, retry=retry)
+    url = push_folder(out, repo_id, private=private, files=files, retry_command=retry)
     typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")

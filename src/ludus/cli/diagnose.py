@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.train.diagnosis import Change, Diagnosis, Run, Verdict
+    from ludus.train.diagnosis import RewardChange, Diagnosis, RunData, Verdict
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
@@ -36,23 +36,23 @@ def diagnose(
     from ludus.train.diagnosis import read_run
 
     found = read_run(run)
-    diagnosis = found.diagnosis()
+    diagnosis = found.diagnose()
     if as_json:
         typer.echo(json.dumps(_facts(run, found, diagnosis), allow_nan=False))
     else:
         _print(found, diagnosis)
 
 
-def _facts(folder: Path, run: Run, diagnosis: Diagnosis) -> dict[str, Any]:
+def _facts(folder: Path, run: RunData, diagnosis: Diagnosis) -> dict[str, Any]:
     from dataclasses import asdict
 
     facts = asdict(diagnosis)
     facts |= {"reward": _change(diagnosis.reward), "parts": [*map(_change, diagnosis.parts)]}
     del facts["curve"]
-    return {"run": str(folder), "planned": run.planned, "finished": run.finished, **facts}
+    return {"run": str(folder), "planned": run.planned_steps, "finished": run.finished, **facts}
 
 
-def _change(change: Change | None) -> dict[str, Any] | None:
+def _change(change: RewardChange | None) -> dict[str, Any] | None:
     if change is None:
         return None
     return {
@@ -64,7 +64,7 @@ def _change(change: Change | None) -> dict[str, Any] | None:
     }
 
 
-def _print(run: Run, diagnosis: Diagnosis) -> None:
+def _print(run: RunData, diagnosis: Diagnosis) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -100,55 +100,62 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _rows(run: Run, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    yield "steps", _steps(run, diagnosis)
+def _rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    yield "steps", _format_steps(run, diagnosis)
     yield from _rewards(diagnosis)
     yield from _figures(diagnosis)
     if diagnosis.seconds:
         yield "a step", _times(diagnosis)
 
 
-def _steps(run: Run, diagnosis: Diagnosis) -> str:
-    of = f" of {run.planned:,}" if run.planned and run.planned > diagnosis.steps else ""
+def _format_steps(run: RunData, diagnosis: Diagnosis) -> str:
+    of = (
+        f" of {run.planned_steps:,}"
+        if run.planned_steps and run.planned_steps > diagnosis.steps
+        else ""
+    )
     state = "" if run.finished else " (not finished)"
     window = diagnosis.window
     return f"{diagnosis.steps:,}{of}{state}; the first and the last {window} logged are compared"
 
 
 def _rewards(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.train.diagnosis.figures import moved, reward
+    from ludus.train.diagnosis.figures import format_change_with_interval, format_reward
 
     change = diagnosis.reward
     if change is None:
         yield "reward", "no episode was scored"
         return
-    yield "reward", moved(change)
+    yield "reward", format_change_with_interval(change)
     yield "", sparkline(diagnosis.curve, change.scale.low, change.scale.high)
     for part in diagnosis.parts:
-        yield part.name, moved(part)
+        yield part.name, format_change_with_interval(part)
     if diagnosis.held_out:
         (first, before), (last, after) = diagnosis.held_out[0], diagnosis.held_out[-1]
-        ends = f"{reward(before, change.scale)} (step {first:,})"
+        ends = f"{format_reward(before, change.scale)} (step {first:,})"
         if last > first:
-            ends += f" -> {reward(after, change.scale)} (step {last:,})"
+            ends += f" -> {format_reward(after, change.scale)} (step {last:,})"
         yield "held out", ends
 
 
 def _figures(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.train.diagnosis.figures import number, share
+    from ludus.train.diagnosis.figures import format_number, format_share
 
     for key, (first, last) in diagnosis.figures.items():
         if key in _SHARES or (key in _RARE and max(first, last) > 0):
-            yield {**_SHARES, **_RARE}[key], f"{share(first)} -> {share(last)}"
+            yield {**_SHARES, **_RARE}[key], f"{format_share(first)} -> {format_share(last)}"
         elif key in _NUMBERS:
-            yield _NUMBERS[key], f"{number(first)} -> {number(last)}{_UNITS.get(key, '')}"
+            yield (
+                _NUMBERS[key],
+                f"{format_number(first)} -> {format_number(last)}{_UNITS.get(key, '')}",
+            )
 
 
 def _times(diagnosis: Diagnosis) -> str:
     """0.5 s: rollout 0.3 s, train 0.2 s; an episode: model 0.2 s, environment 0.1 s."""
-    from ludus.train.diagnosis.figures import number
+    from ludus.train.diagnosis.figures import format_number
 
-    took = {phase: number(seconds, digits=2) for phase, seconds in diagnosis.seconds.items()}
+    took = {phase: format_number(seconds, digits=2) for phase, seconds in diagnosis.seconds.items()}
     told = {phase: f"{phase} {seconds} s" for phase, seconds in took.items()}
     whole = told.pop("step", "").removeprefix("step ")
     step = ", ".join(told[phase] for phase in ("rollout", "train") if phase in told)

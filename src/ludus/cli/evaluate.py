@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ludus.evaluate import Candidate, Evaluation
-    from ludus.evaluate.table import Sheet
+    from ludus.evaluate.table import ResultTable
     from ludus.rollout import CollectConfig
     from ludus.rollout.reporter import CollectProgress
 
@@ -114,7 +114,7 @@ def evaluate(
 
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
     """
-    from ludus.evaluate.candidates import Options, candidates_of
+    from ludus.evaluate.candidates import CandidateConfig, parse_candidates
     from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
     from ludus.rollout.tuning import RolloutOptions
 
@@ -133,7 +133,7 @@ def evaluate(
             episode_timeout=seconds_of(episode_timeout, "--episode-timeout"),
         ),
     )
-    options = Options(
+    options = CandidateConfig(
         llm_endpoint,
         temperature,
         device,
@@ -143,7 +143,7 @@ def evaluate(
     )
     found = _run(
         job,
-        candidates_of(candidate, options),
+        parse_candidates(candidate, options),
         as_json=as_json,
         out=output_dir,
         solved_at=solved_at,
@@ -175,7 +175,9 @@ def _run(
                 yield reporter
 
         try:
-            return run_async(play_all(job, candidates, watch=watch, phase=shown.phase, **settings))
+            return run_async(
+                play_all(job, candidates, make_reporter=watch, on_phase=shown.phase, **settings)
+            )
         except LudusError as error:
             shown.failed(str(error))
             raise
@@ -197,24 +199,24 @@ def _print(found: Evaluation) -> None:
     from rich.text import Text
 
     from ludus.cli.console import console, harmless
-    from ludus.evaluate.table import method_of, notes_of, sheets_of
+    from ludus.evaluate.table import describe_method, build_notes, build_tables
 
     out = console()
-    out.print(_table(sheets_of(found), out.width))
-    out.print(Text(method_of(found), style="dim"), soft_wrap=True)
-    for note in notes_of(found):
+    out.print(_table(build_tables(found), out.width))
+    out.print(Text(describe_method(found), style="dim"), soft_wrap=True)
+    for note in build_notes(found):
         out.print(Text(harmless(note), style="yellow"), soft_wrap=True)
     out.print(Text(f"evaluation: {found.folder}"), soft_wrap=True)
 
 
-def _table(sheets: list[Sheet], width: int) -> Table:
+def _table(sheets: list[ResultTable], width: int) -> Table:
     """The first shape that fits, at first with intervals beside their values, then below them."""
     from rich.table import Table
 
     shapes = [(sheet, cut) for sheet in sheets for cut in (" ", "\n")]
     sheet, cut = next((shape for shape in shapes if _width(*shape) <= width), shapes[-1])
     table = Table(box=None, pad_edge=False, padding=(0, _SPACE, 0, 0))
-    for name in sheet.head:
+    for name in sheet.header:
         # A long label is folded before a figure is.
         table.add_column(name, no_wrap=name != _LABELS, overflow="fold")
     for row in sheet.rows:
@@ -222,8 +224,8 @@ def _table(sheets: list[Sheet], width: int) -> Table:
     return table
 
 
-def _width(sheet: Sheet, cut: str) -> int:
-    columns = zip(sheet.head, *sheet.rows, strict=True)
+def _width(sheet: ResultTable, cut: str) -> int:
+    columns = zip(sheet.header, *sheet.rows, strict=True)
     widest = (max(len(line) for cell in column for line in _lines(cell, cut)) for column in columns)
     return sum(width + _SPACE for width in widest) - _SPACE
 

@@ -32,24 +32,27 @@ class GrpoEnding(Ending):
         return f"{super().steps(outcome)}{early}"
 
     def learned(self, outcome: TrainResult, figures: FinalMetrics) -> list[tuple[str, str]]:
-        from ludus.train.diagnosis.figures import moved, reward
+        from ludus.train.diagnosis.figures import format_change_with_interval, format_reward
 
         found = self._diagnosis(outcome)
         if found is None or found.reward is None:
             return [("reward", "no episode was scored")]
-        lines = [(change.name, moved(change)) for change in (found.reward, *found.parts)]
+        lines = [
+            (change.name, format_change_with_interval(change))
+            for change in (found.reward, *found.parts)
+        ]
         if found.held_out:
             scale, ends = found.reward.scale, found.held_out[:1] + found.held_out[1:][-1:]
-            told = (f"{reward(value, scale)} (step {step:,})" for step, value in ends)
+            told = (f"{format_reward(value, scale)} (step {step:,})" for step, value in ends)
             lines.append(("held out", " -> ".join(told)))
         return lines
 
     def advice(self, outcome: TrainResult) -> list[str]:
-        from ludus.train.diagnosis.words import sentence
+        from ludus.train.diagnosis.words import format_verdict
 
         found = self._diagnosis(outcome)
         verdicts = found.verdicts if found is not None else ()
-        return [*map(sentence, verdicts), *_extending(outcome), *super().advice(outcome)]
+        return [*map(format_verdict, verdicts), *_extending(outcome), *super().advice(outcome)]
 
     def _diagnosis(self, outcome: TrainResult) -> Diagnosis | None:
         """Made once; None where there is nothing to judge."""
@@ -58,7 +61,7 @@ class GrpoEnding(Ending):
 
         if self._found is None:
             try:
-                self._found = read_run(outcome.folder).diagnosis()
+                self._found = read_run(outcome.folder).diagnose()
             except RunError:
                 return None
         return self._found

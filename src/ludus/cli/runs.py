@@ -125,7 +125,7 @@ def _cut(text: str, most: int) -> str:
 def _row(fact: dict[str, Any]) -> dict[str, str]:
     """One line of the table."""
     from ludus.cli.figures import count, dollars
-    from ludus.cli.summary import reward
+    from ludus.cli.summary import format_reward
 
     usage, agent = fact["usage"], fact["agent"]
     tokens = usage["prompt_tokens"] + usage["completion_tokens"]
@@ -134,7 +134,7 @@ def _row(fact: dict[str, Any]) -> dict[str, str]:
         "environment": str(fact["environment"]),
         "agent": str(agent.get("model") or agent.get("provider", "")),
         "episodes": f"{fact['episodes']:,}" + (f"/{fact['planned']:,}" if fact["left"] else ""),
-        "reward ± std. error": reward(fact),
+        "reward ± std. error": format_reward(fact),
         "broken": f"{fact['broken']:,}" if fact["broken"] else "",
         "tokens": count(tokens) if tokens else "",
         "cost": dollars(usage["cost"]),

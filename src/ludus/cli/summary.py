@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ludus.rollout import CollectResult
 
-_BAR = 24
+_BAR_WIDTH = 24
 
 
 def told(outcome: CollectResult, faults: Sequence[str] = ()) -> RenderableType:
@@ -28,7 +28,7 @@ def told(outcome: CollectResult, faults: Sequence[str] = ()) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for name, value in (
         ("episodes", _episodes(facts, outcome.new_episodes)),
-        ("mean reward", _labelled(reward(facts), facts)),
+        ("mean reward", _labelled(format_reward(facts), facts)),
         ("tokens", tokens(facts)),
     ):
         if value:
@@ -53,7 +53,7 @@ def ordered(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: -item[1])
 
 
-def reward(facts: Mapping[str, Any]) -> str:
+def format_reward(facts: Mapping[str, Any]) -> str:
     """The mean ± its standard error, which is left out where too few rewards, or none that differ,
     would make it look certain."""
     mean, deviation, scored = facts["mean_reward"], facts["reward_deviation"], facts["scored"]
@@ -83,7 +83,7 @@ def tokens(facts: Mapping[str, Any]) -> str:
 def bar(name: str, times: int, total: int) -> RenderableType:
     from rich.text import Text
 
-    length = max(1, round(_BAR * times / max(1, total)))
+    length = max(1, round(_BAR_WIDTH * times / max(1, total)))
     return Text.assemble((f"{name:<13}"), ("█" * length, "cyan"), f" {times:,}")
 
 

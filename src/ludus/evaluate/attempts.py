@@ -17,14 +17,14 @@ from ludus.data.run import RunFolder
 class Attempt:
     """One episode in figures."""
 
-    place: int
+    plan_index: int
     """Its index in the plan: the same task, and the same attempt at it, for every candidate."""
     environment: str
     task: str
-    opening: str
+    prompt: str
     """What was asked before the model spoke for the first time; the system prompt is not asked."""
     broken: bool
-    compliant: bool | None
+    format_compliant: bool | None
     """`Episode.format_compliant`."""
     reward: float | None
     reply_tokens: float | None
@@ -32,7 +32,7 @@ class Attempt:
     """Whether a token limit ended it."""
 
 
-def attempts_in(folder: RunFolder, episodes_planned: int) -> list[Attempt]:
+def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
     """The episodes of the plan that are recorded, in its order.
 
     Of one that was tried again the first that is not broken counts, as it does when a run goes on.
@@ -42,27 +42,27 @@ def attempts_in(folder: RunFolder, episodes_planned: int) -> list[Attempt]:
         place = EpisodeHead.from_episode(episode).index
         if place is None or not episode.episode_id.startswith(folder.metadata.digest):
             continue
-        if place < episodes_planned and (place not in found or found[place].broken):
-            found[place] = attempt_of(episode, place)
+        if place < planned_episodes and (place not in found or found[place].broken):
+            found[place] = build_attempt(episode, place)
     return [found[place] for place in sorted(found)]
 
 
-def attempt_of(episode: Episode, place: int) -> Attempt:
+def build_attempt(episode: Episode, plan_index: int) -> Attempt:
     asked = messages_before_reply(episode.messages)
     return Attempt(
-        place=place,
+        plan_index=plan_index,
         environment=episode.environment,
         task=episode.group_id,
-        opening="\n".join(message.text for message in asked if message.role != "system"),
+        prompt="\n".join(message.text for message in asked if message.role != "system"),
         broken=episode.broken,
-        compliant=episode.format_compliant,
+        format_compliant=episode.format_compliant,
         reward=None if episode.broken else episode.reward,
-        reply_tokens=_reply_tokens(episode),
+        reply_tokens=_mean_reply_tokens(episode),
         cut_off=episode.cut_off,
     )
 
 
-def _reply_tokens(episode: Episode) -> float | None:
+def _mean_reply_tokens(episode: Episode) -> float | None:
     """The mean over its replies. Of one that was tried again, the usage tells of all tries."""
     tokens = episode.usage.completion_tokens
     if episode.attempt > 1 or not (tokens and episode.turns):

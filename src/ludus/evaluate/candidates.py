@@ -18,8 +18,8 @@ from ludus.errors import ConfigError
 from ludus.policy.choose import parse_agent
 from ludus.policy.source import find_local_model
 
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WITH_MODEL = ("openai", "anthropic", "hf")
+_LABEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MODEL_PROVIDERS = ("openai", "anthropic", "hf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Candidate:
 
     label: str
     """What the table calls it, and the name of its run folder."""
-    make: Callable[[], Agent] = field(repr=False)
+    make_agent: Callable[[], Agent] = field(repr=False)
     """A new agent: no model is loaded before it has to play."""
     model: str | None = None
     """The name of a model that runs in this process."""
@@ -41,7 +41,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CandidateConfig:
     """How models are asked; what means nothing to a candidate is not its business."""
 
     endpoint: str | None = None
@@ -54,39 +54,41 @@ class Options:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """For local models, and for those behind an endpoint."""
 
-    def template_kwargs_of(self, provider: str) -> Mapping[str, Any]:
+    def template_kwargs_for(self, provider: str) -> Mapping[str, Any]:
         has_template = provider == "hf" or (provider == "openai" and self.endpoint is not None)
         return self.chat_template_kwargs if has_template else {}
 
 
-def candidates_of(texts: Sequence[str], options: Options | None = None) -> list[Candidate]:
+def parse_candidates(
+    texts: Sequence[str], config: CandidateConfig | None = None
+) -> list[Candidate]:
     """The candidates, as a command line writes them."""
-    options = options or Options()
-    parsed = [_parsed(text) for text in texts]
-    _refuse_unused(options, {provider for _, provider, _ in parsed})
+    config = config or CandidateConfig()
+    parsed = [_parse_candidate(text) for text in texts]
+    _reject_unused_config(config, {provider for _, provider, _ in parsed})
     return [
         Candidate(
             label,
-            partial(_agent, provider, model, options),
+            partial(_build_agent, provider, model, config),
             model=model if provider == "hf" else None,
-            device=options.device if provider == "hf" else None,
-            dtype=options.dtype if provider == "hf" else None,
-            chat_template_kwargs=options.template_kwargs_of(provider),
+            device=config.device if provider == "hf" else None,
+            dtype=config.dtype if provider == "hf" else None,
+            chat_template_kwargs=config.template_kwargs_for(provider),
         )
         for label, provider, model in parsed
     ]
 
 
-def _parsed(text: str) -> tuple[str, str, str | None]:
+def _parse_candidate(text: str) -> tuple[str, str, str | None]:
     """Label, provider and model."""
-    label, spec = _split(text)
+    label, spec = _split_label(text)
     provider, model = parse_agent(spec)
     if provider == "human":
         raise ConfigError("A person cannot be a candidate. Play with `ludus play`.")
-    return label or (provider if model is None else _named(model)), provider, model
+    return label or (provider if model is None else _default_label(model)), provider, model
 
 
-def _split(text: str) -> tuple[str, str]:
+def _split_label(text: str) -> tuple[str, str]:
     """Label and who; the label is empty where the equals sign belongs to a model's name."""
     label, equals, spec = text.partition("=")
     if not equals or ":" in label or find_local_model(text) is not None:
@@ -96,50 +98,50 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _check_label(label: str) -> None:
-    if _LABEL.fullmatch(label) is None:
+    if _LABEL_PATTERN.fullmatch(label) is None:
         raise ConfigError(
             f"{label!r} cannot be a candidate's label: it becomes the name of a folder. "
             "Use letters, digits, dots and dashes."
         )
 
 
-def _named(model: str) -> str:
+def _default_label(model: str) -> str:
     """The last part of a path or a Hub id, as far as it can be the name of a folder."""
     name = Path(model).name or Path(model).resolve().name
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_") or "model"
 
 
-def _refuse_unused(options: Options, providers: set[str]) -> None:
+def _reject_unused_config(config: CandidateConfig, providers: set[str]) -> None:
     for option, value, wanted in (
-        ("--llm-endpoint", options.endpoint, {"openai"}),
-        ("--temperature", options.temperature, {*_WITH_MODEL}),
-        ("--device", options.device, {"hf"}),
-        ("--dtype", options.dtype, {"hf"}),
+        ("--llm-endpoint", config.endpoint, {"openai"}),
+        ("--temperature", config.temperature, {*_MODEL_PROVIDERS}),
+        ("--device", config.device, {"hf"}),
+        ("--dtype", config.dtype, {"hf"}),
     ):
         if value is not None and not wanted & providers:
-            kinds = ", ".join(f"{name}:MODEL" for name in _WITH_MODEL if name in wanted)
+            kinds = ", ".join(f"{name}:MODEL" for name in _MODEL_PROVIDERS if name in wanted)
             raise ConfigError(f"{option} means nothing here: no candidate is one of {kinds}.")
-    if options.chat_template_kwargs and not any(map(options.template_kwargs_of, providers)):
+    if config.chat_template_kwargs and not any(map(config.template_kwargs_for, providers)):
         raise ConfigError(
             "--thinking, --no-thinking and --chat-template-kwargs mean nothing here: no candidate "
             "is hf:MODEL, or openai:MODEL behind --llm-endpoint."
         )
 
 
-def _agent(provider: str, model: str | None, options: Options) -> Agent:
+def _build_agent(provider: str, model: str | None, config: CandidateConfig) -> Agent:
     from ludus.policy.choose import AgentConfig, agent_from_config
 
     local = provider == "hf"
-    temperature = 0.0 if local and options.temperature is None else options.temperature
+    temperature = 0.0 if local and config.temperature is None else config.temperature
     return agent_from_config(
         AgentConfig(
             provider=provider,
             model=model,
-            endpoint=options.endpoint if provider == "openai" else None,
+            endpoint=config.endpoint if provider == "openai" else None,
             temperature=temperature if model is not None else None,
-            chat_template_kwargs=options.template_kwargs_of(provider),
-            device=options.device if local else None,
-            dtype=options.dtype if local else None,
-            concurrency=options.concurrency,
+            chat_template_kwargs=config.template_kwargs_for(provider),
+            device=config.device if local else None,
+            dtype=config.dtype if local else None,
+            concurrency=config.concurrency,
         )
     )

@@ -19,22 +19,22 @@ from ludus.data.settings import dump_json
 from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import ConfigError
-from ludus.evaluate.attempts import attempts_in
-from ludus.evaluate.candidates import Candidate, candidates_of
-from ludus.evaluate.evaluation import Evaluation, Played, scores_of
-from ludus.evaluate.known import Known, read_known, told_by_task_alone
-from ludus.evaluate.metrics import metrics_at
-from ludus.evaluate.picture import picture
-from ludus.evaluate.report import report
+from ludus.evaluate.attempts import load_attempts
+from ludus.evaluate.candidates import Candidate, parse_candidates
+from ludus.evaluate.evaluation import Evaluation, CandidateAttempts, score_candidates
+from ludus.evaluate.known import KnownQuestions, load_known_questions, find_ambiguous_environments
+from ludus.evaluate.metrics import build_metrics
+from ludus.evaluate.picture import render_chart
+from ludus.evaluate.report import render_report
 from ludus.evaluate.target import (
-    OURS,
-    PICTURE,
-    REPORT,
-    SUMMARY,
+    OUTPUT_FILES,
+    CHART_FILE,
+    REPORT_FILE,
+    SUMMARY_FILE,
     check_folder,
     default_folder,
-    free_folder,
-    written_into,
+    next_free_folder,
+    atomic_output,
 )
 from ludus.policy.preflight import check_model
 from ludus.rollout import CollectConfig, CollectResult, collect
@@ -42,7 +42,7 @@ from ludus.rollout.progress import PhaseProgress
 from ludus.rollout.reporter import CollectProgress
 from ludus.rollout.tuning import RolloutOptions
 
-Watch = Callable[[str], AbstractContextManager[CollectProgress]]
+ReporterFactory = Callable[[str], AbstractContextManager[CollectProgress]]
 """Who is told how the candidate of this label plays; a new one for each."""
 
 
@@ -58,8 +58,8 @@ async def evaluate(
     resume: bool = True,
     retry_broken: bool = False,
     tuning: RolloutOptions | None = None,
-    watch: Watch = lambda label: nullcontext(CollectProgress()),
-    phase: Callable[[PhaseProgress], None] = lambda progress: None,
+    make_reporter: ReporterFactory = lambda label: nullcontext(CollectProgress()),
+    on_phase: Callable[[PhaseProgress], None] = lambda progress: None,
     command: str | None = None,
 ) -> Evaluation:
     """Let every candidate play the tasks of the job, and write what came of it into `out`.
@@ -68,58 +68,60 @@ async def evaluate(
     already is not played again, and a candidate that is done is not even loaded. Tasks that ask
     what the data set `not_in` asks are left out of all figures.
     """
-    players = [one if isinstance(one, Candidate) else candidates_of([one])[0] for one in candidates]
+    players = [
+        one if isinstance(one, Candidate) else parse_candidates([one])[0] for one in candidates
+    ]
     _check_labels(players)
     if base_url is None:
         config.mixture.check_installed()
-    _check_bar(solved_at)
-    known = read_known(Path(not_in)) if not_in is not None else None
-    settings = {one.label: config.identity(one.make()) for one in players}
+    _check_solved_at(solved_at)
+    known = load_known_questions(Path(not_in)) if not_in is not None else None
+    settings = {one.label: config.identity(one.make_agent()) for one in players}
     wanted = default_folder(str(config.mixture), settings) if out is None else Path(out)
-    folder = _folder(wanted, resume=resume)
+    folder = _resolve_folder(wanted, resume=resume)
     unplayed = [
         one
         for one in players
-        if not _is_done(
+        if not _is_complete(
             folder / one.label, settings[one.label], config.episodes, retry_broken=retry_broken
         )
     ]
     local = [one for one in unplayed if one.model is not None]
     for one in local:
         check_model(one.model or "", device=one.device, dtype=one.dtype)
-    phase(PhaseProgress("Checking the candidates", in_log=bool(local)))
+    on_phase(PhaseProgress("Checking the candidates", in_log=bool(local)))
     for one in local:
-        await _check(one)
+        await _check_local_candidate(one)
     played, stopped = [], None
     for candidate in players:
-        outcome = await _play(
+        outcome = await _collect_episodes(
             candidate,
             config,
             folder / candidate.label,
-            watch,
+            make_reporter,
             base_url=base_url,
             token=token,
             retry_broken=retry_broken,
             tuning=tuning,
         )
-        found = attempts_in(RunFolder.open(outcome.folder), config.episodes)
-        played.append(Played(candidate.label, settings[candidate.label]["agent"], found))
+        found = load_attempts(RunFolder.open(outcome.folder), config.episodes)
+        played.append(CandidateAttempts(candidate.label, settings[candidate.label]["agent"], found))
         stopped = outcome.stop_reason
         if stopped is not None:
             break
     environments = {attempt.environment for one in played for attempt in one.attempts}
-    metrics = metrics_at(solved_at, sorted(environments))
+    metrics = build_metrics(solved_at, sorted(environments))
     evaluation = Evaluation(
         folder=folder,
-        settings=_shared(config, settings[players[0].label]),
+        settings=_shared_settings(config, settings[players[0].label]),
         metrics=metrics,
-        scores=scores_of(played, metrics, config.episodes, known),
+        scores=score_candidates(played, metrics, config.episodes, known),
         solved_at=solved_at,
         not_in=None if not_in is None else str(not_in),
         stopped=stopped,
         versions=versions("torch", "transformers"),
         command=command,
-        alike=_alike(played, known),
+        ambiguous_environments=_ambiguous_environments(played, known),
     )
     _write(evaluation)
     return evaluation
@@ -129,21 +131,21 @@ evaluate_sync = to_sync(evaluate)
 """`evaluate` for callers that do not await, in a notebook too."""
 
 
-def _is_done(run: Path, settings: JsonObject, episodes: int, *, retry_broken: bool) -> bool:
+def _is_complete(run: Path, settings: JsonObject, episodes: int, *, retry_broken: bool) -> bool:
     """Whether the candidate need not play; a run with other settings is an error."""
     if not (run / "run.json").exists():
         return False
-    found = attempts_in(RunFolder.resume_or_create(run, settings), episodes)
+    found = load_attempts(RunFolder.resume_or_create(run, settings), episodes)
     return len(found) == episodes and not (retry_broken and any(each.broken for each in found))
 
 
-async def _check(candidate: Candidate) -> None:
+async def _check_local_candidate(candidate: Candidate) -> None:
     """Raise what would stop a candidate before anybody plays: the others may play for hours."""
     if candidate.model is not None:
-        from ludus.evaluate.local import check_local
+        from ludus.evaluate.local import check_local_model
 
         asked = partial(
-            check_local,
+            check_local_model,
             device=candidate.device,
             dtype=candidate.dtype,
             chat_template_kwargs=candidate.chat_template_kwargs,
@@ -151,23 +153,27 @@ async def _check(candidate: Candidate) -> None:
         await asyncio.to_thread(asked, candidate.model)
 
 
-async def _play(
-    candidate: Candidate, config: CollectConfig, folder: Path, watch: Watch, **settings: Any
+async def _collect_episodes(
+    candidate: Candidate,
+    config: CollectConfig,
+    folder: Path,
+    make_reporter: ReporterFactory,
+    **settings: Any,
 ) -> CollectResult:
     """The agent is made here and closed here: two models never lie in memory at once."""
-    with watch(candidate.label) as reporter:
-        async with candidate.make() as agent:
+    with make_reporter(candidate.label) as reporter:
+        async with candidate.make_agent() as agent:
             return await collect(config, agent, folder, progress=reporter, **settings)
 
 
-def _folder(wanted: Path, *, resume: bool) -> Path:
+def _resolve_folder(wanted: Path, *, resume: bool) -> Path:
     if not resume:
-        return free_folder(wanted)
+        return next_free_folder(wanted)
     check_folder(wanted)
     return wanted
 
 
-def _check_bar(solved_at: float) -> None:
+def _check_solved_at(solved_at: float) -> None:
     if not isfinite(solved_at):
         raise ConfigError(
             f"--solved-at {solved_at} is no reward from which a task could be solved. Give a "
@@ -178,35 +184,39 @@ def _check_bar(solved_at: float) -> None:
 def _check_labels(candidates: Sequence[Candidate]) -> None:
     if not candidates:
         raise ConfigError("Nobody is to be evaluated. Name one: --candidate oracle.")
-    taken: dict[str, str] = {name.casefold(): name for name in OURS}
+    taken: dict[str, str] = {name.casefold(): name for name in OUTPUT_FILES}
     for label in (candidate.label for candidate in candidates):
         if label.casefold() in taken:
             raise ConfigError(
                 f"Two candidates are called {label!r}. "
                 "Tell them apart by a label: --candidate base=… --candidate sft=…"
-                if taken[label.casefold()] not in OURS
+                if taken[label.casefold()] not in OUTPUT_FILES
                 else f"A candidate cannot be called {label!r}: that is a file of the evaluation."
             )
         taken[label.casefold()] = label
 
 
-def _alike(played: Sequence[Played], known: Known | None) -> tuple[str, ...]:
+def _ambiguous_environments(
+    candidates: Sequence[CandidateAttempts], known: KnownQuestions | None
+) -> tuple[str, ...]:
     """Of which environments the questions could not be compared with those that are known."""
     if known is None:
         return ()
-    found = {name for one in played for name in told_by_task_alone(one.attempts, known)}
+    found = {
+        name for one in candidates for name in find_ambiguous_environments(one.attempts, known)
+    }
     return tuple(sorted(found))
 
 
-def _shared(config: CollectConfig, settings: JsonObject) -> JsonObject:
+def _shared_settings(config: CollectConfig, settings: JsonObject) -> JsonObject:
     """What is the same for all candidates."""
     rest = {name: value for name, value in settings.items() if name != "agent"}
     return {"episodes": config.episodes, **rest}
 
 
 def _write(evaluation: Evaluation) -> None:
-    with written_into(evaluation.folder) as draft:
+    with atomic_output(evaluation.folder) as draft:
         summary = dump_json(evaluation.as_json(), indent=2)
-        (draft / SUMMARY).write_text(f"{summary}\n", encoding="utf-8")
-        (draft / REPORT).write_text(report(evaluation), encoding="utf-8")
-        (draft / PICTURE).write_text(picture(evaluation), encoding="utf-8")
+        (draft / SUMMARY_FILE).write_text(f"{summary}\n", encoding="utf-8")
+        (draft / REPORT_FILE).write_text(render_report(evaluation), encoding="utf-8")
+        (draft / CHART_FILE).write_text(render_chart(evaluation), encoding="utf-8")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ludus.data.tools import JsonObject
 from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.known import Known, unknown
-from ludus.evaluate.metrics import Estimate, Metric, difference, estimate
+from ludus.evaluate.known import KnownQuestions, exclude_known
+from ludus.evaluate.metrics import Estimate, Metric, estimate_difference, estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class CandidateScore:
     """One candidate's figures."""
 
     label: str
@@ -28,7 +28,7 @@ class Score:
     """Played to the end and given no reward: left out of accuracy and mean reward."""
     cut_off: int
     """Ended by a token limit. Without a complete reply they tell nothing of the format."""
-    known: int
+    contaminated: int
     """Left out of every figure, because the question is in the data that must not count."""
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     deltas: Mapping[str, Estimate] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Score:
             "broken": self.broken,
             "unscored": self.unscored,
             "cut_off": self.cut_off,
-            "known": self.known,
+            "known": self.contaminated,
             "metrics": {name: found.as_json() for name, found in self.estimates.items()},
             "deltas": {name: found.as_json() for name, found in self.deltas.items()},
         }
@@ -57,14 +57,14 @@ class Evaluation:
     settings: JsonObject
     """What was played, apart from who played it."""
     metrics: tuple[Metric, ...]
-    scores: tuple[Score, ...]
+    scores: tuple[CandidateScore, ...]
     solved_at: float
     not_in: str | None
     stopped: str | None
     """Why it ended before everything was played, if it did."""
     versions: Mapping[str, str]
     command: str | None = None
-    alike: tuple[str, ...] = ()
+    ambiguous_environments: tuple[str, ...] = ()
     """Environments whose tasks open alike: what `not_in` asks can then not be recognised."""
 
     @property
@@ -72,13 +72,13 @@ class Evaluation:
         return self.stopped is None
 
     @property
-    def shown(self) -> tuple[Metric, ...]:
+    def shown_metrics(self) -> tuple[Metric, ...]:
         """The metrics that are known of any candidate."""
         return tuple(metric for metric in self.metrics if self._is_shown(metric))
 
     def _is_shown(self, metric: Metric) -> bool:
         known = [score.estimates.get(metric.name) for score in self.scores]
-        return any(one is not None and (one.value > 0 or not metric.rare) for one in known)
+        return any(one is not None and (one.value > 0 or not metric.hide_if_zero) for one in known)
 
     def as_json(self) -> JsonObject:
         return {
@@ -87,7 +87,7 @@ class Evaluation:
             "settings": self.settings,
             "solved_at": self.solved_at,
             "not_in": self.not_in,
-            "alike": list(self.alike),
+            "alike": list(self.ambiguous_environments),
             "complete": self.complete,
             "stopped": self.stopped,
             "candidates": [score.as_json() for score in self.scores],
@@ -97,7 +97,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class CandidateAttempts:
     """A candidate, and what it has recorded of the plan."""
 
     label: str
@@ -105,38 +105,45 @@ class Played:
     attempts: Sequence[Attempt]
 
 
-def scores_of(
-    played: Sequence[Played], metrics: Sequence[Metric], planned: int, known: Known | None
-) -> tuple[Score, ...]:
+def score_candidates(
+    candidates: Sequence[CandidateAttempts],
+    metrics: Sequence[Metric],
+    planned: int,
+    known: KnownQuestions | None,
+) -> tuple[CandidateScore, ...]:
     """The figures of each candidate; attempts at known tasks count for none of them."""
-    counted = [one.attempts if known is None else unknown(one.attempts, known) for one in played]
+    counted = [
+        one.attempts if known is None else exclude_known(one.attempts, known) for one in candidates
+    ]
     return tuple(
-        _score(one, own, metrics, planned, base=counted[0] if number else None)
-        for number, (one, own) in enumerate(zip(played, counted, strict=True))
+        _score_candidate(one, own, metrics, planned, base=counted[0] if number else None)
+        for number, (one, own) in enumerate(zip(candidates, counted, strict=True))
     )
 
 
-def _score(
-    played: Played,
+def _score_candidate(
+    candidate: CandidateAttempts,
     counted: Sequence[Attempt],
     metrics: Sequence[Metric],
     planned: int,
     *,
     base: Sequence[Attempt] | None,
-) -> Score:
+) -> CandidateScore:
     estimates = {metric.name: estimate(metric, counted) for metric in metrics}
     deltas = {
-        metric.name: difference(metric, base, counted) for metric in metrics if base is not None
+        metric.name: estimate_difference(metric, base, counted)
+        for metric in metrics
+        if base is not None
     }
-    return Score(
-        label=played.label,
-        agent=played.agent,
-        episodes=len(played.attempts),
-        remaining=planned - len(played.attempts),
+    return CandidateScore(
+        label=candidate.label,
+        agent=candidate.agent,
+        episodes=len(candidate.attempts),
+        remaining=planned - len(candidate.attempts),
         broken=sum(attempt.broken for attempt in counted),
         unscored=sum(attempt.reward is None and not attempt.broken for attempt in counted),
         cut_off=sum(attempt.cut_off for attempt in counted),
-        known=len(played.attempts) - len(counted),
+        contaminated=len(candidate.attempts) - len(counted),
         estimates={name: found for name, found in estimates.items() if found is not None},
         deltas={name: found for name, found in deltas.items() if found is not None},
     )

@@ -17,7 +17,7 @@ from ludus.policy.source import resolve_model
 from ludus.policy.tokenizer import load_tokenizer_from
 
 
-def check_local(
+def check_local_model(
     model: str,
     *,
     device: str | None = None,

@@ -6,26 +6,26 @@ import json
 
 from ludus.data.markdown import inline_code, code_block, to_single_line, markdown_table
 from ludus.evaluate.evaluation import Evaluation
-from ludus.evaluate.table import method_of, notes_of, sheets_of
-from ludus.evaluate.target import PICTURE
+from ludus.evaluate.table import describe_method, build_notes, build_tables
+from ludus.evaluate.target import CHART_FILE
 
 
-def report(evaluation: Evaluation) -> str:
+def render_report(evaluation: Evaluation) -> str:
     """The whole file."""
-    sheet = sheets_of(evaluation)[0]
+    sheet = build_tables(evaluation)[0]
     parts = (
         f"# {to_single_line(evaluation.settings['environment'])}: {_labels(evaluation)}",
         _introduction(evaluation),
         # A server names its environment as it likes.
         markdown_table(
-            sheet.head, [[to_single_line(title), *figures] for title, *figures in sheet.rows]
+            sheet.header, [[to_single_line(title), *figures] for title, *figures in sheet.rows]
         ),
-        method_of(evaluation),
-        "\n".join(f"- {to_single_line(note)}" for note in notes_of(evaluation)),
-        f"![The figures of every candidate]({PICTURE})",
-        _metrics(evaluation),
-        _candidates(evaluation),
-        _again(evaluation),
+        describe_method(evaluation),
+        "\n".join(f"- {to_single_line(note)}" for note in build_notes(evaluation)),
+        f"![The figures of every candidate]({CHART_FILE})",
+        _metrics_section(evaluation),
+        _candidates_section(evaluation),
+        _reproduction_section(evaluation),
     )
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -43,7 +43,7 @@ def _introduction(evaluation: Evaluation) -> str:
     )
 
 
-def _metrics(evaluation: Evaluation) -> str:
+def _metrics_section(evaluation: Evaluation) -> str:
     rows = (
         (
             "Format compliance",
@@ -66,7 +66,7 @@ def _metrics(evaluation: Evaluation) -> str:
     return "## What is measured\n\n" + markdown_table(("", ""), rows) + f"\n\n{method}"
 
 
-def _candidates(evaluation: Evaluation) -> str:
+def _candidates_section(evaluation: Evaluation) -> str:
     rows = [
         (
             to_single_line(score.label),
@@ -74,7 +74,7 @@ def _candidates(evaluation: Evaluation) -> str:
             f"{score.episodes:,}",
             f"{score.broken:,}",
             f"{score.unscored:,}",
-            f"{score.known:,}",
+            f"{score.contaminated:,}",
         )
         for score in evaluation.scores
     ]
@@ -82,7 +82,7 @@ def _candidates(evaluation: Evaluation) -> str:
     return "## Who has played\n\n" + markdown_table(head, rows)
 
 
-def _again(evaluation: Evaluation) -> str:
+def _reproduction_section(evaluation: Evaluation) -> str:
     blocks = [code_block(evaluation.command, "bash")] if evaluation.command else []
     text = json.dumps(evaluation.settings, indent=2, ensure_ascii=False)
     used = ", ".join(f"{name} {found}" for name, found in evaluation.versions.items())

@@ -20,18 +20,18 @@ from ludus.data.settings import config_digest
 from ludus.data.tools import JsonObject
 from ludus.errors import RunError
 
-EVALS = Path("evals")
-SUMMARY = "summary.json"
-REPORT = "README.md"
-PICTURE = "results.svg"
-OURS = (SUMMARY, REPORT, PICTURE)
+EVALS_DIR = Path("evals")
+SUMMARY_FILE = "summary.json"
+REPORT_FILE = "README.md"
+CHART_FILE = "results.svg"
+OUTPUT_FILES = (SUMMARY_FILE, REPORT_FILE, CHART_FILE)
 _DRAFT_PREFIX = ".evaluating-"
 
 
 def default_folder(environment: str, settings: Mapping[str, JsonObject]) -> Path:
     """The same candidates on the same tasks always get the same folder."""
     words = re.sub(r"[^A-Za-z0-9._]+", "-", environment).strip("-")[:60]
-    return EVALS / f"{words}-{config_digest(dict(settings))}"
+    return EVALS_DIR / f"{words}-{config_digest(dict(settings))}"
 
 
 def check_folder(folder: Path) -> None:
@@ -46,18 +46,20 @@ def check_folder(folder: Path) -> None:
     foreign = [
         name
         for name in names
-        if name not in OURS
+        if name not in OUTPUT_FILES
         and not name.startswith(".")
         and not (folder / name / "run.json").exists()
     ]
-    if foreign or not (_is_ours(folder / SUMMARY) or not {*OURS} & {*names}):
-        what = foreign[0] if foreign else next(name for name in OURS if name in names)
+    if foreign or not (
+        _is_evaluation_summary(folder / SUMMARY_FILE) or not {*OUTPUT_FILES} & {*names}
+    ):
+        what = foreign[0] if foreign else next(name for name in OUTPUT_FILES if name in names)
         raise RunError(
             f"{folder} is not empty ({what}) and holds no evaluation of Ludus. Use another -o."
         )
 
 
-def free_folder(path: Path) -> Path:
+def next_free_folder(path: Path) -> Path:
     """The first of `path`, `path-2`, `path-3` and so on that is not there; none is made."""
     found, number = path, 1
     while found.exists():
@@ -66,12 +68,12 @@ def free_folder(path: Path) -> Path:
     return found
 
 
-def written_into(folder: Path) -> AbstractContextManager[Path]:
+def atomic_output(folder: Path) -> AbstractContextManager[Path]:
     """A draft folder; what is in it when the work is done goes to `folder`, the summary last."""
-    return atomic_dir(folder, _DRAFT_PREFIX, last=SUMMARY, ours=OURS)
+    return atomic_dir(folder, _DRAFT_PREFIX, last=SUMMARY_FILE, ours=OUTPUT_FILES)
 
 
-def _is_ours(file: Path) -> bool:
+def _is_evaluation_summary(file: Path) -> bool:
     try:
         facts = json.loads(file.read_bytes())
     except (OSError, ValueError):

@@ -35,7 +35,7 @@ EPISODES_FILE = "episodes.jsonl"
 _TAGS = ("ludus", "openenv", "tool-use", "rollouts")
 
 
-def data_card(
+def render_card(
     settings: Mapping[str, Any],
     summary: Mapping[str, Any],
     *,
@@ -52,12 +52,12 @@ def data_card(
     parts = (
         f"# {_title(settings)}",
         _introduction(settings, summary),
-        _facts(settings, summary),
-        _endings(summary),
-        _usage(repo_id, records=records),
-        _row(OPENENV_COLUMNS if records else COLUMNS),
-        _row(COLUMNS, f"A row of `{EPISODES_FILE}`") if records else "",
-        _again(settings, command),
+        _facts_table(settings, summary),
+        _stop_reasons_section(summary),
+        _usage_section(repo_id, records=records),
+        _columns_section(OPENENV_COLUMNS if records else COLUMNS),
+        _columns_section(COLUMNS, f"A row of `{EPISODES_FILE}`") if records else "",
+        _reproduction_section(settings, command),
     )
     head = front_matter(settings, summary, records=records)
     return head + "\n" + "\n\n".join(filter(None, parts)) + "\n"
@@ -90,23 +90,23 @@ def front_matter(
     return build_front_matter(values, [])
 
 
-def card_of(folder: Path, repo_id: str, *, command: str | None = None) -> str:
+def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> str:
     """The card for a run folder. A README.md of the user's own is kept.
 
     One without front matter gets ours, or `load_dataset` would also read run.json as episodes.
     """
-    settings = _read(folder / "run.json").get("settings") or {}
-    summary = _read(folder / "summary.json")
+    settings = _read_json(folder / "run.json").get("settings") or {}
+    summary = _read_json(folder / "summary.json")
     own, records = folder / CARD_FILE, (folder / OPENENV_RESULTS_FILE).is_file()
     if not own.is_file():
-        return data_card(settings, summary, repo_id=repo_id, command=command, records=records)
+        return render_card(settings, summary, repo_id=repo_id, command=command, records=records)
     text = own.read_text(encoding="utf-8-sig")
     if text.startswith("---"):
         return text
     return f"{front_matter(settings, summary, records=records)}\n{text}"
 
 
-def _read(path: Path) -> JsonObject:
+def _read_json(path: Path) -> JsonObject:
     try:
         found = from_json(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -116,7 +116,7 @@ def _read(path: Path) -> JsonObject:
 
 def _title(settings: Mapping[str, Any]) -> str:
     played = f"Rollouts of {to_single_line(settings.get('environment') or 'an environment')}"
-    agent = _agent(settings)
+    agent = _agent_info(settings)
     name = agent.get("model") or agent.get("provider")
     return f"{played} by {to_single_line(name)}" if name else played
 
@@ -130,7 +130,7 @@ def _introduction(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> st
     )
 
 
-def _facts(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+def _facts_table(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     usage = summary.get("usage") or {}
     spent = [
         f"{usage[key]:,} {word}"
@@ -140,7 +140,7 @@ def _facts(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     episodes, scored = summary.get("episodes"), summary.get("scored")
     rows = {
         "Environment": inline_code(settings.get("environment")),
-        "Agent": _sampling(_agent(settings)),
+        "Agent": _describe_agent(_agent_info(settings)),
         "Episodes": _format_number(episodes),
         "Scored": _format_number(scored),
         "Mean reward": _format_number(summary.get("mean_reward")),
@@ -158,7 +158,7 @@ def _facts(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     )
 
 
-def _endings(summary: Mapping[str, Any]) -> str:
+def _stop_reasons_section(summary: Mapping[str, Any]) -> str:
     reasons: Mapping[str, int] = summary.get("stop_reasons") or {}
     if not reasons:
         return ""
@@ -167,7 +167,7 @@ def _endings(summary: Mapping[str, Any]) -> str:
     return "## How they ended\n\n" + markdown_table(("stop_reason", "episodes"), rows)
 
 
-def _usage(repo_id: str, *, records: bool) -> str:
+def _usage_section(repo_id: str, *, records: bool) -> str:
     lines = (
         "from datasets import load_dataset",
         "",
@@ -185,12 +185,12 @@ def _usage(repo_id: str, *, records: bool) -> str:
     return "\n\n".join(["## Load it", block, needs, *([more] if records else [])])
 
 
-def _row(columns: Sequence[Column], title: str = "A row") -> str:
+def _columns_section(columns: Sequence[Column], title: str = "A row") -> str:
     rows = [(inline_code(column.name), column.description) for column in columns]
     return f"## {title}\n\n" + markdown_table(("field", "what"), rows)
 
 
-def _again(settings: Mapping[str, Any], command: str | None) -> str:
+def _reproduction_section(settings: Mapping[str, Any], command: str | None) -> str:
     blocks = [code_block(command, "bash")] if command else []
     if settings:
         text = json.dumps(settings, indent=2, ensure_ascii=False, default=str)
@@ -198,12 +198,12 @@ def _again(settings: Mapping[str, Any], command: str | None) -> str:
     return "\n\n".join(["## Make it again", *blocks]) if blocks else ""
 
 
-def _agent(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _agent_info(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     agent = settings.get("agent")
     return agent if isinstance(agent, Mapping) else {"provider": agent} if agent else {}
 
 
-def _sampling(agent: Mapping[str, Any]) -> str:
+def _describe_agent(agent: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in agent.items() if key not in ("provider", "model")}
     named = [inline_code(agent.get("model")), to_single_line(agent.get("provider") or "")]
     tuned = [f"{key} {inline_code(value)}" for key, value in rest.items() if value is not None]

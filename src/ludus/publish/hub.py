@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING
 
 from ludus.data.columns import OPENENV_RESULTS_FILE
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
-from ludus.publish.card import CARD_FILE, EPISODES_FILE, card_of
+from ludus.publish.card import CARD_FILE, EPISODES_FILE, card_for_run
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-FILES = (EPISODES_FILE, OPENENV_RESULTS_FILE, "run.json", "summary.json")
-TIMEOUT = 60.0
+RUN_FILES = (EPISODES_FILE, OPENENV_RESULTS_FILE, "run.json", "summary.json")
+REQUEST_TIMEOUT_S = 60.0
 """Seconds without a sign of life before a request is given up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RepoKind:
     """What a repository on the Hub holds."""
 
     repo_type: str
@@ -41,17 +41,17 @@ class Kind:
     example: str
 
 
-DATASET = Kind("dataset", "data set", "ada/wordle-rollouts")
-MODEL = Kind("model", "model", "ada/wordle-player")
+DATASET = RepoKind("dataset", "data set", "ada/wordle-rollouts")
+MODEL = RepoKind("model", "model", "ada/wordle-player")
 
-_NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
-_REPO_ID = re.compile(rf"{_NAME}/{_NAME}")
-_LONGEST = 96
+_NAME_PATTERN = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
+_REPO_ID_PATTERN = re.compile(rf"{_NAME_PATTERN}/{_NAME_PATTERN}")
+_MAX_REPO_ID_LENGTH = 96
 
 
-def check_repo_id(repo_id: str, kind: Kind = DATASET) -> None:
+def check_repo_id(repo_id: str, kind: RepoKind = DATASET) -> None:
     """Whether the Hub can have something of this name."""
-    fits = _REPO_ID.fullmatch(repo_id) and len(repo_id) <= _LONGEST
+    fits = _REPO_ID_PATTERN.fullmatch(repo_id) and len(repo_id) <= _MAX_REPO_ID_LENGTH
     if not fits or "--" in repo_id or ".." in repo_id or repo_id.endswith(".git"):
         raise ConfigError(
             f"{repo_id!r} cannot be the name of a {kind.noun} on the Hub. "
@@ -61,7 +61,7 @@ def check_repo_id(repo_id: str, kind: Kind = DATASET) -> None:
 
 def check_login() -> None:
     """Whether there is a token to upload with. Asks nobody; `open_repo` asks the Hub."""
-    with _hub():
+    with _hub_api():
         from huggingface_hub import constants, get_token
 
         try:
@@ -76,19 +76,19 @@ def check_login() -> None:
 
 def open_repo(
     repo_id: str,
-    kind: Kind = DATASET,
+    kind: RepoKind = DATASET,
     *,
     private: bool = False,
     endpoint: str | None = None,
-    timeout: float = TIMEOUT,
+    timeout: float = REQUEST_TIMEOUT_S,
 ) -> str:
     """The repository's address; it is created if it does not exist.
 
     Only the Hub knows whether the token is good and may write there, so ask before a run.
     """
     try:
-        with _hub(endpoint, timeout) as api:
-            return _created(api, repo_id, kind, private=private)
+        with _hub_api(endpoint, timeout) as api:
+            return _create_repo(api, repo_id, kind, private=private)
     except MissingExtra:
         raise
     except Exception as error:
@@ -100,17 +100,17 @@ def open_repo(
 def push_folder(
     folder: Path,
     repo_id: str,
-    kind: Kind = DATASET,
+    kind: RepoKind = DATASET,
     *,
     private: bool = False,
     message: str | None = None,
-    files: Sequence[str] = FILES,
-    replaces: Callable[[str], bool] | None = None,
+    files: Sequence[str] = RUN_FILES,
+    delete_if: Callable[[str], bool] | None = None,
     card: str | None = None,
-    retry: str | None = None,
+    retry_command: str | None = None,
     command: str | None = None,
     endpoint: str | None = None,
-    timeout: float = TIMEOUT,
+    timeout: float = REQUEST_TIMEOUT_S,
 ) -> str:
     """Upload the folder's `files` and a card as one commit, and return the repository's address.
 
@@ -120,26 +120,26 @@ def push_folder(
     that it is made; `card` is another one.
     """
     try:
-        with _hub(endpoint, timeout) as api:
-            url = _created(api, repo_id, kind, private=private)
+        with _hub_api(endpoint, timeout) as api:
+            url = _create_repo(api, repo_id, kind, private=private)
             found = [name for name in files if name != CARD_FILE and (folder / name).is_file()]
             if not found:
                 raise PublishFailed(f"there is no {' or '.join(files)} in the folder")
-            text = card_of(folder, repo_id, command=command) if card is None else card
-            there = api.list_repo_files(repo_id, repo_type=kind.repo_type) if replaces else ()
-            old = [name for name in there if replaces and replaces(name) and name not in found]
+            text = card_for_run(folder, repo_id, command=command) if card is None else card
+            there = api.list_repo_files(repo_id, repo_type=kind.repo_type) if delete_if else ()
+            old = [name for name in there if delete_if and delete_if(name) and name not in found]
             _commit(api, folder, repo_id, kind, found, old, text, message)
             return url
     except MissingExtra:
         raise
     except Exception as error:
-        again = f" Go on with: {retry}" if retry else ""
+        again = f" Go on with: {retry_command}" if retry_command else ""
         raise PublishFailed(
             f"The upload to {repo_id} failed: {_describe_error(error)}. Everything is in {folder}.{again}"
         ) from None
 
 
-def _created(api: HfApi, repo_id: str, kind: Kind, *, private: bool) -> str:
+def _create_repo(api: HfApi, repo_id: str, kind: RepoKind, *, private: bool) -> str:
     # Not private=False: whether a new repository is public is the namespace's to say.
     url = api.create_repo(repo_id, repo_type=kind.repo_type, private=private or None, exist_ok=True)
     if private and not api.repo_info(repo_id, repo_type=kind.repo_type).private:
@@ -151,7 +151,7 @@ def _commit(
     api: HfApi,
     folder: Path,
     repo_id: str,
-    kind: Kind,
+    kind: RepoKind,
     files: Sequence[str],
     old: Sequence[str],
     card: str,
@@ -172,7 +172,7 @@ def _commit(
 
 
 @contextmanager
-def _hub(endpoint: str | None = None, timeout: float = TIMEOUT) -> Iterator[HfApi]:
+def _hub_api(endpoint: str | None = None, timeout: float = REQUEST_TIMEOUT_S) -> Iterator[HfApi]:
     """The Hub's API: quiet, and with a client that does not wait for ever."""
     try:
         from huggingface_hub import HfApi, get_session
@@ -203,17 +203,17 @@ def _describe_error(error: BaseException) -> str:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     response = getattr(error, "response", None)
     if response is not None:
-        return _refusal(response.status_code, getattr(error, "server_message", None))
+        return _describe_response(response.status_code, getattr(error, "server_message", None))
     if "TimeoutException" in kinds:
         return "the Hub did not answer in time"
     if "TransportError" in kinds:
-        return f"the Hub cannot be reached ({_one_line(error)})"
+        return f"the Hub cannot be reached ({_redacted_line(error)})"
     deeper = f" ({_describe_error(error.__cause__)})" if error.__cause__ is not None else ""
-    return _one_line(error) + deeper
+    return _redacted_line(error) + deeper
 
 
-def _refusal(status: int, said: str | None) -> str:
-    words = f": {_one_line(said)}" if said else ""
+def _describe_response(status: int, said: str | None) -> str:
+    words = f": {_redacted_line(said)}" if said else ""
     if status == 401:
         return "the Hub does not accept the token (HTTP 401); `hf auth login`, or set HF_TOKEN"
     if status == 403:
@@ -221,7 +221,7 @@ def _refusal(status: int, said: str | None) -> str:
     return f"the Hub answered HTTP {status}{words}"
 
 
-def _one_line(said: object) -> str:
+def _redacted_line(said: object) -> str:
     text = " ".join(str(said).split()).rstrip(".") or type(said).__name__
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if token := os.environ.get(name):

@@ -14,12 +14,12 @@ from ludus.errors import PublishFailed
 from ludus.publish.card import CARD_FILE
 from ludus.publish.hub import MODEL, push_folder
 
-WEIGHTS = "*.safetensors"
-_PATTERNS = (
-    *(WEIGHTS, "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
+WEIGHTS_PATTERN = "*.safetensors"
+_MODEL_FILE_PATTERNS = (
+    *(WEIGHTS_PATTERN, "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
     *("log.jsonl", "loss.png", "reward.png"),
 )
-_BELOW = ("adapter", "additional_chat_templates")
+_MODEL_SUBFOLDERS = ("adapter", "additional_chat_templates")
 """Folders that belong to a model: an adapter beside what it was merged into, more templates."""
 
 
@@ -28,26 +28,28 @@ def push_model(folder: Path, repo_id: str, *, card: str, **options: Any) -> str:
 
     `options` are those of `push_folder`.
     """
-    if not any(folder.glob(WEIGHTS)):
-        raise PublishFailed(f"There is no model to upload in {folder}: no {WEIGHTS} is in it.")
-    files = sorted(files_of(folder))
+    if not any(folder.glob(WEIGHTS_PATTERN)):
+        raise PublishFailed(
+            f"There is no model to upload in {folder}: no {WEIGHTS_PATTERN} is in it."
+        )
+    files = sorted(model_files(folder))
     options.setdefault("message", f"The model in {folder.name}")
     return push_folder(
-        folder, repo_id, MODEL, files=files, replaces=_makes_a_model, card=card, **options
+        folder, repo_id, MODEL, files=files, delete_if=_is_model_file, card=card, **options
     )
 
 
-def files_of(folder: Path) -> Iterator[str]:
+def model_files(folder: Path) -> Iterator[str]:
     """The names of the files that make the model, but for its card."""
-    for place in (folder, *(folder / name for name in _BELOW)):
-        for pattern in _PATTERNS:
+    for place in (folder, *(folder / name for name in _MODEL_SUBFOLDERS)):
+        for pattern in _MODEL_FILE_PATTERNS:
             for file in place.glob(pattern):
                 if file.is_file() and not file.name.startswith(".") and file.name != CARD_FILE:
                     yield file.relative_to(folder).as_posix()
 
 
-def _makes_a_model(name: str) -> bool:
+def _is_model_file(name: str) -> bool:
     """Whether a file of this name, there or here, would be read as a part of the model."""
     path = PurePosixPath(name)
-    known = path.parent.name in ("", *_BELOW) and len(path.parts) <= 2
-    return known and any(path.match(pattern) for pattern in _PATTERNS)
+    known = path.parent.name in ("", *_MODEL_SUBFOLDERS) and len(path.parts) <= 2
+    return known and any(path.match(pattern) for pattern in _MODEL_FILE_PATTERNS)

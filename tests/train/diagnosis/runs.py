@@ -14,7 +14,7 @@ from typing import Any
 
 from ludus.data.episode import Episode, StopReason, Tokens, Usage
 from ludus.data.messages import Message
-from ludus.train.diagnosis.played import Attempt, Played, played
+from ludus.train.diagnosis.played import EpisodeStats, RunEpisodes, group_episodes
 
 _SHARES = ("format", "done", "cut_off")
 """Without noise, which would make more than all of a share."""
@@ -58,22 +58,22 @@ class Sample:
     faults: float = 0.0
     seed: int = 0
 
-    def draw(self) -> tuple[list[dict[str, Any]], list[Attempt]]:
+    def draw(self) -> tuple[list[dict[str, Any]], list[EpisodeStats]]:
         """Its log and its attempts."""
         # Two sources, so that the log's noise does not decide what the episodes are.
         chance, noise = random.Random(self.seed), random.Random(self.seed)
-        lines, attempts = list[dict[str, Any]](), list[Attempt]()
+        lines, attempts = list[dict[str, Any]](), list[EpisodeStats]()
         for step in range(1, self.steps + 1):
             found = self._step(step, chance)
             attempts += found
             lines.append(self._line(step, found, noise))
         return lines, attempts
 
-    def read(self) -> tuple[list[dict[str, Any]], Played]:
+    def read(self) -> tuple[list[dict[str, Any]], RunEpisodes]:
         lines, attempts = self.draw()
-        return lines, played(attempts)
+        return lines, group_episodes(attempts)
 
-    def _step(self, step: int, chance: random.Random) -> list[Attempt]:
+    def _step(self, step: int, chance: random.Random) -> list[EpisodeStats]:
         names, at = list(self.success), (step - 1) / max(1, self.steps - 1)
         found = []
         for number in range(self.groups):
@@ -88,17 +88,19 @@ class Sample:
 
     def _attempt(
         self, step: int, index: int, name: str, group: int, odds: float, chance: random.Random
-    ) -> Attempt:
+    ) -> EpisodeStats:
         reward = self.worth[chance.random() < odds]
         broken = chance.random() < self.faults
         reason = StopReason.BROKEN if broken else StopReason.DONE
         scored = None if broken else reward
-        return Attempt(
+        return EpisodeStats(
             f"1a2b3c4d-{index:06d}", step, name, f"{group:016x}", reason.value,
             scored, scored,
         )  # fmt: skip
 
-    def _line(self, step: int, found: Sequence[Attempt], noise: random.Random) -> dict[str, Any]:
+    def _line(
+        self, step: int, found: Sequence[EpisodeStats], noise: random.Random
+    ) -> dict[str, Any]:
         at = (step - 1) / max(1, self.steps - 1)
         rewards = [one.reward for one in found if one.reward is not None]
         equal = _equal(found)
@@ -125,7 +127,7 @@ class Sample:
         return line | _by_environment(found)
 
 
-def _by_environment(found: Iterable[Attempt]) -> dict[str, float]:
+def _by_environment(found: Iterable[EpisodeStats]) -> dict[str, float]:
     rewards: defaultdict[str, list[float]] = defaultdict(list)
     for one in found:
         if one.reward is not None:
@@ -133,17 +135,17 @@ def _by_environment(found: Iterable[Attempt]) -> dict[str, float]:
     return {f"rewards/{name}/mean": fmean(values) for name, values in rewards.items()}
 
 
-def _equal(found: Iterable[Attempt]) -> float:
+def _equal(found: Iterable[EpisodeStats]) -> float:
     groups: defaultdict[str, set[float | None]] = defaultdict(set)
     for one in found:
         groups[one.task].add(one.reward)
     return fmean(len(rewards - {None}) < 2 for rewards in groups.values())
 
 
-def episode(one: Attempt, **changes: Any) -> Episode:
+def episode(one: EpisodeStats, **changes: Any) -> Episode:
     """An attempt as a run stores it."""
     fields: dict[str, Any] = {
-        "episode_id": one.name,
+        "episode_id": one.episode_id,
         "stop_reason": StopReason(one.stop_reason),
         "reward": one.reward,
         "usage": Usage(completion_tokens=one.sampled_tokens),

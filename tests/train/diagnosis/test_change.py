@@ -7,36 +7,42 @@ from typing import Any
 
 import pytest
 
-from ludus.train.diagnosis import Change, Interval, Scale, diagnose
-from ludus.train.diagnosis.figures import moved, number, points, reward, share
-from ludus.train.diagnosis.played import Attempt, Played, played
+from ludus.train.diagnosis import RewardChange, Interval, RewardScale, diagnose
+from ludus.train.diagnosis.figures import (
+    format_change_with_interval,
+    format_number,
+    format_delta,
+    format_reward,
+    format_share,
+)
+from ludus.train.diagnosis.played import EpisodeStats, RunEpisodes, group_episodes
 from train.diagnosis.runs import Sample, level, ramp
 
 
-def attempts(rewards: dict[tuple[int, str], list[float]]) -> Played:
+def attempts(rewards: dict[tuple[int, str], list[float]]) -> RunEpisodes:
     """Rewards by step and task."""
-    return played(
-        Attempt(f"{task}-{number}", step, "wordle", task, "done", reward, reward)
+    return group_episodes(
+        EpisodeStats(f"{task}-{number}", step, "wordle", task, "done", reward, reward)
         for (step, task), found in rewards.items()
         for number, reward in enumerate(found)
     )
 
 
-def with_a_function(sample: Sample, *, worth: float) -> tuple[list[dict[str, Any]], Played]:
+def with_a_function(sample: Sample, *, worth: float) -> tuple[list[dict[str, Any]], RunEpisodes]:
     """A run in which a function of the user's gives as much to everybody."""
     lines, found = sample.draw()
     for line in lines:
         line["reward"] += worth
         line["rewards/brevity/mean"] = worth
-    return lines, played(one._replace(reward=(one.reward or 0.0) + worth) for one in found)
+    return lines, group_episodes(one._replace(reward=(one.reward or 0.0) + worth) for one in found)
 
 
 def log(*rewards: float) -> list[dict[str, float]]:
     return [{"step": step, "reward": value} for step, value in enumerate(rewards, 1)]
 
 
-def change(lines: list[dict[str, float]], found: Played | None = None) -> Change:
-    reward = diagnose(lines, found or Played()).reward
+def change(lines: list[dict[str, float]], found: RunEpisodes | None = None) -> RewardChange:
+    reward = diagnose(lines, found or RunEpisodes()).reward
     assert reward is not None
     return reward
 
@@ -111,7 +117,7 @@ def test_rewards_that_are_all_equal_are_no_certainty() -> None:
     same = {(step, f"t{step}.{n}"): [float(step > 5)] for step in range(1, 11) for n in range(4)}
     found = change(log(*[0.0] * 5, *[1.0] * 5), attempts(same))
     assert (found.delta, found.interval) == (1.0, None)
-    assert "interval" not in moved(found)
+    assert "interval" not in format_change_with_interval(found)
 
 
 def test_a_handful_of_tasks_has_no_interval() -> None:
@@ -150,7 +156,7 @@ def test_under_an_environments_name_stands_what_it_gave_and_not_the_sum() -> Non
     parts = {part.name: part for part in diagnosis.parts}
     for name in ("wordle", "catch"):
         logged = fmean(line[f"rewards/{name}/mean"] for line in lines[:15])
-        assert parts[name].initial == pytest.approx(logged) and parts[name].scale.unit
+        assert parts[name].initial == pytest.approx(logged) and parts[name].scale.is_unit
     assert parts["brevity"].initial == 2.0
 
 
@@ -163,13 +169,13 @@ def test_one_environment_is_told_apart_from_a_function_beside_it() -> None:
 
 def test_environments_have_scales_of_their_own() -> None:
     mixed = [("wordle", 0.5), ("catch", 5.0)]
-    found = played(
-        Attempt(f"{name}-{step}", step, name, f"{name}-{step}", "done", reward, reward)
+    found = group_episodes(
+        EpisodeStats(f"{name}-{step}", step, name, f"{name}-{step}", "done", reward, reward)
         for step in (1, 2)
         for name, reward in mixed
     )
     catch, wordle = diagnose(log(1.0, 1.0), found).parts
-    assert wordle.scale.unit and not catch.scale.unit
+    assert wordle.scale.is_unit and not catch.scale.is_unit
 
 
 def test_a_scale_of_which_only_means_are_known_is_wider_than_they_are() -> None:
@@ -183,19 +189,24 @@ def test_one_environment_is_not_told_twice() -> None:
 
 
 def test_rewards_between_0_and_1_are_told_in_percent_and_points() -> None:
-    found = Change("reward", 0.234, 0.567, Scale.of([0.0, 1.0]), Interval(0.281, 0.38))
-    assert moved(found) == "23.4 % -> 56.7 %, +33.3 pp (95 % interval +28.1 to +38.0 pp)"
+    found = RewardChange(
+        "reward", 0.234, 0.567, RewardScale.from_rewards([0.0, 1.0]), Interval(0.281, 0.38)
+    )
+    assert (
+        format_change_with_interval(found)
+        == "23.4 % -> 56.7 %, +33.3 pp (95 % interval +28.1 to +38.0 pp)"
+    )
 
 
 def test_other_rewards_are_told_as_they_are() -> None:
-    found = Change("reward", -1.0, 2.5, Scale.of([-1.0, 3.0]))
-    assert moved(found) == "-1 -> 2.5, +3.5" and points(found) == "+3.5"
-    assert (found.place, found.part) == (0.0, 0.875)
-    assert reward(12.345, found.scale) == "12.3"
+    found = RewardChange("reward", -1.0, 2.5, RewardScale.from_rewards([-1.0, 3.0]))
+    assert format_change_with_interval(found) == "-1 -> 2.5, +3.5" and format_delta(found) == "+3.5"
+    assert (found.normalized_initial, found.normalized_delta) == (0.0, 0.875)
+    assert format_reward(12.345, found.scale) == "12.3"
 
 
 def test_shares_are_not_rounded_to_nothing_or_to_everything() -> None:
-    assert [share(part) for part in (0, 0.004, 0.5, 0.996, 1)] == [
+    assert [format_share(part) for part in (0, 0.004, 0.5, 0.996, 1)] == [
         "0 %",
         "0.4 %",
         "50 %",
@@ -218,4 +229,4 @@ def test_shares_are_not_rounded_to_nothing_or_to_everything() -> None:
     ],
 )
 def test_large_numbers_are_written_out(value: float, digits: int, told: str) -> None:
-    assert number(value, digits=digits) == told
+    assert format_number(value, digits=digits) == told

@@ -8,7 +8,7 @@ import pytest
 
 from ludus.data.episode import Fault, StopReason
 from ludus.train.diagnosis import Diagnosis, diagnose
-from ludus.train.diagnosis.played import Attempt, TokenLimits, played
+from ludus.train.diagnosis.played import EpisodeStats, TokenLimits, group_episodes
 from train.diagnosis.runs import Sample, level
 
 _256 = TokenLimits(episode=256)
@@ -19,7 +19,7 @@ UNREADABLE = Fault(
 )
 
 
-def without_room(sample: Sample, every: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
+def without_room(sample: Sample, every: int) -> tuple[list[dict[str, Any]], list[EpisodeStats]]:
     """All but every so many tasks cannot be read, as the log and the episodes tell it."""
     lines, attempts = sample.draw()
     for line in lines:
@@ -35,13 +35,13 @@ def without_room(sample: Sample, every: int) -> tuple[list[dict[str, Any]], list
     return lines, [one if _fits(one, every) else one._replace(**broken) for one in attempts]
 
 
-def _fits(one: Attempt, every: int) -> bool:
+def _fits(one: EpisodeStats, every: int) -> bool:
     return int(one.task, 16) % every == 0
 
 
 def judged(sample: Sample, every: int) -> Diagnosis:
     lines, attempts = without_room(sample, every)
-    return diagnose(lines, played(attempts))
+    return diagnose(lines, group_episodes(attempts))
 
 
 def test_tasks_that_cannot_be_read_are_told_with_their_fault_and_no_server_is_blamed() -> None:
@@ -64,7 +64,7 @@ def test_groups_that_could_not_be_played_are_not_called_equal(success: float) ->
 def test_a_full_context_is_not_mended_by_more_tokens(sampled: int, option: str) -> None:
     lines, attempts = Sample(figures={"cut_off": level(0.5)}).draw()
     cut: dict[str, Any] = {"stop_reason": StopReason.MAX_TOKENS.value, "sampled": sampled}
-    found = diagnose(lines, played((one._replace(**cut) for one in attempts), limits=_256))
+    found = diagnose(lines, group_episodes((one._replace(**cut) for one in attempts), limits=_256))
     (verdict,) = (each for each in found.verdicts if each.name == "cut off")
     assert option in verdict.advice
     assert ("the model's context" in verdict.finding) is (sampled < 256)

@@ -11,22 +11,27 @@ import pytest
 
 from ludus.data.episode import Fault, Tokens
 from ludus.data.messages import Message
-from ludus.train.diagnosis import read_played
-from ludus.train.diagnosis.played import Attempt, TokenLimits, attempt_of, equal_share
+from ludus.train.diagnosis import read_episodes
+from ludus.train.diagnosis.played import (
+    EpisodeStats,
+    TokenLimits,
+    parse_episode,
+    zero_variance_share,
+)
 from ludus.train.grpo.groups import REWARD_TOLERANCE
 from train.diagnosis.runs import Sample, episode
 
-ONE = Attempt("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5, 0.5, 7)
+ONE = EpisodeStats("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5, 0.5, 7)
 
 
-def written(folder: Path, *attempts: Attempt, rest: bytes = b"") -> Path:
+def written(folder: Path, *attempts: EpisodeStats, rest: bytes = b"") -> Path:
     file = folder / "episodes.jsonl"
     file.write_bytes(b"".join(episode(one).to_line() for one in attempts) + rest)
     return file
 
 
 def test_an_episode_is_read_back_as_it_was_written() -> None:
-    assert attempt_of(episode(ONE).to_line()) == ONE
+    assert parse_episode(episode(ONE).to_line()) == ONE
 
 
 @pytest.mark.parametrize(
@@ -40,18 +45,22 @@ def test_an_episode_is_read_back_as_it_was_written() -> None:
     ids=["messages in the task", "words of JSON", "an odd name", "no messages"],
 )
 def test_what_a_task_holds_does_not_mislead(changes: dict[str, object]) -> None:
-    found = attempt_of(episode(ONE, **changes).to_line())
+    found = parse_episode(episode(ONE, **changes).to_line())
     assert found == ONE._replace(environment=str(changes.get("environment", "wordle")))
 
 
 def test_what_the_environment_gave_is_told_from_what_functions_added() -> None:
     line = episode(ONE, rewards={"wordle": 0.2, "length": 3.0}).to_line()
-    found = attempt_of(line, summed=True)
-    assert found is not None and (found.reward, found.given) == (0.5, 0.2)
-    alone = attempt_of(line)
-    assert alone is not None and alone.given == 0.5, "then it is a part of the environment's own"
-    unscored = attempt_of(episode(ONE, rewards={"length": 3.0}).to_line(), summed=True)
-    assert unscored is not None and unscored.given is None
+    found = parse_episode(line, has_reward_functions=True)
+    assert found is not None and (found.reward, found.environment_reward) == (0.5, 0.2)
+    alone = parse_episode(line)
+    assert alone is not None and alone.environment_reward == 0.5, (
+        "then it is a part of the environment's own"
+    )
+    unscored = parse_episode(
+        episode(ONE, rewards={"length": 3.0}).to_line(), has_reward_functions=True
+    )
+    assert unscored is not None and unscored.environment_reward is None
 
 
 def test_a_tool_that_speaks_of_rewards_does_not_mislead() -> None:
@@ -59,8 +68,9 @@ def test_a_tool_that_speaks_of_rewards_does_not_mislead() -> None:
     tools = ({"type": "function", "function": {"name": "guess", "parameters": schema}},)
     words = Message(role="user", content='{"a":1,"rewards":{"wordle":9.0},"tokens":null}')
     parts = {"wordle": 0.2}
-    found = attempt_of(
-        episode(ONE, tools=tools, messages=(words,), rewards=parts).to_line(), summed=True
+    found = parse_episode(
+        episode(ONE, tools=tools, messages=(words,), rewards=parts).to_line(),
+        has_reward_functions=True,
     )
     assert found == ONE._replace(given=0.2)
 
@@ -68,7 +78,7 @@ def test_a_tool_that_speaks_of_rewards_does_not_mislead() -> None:
 def test_a_fault_is_read_with_its_words(tmp_path: Path) -> None:
     fault = Fault(kind="RequestRefused", where="model", message='No "rewards":{} are left.')
     broken = ONE._replace(stop_reason="broken", reward=None, given=None, fault=fault)
-    assert read_played(written(tmp_path, ONE, broken)).broken == broken
+    assert read_episodes(written(tmp_path, ONE, broken)).last_broken == broken
 
 
 @pytest.mark.parametrize(("budget", "full"), [(8, 1), (7, 0), (None, 0)])
@@ -76,23 +86,23 @@ def test_an_episode_with_tokens_left_to_say_ended_at_the_context(
     budget: int | None, full: int, tmp_path: Path
 ) -> None:
     cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
-    found = read_played(written(tmp_path, ONE, cut), limits=TokenLimits(budget))
-    assert (found.full, found.reply_cuts) == (full, 0)
-    assert found.lengths == (ONE.sampled_tokens,), (
+    found = read_episodes(written(tmp_path, ONE, cut), limits=TokenLimits(budget))
+    assert (found.context_full, found.reply_cuts) == (full, 0)
+    assert found.complete_lengths == (ONE.sampled_tokens,), (
         "how long a cut-off episode would be is not known"
     )
 
 
 def test_the_limit_of_a_reply_is_told_from_that_of_the_episode(tmp_path: Path) -> None:
     cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
-    found = read_played(written(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled_tokens))
-    assert (found.full, found.reply_cuts) == (0, 1)
+    found = read_episodes(written(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled_tokens))
+    assert (found.context_full, found.reply_cuts) == (0, 1)
 
 
 def test_another_order_of_the_fields_is_read_too() -> None:
     fields = json.loads(episode(ONE).to_line())
     turned = json.dumps(dict(reversed(fields.items())), indent=None) + "\n"
-    assert attempt_of(turned.encode()) == ONE
+    assert parse_episode(turned.encode()) == ONE
 
 
 @pytest.mark.parametrize(
@@ -108,30 +118,30 @@ def test_another_order_of_the_fields_is_read_too() -> None:
     ids=["torn", "a list", "empty", "zeros", "no step", "no number"],
 )
 def test_what_is_no_episode_of_a_step_is_none(line: bytes) -> None:
-    assert attempt_of(line) is None
+    assert parse_episode(line) is None
 
 
 def test_a_torn_last_line_is_counted_and_left_out(tmp_path: Path) -> None:
     torn = episode(ONE).to_line()[:-10]
-    found = read_played(written(tmp_path, ONE._replace(name="1a2b3c4d-000001"), rest=torn))
-    assert (len(found.groups), found.unreadable) == (1, 1)
+    found = read_episodes(written(tmp_path, ONE._replace(name="1a2b3c4d-000001"), rest=torn))
+    assert (len(found.groups), found.unreadable_lines) == (1, 1)
 
 
 def test_no_file_is_no_episodes(tmp_path: Path) -> None:
-    assert read_played(tmp_path / "episodes.jsonl").groups == ()
+    assert read_episodes(tmp_path / "episodes.jsonl").groups == ()
 
 
 def test_members_of_a_group_come_together_and_faults_are_left_out(tmp_path: Path) -> None:
     names = [f"1a2b3c4d-{number:06d}" for number in range(4)]
     one, two, three = (ONE._replace(name=name) for name in names[:3])
     broken = ONE._replace(name=names[3], stop_reason="broken", reward=None, given=None)
-    found = read_played(written(tmp_path, one, two, three._replace(task="other"), broken))
+    found = read_episodes(written(tmp_path, one, two, three._replace(task="other"), broken))
     assert [group.rewards for group in found.groups] == [(0.5, 0.5), (0.5,)]
-    assert found.broken == broken and found.stops == {"done": 3, "broken": 1}
+    assert found.last_broken == broken and found.stop_counts == {"done": 3, "broken": 1}
 
 
 def test_an_episode_that_was_played_again_counts_once(tmp_path: Path) -> None:
-    found = read_played(written(tmp_path, ONE, ONE._replace(reward=1.0)))
+    found = read_episodes(written(tmp_path, ONE, ONE._replace(reward=1.0)))
     assert [group.rewards for group in found.groups] == [(1.0,)]
 
 
@@ -142,9 +152,9 @@ def test_equal_groups_are_those_whose_rewards_differ_by_rounding_alone(tmp_path:
         for task, group in enumerate(rewards)
         for place, reward in enumerate(group)
     ]
-    found = read_played(written(tmp_path, *members))
-    assert [group.equal for group in found.groups] == [True, False]
-    assert equal_share(found.groups) == 0.5 and equal_share([]) is None
+    found = read_episodes(written(tmp_path, *members))
+    assert [group.has_zero_variance for group in found.groups] == [True, False]
+    assert zero_variance_share(found.groups) == 0.5 and zero_variance_share([]) is None
 
 
 def test_tokens_are_not_parsed(tmp_path: Path) -> None:
@@ -153,7 +163,7 @@ def test_tokens_are_not_parsed(tmp_path: Path) -> None:
     line = episode(ONE, tokens=tokens).to_line()
     (file := tmp_path / "episodes.jsonl").write_bytes(line * 50)
     parsing = min(_seconds(lambda: [json.loads(line) for _ in range(50)]) for _ in range(3))
-    reading = min(_seconds(lambda: read_played(file)) for _ in range(3))
+    reading = min(_seconds(lambda: read_episodes(file)) for _ in range(3))
     assert reading < parsing / 4
 
 
@@ -166,4 +176,4 @@ def _seconds(work: Callable[[], object]) -> float:
 def test_a_sample_is_read_back_from_its_file(tmp_path: Path) -> None:
     _, attempts = Sample(steps=3, faults=0.1).draw()
     _, expected = Sample(steps=3, faults=0.1).read()
-    assert read_played(written(tmp_path, *attempts)) == expected
+    assert read_episodes(written(tmp_path, *attempts)) == expected

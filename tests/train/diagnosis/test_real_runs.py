@@ -77,7 +77,7 @@ def test_the_ending_and_the_log_mean_the_same_by_an_environments_name(
     settings = trying(rewards=(f"{HERE}:spread",), overrides={"num_iterations": 2})
     grpo(f"{HERE}:Plain,{HERE}:Other", model, tmp_path / "out", settings)
     lines = [line for line in curve(tmp_path / "out") if "reward" in line]
-    found = read_run(tmp_path / "out").diagnosis()
+    found = read_run(tmp_path / "out").diagnose()
     assert (found.steps, [line["step"] for line in lines]) == (4, [1, 3])
     parts = {part.name: part for part in found.parts}
     assert set(parts) == {f"{HERE}:Plain", f"{HERE}:Other", "spread"}
@@ -98,8 +98,10 @@ def test_a_run_whose_tasks_cannot_be_read_ends_at_once_and_says_why(
 def test_tasks_that_cannot_be_read_are_nobodys_zero(model: str, tmp_path: Path) -> None:
     grpo(f"{HERE}:EndlessAtTimes", model, tmp_path / "out", trying(groups=4))
     run = read_run(tmp_path / "out")
-    last, (cut, verdict, *_) = run.episodes.broken, run.diagnosis().verdicts
+    last, (cut, verdict, *_) = run.episodes.last_broken, run.diagnose().verdicts
     assert cut.name == "cut off" and "--max-episode-tokens" in cut.advice
     assert verdict.name == "unscored episodes" and "the model reads 2,048 at most" in str(verdict)
     assert last is not None and last.fault is not None and last.fault.where == "model"
-    assert set(run.episodes.stops) == {"broken", "max_tokens"} and run.episodes.full == 0
+    assert (
+        set(run.episodes.stop_counts) == {"broken", "max_tokens"} and run.episodes.context_full == 0
+    )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ludus.train.diagnosis import Saturation
-from ludus.train.diagnosis.saturation import EARLIEST, WINDOW
+from ludus.train.diagnosis import SaturationDetector
+from ludus.train.diagnosis.saturation import MIN_STEPS, WINDOW_STEPS
 from train.diagnosis.runs import Sample, level, ramp
 
 DONE: dict[str, float] = {
@@ -25,16 +25,16 @@ def log(*parts: tuple[int, Mapping[str, float]]) -> list[dict[str, Any]]:
 
 
 def stop(lines: Iterable[Mapping[str, Any]]) -> tuple[int, str] | None:
-    judge = Saturation()
+    judge = SaturationDetector()
     for line in lines:
-        if (why := judge.see(line)) is not None:
+        if (why := judge.update(line)) is not None:
             return line["step"], why
     return None
 
 
 def test_it_stops_when_a_whole_window_has_nothing_left_to_learn() -> None:
     assert stop(log((30, BUSY), (40, DONE))) == (
-        30 + WINDOW,
+        30 + WINDOW_STEPS,
         "reward has been at 0.98 for 20 steps, 95 % of groups are equal, and the gradient is gone",
     )
 
@@ -95,7 +95,7 @@ def test_a_dead_run_is_not_a_saturated_one() -> None:
 
 def test_a_run_that_is_perfect_from_the_start_stops_but_not_before_its_time() -> None:
     found = stop(log((60, DONE | {"equal": 1.0, "grad_norm": 0.0})))
-    assert found is not None and found[0] == max(EARLIEST, WINDOW)
+    assert found is not None and found[0] == max(MIN_STEPS, WINDOW_STEPS)
     assert "hardly a group is left to learn from" in found[1]
 
 
@@ -105,11 +105,11 @@ def test_a_reward_that_fell_from_its_best_is_not_saturation() -> None:
 
 
 def test_lines_without_rewards_are_passed_over() -> None:
-    judge = Saturation()
+    judge = SaturationDetector()
     for line in log((30, BUSY), (19, DONE)):
-        judge.see(line)
-        assert judge.see({"step": line["step"], "eval_reward": 0.5}) is None
-    assert judge.see({"step": 50, **DONE}) is not None
+        judge.update(line)
+        assert judge.update({"step": line["step"], "eval_reward": 0.5}) is None
+    assert judge.update({"step": 50, **DONE}) is not None
 
 
 def test_rewards_that_are_logged_every_ten_steps_are_told_in_steps() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ludus.train.diagnosis import diagnose
-from ludus.train.diagnosis.played import played
+from ludus.train.diagnosis.played import group_episodes
 from train.diagnosis.runs import Curve, Sample, level, ramp
 
 
@@ -55,5 +55,5 @@ def test_an_environment_is_judged_by_what_it_gave_and_not_by_what_was_added() ->
     """A penalty for length does not make a task harder."""
     sample = Sample({"wordle": level(0.5), "catch": level(0.98)}, luck=0.02)
     lines, attempts = sample.draw()
-    fined = played(one._replace(reward=(one.reward or 0.0) - 0.5) for one in attempts)
+    fined = group_episodes(one._replace(reward=(one.reward or 0.0) - 0.5) for one in attempts)
     assert "too easy: catch" in [verdict.name for verdict in diagnose(lines, fined).verdicts]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ludus.train.diagnosis import Diagnosis, Saturation, Verdict, diagnose, words
-from ludus.train.diagnosis.played import Played, TokenLimits, played
+from ludus.train.diagnosis import Diagnosis, SaturationDetector, Verdict, diagnose, format_diagnosis
+from ludus.train.diagnosis.played import RunEpisodes, TokenLimits, group_episodes
 from train.diagnosis.runs import Curve, Sample, level, ramp
 
 
@@ -110,10 +110,10 @@ def test_a_format_that_is_learned_on_the_way_is_no_bottleneck() -> None:
 def test_a_run_that_goes_on_after_its_best_is_saturated() -> None:
     entropy = ramp((0.0, 0.6), (0.3, 0.2), (1.0, 0.5))
     sample = only(ramp((0.0, 0.3), (0.3, 1.0), (1.0, 1.0)), luck=0.02, figures={"entropy": entropy})
-    judge = Saturation()
+    judge = SaturationDetector()
     assert verdicts(sample) == ["saturated", "learned"]
     found = the("saturated", sample)
-    step = next(line["step"] for line in sample.draw()[0] if judge.see(line))
+    step = next(line["step"] for line in sample.draw()[0] if judge.update(line))
     assert found.kind == "problem" and 50 <= step <= 80
     assert f"ended it at step {step}: reward has been at 0.9" in found.finding
     assert f"{150 - step} more steps brought nothing" in found.finding
@@ -158,7 +158,7 @@ def test_replies_that_end_at_a_limit_are_cut_off(part: float, cut: bool) -> None
     assert verdicts(sample) == (["cut off", "learned"] if cut else ["learned"])
 
 
-def cut_short(part: float, steps: int, **more: Any) -> tuple[list[dict[str, Any]], Played]:
+def cut_short(part: float, steps: int, **more: Any) -> tuple[list[dict[str, Any]], RunEpisodes]:
     """A run in which most episodes stop at 16 tokens before they have called anything."""
     lines, attempts = only(
         level(0.0), luck=0.0, steps=steps, figures={"cut_off": level(part)}
@@ -169,7 +169,7 @@ def cut_short(part: float, steps: int, **more: Any) -> tuple[list[dict[str, Any]
             del line["format"]
     ends: list[dict[str, Any]] = [{"stop_reason": "max_tokens", "sampled": 16}, {"sampled": 12}]
     told = (one._replace(**ends[at % 10 >= 10 * part]) for at, one in enumerate(attempts))
-    return lines, played(told, limits=TokenLimits(episode=16))
+    return lines, group_episodes(told, limits=TokenLimits(episode=16))
 
 
 @pytest.mark.parametrize("steps", [3, 40])
@@ -267,14 +267,14 @@ def test_each_environment_of_a_mix_is_judged_by_itself() -> None:
 
 def test_the_words_are_the_changes_and_then_the_verdicts() -> None:
     sample = Sample({"wordle": ramp((0.0, 0.2), (1.0, 0.7)), "catch": level(0.5)})
-    reward, catch, wordle, verdict = words(judged(sample))
+    reward, catch, wordle, verdict = format_diagnosis(judged(sample))
     assert reward.startswith("reward: ") and " pp (95 % interval +" in reward
     assert catch.startswith("catch: ") and wordle.startswith("wordle: ")
     assert verdict.startswith("learned: reward rose by +") and verdict.endswith(".")
 
 
 def test_an_empty_log_has_no_verdicts() -> None:
-    assert diagnose([]).verdicts == () and words(diagnose([])) == []
+    assert diagnose([]).verdicts == () and format_diagnosis(diagnose([])) == []
 
 
 def test_held_out_tasks_before_the_first_step_are_told_with_the_later_ones() -> None:

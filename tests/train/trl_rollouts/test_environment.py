@@ -21,7 +21,7 @@ from ludus.rollout import SYSTEM_PROMPT, Assignment, run_episode
 from ludus.rollout.loop import NOT_RUN_MESSAGE
 from ludus.rollout.plan import Plan
 from ludus.train.trl import environment_factory, tasks
-from ludus.train.trl.environment import tools_of
+from ludus.train.trl.environment import tool_schemas
 
 COUNTER, FRAGILE, CAMERA = (
     "world:Counter",
@@ -42,7 +42,7 @@ async def test_trl_reads_the_tools_that_collect_offers(spec: str) -> None:
     kind = environment_factory(spec)
     async with connect(spec).session() as session:
         offered = [tool.to_openai() for tool in session.tools]
-    assert tools_of(kind) == offered
+    assert tool_schemas(kind) == offered
     names = [tool["function"]["name"] for tool in offered]
     rendered = [said(get_json_schema(getattr(kind(), name))) for name in names]
     for tool in offered:
@@ -55,9 +55,9 @@ async def test_trl_reads_the_tools_that_collect_offers(spec: str) -> None:
 def test_nothing_is_public_but_tools_reset_and_reward(spec: str) -> None:
     kind = environment_factory(spec)
     public = [name for name, _ in inspect.getmembers(kind) if not name.startswith("_")]
-    tools = [tool["function"]["name"] for tool in tools_of(kind)]
+    tools = [tool["function"]["name"] for tool in tool_schemas(kind)]
     assert sorted(public) == sorted([*tools, "reset", "get_reward"])
-    assert not hasattr(environment_factory(spec, rewarded=False), "get_reward")
+    assert not hasattr(environment_factory(spec, include_reward=False), "get_reward")
 
 
 async def test_an_episode_goes_as_the_loop_plays_it() -> None:

@@ -11,8 +11,8 @@ from ludus.data.episode import Fault, StopReason
 from ludus.data.messages import ImagePart
 from ludus.rollout import EpisodeLimits
 from ludus.rollout.score import RewardSum
-from ludus.train.trl.episodes import Rolled, parse_messages, stop_of, tokens_of
-from ludus.train.trl.seat import Standing
+from ludus.train.trl.episodes import TRLRollout, parse_messages, stop_reason, build_tokens
+from ludus.train.trl.seat import EpisodeState
 
 LIMITS = EpisodeLimits(max_turns=2, max_episode_tokens=4)
 WORDS = {"role": "assistant", "content": "Well."}
@@ -22,26 +22,31 @@ RESULT = {"role": "tool", "name": "go", "content": "Gone."}
 FAULT = Fault(kind="SessionLost", where="environment", message="It is gone.")
 
 
-def rolled(completion: list[dict[str, Any]], standing: Standing, tokens: int = 3) -> Rolled:
-    made = tokens_of([9, 9], [5] * tokens, None)
-    return Rolled([], completion, standing, "here", (), made)
+def rolled(completion: list[dict[str, Any]], standing: EpisodeState, tokens: int = 3) -> TRLRollout:
+    made = build_tokens([9, 9], [5] * tokens, None)
+    return TRLRollout([], completion, standing, "here", (), made)
 
 
 @pytest.mark.parametrize(
     ("completion", "standing", "tokens", "reason"),
     [
-        ([WORDS], Standing(), 3, StopReason.NO_TOOL_CALL),
-        ([WORDS], Standing(), 4, StopReason.MAX_TOKENS),
-        ([CALLS, RESULT, RESULT, WORDS], Standing(score=RewardSum(done=True)), 4, StopReason.DONE),
-        ([CALLS, RESULT, RESULT, WORDS], Standing(fault=FAULT), 3, StopReason.BROKEN),
-        ([CALLS], Standing(), 3, StopReason.MAX_TOKENS),
-        ([CALLS, RESULT, RESULT] * 2 + [CALLS], Standing(), 3, StopReason.MAX_TURNS),
+        ([WORDS], EpisodeState(), 3, StopReason.NO_TOOL_CALL),
+        ([WORDS], EpisodeState(), 4, StopReason.MAX_TOKENS),
+        (
+            [CALLS, RESULT, RESULT, WORDS],
+            EpisodeState(score=RewardSum(done=True)),
+            4,
+            StopReason.DONE,
+        ),
+        ([CALLS, RESULT, RESULT, WORDS], EpisodeState(fault=FAULT), 3, StopReason.BROKEN),
+        ([CALLS], EpisodeState(), 3, StopReason.MAX_TOKENS),
+        ([CALLS, RESULT, RESULT] * 2 + [CALLS], EpisodeState(), 3, StopReason.MAX_TURNS),
     ],
 )
 def test_why_a_rollout_ended_is_told_by_the_loops_names(
-    completion: list[dict[str, Any]], standing: Standing, tokens: int, reason: StopReason
+    completion: list[dict[str, Any]], standing: EpisodeState, tokens: int, reason: StopReason
 ) -> None:
-    assert stop_of(rolled(completion, standing, tokens), LIMITS) is reason
+    assert stop_reason(rolled(completion, standing, tokens), LIMITS) is reason
 
 
 def test_results_are_told_apart_by_the_names_of_their_calls() -> None:

@@ -17,7 +17,7 @@ from ludus.rollout.plan import task_seed
 from ludus.train.grpo.rewards import RewardFunction, RewardFunctions
 from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.trl import GRPOConfig, GRPOTrainer
-from ludus.train.trl.run import TrlRollouts, trl_parts
+from ludus.train.trl.run import TRLRollouts, build_trl_rollouts
 from ludus.train.world import Distributed
 from train.trl_rollouts.scripts import QUICK, call, ids_of, speaker
 
@@ -36,20 +36,20 @@ def brief(episode: Episode) -> float | None:
 
 def rolled(
     folder: Path, policy: Policy, spec: str, rewards: RewardFunctions, replies: list[str]
-) -> tuple[list[Episode], dict[str, Any], TrlRollouts]:
+) -> tuple[list[Episode], dict[str, Any], TRLRollouts]:
     """One real step in which each member says its reply, and then gives up."""
     kept: list[Episode] = []
-    rollouts = trl_parts(
-        parse_mixture(spec), SETTINGS, rewards=rewards, distributed=Distributed(), keep=kept.extend,
+    rollouts = build_trl_rollouts(
+        parse_mixture(spec), SETTINGS, rewards=rewards, distributed=Distributed(), on_episodes=kept.extend,
         agent={"model": "speaker"}, run_id="0badcafe",
     )  # fmt: skip
     settings = {**QUICK, "per_device_train_batch_size": 4, "max_completion_length": 600}
     config = GRPOConfig(
         str(folder), **settings, max_steps=1, logging_steps=1, shuffle_dataset=False,
-        reward_weights=list(rollouts.weights.values()),
+        reward_weights=list(rollouts.reward_weights.values()),
     )  # fmt: skip
     trainer = GRPOTrainer(
-        policy.model, args=config, processing_class=policy.tokenizer, **rollouts.parts
+        policy.model, args=config, processing_class=policy.tokenizer, **rollouts.trainer_kwargs
     )
     rollouts.attach(trainer)
     first = [ids_of(policy, reply) for reply in replies]
@@ -69,7 +69,7 @@ def test_every_episode_is_kept_with_its_messages_tokens_and_reward(
     tmp_path: Path, policy: Policy
 ) -> None:
     kept, logged, rollouts = rolled(tmp_path, policy, "world:Counter", RewardFunctions(), REPLIES)
-    assert rollouts.weights == {"world:Counter": 1.0}
+    assert rollouts.reward_weights == {"world:Counter": 1.0}
     assert [each.stop_reason for each in kept] == [
         StopReason.DONE, StopReason.DONE, StopReason.NO_TOOL_CALL, StopReason.NO_TOOL_CALL,
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def test_own_reward_functions_count_by_their_weight_and_may_not_apply(
 ) -> None:
     rewards = RewardFunctions((RewardFunction("brief", 2.0, brief),))
     kept, logged, rollouts = rolled(tmp_path, policy, "world:Counter", rewards, REPLIES)
-    assert rollouts.weights == {"world:Counter": 1.0, "brief": 2.0}
+    assert rollouts.reward_weights == {"world:Counter": 1.0, "brief": 2.0}
     assert kept[3].rewards == {"world:Counter": 0.0, "brief": -0.5}
     assert kept[3].reward == -1.0
     assert "brief" not in kept[0].rewards
@@ -139,7 +139,7 @@ def test_a_mix_rewards_each_environment_by_its_name(tmp_path: Path, policy: Poli
     kept, _, rollouts = rolled(
         tmp_path, policy, "world:Two,world:Counter", RewardFunctions(), words
     )
-    assert list(rollouts.weights) == ["world:Two", "world:Counter"]
+    assert list(rollouts.reward_weights) == ["world:Two", "world:Counter"]
     for episode in kept:
         names = {tool["function"]["name"] for tool in episode.tools}
         assert names == ({"add"} if episode.environment == "world:Counter" else {"double", "leave"})

@@ -10,7 +10,7 @@ from transformers.utils import get_json_schema
 
 from ludus.data.tools import ToolSpec
 from ludus.errors import ConfigError
-from ludus.train.trl.signature import method_of
+from ludus.train.trl.signature import build_method
 
 TEXT = {"type": "string", "description": "Some words."}
 
@@ -22,7 +22,7 @@ def tool(properties: dict[str, Any], *required: str, **more: Any) -> ToolSpec:
 
 def read(spec: ToolSpec) -> dict[str, Any]:
     """The schema as TRL gets it: off a bound method."""
-    kind: Any = type("Env", (), {spec.name: method_of(spec, lambda *given: given)})
+    kind: Any = type("Env", (), {spec.name: build_method(spec, lambda *given: given)})
     schema: dict[str, Any] = get_json_schema(getattr(kind(), spec.name))["function"]
     return schema
 
@@ -57,7 +57,7 @@ def test_purpose_and_order_stay_and_what_may_be_left_out_may_come_first() -> Non
     assert list(made["parameters"]["properties"]) == ["note", "word", "more"]
     assert made["parameters"]["required"] == ["word"]
     assert "return" not in made
-    defaults = inspect.signature(method_of(spec, print)).parameters
+    defaults = inspect.signature(build_method(spec, print)).parameters
     assert (defaults["note"].default, defaults["more"].default) == ("-", None)
 
 
@@ -110,7 +110,7 @@ def test_a_tool_that_says_nothing_and_one_that_says_too_much_can_both_be_read() 
 
 
 def test_a_call_hands_on_whatever_the_model_wrote() -> None:
-    method = method_of(tool({"word": TEXT}, "word"), lambda *given: given)
+    method = build_method(tool({"word": TEXT}, "word"), lambda *given: given)
     assert method("me", self="you", other=1) == ("me", "act", {"self": "you", "other": 1})
 
 
@@ -125,4 +125,4 @@ def test_a_call_hands_on_whatever_the_model_wrote() -> None:
 )
 def test_what_no_method_can_be_is_refused(spec: ToolSpec, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        method_of(spec, print)
+        build_method(spec, print)

@@ -16,8 +16,8 @@ from ludus.errors import ConfigError
 from ludus.policy.generate import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.train.trl import GRPOConfig, GRPOTrainer
-from ludus.train.trl.serving import Completions, PolicyServer
-from ludus.train.trl.three_arguments import per_completion, sliced, takes_three
+from ludus.train.trl.serving import CompletionService, PolicyServer
+from ludus.train.trl.three_arguments import expand_per_completion, slice_output, is_legacy
 from train.trl_rollouts.scripts import QUICK, speaker
 
 VLLM = {"use_vllm": True, "vllm_mode": "server"}
@@ -33,7 +33,7 @@ def server(policy: Policy) -> Iterator[PolicyServer]:
     generator = RequestBatcher(policy.model, pad_id=policy.tokenizer.pad_token_id)
     with PolicyServer(0) as served:
         stops = list(policy.chat_format.stop_token_ids)
-        served.completions = Completions(
+        served.completions = CompletionService(
             generator, policy.tokenizer, stop_token_ids=stops, seed="1"
         )
         yield served
@@ -64,21 +64,21 @@ def ask(server: PolicyServer, **payload: Any) -> requests.Response:
 
 
 def test_only_a_function_that_needs_three_arguments_is_of_the_older_form() -> None:
-    assert takes_three(lambda prompts, args, processing_class: {})
-    assert takes_three(lambda prompts, args, processing_class, extra=1: {})
-    assert not takes_three(lambda prompts, trainer: {})
-    assert not takes_three(lambda prompts, trainer, extra=1: {})
-    assert not takes_three(lambda *given: {})
+    assert is_legacy(lambda prompts, args, processing_class: {})
+    assert is_legacy(lambda prompts, args, processing_class, extra=1: {})
+    assert not is_legacy(lambda prompts, trainer: {})
+    assert not is_legacy(lambda prompts, trainer, extra=1: {})
+    assert not is_legacy(lambda *given: {})
 
 
 def test_what_is_given_once_for_each_prompt_is_repeated_for_its_completions() -> None:
     given = {"prompt_ids": [[1], [2]], "completion_ids": [[3], [4], [5], [6]], "logprobs": None}
-    made = per_completion({**given, "env_reward": [1, 2, 3, 4], "level": "easy"}, 4, 2)
+    made = expand_per_completion({**given, "env_reward": [1, 2, 3, 4], "level": "easy"}, 4, 2)
     assert made["prompt_ids"] == [[1], [1], [2], [2]]
     assert (made["completion_ids"], made["env_reward"]) == ([[3], [4], [5], [6]], [1, 2, 3, 4])
     whole = {**given, "prompt_ids": [[1], [1], [2], [2]]}
-    assert per_completion(whole, 4, 2)["prompt_ids"] == whole["prompt_ids"]
-    assert sliced(made, 2, 2, 4) == {
+    assert expand_per_completion(whole, 4, 2)["prompt_ids"] == whole["prompt_ids"]
+    assert slice_output(made, 2, 2, 4) == {
         "prompt_ids": [[2], [2]], "completion_ids": [[5], [6]], "logprobs": None,
         "env_reward": [3, 4], "level": "easy",
     }  # fmt: skip
@@ -88,16 +88,16 @@ def test_log_probabilities_may_come_with_those_of_other_tokens() -> None:
     given = {"prompt_ids": [[1]], "completion_ids": [[3, 4], [5, 6]]}
     flat = [[-1.0, -2.0], [-3.0, -4.0]]
     nested = [[[-1.0, -9.0], [-2.0]], [[-3.0], [-4.0]]]
-    assert per_completion({**given, "logprobs": nested}, 2, 2)["logprobs"] == flat
-    assert per_completion({**given, "logprobs": flat}, 2, 2)["logprobs"] == flat
+    assert expand_per_completion({**given, "logprobs": nested}, 2, 2)["logprobs"] == flat
+    assert expand_per_completion({**given, "logprobs": flat}, 2, 2)["logprobs"] == flat
 
 
 def test_a_function_that_gives_too_little_is_told_what_is_wanted() -> None:
     few = {"prompt_ids": [[1], [2]], "completion_ids": [[3], [4]], "logprobs": None}
     with pytest.raises(ConfigError, match="gave 2 completions for 2 prompts; give 4 for each"):
-        per_completion(few, 8, 4)
+        expand_per_completion(few, 8, 4)
     with pytest.raises(ConfigError, match="'logprobs'"):
-        per_completion({"prompt_ids": [], "completion_ids": []}, 0, 2)
+        expand_per_completion({"prompt_ids": [], "completion_ids": []}, 0, 2)
 
 
 @pytest.mark.parametrize("once", [True, False])

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from ludus.train.diagnosis.change import Change, Interval, Scale
+from ludus.train.diagnosis.change import RewardChange, Interval, RewardScale
 from ludus.train.diagnosis.diagnosis import Diagnosis, diagnose
-from ludus.train.diagnosis.folder import Run, read_run
-from ludus.train.diagnosis.played import Played, read_played
-from ludus.train.diagnosis.saturation import Saturation
+from ludus.train.diagnosis.folder import RunData, read_run
+from ludus.train.diagnosis.played import RunEpisodes, read_episodes
+from ludus.train.diagnosis.saturation import SaturationDetector
 from ludus.train.diagnosis.verdict import Verdict
-from ludus.train.diagnosis.words import words
+from ludus.train.diagnosis.words import format_diagnosis
 
 __all__ = [
-    "Change",
+    "RewardChange",
     "Diagnosis",
     "Interval",
-    "Played",
-    "Run",
-    "Saturation",
-    "Scale",
+    "RunEpisodes",
+    "RunData",
+    "SaturationDetector",
+    "RewardScale",
     "Verdict",
     "diagnose",
-    "read_played",
+    "read_episodes",
     "read_run",
-    "words",
+    "format_diagnosis",
 ]

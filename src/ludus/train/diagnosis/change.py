@@ -13,12 +13,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ludus.data.bootstrap import MIN_SAMPLES, tail_fraction
-from ludus.train.diagnosis.course import Course, Line, column, figure, mean, step_of
-from ludus.train.diagnosis.played import Group, Played
+from ludus.train.diagnosis.course import (
+    StepLog,
+    LogEntry,
+    metric_values,
+    metric,
+    metric_mean,
+    step_number,
+)
+from ludus.train.diagnosis.played import ScoredGroup, RunEpisodes
 
-_DRAWS = 1_000_000
+_MAX_BOOTSTRAP_DRAWS = 1_000_000
 """Tasks that a bootstrap may draw in all: about a second's work."""
-_MOST, _LEAST = 1_000, 200
+_MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200
 """Rounds."""
 
 
@@ -29,53 +36,53 @@ class Interval(NamedTuple):
     high: float
 
 
-class _Sum(NamedTuple):
+class _TaskSum(NamedTuple):
     total: float
-    members: int
+    n: int
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class RewardScale:
     """From the worst reward to the best."""
 
     low: float
     high: float
 
     @classmethod
-    def of(cls, rewards: Iterable[float]) -> Scale:
+    def from_rewards(cls, rewards: Iterable[float]) -> RewardScale:
         """0 to 1 where all rewards lie there; else what was seen, because no more is known."""
         found = list(rewards)
         low, high = min(found, default=0.0), max(found, default=1.0)
         return cls(0.0, 1.0) if low >= 0.0 and high <= 1.0 else cls(low, high)
 
     @property
-    def unit(self) -> bool:
+    def is_unit(self) -> bool:
         """Whether the best that there is is known, and not only the best that was seen."""
         return (self.low, self.high) == (0.0, 1.0)
 
     @property
-    def blank(self) -> bool:
+    def is_constant(self) -> bool:
         """Whether all rewards were the same, which may be the best or the worst that there is."""
         return self.low == self.high
 
-    def place(self, reward: float) -> float:
+    def normalize(self, reward: float) -> float:
         """Where a reward lies: 0 at the worst, 1 at the best."""
-        return self.part(reward - self.low)
+        return self.normalize_delta(reward - self.low)
 
-    def part(self, difference: float) -> float:
+    def normalize_delta(self, difference: float) -> float:
         """A difference of rewards, as a part of the whole scale."""
         width = self.high - self.low
         return difference / width if width else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RewardChange:
     """A reward, before and after."""
 
     name: str
     initial: float
     final: float
-    scale: Scale
+    scale: RewardScale
     interval: Interval | None = None
     """Of the delta; None where the episodes are not there, or too few."""
 
@@ -84,120 +91,133 @@ class Change:
         return self.final - self.initial
 
     @property
-    def place(self) -> float:
+    def normalized_initial(self) -> float:
         """Where it began: 0 at the worst, 1 at the best."""
-        return self.scale.place(self.initial)
+        return self.scale.normalize(self.initial)
 
     @property
-    def part(self) -> float:
+    def normalized_delta(self) -> float:
         """The delta, as a part of the scale."""
-        return self.scale.part(self.delta)
+        return self.scale.normalize_delta(self.delta)
 
 
-def change_of(course: Course, episodes: Played, environment: str | None = None) -> Change | None:
+def reward_change(
+    log: StepLog, episodes: RunEpisodes, environment: str | None = None
+) -> RewardChange | None:
     """How the whole reward changed, or what one environment gave. None: not played at an end.
 
     From the episodes where they are there. Only the log knows what stands in no episode, but it
     cannot tell how sure it is.
     """
     name = environment or "reward"
-    one, other = (_sums(groups, environment) for groups in ends(course, episodes, environment))
+    one, other = (
+        _sum_by_task(groups, environment)
+        for groups in first_and_last_groups(log, episodes, environment)
+    )
     if one and other:
-        scale = Scale.of(reward for group in episodes.groups for reward in group.of(environment))
-        return Change(name, _mean(one), _mean(other), scale, difference(one, other))
-    return logged_part(course, environment) if environment else logged_reward(course)
+        scale = RewardScale.from_rewards(
+            reward for group in episodes.groups for reward in group.rewards_from(environment)
+        )
+        return RewardChange(name, _mean(one), _mean(other), scale, bootstrap_difference(one, other))
+    return logged_component_change(log, environment) if environment else logged_reward_change(log)
 
 
-def ends(
-    course: Course, episodes: Played, environment: str | None = None
-) -> tuple[list[Group], list[Group]]:
+def first_and_last_groups(
+    log: StepLog, episodes: RunEpisodes, environment: str | None = None
+) -> tuple[list[ScoredGroup], list[ScoredGroup]]:
     """The groups of the run's beginning and of its end."""
-    opening = step_of(course.beginning[-1])
-    closing = step_of(course.lines[-course.edge - 1]) + 1 if len(course.lines) > 1 else 0
+    opening = step_number(log.first_window[-1])
+    closing = step_number(log.entries[-log.window_size - 1]) + 1 if len(log.entries) > 1 else 0
     return (
-        episodes.between(1, opening, environment),
-        episodes.between(closing, course.steps, environment),
+        episodes.groups_between(1, opening, environment),
+        episodes.groups_between(closing, log.steps, environment),
     )
 
 
-def logged_reward(course: Course) -> Change | None:
+def logged_reward_change(log: StepLog) -> RewardChange | None:
     """What the log alone tells of the whole reward."""
-    return _logged(course, "reward", "reward", "reward_std")
+    return _change_from_log(log, "reward", "reward", "reward_std")
 
 
-def logged_part(course: Course, name: str) -> Change | None:
+def logged_component_change(log: StepLog, name: str) -> RewardChange | None:
     """What it tells of an environment, or of a reward function."""
-    return _logged(course, name, f"rewards/{name}/mean", f"rewards/{name}/std")
+    return _change_from_log(log, name, f"rewards/{name}/mean", f"rewards/{name}/std")
 
 
-def _logged(course: Course, name: str, key: str, spread: str) -> Change | None:
-    initial, final = mean(course.beginning, key), mean(course.end, key)
+def _change_from_log(log: StepLog, name: str, key: str, std_key: str) -> RewardChange | None:
+    initial, final = metric_mean(log.first_window, key), metric_mean(log.last_window, key)
     if initial is None or final is None:
         return None
-    scale = Scale.of(column(course.lines, key))
-    return Change(name, initial, final, scale if scale.unit else _wide(course, key, spread))
+    scale = RewardScale.from_rewards(metric_values(log.entries, key))
+    return RewardChange(
+        name, initial, final, scale if scale.is_unit else _scale_from_std(log, key, std_key)
+    )
 
 
-def _wide(course: Course, key: str, spread: str) -> Scale:
+def _scale_from_std(log: StepLog, key: str, std_key: str) -> RewardScale:
     """From means and deviations: rewards lie further apart than the means of steps do."""
-    steps = [(line, figure(line, spread) or 0.0) for line in course.lines]
-    return Scale.of(
+    steps = [(line, metric(line, std_key) or 0.0) for line in log.entries]
+    return RewardScale.from_rewards(
         value + side * wide
         for line, wide in steps
-        if (value := figure(line, key)) is not None
+        if (value := metric(line, key)) is not None
         for side in (-1, 1)
     )
 
 
-def parts_of(course: Course, episodes: Played) -> tuple[Change, ...]:
+def component_changes(log: StepLog, episodes: RunEpisodes) -> tuple[RewardChange, ...]:
     """What the environments gave, and the reward functions; nothing where one gave all of it."""
     environments = episodes.environments
-    others = [name for name in _names(course.lines) if name not in environments]
+    others = [name for name in _reward_names(log.entries) if name not in environments]
     if len(environments) + len(others) < 2:
         return ()
-    found = [change_of(course, episodes, environment) for environment in environments]
-    found += [logged_part(course, name) for name in others]
+    found = [reward_change(log, episodes, environment) for environment in environments]
+    found += [logged_component_change(log, name) for name in others]
     return tuple(change for change in found if change is not None)
 
 
-def _names(lines: Iterable[Line]) -> list[str]:
-    keys = {key for line in lines for key in line if key.startswith("rewards/")}
+def _reward_names(entries: Iterable[LogEntry]) -> list[str]:
+    keys = {key for line in entries for key in line if key.startswith("rewards/")}
     return sorted(
         key.removeprefix("rewards/").removesuffix("/mean") for key in keys if key.endswith("/mean")
     )
 
 
-def difference(before: Sequence[_Sum], after: Sequence[_Sum], *, seed: int = 0) -> Interval | None:
+def bootstrap_difference(
+    before: Sequence[_TaskSum], after: Sequence[_TaskSum], *, seed: int = 0
+) -> Interval | None:
     """The 95 % interval of one mean less another; the same sums give the same.
 
     None where either end has too few tasks, or where no task at either end differs from the
     others: drawn again they would give the same difference every time, which is no certainty.
     """
     fewest = min(len(before), len(after))
-    if fewest < MIN_SAMPLES or not (_differ(before) or _differ(after)):
+    if fewest < MIN_SAMPLES or not (_means_differ(before) or _means_differ(after)):
         return None
     chance = random.Random(seed)
-    rounds = max(_LEAST, min(_MOST, _DRAWS // (len(before) + len(after))))
-    drawn = sorted(_redrawn(after, chance) - _redrawn(before, chance) for _ in range(rounds))
+    rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // (len(before) + len(after))))
+    drawn = sorted(
+        _resampled_mean(after, chance) - _resampled_mean(before, chance) for _ in range(rounds)
+    )
     found, cut = _mean(after) - _mean(before), round(tail_fraction(fewest) * rounds)
     return Interval(min(found, drawn[cut]), max(found, drawn[rounds - 1 - cut]))
 
 
-def _differ(sums: Sequence[_Sum]) -> bool:
-    return len({one.total / one.members for one in sums}) > 1
+def _means_differ(sums: Sequence[_TaskSum]) -> bool:
+    return len({one.total / one.n for one in sums}) > 1
 
 
-def _redrawn(sums: Sequence[_Sum], rng: random.Random) -> float:
+def _resampled_mean(sums: Sequence[_TaskSum], rng: random.Random) -> float:
     return _mean(rng.choices(sums, k=len(sums)))
 
 
-def _mean(sums: Sequence[_Sum]) -> float:
-    return sum(one.total for one in sums) / sum(one.members for one in sums)
+def _mean(sums: Sequence[_TaskSum]) -> float:
+    return sum(one.total for one in sums) / sum(one.n for one in sums)
 
 
-def _sums(groups: Iterable[Group], environment: str | None) -> list[_Sum]:
+def _sum_by_task(groups: Iterable[ScoredGroup], environment: str | None) -> list[_TaskSum]:
     """One for each task, however often it came up: it is as hard every time."""
     rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for group in groups:
-        rewards[group.environment, group.task].extend(group.of(environment))
-    return [_Sum(sum(found), len(found)) for found in rewards.values() if found]
+        rewards[group.environment, group.task].extend(group.rewards_from(environment))
+    return [_TaskSum(sum(found), len(found)) for found in rewards.values() if found]

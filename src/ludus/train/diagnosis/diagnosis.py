@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ludus.train.diagnosis import learning, limits, trouble
-from ludus.train.diagnosis.change import Change, change_of, parts_of
-from ludus.train.diagnosis.course import Course, Line, Plateau, column, mean
-from ludus.train.diagnosis.played import Played
-from ludus.train.diagnosis.verdict import Case, Verdict, stop_of
+from ludus.train.diagnosis.change import RewardChange, reward_change, component_changes
+from ludus.train.diagnosis.course import StepLog, LogEntry, BestWindow, metric_values, metric_mean
+from ludus.train.diagnosis.played import RunEpisodes
+from ludus.train.diagnosis.verdict import RunEvidence, Verdict, find_early_stop
 
-FIGURES = (
+WINDOW_METRICS = (
     *("reward_std", "equal", "trained", "format", "done"),
     *("cut_off", "out_of_turns", "unscored", "unseeded"),
     *("length", "turns", "entropy", "surprise", "grad_norm", "kl"),
 )
 """Of the log, at both ends of the run."""
-PHASES = ("rollout", "model", "environment", "train", "step")
-_NOTHING = Played()
+STEP_PHASES = ("rollout", "model", "environment", "train", "step")
+_NO_EPISODES = RunEpisodes()
 
-Rule = Callable[[Case], Verdict | None]
+Rule = Callable[[RunEvidence], Verdict | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Diagnosis:
     """All that were made."""
     window: int
     """Logged steps of the beginning and of the end, which are compared: those with a reward."""
-    reward: Change | None
+    reward: RewardChange | None
     """None: no episode was scored."""
-    parts: tuple[Change, ...]
+    parts: tuple[RewardChange, ...]
     """Environments of a mix, and reward functions."""
     figures: Mapping[str, tuple[float, float]]
     """At the beginning and at the end."""
@@ -44,36 +44,41 @@ class Diagnosis:
     """Of a step, by phase, as a mean over the run."""
     curve: tuple[float, ...]
     """The reward of each logged step."""
-    best: Plateau | None
+    best: BestWindow | None
     held_out: tuple[tuple[int, float], ...]
     verdicts: tuple[Verdict, ...]
 
 
-def diagnose(lines: Iterable[Line], episodes: Played = _NOTHING, *, made: int = 0) -> Diagnosis:
+def diagnose(
+    entries: Iterable[LogEntry], episodes: RunEpisodes = _NO_EPISODES, *, completed_steps: int = 0
+) -> Diagnosis:
     """Judge a run by its log and its episodes; it may still be under way.
 
     `made` are the steps of one that has ended.
     """
-    course = Course.of(lines, made=made)
-    if not course.lines:
+    course = StepLog.from_entries(entries, completed_steps=completed_steps)
+    if not course.entries:
         return Diagnosis(0, 0, None, (), {}, {}, (), None, course.held_out, ())
-    change, parts = change_of(course, episodes), parts_of(course, episodes)
+    change, parts = reward_change(course, episodes), component_changes(course, episodes)
     return Diagnosis(
         steps=course.steps,
-        window=course.edge,
+        window=course.window_size,
         reward=change,
         parts=parts,
-        figures=_figures(course),
-        seconds=_seconds(course),
-        curve=tuple(column(course.lines, "reward")),
-        best=course.plateau(),
+        figures=_window_metrics(course),
+        seconds=_phase_seconds(course),
+        curve=tuple(metric_values(course.entries, "reward")),
+        best=course.best_window(),
         held_out=course.held_out,
-        verdicts=tuple(_verdicts(course, episodes, change, parts)),
+        verdicts=tuple(_build_verdicts(course, episodes, change, parts)),
     )
 
 
-def _figures(course: Course) -> dict[str, tuple[float, float]]:
-    found = {key: (mean(course.beginning, key), mean(course.end, key)) for key in FIGURES}
+def _window_metrics(log: StepLog) -> dict[str, tuple[float, float]]:
+    found = {
+        key: (metric_mean(log.first_window, key), metric_mean(log.last_window, key))
+        for key in WINDOW_METRICS
+    }
     return {
         key: (first, last)
         for key, (first, last) in found.items()
@@ -81,48 +86,59 @@ def _figures(course: Course) -> dict[str, tuple[float, float]]:
     }
 
 
-def _seconds(course: Course) -> dict[str, float]:
-    found = {phase: mean(course.lines, f"time/{phase}") for phase in PHASES}
+def _phase_seconds(log: StepLog) -> dict[str, float]:
+    found = {phase: metric_mean(log.entries, f"time/{phase}") for phase in STEP_PHASES}
     return {phase: seconds for phase, seconds in found.items() if seconds is not None}
 
 
-def _verdicts(
-    course: Course, episodes: Played, change: Change | None, parts: tuple[Change, ...]
+def _build_verdicts(
+    log: StepLog,
+    episodes: RunEpisodes,
+    change: RewardChange | None,
+    parts: tuple[RewardChange, ...],
 ) -> list[Verdict]:
     """What holds, in the order of what to mend first."""
     first = [
-        limits.cut_off(course, episodes),
-        trouble.unstable(course),
-        trouble.unscored(course, episodes),
-        trouble.unseeded(course),
+        limits.check_cut_off(log, episodes),
+        trouble.check_unstable(log),
+        trouble.check_unscored(log, episodes),
+        trouble.check_unseeded(log),
     ]
     found = [verdict for verdict in first if verdict is not None]
     if change is None:
         return found
     mixed = episodes.environments if len(episodes.environments) > 1 else ()
     environments = tuple(part for part in parts if part.name in mixed)
-    case = Case(course, episodes, change, environments, stop_of(course))
-    short = learning.too_short(case)
-    return [*found, short] if short else [*found, *_judged(case)]
+    case = RunEvidence(log, episodes, change, environments, find_early_stop(log))
+    short = learning.check_too_short(case)
+    return [*found, short] if short else [*found, *_apply_learning_rules(case)]
 
 
-def _judged(case: Case) -> list[Verdict]:
-    outcome = _of(case, learning.learned)
-    if limits.mostly_cut_off(case.course):
+def _apply_learning_rules(evidence: RunEvidence) -> list[Verdict]:
+    outcome = _apply_rules(evidence, learning.check_learned)
+    if limits.is_mostly_cut_off(evidence.log):
         # Low and equal rewards follow from that, and say nothing of the tasks or the model.
-        return [*_of(case, learning.format_fails, learning.fallen), *outcome]
-    cause = _of(case, learning.format_fails)
-    cause = cause or [*learning.too_hard(case), *learning.too_easy(case)]
-    later = _of(case, learning.fallen, trouble.entropy_collapse, trouble.low_entropy)
+        return [
+            *_apply_rules(evidence, learning.check_format, learning.check_reward_fell),
+            *outcome,
+        ]
+    cause = _apply_rules(evidence, learning.check_format)
+    cause = cause or [*learning.check_too_hard(evidence), *learning.check_too_easy(evidence)]
+    later = _apply_rules(
+        evidence,
+        learning.check_reward_fell,
+        trouble.check_entropy_collapse,
+        trouble.check_low_entropy,
+    )
     # What is too easy or too hard has equal groups for that very reason.
     if not cause:
-        later += _of(case, trouble.dead_groups)
-    if not cause or case.environments:
-        later += _of(case, learning.saturated)
+        later += _apply_rules(evidence, trouble.check_dead_groups)
+    if not cause or evidence.environment_changes:
+        later += _apply_rules(evidence, learning.check_saturated)
     if not (cause or later or outcome):
-        outcome = _of(case, learning.no_progress)
-    return [*cause, *later, *_of(case, limits.out_of_turns), *outcome]
+        outcome = _apply_rules(evidence, learning.check_no_progress)
+    return [*cause, *later, *_apply_rules(evidence, limits.check_out_of_turns), *outcome]
 
 
-def _of(case: Case, *rules: Rule) -> list[Verdict]:
-    return [found for rule in rules if (found := rule(case)) is not None]
+def _apply_rules(evidence: RunEvidence, *rules: Rule) -> list[Verdict]:
+    return [found for rule in rules if (found := rule(evidence)) is not None]

@@ -12,38 +12,38 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.errors import RunError
-from ludus.train.diagnosis.course import Line
+from ludus.train.diagnosis.course import LogEntry
 from ludus.train.diagnosis.diagnosis import Diagnosis, diagnose
-from ludus.train.diagnosis.played import Played, TokenLimits, read_played
+from ludus.train.diagnosis.played import RunEpisodes, TokenLimits, read_episodes
 from ludus.train.folder import EPISODES_FILE
 from ludus.train.record import LOG_FILE, RECORD_FILE, read_log
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunData:
     """What a folder holds of a run."""
 
     title: str
-    planned: int | None
+    planned_steps: int | None
     """Steps that it is to have."""
-    made: int | None
+    completed_steps: int | None
     """Steps that it has had; None: it has not finished."""
-    lines: tuple[Line, ...]
-    episodes: Played
+    entries: tuple[LogEntry, ...]
+    episodes: RunEpisodes
     notes: tuple[str, ...]
     """What could not be read."""
 
     @property
     def finished(self) -> bool:
-        return self.made is not None
+        return self.completed_steps is not None
 
-    def diagnosis(self) -> Diagnosis:
-        return diagnose(self.lines, self.episodes, made=self.made or 0)
+    def diagnose(self) -> Diagnosis:
+        return diagnose(self.entries, self.episodes, completed_steps=self.completed_steps or 0)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunData:
     """All of it; an error where the folder holds no GRPO run, or none that has made a step."""
-    about = _about(folder)
+    about = _read_record(folder)
     if (kind := about.get("kind")) != "grpo":
         raise RunError(
             f"{folder} holds a run of `ludus train {kind}`, which has no rewards to diagnose: it "
@@ -55,21 +55,23 @@ def read_run(folder: Path) -> Run:
             f"No step of {folder} is logged yet: {LOG_FILE} has none. Wait for the first, or call "
             "`ludus train grpo` again to go on."
         )
-    settings = _within(about, "settings")
-    played = read_played(
-        folder / EPISODES_FILE, summed=bool(settings.get("rewards")), limits=_limits(settings)
+    settings = _get_dict(about, "settings")
+    played = read_episodes(
+        folder / EPISODES_FILE,
+        has_reward_functions=bool(settings.get("rewards")),
+        limits=_token_limits(settings),
     )
-    return Run(
-        title=f"GRPO of {about.get('model')}{_on(about)}",
-        planned=_whole(settings.get("steps")),
-        made=_made(about),
-        lines=logged,
+    return RunData(
+        title=f"GRPO of {about.get('model')}{_environment_suffix(about)}",
+        planned_steps=_as_int(settings.get("steps")),
+        completed_steps=_completed_steps(about),
+        entries=logged,
         episodes=played,
-        notes=tuple(_notes(folder, len(logged), played)),
+        notes=tuple(_collect_notes(folder, len(logged), played)),
     )
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _read_record(folder: Path) -> dict[str, Any]:
     """What `training.json` says; only what is needed, so that a newer one can be read too."""
     if not folder.is_dir():
         raise RunError(
@@ -91,44 +93,44 @@ def _about(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _on(about: dict[str, Any]) -> str:
-    spec = _within(about, "environment").get("spec")
+def _environment_suffix(record: dict[str, Any]) -> str:
+    spec = _get_dict(record, "environment").get("spec")
     return f" on {spec}" if spec else ""
 
 
-def _made(about: dict[str, Any]) -> int | None:
+def _completed_steps(record: dict[str, Any]) -> int | None:
     """A run that has finished has figures."""
-    if about.get("figures") is None:
+    if record.get("figures") is None:
         return None
-    return _whole(_within(about, "figures").get("steps")) or 0
+    return _as_int(_get_dict(record, "figures").get("steps")) or 0
 
 
-def _limits(settings: dict[str, Any]) -> TokenLimits:
+def _token_limits(settings: dict[str, Any]) -> TokenLimits:
     """The token limits of an episode and of a reply; TRL's own loop counts other tokens too.
 
     In a record without `max_episode_tokens`, `max_tokens` is that of the episode.
     """
     if settings.get("rollouts") == "trl":
         return TokenLimits()
-    reply = _whole(settings.get("max_tokens"))
+    reply = _as_int(settings.get("max_tokens"))
     if "max_episode_tokens" not in settings:
         return TokenLimits(episode=reply)
-    return TokenLimits(_whole(settings["max_episode_tokens"]), reply)
+    return TokenLimits(_as_int(settings["max_episode_tokens"]), reply)
 
 
-def _within(about: dict[str, Any], key: str) -> dict[str, Any]:
-    found = about.get(key)
+def _get_dict(record: dict[str, Any], key: str) -> dict[str, Any]:
+    found = record.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _whole(value: Any) -> int | None:
+def _as_int(value: Any) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _notes(folder: Path, read: int, episodes: Played) -> list[str]:
+def _collect_notes(folder: Path, entries_read: int, episodes: RunEpisodes) -> list[str]:
     """Lines that were passed over. One at the end is usual while its writer is at it."""
     written = sum(bool(line.strip()) for line in (folder / LOG_FILE).read_bytes().splitlines())
-    missing = {LOG_FILE: max(0, written - read), EPISODES_FILE: episodes.unreadable}
+    missing = {LOG_FILE: max(0, written - entries_read), EPISODES_FILE: episodes.unreadable_lines}
     notes = [
         f"{count:,} {'line' if count == 1 else 'lines'} of {name} could not be read and "
         f"{'is' if count == 1 else 'are'} left out."

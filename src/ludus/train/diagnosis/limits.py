@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ludus.data.episode import StopReason
-from ludus.train.diagnosis.course import Course, mean
-from ludus.train.diagnosis.figures import share
-from ludus.train.diagnosis.played import Played
-from ludus.train.diagnosis.verdict import Case, Verdict, problem
+from ludus.train.diagnosis.course import StepLog, metric_mean
+from ludus.train.diagnosis.figures import format_share
+from ludus.train.diagnosis.played import RunEpisodes
+from ludus.train.diagnosis.verdict import RunEvidence, Verdict, problem
 
-CUT = 0.2
+MAX_LIMITED_SHARE = 0.2
 """The share of episodes at a limit: one in five is no accident, and is scored for its length."""
-MOST = 0.5
+MOSTLY_CUT_OFF_SHARE = 0.5
 """The share of cut-off episodes from which on rewards tell more of the limit than of the model."""
-ROOM_FOR_A_CALL = 128
+MIN_ADVISED_TOKENS = 128
 """Tokens below which no limit is advised."""
-_RAMBLING = "unless the model rambles: then a warm start teaches it to end"
-_NO_ROOM = (
+_RAMBLING_CAVEAT = "unless the model rambles: then a warm start teaches it to end"
+_CONTEXT_FULL_ADVICE = (
     "use fewer --max-turns, tasks that show less (--task), or a model that reads more: with more "
     "tokens they would not go on"
 )
@@ -30,48 +30,54 @@ _NO_ROOM = (
 class _Limit(NamedTuple):
     """A limit that cut episodes off, and the option that sets it."""
 
-    words: str
+    scope: str
     option: str
     tokens: int | None
 
 
-def cut_off(course: Course, episodes: Played) -> Verdict | None:
+def check_cut_off(log: StepLog, episodes: RunEpisodes) -> Verdict | None:
     """Replies that are not complete cannot be judged, so this comes before all else."""
-    part = mean(course.end, "cut_off")
-    if part is None or part < CUT:
+    part = metric_mean(log.last_window, "cut_off")
+    if part is None or part < MAX_LIMITED_SHARE:
         return None
-    limit, advice = _blamed(episodes, part)
+    limit, advice = _limit_and_advice(episodes, part)
     return problem(
         "cut off",
-        finding=f"{share(part)} of episodes at the end of the run were cut off by {limit}"
-        f"{_lengths(episodes.lengths)}",
+        finding=f"{format_share(part)} of episodes at the end of the run were cut off by {limit}"
+        f"{_describe_lengths(episodes.complete_lengths)}",
         advice=advice,
     )
 
 
-def mostly_cut_off(course: Course) -> bool:
-    return (mean(course.end, "cut_off") or 0.0) >= MOST
+def is_mostly_cut_off(log: StepLog) -> bool:
+    return (metric_mean(log.last_window, "cut_off") or 0.0) >= MOSTLY_CUT_OFF_SHARE
 
 
-def _blamed(episodes: Played, part: float) -> tuple[str, str]:
+def _limit_and_advice(episodes: RunEpisodes, cut_off_share: float) -> tuple[str, str]:
     """The limit that cut off most episodes, and what to do about it."""
-    by_episode = episodes.stops.get(StopReason.MAX_TOKENS, 0) - episodes.full - episodes.reply_cuts
-    if episodes.full > max(by_episode, episodes.reply_cuts):
-        return "the end of the model's context", _NO_ROOM
+    by_episode = (
+        episodes.stop_counts.get(StopReason.MAX_TOKENS, 0)
+        - episodes.context_full
+        - episodes.reply_cuts
+    )
+    if episodes.context_full > max(by_episode, episodes.reply_cuts):
+        return "the end of the model's context", _CONTEXT_FULL_ADVICE
     if episodes.reply_cuts > by_episode:
         limit = _Limit("a reply", "--max-tokens", episodes.limits.reply)
     else:
         limit = _Limit("an episode", "--max-episode-tokens", episodes.limits.episode)
     if limit.tokens is None:
-        return f"the token limit of {limit.words}", f"raise {limit.option}, {_RAMBLING}"
-    more = max(ROOM_FOR_A_CALL, limit.tokens * (4 if part >= MOST else 2))
+        return f"the token limit of {limit.scope}", f"raise {limit.option}, {_RAMBLING_CAVEAT}"
+    more = max(
+        MIN_ADVISED_TOKENS, limit.tokens * (4 if cut_off_share >= MOSTLY_CUT_OFF_SHARE else 2)
+    )
     return (
-        f"the limit of {limit.tokens:,} tokens {limit.words}",
-        f"raise it to {limit.option} {more}, {_RAMBLING}",
+        f"the limit of {limit.tokens:,} tokens {limit.scope}",
+        f"raise it to {limit.option} {more}, {_RAMBLING_CAVEAT}",
     )
 
 
-def _lengths(lengths: Sequence[int]) -> str:
+def _describe_lengths(lengths: Sequence[int]) -> str:
     """How long those episodes were that are complete."""
     if not lengths:
         return ""
@@ -79,12 +85,12 @@ def _lengths(lengths: Sequence[int]) -> str:
     return f"; complete ones had {middle:,} tokens at the median, {long:,} at the 95th percentile"
 
 
-def out_of_turns(case: Case) -> Verdict | None:
-    part = case.ends("out_of_turns")
-    if part is None or part < CUT:
+def check_out_of_turns(evidence: RunEvidence) -> Verdict | None:
+    part = evidence.mean_at_end("out_of_turns")
+    if part is None or part < MAX_LIMITED_SHARE:
         return None
     return problem(
         "out of turns",
-        finding=f"{share(part)} of episodes at the end of the run used all of their turns",
-        advice=f"raise --max-turns, {_RAMBLING}",
+        finding=f"{format_share(part)} of episodes at the end of the run used all of their turns",
+        advice=f"raise --max-turns, {_RAMBLING_CAVEAT}",
     )

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ludus.train.diagnosis.change import Change, ends
-from ludus.train.diagnosis.course import Course, mean, step_of
-from ludus.train.diagnosis.played import Played, equal_share
-from ludus.train.diagnosis.saturation import Saturation
+from ludus.train.diagnosis.change import RewardChange, first_and_last_groups
+from ludus.train.diagnosis.course import StepLog, metric_mean, step_number
+from ludus.train.diagnosis.played import RunEpisodes, zero_variance_share
+from ludus.train.diagnosis.saturation import SaturationDetector
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ good = partial(Verdict, kind="good")
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class EarlyStop:
     """Where `--early-stop` would have ended the run, and why."""
 
     step: int
@@ -36,36 +36,36 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RunEvidence:
     """What a run is judged by."""
 
-    course: Course
-    episodes: Played
-    change: Change
+    log: StepLog
+    episodes: RunEpisodes
+    reward_change: RewardChange
     """Of the whole reward."""
-    environments: tuple[Change, ...]
+    environment_changes: tuple[RewardChange, ...]
     """Of each environment, in a mix."""
-    stop: Stop | None
+    early_stop: EarlyStop | None
 
-    def begins(self, key: str) -> float | None:
+    def mean_at_start(self, key: str) -> float | None:
         """A figure's mean over the run's beginning."""
-        return mean(self.course.beginning, key)
+        return metric_mean(self.log.first_window, key)
 
-    def ends(self, key: str) -> float | None:
-        return mean(self.course.end, key)
+    def mean_at_end(self, key: str) -> float | None:
+        return metric_mean(self.log.last_window, key)
 
-    def throughout(self, key: str) -> float | None:
-        return mean(self.course.lines, key)
+    def overall_mean(self, key: str) -> float | None:
+        return metric_mean(self.log.entries, key)
 
-    def equal(self, environment: str) -> float | None:
+    def zero_variance_share(self, environment: str) -> float | None:
         """The share of equal groups in one environment of a mix, at both ends of the run."""
-        first, last = ends(self.course, self.episodes, environment)
-        return equal_share([*first, *last])
+        first, last = first_and_last_groups(self.log, self.episodes, environment)
+        return zero_variance_share([*first, *last])
 
 
-def stop_of(course: Course) -> Stop | None:
-    judge = Saturation()
-    for line in course.lines:
-        if (reason := judge.see(line)) is not None:
-            return Stop(step_of(line), reason)
+def find_early_stop(log: StepLog) -> EarlyStop | None:
+    judge = SaturationDetector()
+    for line in log.entries:
+        if (reason := judge.update(line)) is not None:
+            return EarlyStop(step_number(line), reason)
     return None

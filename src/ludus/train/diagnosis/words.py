@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from ludus.train.diagnosis.diagnosis import Diagnosis
-from ludus.train.diagnosis.figures import moved
+from ludus.train.diagnosis.figures import format_change_with_interval
 from ludus.train.diagnosis.verdict import Verdict
 
 
-def words(diagnosis: Diagnosis) -> list[str]:
+def format_diagnosis(diagnosis: Diagnosis) -> list[str]:
     """The change of the reward, and of its parts; then the verdicts, a line each."""
     changes = [diagnosis.reward, *diagnosis.parts] if diagnosis.reward else []
-    lines = [f"{change.name}: {moved(change)}" for change in changes if change is not None]
-    return [*lines, *map(sentence, diagnosis.verdicts)]
+    lines = [
+        f"{change.name}: {format_change_with_interval(change)}"
+        for change in changes
+        if change is not None
+    ]
+    return [*lines, *map(format_verdict, diagnosis.verdicts)]
 
 
-def sentence(verdict: Verdict) -> str:
+def format_verdict(verdict: Verdict) -> str:
     """What is so; and what to do about it."""
     advice = verdict.advice[:1].upper() + verdict.advice[1:]
     return f"{verdict.name}: {verdict.finding}. {advice}."

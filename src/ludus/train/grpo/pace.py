@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.train import record
 from ludus.train.checkpoints import CheckpointState
-from ludus.train.diagnosis.saturation import Saturation
+from ludus.train.diagnosis.saturation import SaturationDetector
 from ludus.train.folder import EPISODES_FILE
 from ludus.train.pace import RunCallback
 from ludus.train.watch import TrainProgress
@@ -93,7 +93,7 @@ class GRPOCallbacks(RunCallback):
         line = {"step": state.global_step, **to_log_line(logs)}
         self.write_log(line)
         if self._saturation is not None and self.saturation_reason is None:
-            self.saturation_reason = self._saturation.see(line)
+            self.saturation_reason = self._saturation.update(line)
             if self.saturation_reason:
                 self.progress.say(f"Nothing is left to learn: {self.saturation_reason}")
 
@@ -111,12 +111,12 @@ class GRPOCallbacks(RunCallback):
         return bool(done) and step % self._num_iterations == 0
 
 
-def _replay_saturation(out: Path, standing: CheckpointState | None) -> Saturation:
+def _replay_saturation(out: Path, standing: CheckpointState | None) -> SaturationDetector:
     """Knows what was logged before a run was stopped."""
-    judge, step = Saturation(), standing.step if standing else 0
+    judge, step = SaturationDetector(), standing.step if standing else 0
     for line in record.read_log(out):
         if line.get("step", 0) <= step:
-            judge.see(line)
+            judge.update(line)
     return judge
 
 

@@ -179,20 +179,20 @@ def _by_ludus(
 
 
 def _by_trl(job: GRPOContext, episodes: EpisodeLog, made: dict[str, Any]) -> Any:
-    from ludus.train.trl.run import trl_parts
+    from ludus.train.trl.run import build_trl_rollouts
 
     who: dict[str, Any] = {
         "provider": "hf", "model": job.source.name, "temperature": job.config.temperature,
     }  # fmt: skip
     if job.dialect.chat_template_kwargs:
         who["chat_template_kwargs"] = dict(job.dialect.chat_template_kwargs)
-    rolled = trl_parts(
-        job.environments, job.config, rewards=job.rewards, distributed=job.distributed, keep=episodes.append,
+    rolled = build_trl_rollouts(
+        job.environments, job.config, rewards=job.rewards, distributed=job.distributed, on_episodes=episodes.append,
         agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,
         warn=job.progress.say,
     )  # fmt: skip
-    job.trl_config.reward_weights = list(rolled.weights.values())
-    trainer = build_trainer(**made, rollouts=None, **rolled.parts)
+    job.trl_config.reward_weights = list(rolled.reward_weights.values())
+    trainer = build_trainer(**made, rollouts=None, **rolled.trainer_kwargs)
     rolled.attach(trainer)
     return trainer
 

@@ -20,13 +20,13 @@ from ludus.environment.mix import Mixture, parse_mixture
 from ludus.environment.registry import find_environment
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints
-from ludus.train.trl.seat import Seat
-from ludus.train.trl.signature import method_of
+from ludus.train.trl.seat import EnvSession
+from ludus.train.trl.signature import build_method
 
-Shown = str | list[dict[str, Any]]
+ChatContent = str | list[dict[str, Any]]
 
 
-class Played:
+class TRLEnvironment:
     """What all classes have in common. Only tools, `reset` and `get_reward` may be public."""
 
     _place: EnvironmentEndpoint
@@ -35,23 +35,23 @@ class Played:
     _patience: float
     _allow_unseeded: bool
     _tools: tuple[ToolSpec, ...]
-    _has_eyes = True
+    _accepts_images = True
     """Whether the model that plays takes pictures."""
 
     def __init__(self) -> None:
-        self._session = Seat(self._place, reconnect_timeout=self._patience)
+        self._session = EnvSession(self._place, reconnect_timeout=self._patience)
         # A session is given back when its owner is forgotten, and at the latest at the exit.
-        self._closing = weakref.finalize(self, _give_back, self._session)
+        self._finalizer = weakref.finalize(self, _close_session, self._session)
 
-    def reset(self, **row: Any) -> Shown:
+    def reset(self, **row: Any) -> ChatContent:
         """Begin the episode that a row of the data asks for; what the model is shown first."""
         given = {name: row[name] for name in self._columns & row.keys() if row[name] is not None}
         task = {**self._place.variant_task, **self._task, **given}
         if "seed" not in task:
-            self._refuse_or_warn()
-        return self._shown(run_sync(self._session.begin(task)))
+            self._check_unseeded_allowed()
+        return self._to_chat_content(run_sync(self._session.start_episode(task)))
 
-    def _refuse_or_warn(self) -> None:
+    def _check_unseeded_allowed(self) -> None:
         if not self._allow_unseeded:
             raise ConfigError(
                 "The rows have no seed, so that the attempts of one group would be at different "
@@ -63,28 +63,28 @@ class Played:
             "The rows have no seed: groups compare attempts at different tasks.", stacklevel=3
         )
 
-    def _call(self, tool: str, arguments: Mapping[str, Any]) -> Shown:
+    def _call(self, tool: str, arguments: Mapping[str, Any]) -> ChatContent:
         try:
-            return self._shown(run_sync(self._session.call(tool, arguments)))
+            return self._to_chat_content(run_sync(self._session.call(tool, arguments)))
         except AgentError as error:
             # Raised, TRL would take it for a mistake of the model's, and go on.
-            return run_sync(self._session.give_up(error))
+            return run_sync(self._session.fail_episode(error))
 
-    def _shown(self, content: Content) -> Shown:
+    def _to_chat_content(self, content: Content) -> ChatContent:
         """Words as a string; where there are pictures, the parts that a processor takes."""
         if isinstance(content, str):
             return content
         if not any(isinstance(block, Image) for block in content):
             return "\n".join(block.text for block in content if isinstance(block, Text))
-        if not self._has_eyes:
+        if not self._accepts_images:
             raise AgentError(
                 "The environment shows a picture, and this model reads only text. Train a model "
                 "that sees, or have the environment write."
             )
-        return [_part(block) for block in content]
+        return [_to_content_part(block) for block in content]
 
 
-class Rewarded(Played):
+class RewardedTRLEnvironment(TRLEnvironment):
     """With its own reward, which TRL adds to those of reward functions."""
 
     def get_reward(self) -> float | None:
@@ -100,7 +100,7 @@ def environment_factory(
     task: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
     reconnect_timeout: float = 60.0,
-    rewarded: bool = True,
+    include_reward: bool = True,
     allow_unseeded: bool = False,
 ) -> Any:
     """The class that TRL's GRPOTrainer takes as `environment_factory`; for a mix, one for each.
@@ -125,38 +125,40 @@ def environment_factory(
     """
     mix = parse_mixture(environment) if isinstance(environment, str) else environment
     places = run_sync(resolve_endpoints(mix, base_url=base_url, token=token))
-    base = Rewarded if rewarded else Played
+    base = RewardedTRLEnvironment if include_reward else TRLEnvironment
     shared = {
         "_task": dict(task or {}), "_patience": reconnect_timeout, "_allow_unseeded": allow_unseeded,
     }  # fmt: skip
     made = {
-        spec: _class_at(place, base, _declared(place, spec) if columns is None else columns, shared)
+        spec: _build_environment_class(
+            place, base, _reset_columns(place, spec) if columns is None else columns, shared
+        )
         for spec, place in places.items()
     }
     return made if len(made) > 1 else next(iter(made.values()))
 
 
-def tools_of(kind: Any) -> list[JsonObject]:
+def tool_schemas(kind: Any) -> list[JsonObject]:
     """The tools of such a class, as `collect` offers them."""
     return [tool.as_openai() for tool in kind._tools]
 
 
-def offer_exactly(trainer: Any) -> None:
+def use_exact_tool_schemas(trainer: Any) -> None:
     """Have a trainer of TRL's show the tools as `collect` does, and not as read off the methods;
     and no pictures to a model without eyes."""
     for name, kind in (trainer.environment_factories or {}).items():
-        if isinstance(kind, type) and issubclass(kind, Played):
-            trainer._env_tools[name] = [*trainer._standalone_tools, *tools_of(kind)]
-            kind._has_eyes = trainer._is_vlm
+        if isinstance(kind, type) and issubclass(kind, TRLEnvironment):
+            trainer._env_tools[name] = [*trainer._standalone_tools, *tool_schemas(kind)]
+            kind._accepts_images = trainer._is_vlm
 
 
-def _class_at(
+def _build_environment_class(
     place: EnvironmentEndpoint,
-    base: type[Played],
+    base: type[TRLEnvironment],
     columns: Sequence[str],
     shared: Mapping[str, Any],
-) -> type[Played]:
-    tools = run_sync(_tools_at(place))
+) -> type[TRLEnvironment]:
+    tools = run_sync(_fetch_tools(place))
     facts = {
         "__doc__": f"Episodes of {place.name}.",
         "__module__": __name__,
@@ -164,12 +166,12 @@ def _class_at(
         "_columns": frozenset(columns) | {"seed"},
         "_tools": tools,
     }
-    methods = {tool.name: method_of(tool, Played._call) for tool in tools}
+    methods = {tool.name: build_method(tool, TRLEnvironment._call) for tool in tools}
     return type(place.name, (base,), {**methods, **facts, **shared})
 
 
-async def _tools_at(place: EnvironmentEndpoint) -> tuple[ToolSpec, ...]:
-    seat = Seat(place)
+async def _fetch_tools(place: EnvironmentEndpoint) -> tuple[ToolSpec, ...]:
+    seat = EnvSession(place)
     try:
         await seat.open()
         return seat.tools
@@ -177,7 +179,7 @@ async def _tools_at(place: EnvironmentEndpoint) -> tuple[ToolSpec, ...]:
         await seat.close()
 
 
-def _declared(place: EnvironmentEndpoint, spec: str) -> Sequence[str]:
+def _reset_columns(place: EnvironmentEndpoint, spec: str) -> Sequence[str]:
     """The arguments of reset, as far as they are known: a server does not tell them."""
     if isinstance(place.endpoint, LocalEndpoint):
         known = place.endpoint.env_spec.task_arguments
@@ -189,17 +191,17 @@ def _declared(place: EnvironmentEndpoint, spec: str) -> Sequence[str]:
     return [name for name in known if name not in ("prompt", "environment")]
 
 
-def _give_back(seat: Seat) -> None:
+def _close_session(seat: EnvSession) -> None:
     run_in_background(seat.close())
 
 
-def _part(block: Text | Image) -> dict[str, Any]:
+def _to_content_part(block: Text | Image) -> dict[str, Any]:
     if isinstance(block, Text):
         return {"type": "text", "text": block.text}
-    return {"type": "image", "image": _picture(block)}
+    return {"type": "image", "image": _decode_image(block)}
 
 
-def _picture(block: Image) -> Any:
+def _decode_image(block: Image) -> Any:
     import base64
     import io
 

@@ -18,25 +18,25 @@ from ludus.data.episode import Episode, StopReason, Timing, Tokens, task_group_i
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
 from ludus.data.tools import JsonObject
 from ludus.rollout.loop import EpisodeLimits
-from ludus.train.trl.seat import Standing
+from ludus.train.trl.seat import EpisodeState
 
-Said = Mapping[str, Any]
+ChatMessage = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Rolled:
+class TRLRollout:
     """One of TRL's rollouts."""
 
-    prompt: Sequence[Said]
-    completion: Sequence[Said]
-    state: Standing
+    prompt: Sequence[ChatMessage]
+    completion: Sequence[ChatMessage]
+    state: EpisodeState
     environment: str
     tools: tuple[JsonObject, ...]
     tokens: Tokens | None = None
 
 
 def build_episode(
-    rolled: Rolled,
+    rollout: TRLRollout,
     *,
     episode_id: str,
     agent: JsonObject,
@@ -44,24 +44,24 @@ def build_episode(
     model_s: float = 0.0,
 ) -> Episode:
     """The record of it, with the environment's own reward."""
-    standing = rolled.state
-    replies = [each for each in rolled.completion if each["role"] == "assistant"]
+    standing = rollout.state
+    replies = [each for each in rollout.completion if each["role"] == "assistant"]
     return Episode(
         episode_id=episode_id,
-        stop_reason=stop_of(rolled, limits),
+        stop_reason=stop_reason(rollout, limits),
         reward=standing.reward,
-        environment=rolled.environment,
+        environment=rollout.environment,
         task=standing.task,
         seed=standing.task.get("seed"),
-        group_id=task_group_id(rolled.environment, standing.task),
+        group_id=task_group_id(rollout.environment, standing.task),
         agent=agent,
-        messages=parse_messages([*rolled.prompt, *rolled.completion]),
-        tools=rolled.tools,
+        messages=parse_messages([*rollout.prompt, *rollout.completion]),
+        tools=rollout.tools,
         rewards=dict(standing.score.parts) if standing.fault is None else {},
         done=standing.score.done,
         turns=len(replies),
         tool_calls=sum(len(each.get("tool_calls") or ()) for each in replies),
-        malformed_calls=standing.score.malformed_calls + _unknown(rolled, replies),
+        malformed_calls=standing.score.malformed_calls + _count_unknown_tools(rollout, replies),
         error=standing.fault,
         timing=Timing(
             started_at=standing.started_at,
@@ -69,40 +69,40 @@ def build_episode(
             model_s=round(model_s, 6),
             environment_s=round(standing.environment_s, 6),
         ),
-        tokens=rolled.tokens,
+        tokens=rollout.tokens,
     )
 
 
-def stop_of(rolled: Rolled, limits: EpisodeLimits) -> StopReason:
+def stop_reason(rollout: TRLRollout, limits: EpisodeLimits) -> StopReason:
     """Why it ended, by the loop's names for it."""
-    if rolled.state.fault is not None:
+    if rollout.state.fault is not None:
         return StopReason.BROKEN
-    if rolled.state.score.done:
+    if rollout.state.score.done:
         return StopReason.DONE
-    last = rolled.completion[-1]
-    turns = sum(each["role"] == "assistant" for each in rolled.completion)
+    last = rollout.completion[-1]
+    turns = sum(each["role"] == "assistant" for each in rollout.completion)
     if last["role"] == "tool" or last.get("tool_calls"):
         # It would have gone on: TRL counts the environment's tokens too.
         return StopReason.MAX_TURNS if turns > limits.max_turns else StopReason.MAX_TOKENS
-    budget, ids = limits.max_episode_tokens, rolled.tokens.ids if rolled.tokens else ()
-    after = len(ids) - _first(rolled.tokens)
+    budget, ids = limits.max_episode_tokens, rollout.tokens.ids if rollout.tokens else ()
+    after = len(ids) - _first_sampled_index(rollout.tokens)
     cut = budget is not None and after >= budget
     return StopReason.MAX_TOKENS if cut else StopReason.NO_TOOL_CALL
 
 
-def parse_messages(said: Sequence[Said]) -> tuple[Message, ...]:
+def parse_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     """TRL's messages, with names for the calls, so that results can be told apart."""
     made: list[Message] = []
     unanswered: list[str] = []
-    for at, each in enumerate(said):
-        calls = _calls(each.get("tool_calls") or (), at)
+    for at, each in enumerate(messages):
+        calls = _parse_tool_calls(each.get("tool_calls") or (), at)
         if each["role"] == "assistant":
             unanswered = [call.id for call in calls]
         answered = unanswered.pop(0) if each["role"] == "tool" and unanswered else None
         made.append(
             Message(
                 role=each["role"],
-                content=_content(each.get("content") or ""),
+                content=_parse_content(each.get("content") or ""),
                 reasoning_content=each.get("reasoning_content") or each.get("thinking"),
                 tool_calls=calls or None,
                 tool_call_id=answered,
@@ -112,48 +112,50 @@ def parse_messages(said: Sequence[Said]) -> tuple[Message, ...]:
     return tuple(made)
 
 
-def tokens_of(prompt: Sequence[int], reply: Sequence[int], mask: Sequence[int] | None) -> Tokens:
+def build_tokens(
+    prompt: Sequence[int], completion: Sequence[int], mask: Sequence[int] | None
+) -> Tokens:
     """All ids; TRL does not tell how likely the sampled ones were."""
-    own = [1] * len(reply) if mask is None else list(mask)
-    ids = (*prompt, *reply)
+    own = [1] * len(completion) if mask is None else list(mask)
+    ids = (*prompt, *completion)
     return Tokens.model_validate(
         {"ids": ids, "logprobs": (None,) * len(ids), "mask": (*[0] * len(prompt), *own)}
     )
 
 
-def _first(tokens: Tokens | None) -> int:
+def _first_sampled_index(tokens: Tokens | None) -> int:
     """Where the model began to speak."""
     return tokens.mask.index(1) if tokens is not None and 1 in tokens.mask else 0
 
 
-def _unknown(rolled: Rolled, replies: Sequence[Said]) -> int:
+def _count_unknown_tools(rollout: TRLRollout, replies: Sequence[ChatMessage]) -> int:
     """Calls of tools that are not there, which TRL answers itself."""
-    known = {tool["function"]["name"] for tool in rolled.tools}
+    known = {tool["function"]["name"] for tool in rollout.tools}
     calls = [call for reply in replies for call in reply.get("tool_calls") or ()]
     return sum(call["function"]["name"] not in known for call in calls)
 
 
-def _calls(calls: Sequence[Said], at: int) -> tuple[Call, ...]:
+def _parse_tool_calls(calls: Sequence[ChatMessage], at: int) -> tuple[Call, ...]:
     return tuple(
-        Call(id=f"call_{at}_{number}", function=_function(call["function"]))
+        Call(id=f"call_{at}_{number}", function=_parse_function(call["function"]))
         for number, call in enumerate(calls)
     )
 
 
-def _function(made: Said) -> Function:
+def _parse_function(made: ChatMessage) -> Function:
     arguments = made.get("arguments", {})
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     return Function(name=str(made["name"]), arguments=arguments)
 
 
-def _content(content: Any) -> Any:
+def _parse_content(content: Any) -> Any:
     if isinstance(content, str):
         return content
     return [_parse_part(part) for part in content]
 
 
-def _parse_part(part: Said) -> Any:
+def _parse_part(part: ChatMessage) -> Any:
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
     data = io.BytesIO()

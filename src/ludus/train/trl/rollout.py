@@ -33,8 +33,8 @@ from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.grpo.stage import RolloutWorker
 from ludus.train.world import Distributed
 
-_NUMBER = re.compile(r"task (\d+)")
-_ELSEWHERE = {"max_tool_calling_iterations": "Give rollout_func limits=Limits(max_turns=...)."}
+_TASK_PROMPT = re.compile(r"task (\d+)")
+_ARGUMENT_HINTS = {"max_tool_calling_iterations": "Give rollout_func limits=Limits(max_turns=...)."}
 """What is said to rollouts of Ludus's in another way."""
 RUN_ID = "rollouts"
 
@@ -79,10 +79,10 @@ def rollout_func(
             token=token,
         )
 
-    return _Rollouts(staged, limits, seed, SeedCheck(allow_unseeded))
+    return _RolloutFunc(staged, limits, seed, SeedCheck(allow_unseeded))
 
 
-class _Rollouts:
+class _RolloutFunc:
     """Keeps its sessions from one batch to the next; they are closed when it is forgotten."""
 
     def __init__(
@@ -92,20 +92,24 @@ class _Rollouts:
         seed: int,
         check_seeds: SeedCheck,
     ) -> None:
-        self._staged, self._limits, self._seed = staged, limits, seed
+        self._build_worker, self._limits, self._seed = staged, limits, seed
         self._check_seeds = check_seeds
-        self._stage: RolloutWorker | None = None
-        self._tried = (0, 0)
+        self._worker: RolloutWorker | None = None
+        self._eval_progress = (0, 0)
         """The step at which an evaluation was, and how many groups it has played there."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         training = bool(trainer.model.training)
         size = trainer.num_generations if training else trainer.num_generations_eval
-        stage, world = self._opened(trainer), Distributed.current()
+        stage, world = self._ensure_worker(trainer), Distributed.current()
         places = [world.rank * len(prompts) + at for at in range(len(prompts))]
         groups = world.world_size * len(prompts) // size
-        before = _trained(trainer) * groups if training else self._evaluated(trainer, groups)
-        numbers = _numbers(prompts, [before + place // size for place in places])
+        before = (
+            _count_generations(trainer) * groups
+            if training
+            else self._count_eval_groups(trainer, groups)
+        )
+        numbers = _task_numbers(prompts, [before + place // size for place in places])
         # Under another seed there are other tasks, all of them.
         seed = self._seed if training else self._seed + 1
         plan = stage.plan(RUN_ID, seed=seed, group_size=size)
@@ -114,41 +118,43 @@ class _Rollouts:
         ]
         trainer.model.eval()
         try:
-            stage.run(_learner(stage).renewed())
+            stage.run(_policy_agent(stage).renewed())
             episodes = stage.play(plan, indices)
         finally:
             trainer.model.train(training)
-        for name, share in self._unseeded(world.all_gather(episodes), size).items():
+        for name, share in self._unseeded_share(world.all_gather(episodes), size).items():
             trainer._metrics["train" if training else "eval"][name].append(share)
         rewards = [episode.reward for episode in episodes]
         rows = to_trl_batch(episodes, trainer.processing_class.pad_token_id)
         return {**rows, "env_reward": rewards, "episodes": episodes}
 
-    def _unseeded(self, episodes: Sequence[Episode], size: int) -> dict[str, float]:
+    def _unseeded_share(self, episodes: Sequence[Episode], size: int) -> dict[str, float]:
         names = [episode.environment for episode in episodes]
         return self._check_seeds([prompt_digest(episode) for episode in episodes], names, size)
 
-    def _evaluated(self, trainer: Any, groups: int) -> int:
+    def _count_eval_groups(self, trainer: Any, groups: int) -> int:
         """Groups of the same evaluation that came before these."""
-        step, before = self._tried
+        step, before = self._eval_progress
         now = int(trainer.state.global_step)
         before = before if step == now else 0
-        self._tried = (now, before + groups)
+        self._eval_progress = (now, before + groups)
         return before
 
-    def _opened(self, trainer: Any) -> RolloutWorker:
-        if self._stage is None:
-            _refuse_ignored(trainer.args)
+    def _ensure_worker(self, trainer: Any) -> RolloutWorker:
+        if self._worker is None:
+            _reject_ignored_args(trainer.args)
             tokens = trainer.max_completion_length
-            self._stage = self._staged(self._limits or EpisodeLimits(max_episode_tokens=tokens))
-            self._stage.__enter__()
-            self._stage.agent = _learner_of(trainer)
-            weakref.finalize(self, self._stage.__exit__)
-        _learner(self._stage).step = trainer.state.global_step + 1
-        return self._stage
+            self._worker = self._build_worker(
+                self._limits or EpisodeLimits(max_episode_tokens=tokens)
+            )
+            self._worker.__enter__()
+            self._worker.agent = _build_policy_agent(trainer)
+            weakref.finalize(self, self._worker.__exit__)
+        _policy_agent(self._worker).step = trainer.state.global_step + 1
+        return self._worker
 
 
-def _trained(trainer: Any) -> int:
+def _count_generations(trainer: Any) -> int:
     """How often training has asked for rollouts before, whoever has made its steps.
 
     From the step that it stands at, because a checkpoint brings that back; within a step, from the
@@ -160,36 +166,36 @@ def _trained(trainer: Any) -> int:
     return int(done // (args.steps_per_generation * args.num_iterations))
 
 
-def _numbers(prompts: Sequence[Any], counted: Sequence[int]) -> list[int]:
+def _task_numbers(prompts: Sequence[Any], defaults: Sequence[int]) -> list[int]:
     """Which tasks are meant."""
-    pairs = zip(map(_named, prompts), counted, strict=True)
+    pairs = zip(map(_match_task_prompt, prompts), defaults, strict=True)
     return [int(found[1]) if found else number for found, number in pairs]
 
 
-def _refuse_ignored(args: Any) -> None:
+def _reject_ignored_args(args: Any) -> None:
     """What the trainer's config says of generation in vain is not passed over in silence."""
     usual = {field.name: field.default for field in fields(args)}
-    for name in (*GENERATION_FIELDS, "use_vllm", *_ELSEWHERE):
+    for name in (*GENERATION_FIELDS, "use_vllm", *_ARGUMENT_HINTS):
         if (value := getattr(args, name)) != usual[name]:
             raise ConfigError(
                 f"GRPOConfig({name}={value!r}) means nothing to rollouts of Ludus's, which "
-                f"generate by themselves. {_ELSEWHERE.get(name, 'Leave it away.')}"
+                f"generate by themselves. {_ARGUMENT_HINTS.get(name, 'Leave it away.')}"
             )
 
 
-def _named(prompt: Any) -> re.Match[str] | None:
+def _match_task_prompt(prompt: Any) -> re.Match[str] | None:
     """The number in a prompt, which may be a text or a conversation."""
     if isinstance(prompt, list):
         prompt = prompt[-1].get("content") if prompt else None
-    return _NUMBER.fullmatch(prompt.strip()) if isinstance(prompt, str) else None
+    return _TASK_PROMPT.fullmatch(prompt.strip()) if isinstance(prompt, str) else None
 
 
-def _learner(stage: RolloutWorker) -> TrainingPolicyAgent:
+def _policy_agent(stage: RolloutWorker) -> TrainingPolicyAgent:
     assert isinstance(stage.agent, TrainingPolicyAgent)
     return stage.agent
 
 
-def _learner_of(trainer: Any) -> TrainingPolicyAgent:
+def _build_policy_agent(trainer: Any) -> TrainingPolicyAgent:
     """The trainer's own model, sampled as the trainer says."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class

@@ -35,14 +35,14 @@ def tasks(
     mix = parse_mixture(environment) if isinstance(environment, str) else environment
     plan = Plan("tasks", mix, seed=seed)
     rows = {
-        "prompt": [opening(system_prompt)] * count,
+        "prompt": [prompt_messages(system_prompt)] * count,
         "seed": [plan[number].seed for number in range(count)],
         "environment": [plan.spec_of(number) for number in range(count)],
     }
     return Dataset.from_dict(rows)
 
 
-def opening(system_prompt: str | None) -> list[dict[str, Any]]:
+def prompt_messages(system_prompt: str | None) -> list[dict[str, Any]]:
     """What stands before the first observation, with an empty place for it."""
     words: list[Mapping[str, Any]] = [{"role": "user", "content": ""}]
     before = [{"role": "system", "content": system_prompt}] if system_prompt else []

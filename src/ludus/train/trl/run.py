@@ -22,39 +22,44 @@ from ludus.train.grpo.figures import episode_metrics
 from ludus.train.grpo.groups import SeedCheck, split_into_groups, is_zero_variance, prompt_digest
 from ludus.train.grpo.rewards import RewardFunctions
 from ludus.train.grpo.settings import GRPOConfig
-from ludus.train.trl.environment import Played, environment_factory, offer_exactly, tools_of
-from ludus.train.trl.episodes import Rolled, build_episode, tokens_of
+from ludus.train.trl.environment import (
+    TRLEnvironment,
+    environment_factory,
+    use_exact_tool_schemas,
+    tool_schemas,
+)
+from ludus.train.trl.episodes import TRLRollout, build_episode, build_tokens
 from ludus.train.trl.rows import tasks
 from ludus.train.world import Distributed
 
-Keep = Callable[[Sequence[Episode]], None]
-Column = Callable[..., list[float | None]]
+OnEpisodes = Callable[[Sequence[Episode]], None]
+RewardFunction = Callable[..., list[float | None]]
 
 
-def trl_parts(
+def build_trl_rollouts(
     environments: Mixture,
     config: GRPOConfig,
     *,
     rewards: RewardFunctions,
     distributed: Distributed,
-    keep: Keep,
+    on_episodes: OnEpisodes,
     agent: JsonObject,
     run_id: str,
     base_url: str | None = None,
     token: str | None = None,
     warn: Callable[[str], None] = warnings.warn,
-) -> TrlRollouts:
+) -> TRLRollouts:
     """What a trainer needs to play with TRL's loop.
 
     `keep` is given every episode, in the first process; `agent` is how episodes describe who
     played.
     """
     made = environment_factory(
-        environments, base_url=base_url, token=token, task=config.task, rewarded=False
+        environments, base_url=base_url, token=token, task=config.task, include_reward=False
     )
     kinds = tuple(made.values()) if isinstance(made, dict) else (made,)
     check_seeds = SeedCheck(config.allow_unseeded, warn)
-    scoring = Scoring(config, rewards, distributed, keep, agent, run_id, check_seeds)
+    scoring = EpisodeScorer(config, rewards, distributed, on_episodes, agent, run_id, check_seeds)
     weights = rewards.weights([kind.__name__ for kind in kinds])
     rows = tasks(
         environments,
@@ -65,32 +70,32 @@ def trl_parts(
     parts = {
         "environment_factory": made,
         "train_dataset": rows,
-        "reward_funcs": [scoring.column(name) for name in weights],
+        "reward_funcs": [scoring.reward_function(name) for name in weights],
     }
-    return TrlRollouts(parts, weights, scoring)
+    return TRLRollouts(parts, weights, scoring)
 
 
 @dataclass(frozen=True, slots=True)
-class TrlRollouts:
+class TRLRollouts:
     """For a trainer of TRL's."""
 
-    parts: dict[str, Any]
+    trainer_kwargs: dict[str, Any]
     """Keyword arguments of the trainer."""
-    weights: dict[str, float]
+    reward_weights: dict[str, float]
     """Of the reward functions, by name, in their order."""
-    scoring: Scoring
+    scorer: EpisodeScorer
 
     def attach(self, trainer: Any) -> None:
         """Once it is made: have it show tools as `collect` does, and tell the ids that it plays."""
-        offer_exactly(trainer)
+        use_exact_tool_schemas(trainer)
         generate = trainer._generate
 
         def watched(prompts: Any) -> Any:
             made = generate(prompts)
             ids, replies, masks = made[:3]
             masks = masks or [None] * len(ids)
-            self.scoring.tokens = [
-                tokens_of(*each) for each in zip(ids, replies, masks, strict=True)
+            self.scorer.tokens = [
+                build_tokens(*each) for each in zip(ids, replies, masks, strict=True)
             ]
             return made
 
@@ -98,48 +103,48 @@ class TrlRollouts:
 
 
 @dataclass(slots=True)
-class Scoring:
+class EpisodeScorer:
     """Makes episodes of a batch once, and answers all of TRL's reward functions from them."""
 
     config: GRPOConfig
     rewards: RewardFunctions
     distributed: Distributed
-    keep: Keep
+    on_episodes: OnEpisodes
     agent: JsonObject
     run_id: str
     check_seeds: SeedCheck
     tokens: list[Tokens] | None = None
     """Of the newest batch, where somebody watches the trainer."""
-    _batch: Any = None
+    _completions: Any = None
     _scores: list[dict[str, float]] = field(default_factory=list)
 
-    def column(self, name: str) -> Column:
+    def reward_function(self, name: str) -> RewardFunction:
         """One of TRL's reward functions: a part of the reward, None where it does not apply."""
 
         def column(**batch: Any) -> list[float | None]:
-            if batch["completions"] is not self._batch:
-                self._batch, self._scores = batch["completions"], self._scored(batch)
+            if batch["completions"] is not self._completions:
+                self._completions, self._scores = batch["completions"], self._score_batch(batch)
             return [parts.get(name) for parts in self._scores]
 
         column.__name__ = name
         return column
 
-    def _scored(self, batch: Mapping[str, Any]) -> list[dict[str, float]]:
+    def _score_batch(self, batch: Mapping[str, Any]) -> list[dict[str, float]]:
         step = batch["trainer_state"].global_step + 1
-        seats: Sequence[Played] = batch["environments"]
+        seats: Sequence[TRLEnvironment] = batch["environments"]
         began = min(seat._session.state.started_at for seat in seats)
         took = (datetime.now(UTC) - began).total_seconds()
-        mine = self._episodes(batch, step, took)
-        scored = run_sync(self._rewarded(mine))
-        self._told(self.distributed.all_gather(scored), batch["log_metric"], took)
+        mine = self._build_episodes(batch, step, took)
+        scored = run_sync(self._apply_rewards(mine))
+        self._record(self.distributed.all_gather(scored), batch["log_metric"], took)
         return [self.rewards.parts(episode) for episode in scored]
 
-    async def _rewarded(self, episodes: Sequence[Episode]) -> list[Episode]:
+    async def _apply_rewards(self, episodes: Sequence[Episode]) -> list[Episode]:
         """All at once: a judge who is asked over a network takes as long for many as for one."""
         return await asyncio.gather(*map(self.rewards.score, episodes))
 
-    def _episodes(self, batch: Mapping[str, Any], step: int, took: float) -> list[Episode]:
-        seats: Sequence[Played] = batch["environments"]
+    def _build_episodes(self, batch: Mapping[str, Any], step: int, took: float) -> list[Episode]:
+        seats: Sequence[TRLEnvironment] = batch["environments"]
         tokens: Sequence[Tokens | None] = self.tokens or [None] * len(seats)
         first = (step - 1) * self.config.episodes + self.distributed.rank * len(seats)
         # One after the other, all of a batch: while one environment acts, everything waits.
@@ -147,12 +152,12 @@ class Scoring:
         columns = zip(batch["prompts"], batch["completions"], seats, tokens, strict=True)
         return [
             build_episode(
-                Rolled(
+                TRLRollout(
                     prompt,
                     completion,
                     seat._session.state,
                     type(seat).__name__,
-                    tuple(tools_of(type(seat))),
+                    tuple(tool_schemas(type(seat))),
                     known,
                 ),
                 episode_id=format_episode_id(self.run_id, first + at),
@@ -163,10 +168,10 @@ class Scoring:
             for at, (prompt, completion, seat, known) in enumerate(columns)
         ]
 
-    def _told(self, episodes: Sequence[Episode], log: Callable[..., None], took: float) -> None:
+    def _record(self, episodes: Sequence[Episode], log: Callable[..., None], took: float) -> None:
         """Keep them, check them, and say in figures what they were like."""
         if self.distributed.is_main:
-            self.keep(episodes)
+            self.on_episodes(episodes)
         size = self.config.group_size
         names = [episode.environment for episode in episodes]
         unseeded = self.check_seeds([prompt_digest(each) for each in episodes], names, size)

@@ -29,13 +29,13 @@ from ludus.rollout.loop import NOT_RUN_MESSAGE
 from ludus.rollout.places import EnvironmentEndpoint
 from ludus.rollout.score import RewardSum
 
-GONE = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
+CONNECTION_ERRORS = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
 """What another session may not suffer from."""
-PAUSE = 0.5
+RECONNECT_INTERVAL_S = 0.5
 
 
 @dataclass(slots=True)
-class Standing:
+class EpisodeState:
     """An episode so far."""
 
     task: JsonObject = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Standing:
     fault: Fault | None = None
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.score.done or self.fault is not None
 
     @property
@@ -53,63 +53,63 @@ class Standing:
         """What a fault ended has none."""
         return self.score.total if self.fault is None else None
 
-    def see(self, result: StepResult[dict[str, Any]]) -> Content:
+    def record(self, result: StepResult[dict[str, Any]]) -> Content:
         """Take in what the environment gave; what the model is shown of it."""
         self.score.add(result)
         return result.content
 
 
-class Seat:
+class EnvSession:
     """Keeps a session from one episode to the next, and gets another when it is lost."""
 
     def __init__(self, endpoint: EnvironmentEndpoint, *, reconnect_timeout: float = 60.0) -> None:
         self.endpoint = endpoint
         self.reconnect_timeout = reconnect_timeout
-        self.state = Standing()
+        self.state = EpisodeState()
         self.tools: tuple[ToolSpec, ...] = ()
         self._session: Session | None = None
-        self._reset_before = False
+        self._has_reset = False
         """Whether a reset has gone well: then one that does not is that task's fault."""
 
     async def open(self) -> None:
         """Get a session now rather than with the first episode."""
-        await self._opened()
+        await self._ensure_session()
 
-    async def begin(self, task: JsonObject) -> Content:
+    async def start_episode(self, task: JsonObject) -> Content:
         """Begin an episode; what the model is shown first.
 
         A server that is gone is waited for. Where none comes back, or where no task can be begun
         at all, that is raised: a run that trains on nothing should end.
         """
-        self.state = standing = Standing(task)
+        self.state = standing = EpisodeState(task)
         began = time.monotonic()
         try:
-            shown = standing.see(await self._reset(task))
-        except GONE:
+            shown = standing.record(await self._reset_with_reconnect(task))
+        except CONNECTION_ERRORS:
             raise
         except Exception as error:
-            if not self._reset_before:
+            if not self._has_reset:
                 raise
-            return await self.give_up(error)
+            return await self.fail_episode(error)
         finally:
             standing.environment_s += time.monotonic() - began
-        self._reset_before = True
+        self._has_reset = True
         return shown
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Content:
         """Run one of the model's calls; whatever becomes of it, there is something to show."""
         standing = self.state
-        if standing.over or self._session is None:
+        if standing.is_over or self._session is None:
             return NOT_RUN_MESSAGE
         began = time.monotonic()
         try:
-            return standing.see(await self._session.call(tool, arguments))
+            return standing.record(await self._session.call(tool, arguments))
         except Exception as error:
-            return await self.give_up(error)
+            return await self.fail_episode(error)
         finally:
             standing.environment_s += time.monotonic() - began
 
-    async def give_up(self, error: Exception) -> str:
+    async def fail_episode(self, error: Exception) -> str:
         """The episode is nobody's score from here on, and the session of an unknown state."""
         message = str(error) or repr(error)
         self.state.fault = Fault(kind=type(error).__name__, where="environment", message=message)
@@ -124,18 +124,18 @@ class Seat:
                 async with asyncio.timeout(10.0):
                     await session.close()
 
-    async def _reset(self, task: JsonObject) -> StepResult[dict[str, Any]]:
+    async def _reset_with_reconnect(self, task: JsonObject) -> StepResult[dict[str, Any]]:
         deadline = time.monotonic() + self.reconnect_timeout
         while True:
             try:
-                return await (await self._opened()).reset(**task)
-            except GONE:
+                return await (await self._ensure_session()).reset(**task)
+            except CONNECTION_ERRORS:
                 await self.close()
                 if time.monotonic() > deadline:
                     raise
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RECONNECT_INTERVAL_S)
 
-    async def _opened(self) -> Session:
+    async def _ensure_session(self) -> Session:
         if self._session is None:
             session = self.endpoint.endpoint.session()
             await session.open()

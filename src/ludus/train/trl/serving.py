@@ -20,7 +20,7 @@ from ludus.data.episode import digest_64
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.generate import RequestBatcher, SamplingParams
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+_NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0, None),
     "min_p": (0.0, None),
     "truncate_prompt_tokens": (None,),
@@ -34,7 +34,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CompletionRequest:
     """What a request asks for."""
 
     prompts: Sequence[str | Sequence[int]]
@@ -51,12 +51,12 @@ class Wish:
             raise ConfigError("`n` and `max_tokens` must be 1 or more.")
 
     @classmethod
-    def of(cls, payload: Any) -> Wish:
+    def parse(cls, payload: Any) -> CompletionRequest:
         if not isinstance(payload, Mapping) or "prompts" not in payload:
             raise ConfigError('A request is a JSON object with "prompts" in it.')
         known = {each.name for each in fields(cls)}
         for name in payload.keys() - known:
-            if payload[name] not in _NEUTRAL.get(name, ()):
+            if payload[name] not in _NO_OP_VALUES.get(name, ()):
                 raise ConfigError(
                     f"{name}={payload[name]!r} cannot be asked for here; leave it out."
                 )
@@ -67,7 +67,7 @@ class Wish:
         return SamplingParams(self.temperature, self.top_p, self.top_k if self.top_k > 0 else None)
 
 
-class Completions:
+class CompletionService:
     """Completions of texts, from a generator."""
 
     def __init__(
@@ -77,13 +77,13 @@ class Completions:
         self._tokenizer = tokenizer
         self._stop_token_ids = frozenset(stop_token_ids)
         self._seed = seed
-        self._asked = 0
+        self._request_count = 0
 
-    async def answer(self, payload: Any) -> dict[str, Any]:
+    async def generate(self, payload: Any) -> dict[str, Any]:
         """Ids of each prompt once, and of `n` completions of each, in order."""
-        wish = Wish.of(payload)
-        self._asked += 1
-        prompts = [self._ids(prompt) for prompt in wish.prompts]
+        wish = CompletionRequest.parse(payload)
+        self._request_count += 1
+        prompts = [self._tokenize(prompt) for prompt in wish.prompts]
         sampled = await asyncio.gather(
             *(
                 self._generator.sample(
@@ -91,7 +91,7 @@ class Completions:
                     max_tokens=wish.max_tokens,
                     stop_token_ids=self._stop_token_ids,
                     sampling=wish.sampling,
-                    seed=digest_64(f"{self._seed}/{self._asked}/{place}/{member}"),
+                    seed=digest_64(f"{self._seed}/{self._request_count}/{place}/{member}"),
                 )
                 for place, ids in enumerate(prompts)
                 for member in range(wish.n)
@@ -103,7 +103,7 @@ class Completions:
             "logprobs": [list(each.logprobs) for each in sampled],
         }
 
-    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def _tokenize(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
             return list(self._tokenizer(text=prompt)["input_ids"])
         return [int(token) for token in prompt]
@@ -113,9 +113,9 @@ class PolicyServer:
     """Listens as long as it is entered; answers while `completions` is set."""
 
     def __init__(self, port: int) -> None:
-        self.completions: Completions | None = None
+        self.completions: CompletionService | None = None
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self._answer))
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), _build_handler(self._respond))
         except OSError as error:
             raise ConfigError(
                 f"Port {port}, at which the policy is to be served, cannot be had: {error}. Set "
@@ -132,17 +132,19 @@ class PolicyServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def _answer(self, body: bytes) -> tuple[int, dict[str, Any]]:
+    def _respond(self, body: bytes) -> tuple[int, dict[str, Any]]:
         completions = self.completions
         if completions is None:
             return 503, {"error": "The policy is learning; ask from within the rollout function."}
         try:
-            return 200, run_sync(completions.answer(json.loads(body)))
+            return 200, run_sync(completions.generate(json.loads(body)))
         except (LudusError, ValueError, TypeError) as error:
             return 400, {"error": str(error)}
 
 
-def _handler(answer: Callable[[bytes], tuple[int, dict[str, Any]]]) -> type[BaseHTTPRequestHandler]:
+def _build_handler(
+    respond: Callable[[bytes], tuple[int, dict[str, Any]]],
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path.rstrip("/") == "/health":
@@ -153,7 +155,7 @@ def _handler(answer: Callable[[bytes], tuple[int, dict[str, Any]]]) -> type[Base
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.path.rstrip("/") == "/generate":
-                self._send(*answer(body))
+                self._send(*respond(body))
             else:
                 self._send(404, {"error": f"There is no {self.path} here, only /generate/."})
 

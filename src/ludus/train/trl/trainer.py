@@ -28,12 +28,12 @@ from ludus.policy.engines import choose_engine
 from ludus.policy.generate import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.train.trl import three_arguments
-from ludus.train.trl.environment import offer_exactly
-from ludus.train.trl.serving import Completions, PolicyServer
+from ludus.train.trl.environment import use_exact_tool_schemas
+from ludus.train.trl.serving import CompletionService, PolicyServer
 
 __all__ = ["GRPOConfig", "GRPOTrainer"]
 
-_NO_VLLM = "vLLM is not installed"
+_VLLM_MISSING = "vLLM is not installed"
 
 
 class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
@@ -42,68 +42,78 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
     def __init__(self, *given: Any, **named: Any) -> None:
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
         asked = inspect.signature(super().__init__).bind(*given, **named).arguments
-        self._function: Any = asked.get("rollout_func")
-        self._three = self._function is not None and three_arguments.takes_three(self._function)
-        self._served: int | None = None
+        self._user_rollout_func: Any = asked.get("rollout_func")
+        self._is_legacy = self._user_rollout_func is not None and three_arguments.is_legacy(
+            self._user_rollout_func
+        )
+        self._server_port: int | None = None
         """The port at which the policy is served while it is trained."""
-        self._server: PolicyServer | None = None
+        self._policy_server: PolicyServer | None = None
         self._generator: RequestBatcher | None = None
         config = asked.get("args")
-        if config is not None and _wants_server(config) and (self._three or not _has_vllm()):
-            asked["args"] = self._without_server(config)
-        if self._three or self._served is not None:
-            asked["rollout_func"] = self._roll_out
+        if (
+            config is not None
+            and _uses_vllm_server(config)
+            and (self._is_legacy or not _has_vllm())
+        ):
+            asked["args"] = self._without_vllm(config)
+        if self._is_legacy or self._server_port is not None:
+            asked["rollout_func"] = self._call_rollout_func
         super().__init__(**asked)
-        if self._served is not None and not self._three and self.accelerator.num_processes > 1:
+        if (
+            self._server_port is not None
+            and not self._is_legacy
+            and self.accelerator.num_processes > 1
+        ):
             raise ConfigError("A policy that is served here is trained by one process; start one.")
-        offer_exactly(self)
+        use_exact_tool_schemas(self)
 
     def train(self, *given: Any, **named: Any) -> Any:
-        with self._serving():
+        with self._run_policy_server():
             return super().train(*given, **named)
 
     def evaluate(self, *given: Any, **named: Any) -> Any:
-        with self._serving():
+        with self._run_policy_server():
             return super().evaluate(*given, **named)
 
-    def _without_server(self, config: GRPOConfig) -> GRPOConfig:
+    def _without_vllm(self, config: GRPOConfig) -> GRPOConfig:
         """The same settings, with the policy sampled from in this process."""
-        why = "a rollout function of three arguments asks it" if self._three else _NO_VLLM
-        if self._function is None:
-            _say(f"Completions come from transformers' generate, because {_NO_VLLM}.")
+        why = "a rollout function of three arguments asks it" if self._is_legacy else _VLLM_MISSING
+        if self._user_rollout_func is None:
+            _print_notice(f"Completions come from transformers' generate, because {_VLLM_MISSING}.")
         else:
-            self._served = _port(config)
-            _say(f"The policy itself answers at port {self._served}, because {why}.")
+            self._server_port = _vllm_port(config)
+            _print_notice(f"The policy itself answers at port {self._server_port}, because {why}.")
         plain = copy.copy(config)
         plain.use_vllm = False
         return plain
 
     @contextmanager
-    def _serving(self) -> Iterator[None]:
-        wanted = self._served is not None and self.accelerator.is_main_process
-        if self._server is not None or not wanted:
+    def _run_policy_server(self) -> Iterator[None]:
+        wanted = self._server_port is not None and self.accelerator.is_main_process
+        if self._policy_server is not None or not wanted:
             yield
             return
         try:
-            with PolicyServer(self._served or 0) as self._server:
+            with PolicyServer(self._server_port or 0) as self._policy_server:
                 yield
         finally:
-            self._server = None
+            self._policy_server = None
             if self._generator is not None:
                 run_sync(self._generator.close())
             self._generator = None
 
-    def _roll_out(self, prompts: Sequence[Any], _: Any) -> Any:
+    def _call_rollout_func(self, prompts: Sequence[Any], _: Any) -> Any:
         members = self.num_generations if self.model.training else self.num_generations_eval
-        with self._answering():
-            if self._three:
-                return three_arguments.call(self._function, prompts, self, members)
-            return self._function(prompts, self)
+        with self._serve_current_weights():
+            if self._is_legacy:
+                return three_arguments.call_legacy(self._user_rollout_func, prompts, self, members)
+            return self._user_rollout_func(prompts, self)
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def _serve_current_weights(self) -> Iterator[None]:
         """While it lasts, the server answers with the policy as it is now."""
-        server = self._server
+        server = self._policy_server
         if server is None:
             yield
             return
@@ -113,9 +123,9 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
             gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
         ) as model:
             learning = model.training
-            generator = self._renewed(model.eval())
+            generator = self._refresh_generator(model.eval())
             seed = f"{self.args.seed}/{self.state.global_step}/{self._step}"
-            server.completions = Completions(
+            server.completions = CompletionService(
                 generator, self._tokenizer, stop_token_ids=self.eos_token_ids, seed=seed
             )
             try:
@@ -124,7 +134,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
                 server.completions = None
                 model.train(learning)
 
-    def _renewed(self, model: Any) -> RequestBatcher:
+    def _refresh_generator(self, model: Any) -> RequestBatcher:
         """What samples from the model as it is now; made once, because that can take a while."""
         if self._generator is None:
             stops = frozenset(self.eos_token_ids)
@@ -144,7 +154,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
         return self._generator
 
 
-def _wants_server(config: GRPOConfig) -> bool:
+def _uses_vllm_server(config: GRPOConfig) -> bool:
     return bool(config.use_vllm) and config.vllm_mode == "server"
 
 
@@ -152,10 +162,10 @@ def _has_vllm() -> bool:
     return importlib.util.find_spec("vllm") is not None
 
 
-def _port(config: GRPOConfig) -> int:
+def _vllm_port(config: GRPOConfig) -> int:
     address = config.vllm_server_base_url
     return int((urlsplit(address).port if address else None) or config.vllm_server_port)
 
 
-def _say(words: str) -> None:
+def _print_notice(words: str) -> None:
     print(words, file=sys.stderr)
