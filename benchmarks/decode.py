@@ -129,7 +129,7 @@ def _generate(model: Any, prompts: Sequence[tuple[int, ...]], tokens: int) -> An
 def _ours(
     engine: Any, prompts: Sequence[tuple[int, ...]], tokens: int, *, temperature: float = 1.0
 ) -> list[Any]:
-    from ludus.policy.requests import Request, Completion
+    from ludus.policy.requests import Completion, Request
     from ludus.policy.sampling import SamplingParams
 
     engine.refresh()  # What was read before would not have to be read again.

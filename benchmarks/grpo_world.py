@@ -140,7 +140,7 @@ def _stock_trainer(
     from transformers import PrinterCallback, TrainerCallback
 
     from ludus.policy.load import load_model
-    from ludus.train.grpo.config import build_trl_config
+    from ludus.train.grpo.config import build_trl_grpo_config
     from ludus.train.settings import resolve_learning_rate
     from ludus.train.trl.environment import environment_factory, use_exact_tool_schemas
     from ludus.train.trl.rows import tasks
@@ -150,7 +150,7 @@ def _stock_trainer(
             clock.step({"step": state.global_step, **logs})
 
     weights = load_model(model, device="cpu", dtype="float32")
-    config = build_trl_config(settings, folder)
+    config = build_trl_grpo_config(settings, folder)
     size = weights.num_parameters()
     config.learning_rate = resolve_learning_rate(settings, "grpo", size, groups=settings.groups)
     kind = environment_factory(environment, task=settings.task)

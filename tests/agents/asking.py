@@ -7,7 +7,7 @@ from typing import Any
 
 from chat_stub import Said, Stub
 
-from ludus.agents.agent import Reply, EpisodeContext
+from ludus.agents.agent import EpisodeContext, Reply
 from ludus.agents.anthropic import AnthropicAgent
 from ludus.agents.openai import OpenAIAgent
 from ludus.agents.provider import Backoff

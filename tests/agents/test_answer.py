@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ludus.agents.answer import (
-    TransientFault,
-    RefusalReason,
     Refusal,
+    RefusalReason,
+    TransientFault,
     classify_response,
     parse_json,
     parse_retry_after,

@@ -6,7 +6,7 @@ import pytest
 from chat_stub import Said, chat_stub
 
 from agents.asking import ANSWER, anthropic, ask, calling, refusing, result, shown, user
-from ludus.agents.agent import FinishReason, Reply, EpisodeContext
+from ludus.agents.agent import EpisodeContext, FinishReason, Reply
 from ludus.agents.anthropic import AnthropicAgent
 from ludus.data.episode import Usage
 from ludus.data.messages import Message

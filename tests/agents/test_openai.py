@@ -17,7 +17,7 @@ from agents.asking import (
     shown,
     user,
 )
-from ludus.agents.agent import FinishReason, EpisodeContext
+from ludus.agents.agent import EpisodeContext, FinishReason
 from ludus.agents.openai import OpenAIAgent
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
@@ -138,7 +138,7 @@ async def test_openai_itself_is_told_the_limit_by_its_new_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with chat_stub() as stub:
-        monkeypatch.setattr(OpenAIAgent, "home", stub.url)
+        monkeypatch.setattr(OpenAIAgent, "default_base_url", stub.url)
         async with OpenAIAgent("m", key="abcd") as agent:
             await ask(agent, max_tokens=100)
         assert stub.bodies[0]["max_completion_tokens"] == 100

@@ -171,6 +171,6 @@ async def test_a_model_of_openais_own_has_its_listed_price(
 ) -> None:
     usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
     with chat_stub(script=[chat({"content": "x"}, usage=usage)]) as stub:
-        monkeypatch.setattr(OpenAIAgent, "home", stub.url)
+        monkeypatch.setattr(OpenAIAgent, "default_base_url", stub.url)
         async with OpenAIAgent("gpt-4o-mini", key="abcd") as agent:
             assert (await ask(agent)).usage.cost == pytest.approx(0.15)

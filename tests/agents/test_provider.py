@@ -266,7 +266,7 @@ async def test_any_answer_to_the_question_for_models_will_do(answer: Said | int 
 async def test_no_answer_in_time_to_the_question_for_models_will_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(provider, "_PREPARE_TIMEOUT", 0.05)
+    monkeypatch.setattr(provider, "_PROBE_TIMEOUT_S", 0.05)
     with chat_stub(models="hang") as stub:
         async with openai(stub) as agent:
             await agent.prepare()

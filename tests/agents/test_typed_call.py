@@ -10,8 +10,8 @@ import pytest
 from ludus import ToolEnvironment, tool
 from ludus.agents.typed_call import (
     InvalidCall,
-    find_tool,
     describe_type,
+    find_tool,
     parameters,
     parse_typed_arguments,
     usage_line,

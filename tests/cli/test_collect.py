@@ -11,10 +11,10 @@ import pytest
 from chat_stub import chat_stub
 
 from cli.collecting import COUNTER, asking, collect, complaint, places, read, summary
-from ludus.agents.agent import Player, EpisodeContext
+from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
-from ludus.cli.progress import Display, JsonDisplay
-from ludus.cli.status import PlainStatus
+from ludus.cli.progress import CollectDisplay, JsonCollectDisplay
+from ludus.cli.status import LogStatus
 from ludus.rollout import CollectConfig
 from ludus.rollout import collect as play_all
 
@@ -59,7 +59,7 @@ class Unhurried(OracleAgent):
         return await super().begin(situation)
 
 
-async def shown(display: Display, out: Path) -> None:
+async def shown(display: CollectDisplay, out: Path) -> None:
     with display:
         job = CollectConfig("catch", episodes=8)
         await play_all(job, Unhurried(), out, progress=display)
@@ -68,7 +68,7 @@ async def shown(display: Display, out: Path) -> None:
 async def test_a_log_file_gets_plain_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await shown(Display(PlainStatus(every=0.05)), tmp_path / "run")
+    await shown(CollectDisplay(LogStatus(interval_s=0.05)), tmp_path / "run")
     said, complained = capfd.readouterr()
     assert said == ""
     lines = [line for line in complained.splitlines() if line != "Checking catch"]
@@ -78,7 +78,7 @@ async def test_a_log_file_gets_plain_lines(
 async def test_a_machine_gets_progress_as_json(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await shown(JsonDisplay(every=0.05), tmp_path / "run")
+    await shown(JsonCollectDisplay(interval_s=0.05), tmp_path / "run")
     said, complained = capfd.readouterr()
     assert complained == ""
     first = json.loads(said.splitlines()[0])

@@ -17,9 +17,9 @@ from terminal import open_terminal, screens, stderr_on_a_terminal
 from cli.collecting import COUNTER, TESTS
 from cli.training import ALONE, QUICK, a_model, rows
 from ludus.cli import status
-from ludus.cli.figures import approximate
+from ludus.cli.figures import format_estimate
 from ludus.cli.main import app
-from ludus.cli.status import LiveStatus, PhaseView, PlainStatus
+from ludus.cli.status import LiveStatus, LogStatus, PhaseView
 from ludus.rollout.progress import PhaseProgress
 
 MARK = b"<heavy import>"
@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def every_view(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is shown is drawn, however fast it is replaced."""
-    monkeypatch.setattr(status, "REDRAW_S", 0.0)
+    monkeypatch.setattr(status, "MIN_REDRAW_INTERVAL_S", 0.0)
 
 
 def commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]:
@@ -176,7 +176,7 @@ def test_json_is_all_that_is_written_if_asked(
 
 def test_a_log_file_is_told_now_and_then_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     progress = PhaseProgress("Measuring", 8, "rows", token_count=0, in_log=True)
-    with PlainStatus(every=3600) as shown:
+    with LogStatus(interval_s=3600) as shown:
         shown.show(PhaseView(progress))
         for _ in range(3):
             progress.advance(2, tokens=10)
@@ -187,7 +187,7 @@ def test_a_log_file_is_told_now_and_then_how_far_it_is(capfd: pytest.CaptureFixt
 
 
 def test_a_line_is_not_repeated_while_nothing_happens(capfd: pytest.CaptureFixture[str]) -> None:
-    with PlainStatus(every=0) as shown:
+    with LogStatus(interval_s=0) as shown:
         shown.show(PhaseView(PhaseProgress("Loading a model", in_log=True)))
         for _ in range(3):
             shown.refresh()
@@ -198,7 +198,7 @@ def test_a_line_is_not_repeated_while_nothing_happens(capfd: pytest.CaptureFixtu
 def test_a_line_that_stays_is_above_the_display() -> None:
     with stderr_on_a_terminal() as drawn, LiveStatus() as shown:
         shown.show(PhaseView(PhaseProgress("Loading")))
-        shown.say("A disk is full.")
+        shown.print_line("A disk is full.")
         shown.show(PhaseView(PhaseProgress("Playing")))
     *seen, last = screens(drawn.decode())
     assert [*filter(None, last)] == ["A disk is full."]
@@ -210,4 +210,4 @@ def test_a_line_that_stays_is_above_the_display() -> None:
     [(0.2, "~0 s"), (42, "~42 s"), (99.6, "~2 min"), (200, "~3 min"), (5000, "~1 h 23 min")],
 )
 def test_an_estimate_is_rounded(seconds: float, words: str) -> None:
-    assert approximate(seconds) == words
+    assert format_estimate(seconds) == words

@@ -183,11 +183,11 @@ def test_only_the_first_of_several_processes_complains(tmp_path: Path) -> None:
 
 
 def test_training_in_the_background_ignores_interrupts_as_its_shell_said() -> None:
-    from ludus.cli.training import display
+    from ludus.cli.training import train_display
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with display(as_json=True) as shown:
+        with train_display(as_json=True) as shown:
             os.kill(os.getpid(), signal.SIGINT)
             assert shown.stopping is None
     finally:

@@ -15,20 +15,20 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ludus.cli import status, training
-from ludus.cli.ending import Ending
-from ludus.cli.main import Commands
-from ludus.cli.story import Story
-from ludus.cli.trained import train
-from ludus.cli.training import display
+from ludus.cli.ending import TrainSummary
+from ludus.cli.main import CommandGroup
+from ludus.cli.story import TrainMetrics
+from ludus.cli.trained import run_training
+from ludus.cli.training import train_display
 from ludus.errors import ConfigError
-from ludus.train import TrainResult, TrainProgress
+from ludus.train import TrainProgress, TrainResult
 from ludus.train.checkpoints import CheckpointState, mark_complete
 
 LINE = {"step": 2, "loss": 1.25, "learning_rate": 2e-4, "tokens": 100, "seconds": 1.0}
 
 
 def test_lines_are_plain_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
-    with display(as_json=False) as shown:
+    with train_display(as_json=False) as shown:
         shown.say("Reading rows.")
         shown.begin(10, None)
         for step in range(1, 11):
@@ -43,8 +43,8 @@ def test_lines_are_plain_where_nobody_watches(capfd: pytest.CaptureFixture[str])
 def test_plain_lines_come_now_and_then(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "LOG_EVERY_S", 0.0)
-    with display(as_json=False) as shown:
+    monkeypatch.setattr(status, "LOG_INTERVAL_S", 0.0)
+    with train_display(as_json=False) as shown:
         shown.begin(10, 3)
         shown.step({**LINE, "step": 4})
         shown.step({"step": 5, "eval_loss": 0.5})
@@ -54,7 +54,7 @@ def test_plain_lines_come_now_and_then(
 
 
 def test_json_lines_hold_every_logged_figure(capfd: pytest.CaptureFixture[str]) -> None:
-    with display(as_json=True) as shown:
+    with train_display(as_json=True) as shown:
         shown.say("Reading rows.")
         shown.begin(10, 1)
         shown.step({**LINE, "loss": float("nan")})
@@ -70,7 +70,7 @@ def test_on_a_terminal_a_bar_is_drawn_and_goes_away(monkeypatch: pytest.MonkeyPa
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
     for module in (status, training):
         monkeypatch.setattr(module, "console", lambda **_: terminal)
-    with display(as_json=False) as shown:
+    with train_display(as_json=False) as shown:
         shown.begin(10, None)
         shown.step(LINE)
         shown.step({**LINE, "step": 3, "tokens": 300})
@@ -80,7 +80,7 @@ def test_on_a_terminal_a_bar_is_drawn_and_goes_away(monkeypatch: pytest.MonkeyPa
 
 
 def test_other_processes_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with display(as_json=True, quiet=True) as shown:
+    with train_display(as_json=True, quiet=True) as shown:
         shown.say("x")
         shown.begin(10, None)
         shown.step(LINE)
@@ -95,7 +95,7 @@ def test_a_signal_asks_to_stop_and_a_second_one_stops_at_once(
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(number)
     try:
-        with pytest.raises(KeyboardInterrupt), display(as_json=False) as shown:
+        with pytest.raises(KeyboardInterrupt), train_display(as_json=False) as shown:
             shown.begin(10, None)
             assert shown.stopping is None
             os.kill(os.getpid(), number)
@@ -125,12 +125,12 @@ def test_who_stops_at_once_is_told_what_that_costs(
         watch.begin(2000, None)
         raise KeyboardInterrupt
 
-    app = typer.Typer(cls=Commands)
+    app = typer.Typer(cls=CommandGroup)
 
     @app.command()
     def go() -> None:
-        train(
-            stage, tmp_path, story=Story(), ending=Ending("m"), overwrite=False, push=None,
+        run_training(
+            stage, tmp_path, metrics=TrainMetrics(), summary=TrainSummary("m"), overwrite=False, push=None,
             as_json=False,
         )  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_before_the_first_step_a_signal_is_what_it_always_is(
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(raised), display(as_json=False):
+        with pytest.raises(raised), train_display(as_json=False):
             os.kill(os.getpid(), number)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -162,7 +162,7 @@ def test_the_hub_is_asked_before_the_first_step(capfd: pytest.CaptureFixture[str
 
     with (
         pytest.raises(ConfigError, match="says no"),
-        display(as_json=True, checked=refuse) as shown,
+        train_display(as_json=True, on_checked=refuse) as shown,
     ):
         shown.begin(10, None)
     assert capfd.readouterr().out == ""

@@ -16,7 +16,7 @@ from world import wait_until
 
 from cli.collecting import COUNTER, read
 from cli.training import a_model, events, here, logged, refused, started
-from ludus.cli.grpo_ending import GrpoEnding
+from ludus.cli.grpo_ending import GRPOSummary
 from ludus.cli.main import app
 from ludus.data.episode import Episode
 from ludus.train import TrainResult
@@ -155,7 +155,7 @@ def test_a_run_that_ended_early_says_so(trained: Trained, tmp_path: Path) -> Non
     about = json.loads((tmp_path / "training.json").read_text())
     about["settings"] |= {"steps": 150, "early_stop": True}
     (tmp_path / "training.json").write_text(json.dumps(about))
-    lines = dict(GrpoEnding("model").lines(TrainResult(tmp_path, 3, None, 1.0, 10)))
+    lines = dict(GRPOSummary("model").lines(TrainResult(tmp_path, 3, None, 1.0, 10)))
     assert lines["steps"] == "3, and not 150: it ended early"
 
 

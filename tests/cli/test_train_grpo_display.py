@@ -13,8 +13,8 @@ from rich.console import Console
 
 from ludus.cli import status, training
 from ludus.cli.figures import sparkline
-from ludus.cli.grpo_display import GrpoStory, both_ends
-from ludus.cli.training import display
+from ludus.cli.grpo_display import GRPOMetrics, first_and_last_means
+from ludus.cli.training import train_display
 
 LINE = {
     **{"step": 1, "loss": 0.01, "learning_rate": 1e-6, "grad_norm": 0.83, "entropy": 0.412},
@@ -31,12 +31,12 @@ MIXED = {
 }
 
 
-def told(story: GrpoStory) -> dict[str, str]:
+def told(story: GRPOMetrics) -> dict[str, str]:
     return dict(story.rows())
 
 
-def after(*lines: Mapping[str, Any]) -> GrpoStory:
-    story = GrpoStory()
+def after(*lines: Mapping[str, Any]) -> GRPOMetrics:
+    story = GRPOMetrics()
     story.begin(100, None)
     for number, line in enumerate(lines, 1):
         story.add({**LINE, "step": number, **line})
@@ -65,21 +65,24 @@ def test_the_change_is_between_the_means_of_both_ends() -> None:
     assert reward.startswith("0.390  (+0.300 since the start)  ▁")
     assert len(reward.rpartition("  ")[2]) == 40
     assert dict(story.rows(ascii_only=True))["reward"] == "0.390  (+0.300 since the start)"
-    assert both_ends([1.0]) is None and both_ends([1.0, 2.0, 5.0]) == (1.0, 5.0)
+    assert first_and_last_means([1.0]) is None and first_and_last_means([1.0, 2.0, 5.0]) == (
+        1.0,
+        5.0,
+    )
 
 
 def test_a_run_that_goes_on_remembers_how_it_began() -> None:
     past = [{"step": step, "reward": 0.1} for step in (1, 2, 3)] + [{"step": 9, "reward": 0.9}]
-    story = GrpoStory(lambda: past)
+    story = GRPOMetrics(lambda: past)
     story.begin(100, 3)
     story.add({**LINE, "step": 4, "reward": 0.5})
     assert told(story)["reward"].startswith("0.500  (+0.200 since the start)"), "step 9 was undone"
 
 
 def test_figures_that_are_not_there_are_not_told() -> None:
-    story = GrpoStory()
+    story = GRPOMetrics()
     story.begin(10, None)
-    assert story.rows() == [] and story.words() == []
+    assert story.rows() == [] and story.log_texts() == []
     story.add({"step": 1, "equal": 1.0, "unscored": 1.0})
     assert told(story) == {"groups": "equal groups 100%  unscored 100%"}
 
@@ -115,7 +118,7 @@ def drawn(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
     )
     for module in (status, training):
         patch.setattr(module, "console", lambda **_: terminal)
-    with display(GrpoStory(), as_json=False) as shown:
+    with train_display(GRPOMetrics(), as_json=False) as shown:
         shown.begin(150, None)
         for step in range(1, 31):
             shown.step({**LINE, **MIXED, "step": step, "tokens": step * 1000, **more})
@@ -144,7 +147,7 @@ def test_a_name_that_a_server_chose_cannot_steer_the_terminal(
 
 
 def test_elsewhere_it_is_one_line_now_and_then(capfd: pytest.CaptureFixture[str]) -> None:
-    with display(GrpoStory(), as_json=False) as shown:
+    with train_display(GRPOMetrics(), as_json=False) as shown:
         shown.begin(150, None)
         for step in range(1, 4):
             shown.step({**LINE, **MIXED, "step": step})
@@ -162,8 +165,8 @@ def test_elsewhere_it_is_one_line_now_and_then(capfd: pytest.CaptureFixture[str]
 def test_a_step_is_told_when_its_own_figures_are_there(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "LOG_EVERY_S", 0.0)
-    with display(GrpoStory(), as_json=False) as shown:
+    monkeypatch.setattr(status, "LOG_INTERVAL_S", 0.0)
+    with train_display(GRPOMetrics(), as_json=False) as shown:
         shown.begin(2, None)
         shown.step({"step": 0, "eval_reward": 0.125})
         shown.step({**LINE, "step": 1, "reward": 0.25})
@@ -177,7 +180,7 @@ def test_a_step_is_told_when_its_own_figures_are_there(
 
 
 def test_machines_get_every_figure_of_every_step(capfd: pytest.CaptureFixture[str]) -> None:
-    with display(GrpoStory(), as_json=True) as shown:
+    with train_display(GRPOMetrics(), as_json=True) as shown:
         shown.begin(3, None)
         shown.step({**LINE, **MIXED})
         shown.step({"step": 1, "eval_reward": float("nan")})

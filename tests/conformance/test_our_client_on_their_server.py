@@ -19,8 +19,8 @@ from conformance.openenv_worlds import (
 )
 from ludus import (
     Action,
-    EnvClient,
     CollectConfig,
+    EnvClient,
     Observation,
     State,
     ToolCall,

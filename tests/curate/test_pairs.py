@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from curate.attempts import GUESS, attempt, call, curated, model, rows, run_of, system, told, user
-from ludus.curate import CurateConfig, RowConfig, FilterConfig, curate
+from ludus.curate import CurateConfig, FilterConfig, RowConfig, curate
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import ConfigError, RunError
 

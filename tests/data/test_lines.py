@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from data.attempts import RUN, attempt, written
 from ludus.data import lines
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.lines import EpisodeHead, format_episode_id, episodes, find_episode
+from ludus.data.lines import EpisodeHead, episodes, find_episode, format_episode_id
 from ludus.data.messages import Message
 from ludus.data.recorded import ResumeIndex, read_resume_index
 from ludus.errors import RunError

@@ -14,7 +14,7 @@ from chat_stub import chat_stub
 from program import LUDUS, run_ludus, served_by_program
 from world import facts, until
 
-from ludus.agents.agent import Player, EpisodeContext
+from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason
 from ludus.data.lines import episodes

@@ -106,18 +106,18 @@ def test_an_answer_that_the_scorer_chokes_on_is_worth_nothing() -> None:
 def test_an_answer_that_takes_for_ever_is_worth_nothing_and_the_next_one_is_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(library, "SCORE_LIMIT", 0.2)
+    monkeypatch.setattr(library, "SCORE_TIMEOUT_S", 0.2)
     environment = ReasoningGym("simple_integration")
     environment.reset(seed=1)
     seen = environment.step(ReasoningGymAction(answer=ENDLESS))
     assert (seen.score, seen.reward, seen.done) == (0.0, 0.0, True)
     assert seen.note is not None and "0.2 s" in seen.note
-    monkeypatch.setattr(library, "SCORE_LIMIT", 10.0)
+    monkeypatch.setattr(library, "SCORE_TIMEOUT_S", 10.0)
     assert oracle_score("simple_integration", seed=1) == 1.0
 
 
 def test_a_question_that_takes_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "QUESTION_LIMIT", 0.05)
+    monkeypatch.setattr(library, "QUESTION_TIMEOUT_S", 0.05)
     board = {"min_board_size": 9, "max_board_size": 9}
     with pytest.raises(ValueError, match=r"futoshiki made no question in 0\.05 s"):
         question("futoshiki", seed=1, dataset_config=board)

@@ -15,7 +15,7 @@ from envs.hostile_answers import EVALUATED, every, odd_texts, size_bombs
 from envs.questions import ENDLESS, hosted
 from ludus.client.endpoint import connect
 from ludus.envs.reasoning_gym.children import WorkerLost, process_pool
-from ludus.envs.reasoning_gym.library import Dataset, Question, AnswerScore, dataset_names
+from ludus.envs.reasoning_gym.library import AnswerScore, Dataset, Question, dataset_names
 from ludus.envs.reasoning_gym.limits import ANSWER_MEMORY_BYTES, MIB
 from ludus.protocol.render import render_observation
 

@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from evaluate.trying import COUNTER, QUICK, adding, evaluated, playing, scripted
-from ludus.agents.agent import Player, EpisodeContext
+from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.data.lines import find_episode
 from ludus.errors import ConfigError, ModelBusy, RunError

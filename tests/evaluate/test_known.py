@@ -10,7 +10,7 @@ import pytest
 
 from evaluate.trying import attempt
 from ludus.errors import ConfigError, RunError
-from ludus.evaluate.known import load_known_questions, find_ambiguous_environments, exclude_known
+from ludus.evaluate.known import exclude_known, find_ambiguous_environments, load_known_questions
 
 SYSTEM = {"role": "system", "content": "Act."}
 ASKED = {"role": "user", "content": "Question 1?"}

@@ -14,7 +14,7 @@ from students import of_family, student
 
 from evaluate.trying import COUNTER, QUICK
 from ludus.errors import ConfigError, LudusError, RunError
-from ludus.evaluate import Evaluation, parse_candidates, evaluate
+from ludus.evaluate import Evaluation, evaluate, parse_candidates
 from ludus.evaluate.candidates import CandidateConfig
 from ludus.evaluate.local import check_local_model
 from ludus.rollout import CollectConfig, EpisodeLimits

@@ -12,7 +12,7 @@ from ludus.evaluate.intervals import (
     newcombe_interval,
     wilson_interval,
 )
-from ludus.evaluate.metrics import Estimate, estimate_difference, estimate, build_metrics
+from ludus.evaluate.metrics import Estimate, build_metrics, estimate, estimate_difference
 
 FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = build_metrics(1.0)
 

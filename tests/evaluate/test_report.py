@@ -11,16 +11,16 @@ from typing import Any
 
 from evaluate.trying import attempt
 from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.evaluation import Evaluation, CandidateAttempts, score_candidates
+from ludus.evaluate.evaluation import CandidateAttempts, Evaluation, score_candidates
 from ludus.evaluate.metrics import build_metrics
 from ludus.evaluate.picture import render_chart
 from ludus.evaluate.report import render_report
 from ludus.evaluate.table import (
     build_long_table,
-    describe_method,
     build_notes,
     build_tables,
     build_wide_table,
+    describe_method,
 )
 
 
@@ -115,7 +115,7 @@ def test_a_figure_without_an_interval_says_so() -> None:
 
 
 def test_that_tasks_cannot_be_told_apart_is_told() -> None:
-    found = replace(evaluation(base=solving(5)), not_in="data", alike=("wordle",))
+    found = replace(evaluation(base=solving(5)), not_in="data", ambiguous_environments=("wordle",))
     (note,) = build_notes(found)
     assert note.startswith("wordle: tasks open alike") and "data has with the same seed" in note
     assert "wordle: tasks open alike" in render_report(found)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
-from ludus.agents.scripted import ScriptedReply, ScriptedAgent
+from ludus.agents.scripted import ScriptedAgent, ScriptedReply
 from ludus.data.tools import ToolCall
 from ludus.evaluate import Candidate, Evaluation, evaluate
 from ludus.evaluate.attempts import Attempt

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from ludus.policy.decoder import HFDecoder
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 from ludus.policy.sampling import SamplingParams
 
 WORDS = 97

@@ -9,7 +9,7 @@ import pytest
 from students import of_family
 
 from ludus import connect
-from ludus.agents.agent import FinishReason, Reply, EpisodeContext
+from ludus.agents.agent import EpisodeContext, FinishReason, Reply
 from ludus.data.episode import Episode, StopReason, Tokens
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall, ToolSpec

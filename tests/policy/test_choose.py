@@ -72,8 +72,8 @@ OFF = {"enable_thinking": False}
 def test_arguments_of_a_chat_template_reach_whoever_renders_one() -> None:
     for more in ({"provider": "hf"}, {"endpoint": "http://127.0.0.1:9"}):
         agent = agent_from_config(
-            AgentConfig(model="nobody/has-this", chat_template_kwargs=OFF, **more)
-        )  # type: ignore[arg-type]
+            AgentConfig(model="nobody/has-this", chat_template_kwargs=OFF, **more)  # type: ignore[arg-type]
+        )
         assert agent.describe()["chat_template_kwargs"] == OFF
 
 

@@ -17,12 +17,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ludus.errors import LudusError, TemplateUnmarked
 from ludus.policy.dialect import (
     FAMILIES,
-    set_chat_format,
-    find_chat_format_with_fallback,
     find_chat_format,
+    find_chat_format_with_fallback,
+    set_chat_format,
     trl_families,
 )
-from ludus.policy.templates import render, common_prefix_length, render_text
+from ludus.policy.templates import common_prefix_length, render, render_text
 from policy.conversations import ENDED, PLAYED, TALK, TOOLS, answer, call, calling, read, said
 
 pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.

@@ -17,7 +17,7 @@ from ludus.policy.decoder import HFDecoder
 from ludus.policy.dialect import find_chat_format
 from ludus.policy.engines import choose_engine
 from ludus.policy.fast.engine import TritonEngine
-from ludus.policy.generate import RequestBatcher, Completion, SamplingParams
+from ludus.policy.generate import Completion, RequestBatcher, SamplingParams
 from ludus.policy.load import Policy
 from policy.fast.families import engine_of, fresh, model_of
 from policy.forwards import model_of as other_model_of
@@ -114,7 +114,7 @@ async def test_what_joins_a_batch_that_fails_is_tried_again_with_the_rest(
             raise broken
         advance(*given, **more)
 
-    monkeypatch.setattr(engine._runner, "advance", fail_once)
+    monkeypatch.setattr(engine._runner, "launch_steps", fail_once)
     async with RequestBatcher(None, engine=engine, batch_wait_s=0.0, max_batch=8) as model:
         first = asyncio.ensure_future(ask(model, 0, max_tokens=50))
         await until(lambda: engine.stats.sampled_tokens)

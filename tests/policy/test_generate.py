@@ -17,7 +17,7 @@ from world import until, wait_until
 from ludus.errors import AgentError
 from ludus.policy.decoder import HFDecoder
 from ludus.policy.generate import RequestBatcher, SamplingParams
-from ludus.policy.requests import DeliverCompletion, PollRequests, Request, Completion, IsWanted
+from ludus.policy.requests import Completion, DeliverCompletion, IsWanted, PollRequests, Request
 from policy.forwards import answers, model_of, prompt, request
 
 TESTS = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ class Watched:
         self.steps = 0
         self._fails = fails
         self._decoder = HFDecoder(model_of("llama"), pad_id=0)
-        self.tally = self._decoder.stats
+        self.stats = self._decoder.stats
 
     def refresh(self) -> None:
         self._decoder.refresh()

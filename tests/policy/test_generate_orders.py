@@ -15,10 +15,10 @@ from world import until
 
 from ludus.errors import AgentError
 from ludus.policy import generate
-from ludus.policy.generate import RequestBatcher, Completion, SamplingParams
-from ludus.policy.meanwhile import SWITCH_INTERVAL_S, without_cudnn_sdpa, short_switch_interval
-from ludus.policy.orders import ResultQueue, PendingRequest, InFlightBatch
-from ludus.policy.requests import DeliverCompletion, PollRequests, Request, IsWanted
+from ludus.policy.generate import Completion, RequestBatcher, SamplingParams
+from ludus.policy.meanwhile import SWITCH_INTERVAL_S, short_switch_interval, without_cudnn_sdpa
+from ludus.policy.orders import InFlightBatch, PendingRequest, ResultQueue
+from ludus.policy.requests import DeliverCompletion, IsWanted, PollRequests, Request
 from ludus.policy.tally import DecodeStats
 from policy.forwards import request
 
@@ -70,7 +70,7 @@ class Endless:
     """An engine that answers at once, and goes on as long as it is told to."""
 
     def __init__(self) -> None:
-        self.tally = DecodeStats()
+        self.stats = DecodeStats()
         self.going = True
         self.interval = 0.0
         self.refreshed = 0
@@ -182,7 +182,7 @@ async def test_an_engine_is_at_work_as_long_as_it_gives_signs(
         assert not model.is_working
         await ask(model)
         assert model.is_working
-        monkeypatch.setattr(generate, "A_STEP", 0.0)
+        monkeypatch.setattr(generate, "STALL_TIMEOUT_S", 0.0)
         assert not model.is_working
 
 

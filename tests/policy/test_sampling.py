@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ludus.errors import ConfigError
-from ludus.policy.sampling import TokenSampler, SamplingParams
+from ludus.policy.sampling import SamplingParams, TokenSampler
 
 CHANCES = (0.1, 0.4, 0.0, 0.3, 0.2)
 STEPS = 1000

@@ -146,7 +146,9 @@ def test_another_release_that_is_installed_is_left_alone(
 def test_of_two_at_once_one_makes_it(shop: Path, home: Path) -> None:
     fetch, packed = Shop(shop), release(shop)
     with ThreadPoolExecutor() as pool:
-        made = [pool.submit(smollm2.model_folder, release=packed, fetch=fetch) for _ in range(2)]
+        made = [
+            pool.submit(smollm2.model_folder, release=packed, downloader=fetch) for _ in range(2)
+        ]
         assert {each.result() for each in made} == {home / MADE}
     assert fetch.asked == 1
 

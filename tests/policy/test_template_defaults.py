@@ -10,8 +10,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from ludus.errors import ConfigError
 from ludus.policy.template_defaults import (
-    check_template_variables,
     check_template_kwargs,
+    check_template_variables,
     split_defaults,
     template_variables,
     with_defaults,

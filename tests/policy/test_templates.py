@@ -10,8 +10,8 @@ from ludus.errors import TemplateRefused
 from ludus.policy.dialect import FAMILIES, find_chat_format
 from ludus.policy.templates import (
     Conversation,
-    TextSpan,
     RenderedConversation,
+    TextSpan,
     render,
     render_many,
     render_pair,

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ludus.errors import ConfigError
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import ChatFormat, set_chat_format, find_chat_format
+from ludus.policy.dialect import ChatFormat, find_chat_format, set_chat_format
 from ludus.policy.load import load
 from ludus.policy.templates import render
 from ludus.policy.turns import continuation_ids, initial_prompt_ids

@@ -13,7 +13,7 @@ from ludus.data.messages import Call, Function, Message, message_from_content
 from ludus.errors import AgentError
 from ludus.policy.dialect import FAMILIES, ChatFormat, find_chat_format, trl_families
 from ludus.policy.templates import render
-from ludus.policy.turns import continuation_ids, to_template_message, initial_prompt_ids
+from ludus.policy.turns import continuation_ids, initial_prompt_ids, to_template_message
 from policy.conversations import PLAYED, TOOLS, call, calling, read
 
 MESSAGES = PLAYED["messages"]

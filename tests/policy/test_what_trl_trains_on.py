@@ -9,7 +9,7 @@ from students import of_family, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
 from ludus.errors import TemplateRefused
-from ludus.policy.dialect import FAMILIES, set_chat_format, find_chat_format
+from ludus.policy.dialect import FAMILIES, find_chat_format, set_chat_format
 from ludus.policy.templates import RenderedConversation, render, render_pair
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
 from policy.trained import Trained, dpo, sft

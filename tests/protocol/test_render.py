@@ -8,7 +8,7 @@ import pytest
 
 from ludus.data.content import Image, Text
 from ludus.protocol.derive import tool_from_action
-from ludus.protocol.render import render_observation, build_view
+from ludus.protocol.render import build_view, render_observation
 
 
 @pytest.mark.parametrize(

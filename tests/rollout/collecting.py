@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
+from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, Usage
 from ludus.data.lines import episodes

@@ -9,7 +9,7 @@ import pytest
 from world import Counter, serving
 
 from ludus import State, ToolCall
-from ludus.agents.agent import Player, EpisodeContext
+from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.agents.agent import Player, Reply, EpisodeContext
+from ludus.agents.agent import EpisodeContext, Player, Reply
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.messages import Call, Function, Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ludus.rollout.loop import EpisodeLimits
-from ludus.rollout.progress import DecodeMeter, RolloutProgress, PhaseProgress, estimate_tokens_left
+from ludus.rollout.progress import DecodeMeter, PhaseProgress, RolloutProgress, estimate_tokens_left
 
 
 class Clock:

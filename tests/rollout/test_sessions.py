@@ -131,7 +131,7 @@ async def test_those_who_try_again_have_one_patience_together(
     pool = SessionPool(endpoint, reconnect_timeout=0.2)
     assert await gone(pool) > 0.2
     assert await gone(pool) < 0.05, "the same wait has gone on"
-    monkeypatch.setattr(sessions, "BREAK", 0.4)
+    monkeypatch.setattr(sessions, "OUTAGE_RESET_S", 0.4)
     await asyncio.sleep(0.5)
     assert await gone(pool) > 0.2, "another wait, after a break"
 

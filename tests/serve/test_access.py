@@ -14,7 +14,7 @@ from world import Counter, Served, serving
 
 from ludus.client.socket import status_error as refused_by_server
 from ludus.protocol.loopback import is_loopback
-from ludus.serve.access import AccessPolicy, parse_hostname, is_valid_origin
+from ludus.serve.access import AccessPolicy, is_valid_origin, parse_hostname
 from ludus.serve.settings import ServeConfig
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect as websocket
 from world import Counter, serving, until
 
 from ludus.errors import CapacityReached
-from ludus.serve.shares import ClientRow, ClientQuotas, QuotaTables, WorkerTotals, rows_per_worker
+from ludus.serve.shares import ClientQuotas, ClientRow, QuotaTables, WorkerTotals, rows_per_worker
 from ludus.serve.slots import SessionCapacity
 
 

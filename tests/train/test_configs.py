@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.train.configs import MIN_WARMUP_RUN_STEPS, set_data_dependent_fields, build_trl_config
+from ludus.train.configs import MIN_WARMUP_RUN_STEPS, build_trl_config, set_data_dependent_fields
 from train.lessons import quick
 
 

@@ -13,7 +13,7 @@ from students import of_family, student
 from ludus.errors import RunError
 from ludus.policy.dialect import find_chat_format
 from ludus.train import supply
-from ludus.train.configs import set_data_dependent_fields, build_trl_config
+from ludus.train.configs import build_trl_config, set_data_dependent_fields
 from ludus.train.marks import LossMaskIndex, check_loss_mask
 from ludus.train.pace import RunCallback
 from ludus.train.rows import open_data

@@ -7,12 +7,12 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.train.configs import build_trl_config
-from ludus.train.grpo.config import build_trl_config
+from ludus.train.grpo.config import build_trl_grpo_config
 from ludus.train.overrides import (
-    NON_DECISIVE_FIELDS,
     MANAGED_FIELDS,
-    parse_overrides,
+    NON_DECISIVE_FIELDS,
     drop_redundant,
+    parse_overrides,
 )
 from ludus.train.settings import Method
 from train.grpo.trials import tried
@@ -24,7 +24,7 @@ def config(method: Method = "sft", /, **overrides: str) -> Any:
 
 
 def grpo(overrides: dict[str, str], **settings: Any) -> Any:
-    return build_trl_config(tried(overrides=overrides, **settings), Path("out"))
+    return build_trl_grpo_config(tried(overrides=overrides, **settings), Path("out"))
 
 
 def test_a_value_is_read_by_the_type_of_its_field() -> None:

@@ -14,12 +14,12 @@ from ludus.errors import RunError
 from ludus.train.facts import config_json, device_names, file_digest, to_jsonable
 from ludus.train.record import (
     append_log,
+    check_same_run,
     create_record,
     finish_record,
-    read_log,
     logged_values,
+    read_log,
     read_record,
-    check_same_run,
     truncate_log,
 )
 from ludus.train.training import FinalMetrics

@@ -15,8 +15,8 @@ from ludus.errors import RunError
 from ludus.train import checkpoints, sft
 from ludus.train.checkpoints import (
     CheckpointState,
-    mark_complete,
     latest_checkpoint,
+    mark_complete,
     read_state,
     remove_incomplete,
 )

@@ -8,8 +8,8 @@ from ludus.errors import ConfigError
 from ludus.train.settings import (
     Lora,
     TrainConfig,
-    resolve_learning_rate,
     parse_assignments,
+    resolve_learning_rate,
     with_defaults,
 )
 

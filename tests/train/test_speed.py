@@ -85,9 +85,9 @@ def test_strips_of_rows_teach_what_padded_batches_teach(
     on_cpu = {"device": "cpu", "precision": "fp32"}
     plain = trained(tmp_path, "plain", **on_cpu)
     used = []
-    monkeypatch.setattr(attention, "_attend", row_by_row)
-    monkeypatch.setattr(speed, "_is_quick", lambda trainer: True)
-    monkeypatch.setattr(speed, "_compile", lambda model, dynamic: used.append(dynamic))
+    monkeypatch.setattr(attention, "_varlen_attention", row_by_row)
+    monkeypatch.setattr(speed, "_supports_varlen_training", lambda trainer: True)
+    monkeypatch.setattr(speed, "_compile_layers", lambda model, dynamic: used.append(dynamic))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda core, *_, **__: core)
     strips = trained(tmp_path, "strips", **on_cpu, compile=True)
@@ -142,7 +142,7 @@ def test_heads_that_share_keys_are_named_to_the_kernel() -> None:
 def test_rows_end_to_end_see_only_themselves(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from ludus.train.attention import use_varlen_attention, supports_varlen
+    from ludus.train.attention import supports_varlen, use_varlen_attention
 
     how = {"dtype": torch.bfloat16, "device_map": "cuda"}
     plain = AutoModelForCausalLM.from_pretrained(saved(tmp_path), **how)

@@ -13,11 +13,11 @@ from ludus.train.faithful import check_template_fidelity
 from ludus.train.rows import JsonlRows
 from ludus.train.settings import Method
 from ludus.train.suitable import (
-    find_unusable,
-    write_usable_rows,
     check_usable,
-    measure_rows,
     choose_max_length,
+    find_unusable,
+    measure_rows,
+    write_usable_rows,
 )
 from ludus.train.tokens import RowTokenizer, TokenizedRows, tokenize
 from train.lessons import dpo_row, sft_row, talk, write
@@ -63,8 +63,8 @@ def test_other_processes_make_the_same_in_the_same_order(
 ) -> None:
     rows = [sft_row(n) for n in range(40)]
     here = made(tmp_path, rows)[0].load()[:]
-    monkeypatch.setattr(tokens, "_BATCH", 4)
-    monkeypatch.setattr(tokens, "_MANY", 2)
+    monkeypatch.setattr(tokens, "_BATCH_ROWS", 4)
+    monkeypatch.setattr(tokens, "_PARALLEL_MIN_BATCHES", 2)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert made(tmp_path, rows)[0].load()[:] == here
 
@@ -72,8 +72,8 @@ def test_other_processes_make_the_same_in_the_same_order(
 def test_a_bad_row_is_told_by_its_place_from_another_process_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "_BATCH", 2)
-    monkeypatch.setattr(tokens, "_MANY", 2)
+    monkeypatch.setattr(tokens, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(tokens, "_PARALLEL_MIN_BATCHES", 2)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     with pytest.raises(ConfigError, match=r"rows\.jsonl:7 has no messages in `messages`\.$"):
         made(tmp_path, [*map(sft_row, range(6)), {"messages": []}])

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ludus.agents.agent import Player, Reply, EpisodeContext
+from ludus.agents.agent import EpisodeContext, Player, Reply
 from ludus.agents.anthropic_wire import (
-    Blocks,
     BlockHistory,
-    parse_reply,
+    Blocks,
     build_messages,
     build_system,
     build_tool,
+    parse_reply,
 )
-from ludus.agents.complaint import ContextLengthExceeded, ContentFiltered
+from ludus.agents.complaint import ContentFiltered, ContextLengthExceeded
 from ludus.agents.keys import ApiKey
 from ludus.agents.remote import APIAgent, reply_from_refusal
 from ludus.data.messages import Message

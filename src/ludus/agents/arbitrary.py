@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
+from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall, ToolSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ludus.agents.answer import TransientFault, RefusalReason, Refusal
+from ludus.agents.answer import Refusal, RefusalReason, TransientFault
 from ludus.agents.keys import ApiKey
 from ludus.errors import (
     AgentError,

@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
-from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
+from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.agents.typed_call import (
     InvalidCall,
-    find_tool,
     describe_type,
+    find_tool,
     parameters,
     parse_typed_arguments,
     parse_value,

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ludus.agents.agent import Player, Reply, EpisodeContext
-from ludus.agents.complaint import ContextLengthExceeded, ContentFiltered
+from ludus.agents.agent import EpisodeContext, Player, Reply
+from ludus.agents.complaint import ContentFiltered, ContextLengthExceeded
 from ludus.agents.keys import ApiKey
-from ludus.agents.openai_wire import parse_reply, build_messages
+from ludus.agents.openai_wire import build_messages, parse_reply
 from ludus.agents.remote import APIAgent, reply_from_refusal
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject

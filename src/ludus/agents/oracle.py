@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
+from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall
 from ludus.environment.contract import EnvSpec
-from ludus.environment.faults import to_wire_error, raise_with_location
+from ludus.environment.faults import raise_with_location, to_wire_error
 from ludus.environment.host import EnvironmentRunner
 from ludus.environment.registry import find_environment, is_url
 from ludus.errors import BadEnvironment, ConfigError, EnvironmentNotFound

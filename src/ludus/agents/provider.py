@@ -19,7 +19,7 @@ from typing import TypeVar
 import aiohttp
 
 from ludus.agents.address import proxy_for
-from ludus.agents.answer import TransientFault, RefusalReason, Refusal, classify_response
+from ludus.agents.answer import Refusal, RefusalReason, TransientFault, classify_response
 from ludus.agents.cache import ResponseCache, request_key
 from ludus.agents.complaint import ProviderErrors
 from ludus.agents.keys import ApiKey

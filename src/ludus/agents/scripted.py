@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
+from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tools import ToolCall
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 
-def at_home(text: str) -> Path:
+def expand_user_path(text: str) -> Path:
     """A path, with the folder that ~ stands for, where no shell has put it in."""
     try:
         return Path(text).expanduser()
@@ -44,7 +44,7 @@ Tasks = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        parser=at_home,
+        parser=expand_user_path,
         help="Play the tasks of a JSONL file: reset arguments, or NeMo Gym's input rows.",
     ),
 ]
@@ -92,7 +92,7 @@ Debug = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")]
 
 
-def json_object(text: str | None, option: str) -> dict[str, Any]:
+def parse_json_object(text: str | None, option: str) -> dict[str, Any]:
     """What an option says in JSON; nothing where it was not given."""
     try:
         value = json.loads(text) if text is not None else {}
@@ -107,7 +107,7 @@ def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> 
     """The arguments of the chat template that --thinking and --chat-template-kwargs give."""
     from ludus.policy.template_defaults import THINKING_VARIABLE
 
-    kwargs = json_object(chat_template_kwargs, "--chat-template-kwargs")
+    kwargs = parse_json_object(chat_template_kwargs, "--chat-template-kwargs")
     if thinking is None:
         return kwargs
     if kwargs.get(THINKING_VARIABLE, thinking) is not thinking:
@@ -120,7 +120,7 @@ def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> 
 
 def task_arguments(task: str | None, dataset_config: str | None) -> dict[str, Any]:
     """The arguments of reset that --task and --dataset-config give."""
-    arguments = json_object(task, "--task")
+    arguments = parse_json_object(task, "--task")
     if dataset_config is not None:
-        arguments["dataset_config"] = json_object(dataset_config, "--dataset-config")
+        arguments["dataset_config"] = parse_json_object(dataset_config, "--dataset-config")
     return arguments

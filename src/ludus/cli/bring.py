@@ -14,10 +14,10 @@ import typer
 if TYPE_CHECKING:
     from ludus.curate.importers.bringing import ImportReport
 
-_SHOWN = 5
+_MAX_LISTED_FILES = 5
 
 
-class Format(StrEnum):
+class ImportFormat(StrEnum):
     OPENENV = "openenv"
     NEMO_GYM = "nemo-gym"
     VERIFIERS = "verifiers"
@@ -25,8 +25,8 @@ class Format(StrEnum):
     MESSAGES = "messages"
 
 
-def bring(
-    format: Annotated[Format, typer.Argument(metavar="FORMAT", help=", ".join(Format))],
+def import_rollouts(
+    format: Annotated[ImportFormat, typer.Argument(metavar="FORMAT", help=", ".join(ImportFormat))],
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of them.")
     ],
@@ -42,10 +42,10 @@ def bring(
 
     Example: ludus import nemo-gym results/rollouts.jsonl -o runs/gym
     """
-    from ludus.cli.watching import watching
+    from ludus.cli.watching import progress_bar
     from ludus.curate.importers.bringing import import_files
 
-    with watching() as watch, _folder(out, f"{format}-{paths[0].stem}") as folder:
+    with progress_bar() as watch, _output_folder(out, f"{format}-{paths[0].stem}") as folder:
         made = import_files(
             format, paths, folder, on_episode=lambda done: watch("importing", done, None)
         )
@@ -61,11 +61,11 @@ def bring(
         }
         typer.echo(json.dumps(told))
     else:
-        _tell(made)
+        _print_report(made)
 
 
 @contextmanager
-def _folder(out: Path | None, name: str) -> Iterator[Path]:
+def _output_folder(out: Path | None, name: str) -> Iterator[Path]:
     """The folder that was named, or a new one below runs/, which goes if nothing comes into it."""
     from ludus.data.run import create_unused_dir
 
@@ -82,28 +82,28 @@ def _folder(out: Path | None, name: str) -> Iterator[Path]:
                 empty.rmdir()
 
 
-def _tell(made: ImportReport) -> None:
+def _print_report(made: ImportReport) -> None:
     from rich.text import Text
 
-    from ludus.cli.console import console, harmless
+    from ludus.cli.console import console, escape_control_chars
     from ludus.cli.figures import plural
     from ludus.curate.importers.bringing import UNREADABLE_FILE
 
     out, err = console(), console(stderr=True)
     for words in made.examples:
-        err.print(Text(f"not read: {harmless(words)}", style="yellow"))
+        err.print(Text(f"not read: {escape_control_chars(words)}", style="yellow"))
     if made.unreadable > len(made.examples):
         err.print(
             f"and {made.unreadable - len(made.examples):,} more: {made.folder / UNREADABLE_FILE}"
         )
     if made.unread_files:
-        names = ", ".join(path.name for path in made.unread_files[:_SHOWN])
+        names = ", ".join(path.name for path in made.unread_files[:_MAX_LISTED_FILES])
         more = (
-            f" and {len(made.unread_files) - _SHOWN:,} more"
-            if len(made.unread_files) > _SHOWN
+            f" and {len(made.unread_files) - _MAX_LISTED_FILES:,} more"
+            if len(made.unread_files) > _MAX_LISTED_FILES
             else ""
         )
-        err.print(Text(f"left alone, not in this format: {harmless(names)}{more}"))
+        err.print(Text(f"left alone, not in this format: {escape_control_chars(names)}{more}"))
     unscored = made.episodes - made.scored - made.broken
     told = [plural(made.episodes, "episode"), f"{made.scored:,} scored"]
     told += [f"{unscored:,} unscored"] if unscored else []

@@ -36,10 +36,10 @@ def check(
 
     from ludus.check import run_checks
     from ludus.cli.console import console
-    from ludus.cli.debugging import environment_faults
+    from ludus.cli.debugging import record_environment_errors
 
     with (
-        environment_faults(debug=debug),
+        record_environment_errors(debug=debug),
         console(stderr=True).status("check") as status,
     ):
 
@@ -52,12 +52,12 @@ def check(
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
     else:
-        _print(report)
+        _print_report(report)
     if not report.passed:
         raise typer.Exit(1)
 
 
-def _print(report: CheckReport) -> None:
+def _print_report(report: CheckReport) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ludus.cli import arguments as given
-from ludus.cli.arguments import at_home, json_object, task_arguments, template_kwargs
-from ludus.cli.figures import seconds_of
-from ludus.cli.typed import as_typed
+from ludus.cli.arguments import expand_user_path, parse_json_object, task_arguments, template_kwargs
+from ludus.cli.figures import parse_duration
+from ludus.cli.typed import typed_command
 from ludus.errors import ConfigError, LudusError
 
 if TYPE_CHECKING:
     from ludus.agents.agent import Agent
-    from ludus.cli.progress import Display
+    from ludus.cli.progress import CollectDisplay
     from ludus.rollout import CollectConfig, CollectResult
 
-_CALL_TIMEOUT, _RETRIES = "5m", 8
-_IN_PROCESS = ("oracle", "random", "human", "hf")
+_DEFAULT_CALL_TIMEOUT, _DEFAULT_RETRIES = "5m", 8
+_LOCAL_PROVIDERS = ("oracle", "random", "human", "hf")
 """Providers that ask no server."""
 
 
@@ -101,7 +101,7 @@ def collect(
             "--output-dir",
             "-o",
             metavar="PATH",
-            parser=at_home,
+            parser=expand_user_path,
             help="The run folder.",
             show_default="below runs/",
         ),
@@ -131,8 +131,8 @@ def collect(
 
     ludus collect wordle --provider hf --model smollm2 -n 100
     """
-    from ludus.cli.debugging import environment_faults
-    from ludus.cli.progress import display
+    from ludus.cli.debugging import record_environment_errors
+    from ludus.cli.progress import collect_display
     from ludus.policy.choose import AgentConfig, agent_from_config
     from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
     from ludus.rollout.budget import Budget
@@ -149,18 +149,18 @@ def collect(
             model=model,
             endpoint=llm_endpoint,
             temperature=temperature,
-            extra=json_object(extra, "--extra"),
+            extra=parse_json_object(extra, "--extra"),
             chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
             concurrency=concurrency,
-            call_timeout=seconds_of(call_timeout or _CALL_TIMEOUT, "--call-timeout"),
-            retries=_RETRIES if retries is None else retries,
+            call_timeout=parse_duration(call_timeout or _DEFAULT_CALL_TIMEOUT, "--call-timeout"),
+            retries=_DEFAULT_RETRIES if retries is None else retries,
             cache=cache,
             prices=prices,
             device=device,
             dtype=dtype,
         )
     )
-    _refuse_patience(agent.provider, call_timeout, retries)
+    _reject_api_options(agent.provider, call_timeout, retries)
     person = agent.provider == "human"
     job = CollectConfig(
         environment=environment,
@@ -174,14 +174,16 @@ def collect(
             max_turns=max_turns,
             max_tokens=max_tokens if model is not None else None,
             max_episode_tokens=max_episode_tokens,
-            episode_timeout=None if person else seconds_of(episode_timeout, "--episode-timeout"),
+            episode_timeout=None
+            if person
+            else parse_duration(episode_timeout, "--episode-timeout"),
         ),
     )
     with (
-        environment_faults(debug=debug) as faults,
-        display(as_json=as_json, quiet=person) as shown,
+        record_environment_errors(debug=debug) as faults,
+        collect_display(as_json=as_json, quiet=person) as shown,
     ):
-        outcome = _run(
+        outcome = _run_collect(
             job,
             agent,
             shown,
@@ -199,17 +201,17 @@ def collect(
             budget=Budget(
                 max_cost=max_cost,
                 max_total_tokens=max_total_tokens,
-                max_time=seconds_of(max_time, "--max-time") if max_time is not None else None,
+                max_time=parse_duration(max_time, "--max-time") if max_time is not None else None,
             ),
         )
-    _tell(outcome, faults, as_json=as_json)
+    _print_outcome(outcome, faults, as_json=as_json)
     if push_to_hub is not None:
-        _push(outcome, push_to_hub, private=private, as_json=as_json)
+        _push_run(outcome, push_to_hub, private=private, as_json=as_json)
 
 
-def _refuse_patience(provider: str, call_timeout: str | None, retries: int | None) -> None:
+def _reject_api_options(provider: str, call_timeout: str | None, retries: int | None) -> None:
     """What plays in this process is asked once, and answers."""
-    if provider not in _IN_PROCESS:
+    if provider not in _LOCAL_PROVIDERS:
         return
     for option, value in (("--call-timeout", call_timeout), ("--retries", retries)):
         if value is not None:
@@ -227,25 +229,29 @@ def _open_repo(repo_id: str | None, private: bool) -> None:
         open_repo(repo_id, private=private)
 
 
-def _run(
-    job: CollectConfig, agent: Agent, shown: Display, checked: Callable[[], None], **settings: Any
+def _run_collect(
+    job: CollectConfig,
+    agent: Agent,
+    display: CollectDisplay,
+    on_checked: Callable[[], None],
+    **settings: Any,
 ) -> CollectResult:
-    from ludus.cli.running import Interrupts, run_async
+    from ludus.cli.running import InterruptHandler, run_async
     from ludus.rollout import collect as play_all
 
     async def main() -> CollectResult:
-        with Interrupts(shown, checked) as reporter:
+        with InterruptHandler(display, on_checked) as reporter:
             async with agent:
                 return await play_all(job, agent, progress=reporter, **settings)
 
     try:
         return run_async(main())
     except LudusError as error:
-        shown.failed(str(error))
+        display.report_failure(str(error))
         raise
 
 
-def _tell(outcome: CollectResult, faults: Sequence[str], *, as_json: bool) -> None:
+def _print_outcome(outcome: CollectResult, faults: Sequence[str], *, as_json: bool) -> None:
     from ludus.cli.running import EXIT_CODES
 
     if as_json:
@@ -254,14 +260,14 @@ def _tell(outcome: CollectResult, faults: Sequence[str], *, as_json: bool) -> No
         typer.echo(json.dumps({"event": "summary", **facts}, allow_nan=False))
     else:
         from ludus.cli.console import console
-        from ludus.cli.summary import told
+        from ludus.cli.summary import render_summary
 
-        console().print(told(outcome, faults), soft_wrap=True)
+        console().print(render_summary(outcome, faults), soft_wrap=True)
     if outcome.stop_reason in EXIT_CODES:
         raise typer.Exit(EXIT_CODES[outcome.stop_reason])
 
 
-def _push(outcome: CollectResult, repo_id: str, *, private: bool, as_json: bool) -> None:
+def _push_run(outcome: CollectResult, repo_id: str, *, private: bool, as_json: bool) -> None:
     from ludus.curate.exporters.openenv import write_records
     from ludus.publish.hub import push_folder
 
@@ -271,6 +277,6 @@ def _push(outcome: CollectResult, repo_id: str, *, private: bool, as_json: bool)
         repo_id,
         private=private,
         retry_command="the same command",
-        command=as_typed(),
+        command=typed_command(),
     )
     typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL_CHARS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @cache
@@ -19,12 +19,12 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=stderr)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     from rich.text import Text
 
-    console(stderr=True).print(Text(harmless(message), style="bold red"))
+    console(stderr=True).print(Text(escape_control_chars(message), style="bold red"))
 
 
-def harmless(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     """What a model or a server said, without what would steer the terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+    return _CONTROL_CHARS.sub(lambda found: f"\\x{ord(found.group()):02x}", text)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ludus.cli.run_names import run_path
-from ludus.cli.typed import as_typed
+from ludus.cli.run_names import resolve_run_path
+from ludus.cli.typed import typed_command
 
 if TYPE_CHECKING:
     from ludus.curate import CurateReport
 
 
-class To(StrEnum):
+class RowKind(StrEnum):
     SFT = "sft"
     DPO = "dpo"
     EPISODES = "episodes"
@@ -31,7 +31,7 @@ class FileFormat(StrEnum):
     DATASETS = "datasets"
 
 
-class Pairs(StrEnum):
+class Pairing(StrEnum):
     BEST = "best"
     ALL = "all"
 
@@ -41,14 +41,14 @@ def curate(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            parser=run_path,
+            parser=resolve_run_path,
             help="Run folders, their names below runs/, `last`, or episodes.jsonl files.",
         ),
     ],
     out: Annotated[
         Path, typer.Option("--output-dir", "-o", metavar="OUT", help="Where the data set goes.")
     ],
-    to: Annotated[To, typer.Option(help="What a row is.")] = To.SFT,
+    to: Annotated[RowKind, typer.Option(help="What a row is.")] = RowKind.SFT,
     where: Annotated[
         str | None,
         typer.Option(help="A condition in SQL: \"reward >= 0.8 and environment = 'wordle'\"."),
@@ -88,7 +88,9 @@ def curate(
         bool,
         typer.Option("--across-tasks", help="Compare what was said at all tasks, not at one."),
     ] = False,
-    pairs: Annotated[Pairs, typer.Option(help="Best against worst, or all pairs.")] = Pairs.BEST,
+    pairs: Annotated[
+        Pairing, typer.Option(help="Best against worst, or all pairs.")
+    ] = Pairing.BEST,
     min_margin: Annotated[float, typer.Option(help="The least difference in a pair.")] = 0.1,
     test: Annotated[
         float | None, typer.Option(help="The part of the tasks to test on: 0.1.")
@@ -148,8 +150,8 @@ def curate(
 
     ludus curate runs/a runs/b --to dpo --pairs all --min-margin 0.3 -o data/pairs
     """
-    from ludus.cli.watching import watching
-    from ludus.curate import CurateConfig, RowConfig, FilterConfig
+    from ludus.cli.watching import progress_bar
+    from ludus.curate import CurateConfig, FilterConfig, RowConfig
     from ludus.curate import curate as run_curation
 
     if push_to_hub is not None:
@@ -164,7 +166,7 @@ def curate(
             min_reward=min_reward,
             min_turns=min_turns,
             max_turns=max_turns,
-            solve_rate=_band(solve_rate),
+            solve_rate=_parse_solve_rate(solve_rate),
             solved_at=solved_at,
             top_fraction=top_fraction,
             best_of_group=best_of_group,
@@ -190,7 +192,7 @@ def curate(
         format=format.value,
         student=student,
     )
-    with watching() as watch:
+    with progress_bar() as watch:
         report = run_curation(
             runs,
             out,
@@ -198,19 +200,19 @@ def curate(
             overwrite=overwrite,
             explain=explain,
             location=push_to_hub,
-            command=as_typed(),
+            command=typed_command(),
             on_progress=watch,
         )
     if as_json:
         typer.echo(json.dumps({"folder": str(out), **report.as_json()}, allow_nan=False))
     else:
-        _tell(out, report)
+        _print_report(out, report)
     if push_to_hub is not None:
-        again = as_typed() if overwrite else f"{as_typed()} --overwrite"
-        _push(out, push_to_hub, private=private, retry=again, as_json=as_json)
+        again = typed_command() if overwrite else f"{typed_command()} --overwrite"
+        _push_dataset(out, push_to_hub, private=private, retry=again, as_json=as_json)
 
 
-def _band(text: str | None) -> tuple[float, float] | None:
+def _parse_solve_rate(text: str | None) -> tuple[float, float] | None:
     if text is None:
         return None
     low, dots, high = text.partition("..")
@@ -224,11 +226,11 @@ def _band(text: str | None) -> tuple[float, float] | None:
         ) from None
 
 
-def _tell(out: Path, report: CurateReport) -> None:
+def _print_report(out: Path, report: CurateReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.cli.console import console, harmless
+    from ludus.cli.console import console, escape_control_chars
     from ludus.cli.figures import plural
 
     steps = Table(box=None, pad_edge=False)
@@ -237,7 +239,12 @@ def _tell(out: Path, report: CurateReport) -> None:
     steps.add_row("episodes", "", f"{report.episodes:,}", "")
     for step in report.steps:
         style = "" if step.removed else "dim"
-        cells = (step.reason, f"{step.removed:,}", f"{step.left:,}", harmless(step.detail))
+        cells = (
+            step.reason,
+            f"{step.removed:,}",
+            f"{step.left:,}",
+            escape_control_chars(step.detail),
+        )
         steps.add_row(*(Text(cell, style=style) for cell in cells))
     shown = console()
     shown.print(steps)
@@ -253,7 +260,7 @@ def _tell(out: Path, report: CurateReport) -> None:
     shown.print(Text(f"data set: {out}"), soft_wrap=True)
 
 
-def _push(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:
+def _push_dataset(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:
     from ludus.curate.target import DATASET_FILES
     from ludus.publish.hub import push_folder
 

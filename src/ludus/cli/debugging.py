@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ludus.cli.console import console, harmless
+from ludus.cli.console import console, escape_control_chars
 from ludus.environment.faults import FaultHandler, capture_faults
 
 
 @contextmanager
-def environment_faults(*, debug: bool) -> Iterator[list[str]]:
+def record_environment_errors(*, debug: bool) -> Iterator[list[str]]:
     """The distinct faults that happen in the block; with `debug` tracebacks go to stderr."""
     lines: list[str] = []
     with capture_faults(FaultHandler(lines.append)):
@@ -22,4 +22,4 @@ def environment_faults(*, debug: bool) -> Iterator[list[str]]:
 
 
 def _print_traceback(text: str) -> None:
-    console(stderr=True).print(harmless(text), markup=False, style="dim")
+    console(stderr=True).print(escape_control_chars(text), markup=False, style="dim")

@@ -13,15 +13,24 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.train.diagnosis import RewardChange, Diagnosis, RunData, Verdict
+    from ludus.train.diagnosis import Diagnosis, RewardChange, RunData, Verdict
 
 _BARS = "▁▂▃▄▅▆▇█"
-_WIDTH = 60
-_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
-_SHARES = {"equal": "equal groups", "format": "format", "done": "done", "cut_off": "cut off"}
-_NUMBERS = {"length": "length", "turns": "turns", "entropy": "entropy", "grad_norm": "gradient"}
+_SPARKLINE_WIDTH = 60
+_VERDICT_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
+_SHARE_LABELS = {"equal": "equal groups", "format": "format", "done": "done", "cut_off": "cut off"}
+_NUMBER_LABELS = {
+    "length": "length",
+    "turns": "turns",
+    "entropy": "entropy",
+    "grad_norm": "gradient",
+}
 _UNITS = {"length": " tokens"}
-_RARE = {"out_of_turns": "out of turns", "unscored": "unscored", "unseeded": "unseeded groups"}
+_NONZERO_LABELS = {
+    "out_of_turns": "out of turns",
+    "unscored": "unscored",
+    "unseeded": "unseeded groups",
+}
 """Told only where there are any."""
 
 
@@ -38,21 +47,24 @@ def diagnose(
     found = read_run(run)
     diagnosis = found.diagnose()
     if as_json:
-        typer.echo(json.dumps(_facts(run, found, diagnosis), allow_nan=False))
+        typer.echo(json.dumps(_diagnosis_as_json(run, found, diagnosis), allow_nan=False))
     else:
-        _print(found, diagnosis)
+        _print_diagnosis(found, diagnosis)
 
 
-def _facts(folder: Path, run: RunData, diagnosis: Diagnosis) -> dict[str, Any]:
+def _diagnosis_as_json(folder: Path, run: RunData, diagnosis: Diagnosis) -> dict[str, Any]:
     from dataclasses import asdict
 
     facts = asdict(diagnosis)
-    facts |= {"reward": _change(diagnosis.reward), "parts": [*map(_change, diagnosis.parts)]}
+    facts |= {
+        "reward": _change_as_json(diagnosis.reward),
+        "parts": [*map(_change_as_json, diagnosis.parts)],
+    }
     del facts["curve"]
     return {"run": str(folder), "planned": run.planned_steps, "finished": run.finished, **facts}
 
 
-def _change(change: RewardChange | None) -> dict[str, Any] | None:
+def _change_as_json(change: RewardChange | None) -> dict[str, Any] | None:
     if change is None:
         return None
     return {
@@ -64,48 +76,48 @@ def _change(change: RewardChange | None) -> dict[str, Any] | None:
     }
 
 
-def _print(run: RunData, diagnosis: Diagnosis) -> None:
+def _print_diagnosis(run: RunData, diagnosis: Diagnosis) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.cli.console import console, harmless
+    from ludus.cli.console import console, escape_control_chars
 
     out = console()
-    out.print(Text(harmless(run.title), style="bold"), soft_wrap=True)
+    out.print(Text(escape_control_chars(run.title), style="bold"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
-    for name, value in _rows(run, diagnosis):
-        table.add_row(Text(harmless(name), style="bold"), Text(value))
+    for name, value in _table_rows(run, diagnosis):
+        table.add_row(Text(escape_control_chars(name), style="bold"), Text(value))
     out.print(table)
     for verdict in diagnosis.verdicts:
         out.print()
-        out.print(_verdict(verdict))
+        out.print(_render_verdict(verdict))
     for words in run.notes:
         out.print(Text(words, style="dim"), soft_wrap=True)
 
 
-def _verdict(verdict: Verdict) -> RenderableType:
+def _render_verdict(verdict: Verdict) -> RenderableType:
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
 
-    from ludus.cli.console import harmless
+    from ludus.cli.console import escape_control_chars
 
-    name = Text(harmless(verdict.name), style=f"bold {_STYLES[verdict.kind]}")
-    finding = Text(harmless(f"{_capital(verdict.finding)}."))
-    advice = Text.assemble(("-> ", "bold"), harmless(f"{_capital(verdict.advice)}."))
+    name = Text(escape_control_chars(verdict.name), style=f"bold {_VERDICT_STYLES[verdict.kind]}")
+    finding = Text(escape_control_chars(f"{_capitalize(verdict.finding)}."))
+    advice = Text.assemble(("-> ", "bold"), escape_control_chars(f"{_capitalize(verdict.advice)}."))
     return Group(name, Padding(finding, (0, 0, 0, 2)), Padding(advice, (0, 0, 0, 2)))
 
 
-def _capital(words: str) -> str:
+def _capitalize(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "steps", _format_steps(run, diagnosis)
-    yield from _rewards(diagnosis)
-    yield from _figures(diagnosis)
+    yield from _reward_rows(diagnosis)
+    yield from _metric_rows(diagnosis)
     if diagnosis.seconds:
-        yield "a step", _times(diagnosis)
+        yield "a step", _format_times(diagnosis)
 
 
 def _format_steps(run: RunData, diagnosis: Diagnosis) -> str:
@@ -119,7 +131,7 @@ def _format_steps(run: RunData, diagnosis: Diagnosis) -> str:
     return f"{diagnosis.steps:,}{of}{state}; the first and the last {window} logged are compared"
 
 
-def _rewards(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     from ludus.train.diagnosis.figures import format_change_with_interval, format_reward
 
     change = diagnosis.reward
@@ -138,20 +150,23 @@ def _rewards(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "held out", ends
 
 
-def _figures(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+def _metric_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     from ludus.train.diagnosis.figures import format_number, format_share
 
     for key, (first, last) in diagnosis.figures.items():
-        if key in _SHARES or (key in _RARE and max(first, last) > 0):
-            yield {**_SHARES, **_RARE}[key], f"{format_share(first)} -> {format_share(last)}"
-        elif key in _NUMBERS:
+        if key in _SHARE_LABELS or (key in _NONZERO_LABELS and max(first, last) > 0):
             yield (
-                _NUMBERS[key],
+                {**_SHARE_LABELS, **_NONZERO_LABELS}[key],
+                f"{format_share(first)} -> {format_share(last)}",
+            )
+        elif key in _NUMBER_LABELS:
+            yield (
+                _NUMBER_LABELS[key],
                 f"{format_number(first)} -> {format_number(last)}{_UNITS.get(key, '')}",
             )
 
 
-def _times(diagnosis: Diagnosis) -> str:
+def _format_times(diagnosis: Diagnosis) -> str:
     """0.5 s: rollout 0.3 s, train 0.2 s; an episode: model 0.2 s, environment 0.1 s."""
     from ludus.train.diagnosis.figures import format_number
 
@@ -165,7 +180,9 @@ def _times(diagnosis: Diagnosis) -> str:
     return "; ".join(part for part in (parts, f"an episode: {alone}" if alone else "") if part)
 
 
-def sparkline(values: Sequence[float], low: float, high: float, width: int = _WIDTH) -> str:
+def sparkline(
+    values: Sequence[float], low: float, high: float, width: int = _SPARKLINE_WIDTH
+) -> str:
     """A curve in one line of text, between the worst reward and the best."""
     count = min(width, len(values))
     edges = [round(at * len(values) / count) for at in range(count + 1)]

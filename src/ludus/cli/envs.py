@@ -17,12 +17,12 @@ def envs(
     Examples: ludus envs; ludus envs wordle
     """
     if name is None:
-        _list()
+        _print_list()
     else:
-        _describe(name)
+        _print_description(name)
 
 
-def _list() -> None:
+def _print_list() -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -42,7 +42,7 @@ def _list() -> None:
     console().print(table)
 
 
-def _describe(spec: str) -> None:
+def _print_description(spec: str) -> None:
     import inspect
 
     from ludus.cli.console import console

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ludus.cli import arguments as given
-from ludus.cli.arguments import at_home, task_arguments, template_kwargs
-from ludus.cli.figures import seconds_of
-from ludus.cli.typed import as_typed
+from ludus.cli.arguments import expand_user_path, task_arguments, template_kwargs
+from ludus.cli.figures import parse_duration
+from ludus.cli.typed import typed_command
 from ludus.errors import LudusError
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ludus.rollout import CollectConfig
     from ludus.rollout.reporter import CollectProgress
 
-_SPACE = 3
-_LABELS = "Candidate"
+_COLUMN_PADDING = 3
+_LABEL_COLUMN = "Candidate"
 
 
 def evaluate(
@@ -60,7 +60,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="DATA",
-            parser=at_home,
+            parser=expand_user_path,
             help="A data set or run: tasks that ask what it asks do not count.",
         ),
     ] = None,
@@ -92,7 +92,7 @@ def evaluate(
             "--output-dir",
             "-o",
             metavar="PATH",
-            parser=at_home,
+            parser=expand_user_path,
             help="The folder.",
             show_default="below evals/",
         ),
@@ -130,7 +130,7 @@ def evaluate(
             max_turns=max_turns,
             max_tokens=max_tokens,
             max_episode_tokens=max_episode_tokens,
-            episode_timeout=seconds_of(episode_timeout, "--episode-timeout"),
+            episode_timeout=parse_duration(episode_timeout, "--episode-timeout"),
         ),
     )
     options = CandidateConfig(
@@ -141,7 +141,7 @@ def evaluate(
         concurrency,
         template_kwargs(thinking, chat_template_kwargs),
     )
-    found = _run(
+    found = _run_evaluation(
         job,
         parse_candidates(candidate, options),
         as_json=as_json,
@@ -153,25 +153,25 @@ def evaluate(
         resume=resume,
         retry_broken=retry_broken,
         tuning=RolloutOptions(concurrency=concurrency),
-        command=as_typed(),
+        command=typed_command(),
     )
-    _tell(found, as_json=as_json)
+    _print_result(found, as_json=as_json)
 
 
-def _run(
+def _run_evaluation(
     job: CollectConfig, candidates: list[Candidate], *, as_json: bool, **settings: Any
 ) -> Evaluation:
-    from ludus.cli.progress import display
-    from ludus.cli.running import Interrupts, run_async
+    from ludus.cli.progress import collect_display
+    from ludus.cli.running import InterruptHandler, run_async
     from ludus.evaluate import evaluate as play_all
 
-    with display(as_json=as_json) as shown:
+    with collect_display(as_json=as_json) as shown:
 
         @contextmanager
         def watch(label: str) -> Iterator[CollectProgress]:
             # Anew for each: between two candidates Ctrl-C is what it always is.
             shown.label = label
-            with Interrupts(shown, shown.announce) as reporter:
+            with InterruptHandler(shown, shown.announce_candidate) as reporter:
                 yield reporter
 
         try:
@@ -179,65 +179,67 @@ def _run(
                 play_all(job, candidates, make_reporter=watch, on_phase=shown.phase, **settings)
             )
         except LudusError as error:
-            shown.failed(str(error))
+            shown.report_failure(str(error))
             raise
 
 
-def _tell(found: Evaluation, *, as_json: bool) -> None:
+def _print_result(found: Evaluation, *, as_json: bool) -> None:
     from ludus.cli.running import EXIT_CODES
 
     if as_json:
         facts = {"event": "summary", "folder": str(found.folder), **found.as_json()}
         typer.echo(json.dumps(facts, allow_nan=False))
     else:
-        _print(found)
+        _print_evaluation(found)
     if found.stopped in EXIT_CODES:
         raise typer.Exit(EXIT_CODES[found.stopped])
 
 
-def _print(found: Evaluation) -> None:
+def _print_evaluation(found: Evaluation) -> None:
     from rich.text import Text
 
-    from ludus.cli.console import console, harmless
-    from ludus.evaluate.table import describe_method, build_notes, build_tables
+    from ludus.cli.console import console, escape_control_chars
+    from ludus.evaluate.table import build_notes, build_tables, describe_method
 
     out = console()
-    out.print(_table(build_tables(found), out.width))
+    out.print(_build_table(build_tables(found), out.width))
     out.print(Text(describe_method(found), style="dim"), soft_wrap=True)
     for note in build_notes(found):
-        out.print(Text(harmless(note), style="yellow"), soft_wrap=True)
+        out.print(Text(escape_control_chars(note), style="yellow"), soft_wrap=True)
     out.print(Text(f"evaluation: {found.folder}"), soft_wrap=True)
 
 
-def _table(sheets: list[ResultTable], width: int) -> Table:
+def _build_table(sheets: list[ResultTable], width: int) -> Table:
     """The first shape that fits, at first with intervals beside their values, then below them."""
     from rich.table import Table
 
     shapes = [(sheet, cut) for sheet in sheets for cut in (" ", "\n")]
-    sheet, cut = next((shape for shape in shapes if _width(*shape) <= width), shapes[-1])
-    table = Table(box=None, pad_edge=False, padding=(0, _SPACE, 0, 0))
+    sheet, cut = next((shape for shape in shapes if _table_width(*shape) <= width), shapes[-1])
+    table = Table(box=None, pad_edge=False, padding=(0, _COLUMN_PADDING, 0, 0))
     for name in sheet.header:
         # A long label is folded before a figure is.
-        table.add_column(name, no_wrap=name != _LABELS, overflow="fold")
+        table.add_column(name, no_wrap=name != _LABEL_COLUMN, overflow="fold")
     for row in sheet.rows:
-        table.add_row(*(_cell(cell, cut) for cell in row))
+        table.add_row(*(_format_cell(cell, cut) for cell in row))
     return table
 
 
-def _width(sheet: ResultTable, cut: str) -> int:
+def _table_width(sheet: ResultTable, cut: str) -> int:
     columns = zip(sheet.header, *sheet.rows, strict=True)
-    widest = (max(len(line) for cell in column for line in _lines(cell, cut)) for column in columns)
-    return sum(width + _SPACE for width in widest) - _SPACE
+    widest = (
+        max(len(line) for cell in column for line in _cell_lines(cell, cut)) for column in columns
+    )
+    return sum(width + _COLUMN_PADDING for width in widest) - _COLUMN_PADDING
 
 
-def _cell(cell: str, cut: str) -> Text:
+def _format_cell(cell: str, cut: str) -> Text:
     from rich.text import Text
 
-    from ludus.cli.console import harmless
+    from ludus.cli.console import escape_control_chars
 
-    value, bracket, interval = harmless(cell).partition(" (")
+    value, bracket, interval = escape_control_chars(cell).partition(" (")
     return Text.assemble(value, (f"{cut}({interval}" if bracket else "", "dim"))
 
 
-def _lines(cell: str, cut: str) -> list[str]:
+def _cell_lines(cell: str, cut: str) -> list[str]:
     return cell.replace(" (", f"{cut}(").split("\n")

@@ -10,10 +10,10 @@ from statistics import fmean
 import typer
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def count(number: float) -> str:
+def format_count(number: float) -> str:
     """1234 -> 1,234; 1234567 -> 1.23M."""
     for size, letter in ((1e9, "G"), (1e6, "M")):
         if number >= size:
@@ -25,21 +25,21 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def dollars(cost: float | None) -> str:
+def format_dollars(cost: float | None) -> str:
     """Small sums keep their digits."""
     if cost is None:
         return ""
     return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """75 -> 1:15; 3675 -> 1:01:15."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def approximate(seconds: float) -> str:
+def format_estimate(seconds: float) -> str:
     """An estimate of a time: 42 -> ~42 s; 200 -> ~3 min; 5000 -> ~1 h 23 min."""
     if seconds < 99.5:
         return f"~{round(seconds)} s"
@@ -48,11 +48,11 @@ def approximate(seconds: float) -> str:
     return f"~{hours} h {rest} min" if hours else f"~{minutes} min"
 
 
-def speed(rate: float) -> str:
+def format_rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
-def tallied(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     """Most frequent first: ModelBusy 12, SessionLost 3."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {number:,}" for name, number in ordered if number)
@@ -70,9 +70,9 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
-def seconds_of(text: str, option: str) -> float:
+def parse_duration(text: str, option: str) -> float:
     """90, 90s, 10m or 2h, as seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if found is None or float(found[1]) <= 0:
         raise typer.BadParameter(f"{option}: {text!r} is no time; write 90s, 10m or 2h.")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(found[1]) * _SECONDS_PER_UNIT[found[2]]

@@ -11,11 +11,11 @@ from statistics import fmean
 from typing import Any
 
 from ludus.cli.figures import sparkline
-from ludus.cli.story import Story, told
+from ludus.cli.story import TrainMetrics, format_metrics
 
-WINDOW = 10
+REWARD_WINDOW_STEPS = 10
 """Steps whose mean is said at either end: what one step brings is mostly luck."""
-_GROUPS = {
+_GROUP_FORMATS = {
     "reward_std": "std. dev. {:.3f}",
     "equal": "equal groups {:.0%}",
     "resampled": "drawn anew {:g}",
@@ -23,22 +23,22 @@ _GROUPS = {
     "reward_trained": "worth {:.3f}",
     "unscored": "unscored {:.0%}",
 }
-_EPISODES = {
+_EPISODE_FORMATS = {
     "length": "{:,.0f} tokens",
     "turns": "{:.1f} turns",
     "format": "format {:.0%}",
     "done": "done {:.0%}",
     "cut_off": "cut off {:.0%}",
 }
-_POLICY = {
+_POLICY_FORMATS = {
     "entropy": "entropy {:.3f}",
     "surprise": "surprise {:.3f}",
     "grad_norm": "grad norm {:.3g}",
     "kl": "kl {:.3g}",
     "learning_rate": "lr {:.2e}",
 }
-_HELD_OUT = {"eval_reward": "reward {:.3f}", "eval_format": "format {:.0%}"}
-_IN_A_LINE = {
+_HELD_OUT_FORMATS = {"eval_reward": "reward {:.3f}", "eval_format": "format {:.0%}"}
+_LOG_LINE_FORMATS = {
     "reward_std": "std. dev. {:.3f}",
     "equal": "equal groups {:.0%}",
     "length": "{:,.0f} tokens an episode",
@@ -53,89 +53,93 @@ _IN_A_LINE = {
 }
 
 
-class GrpoStory(Story):
+class GRPOMetrics(TrainMetrics):
     """`past` gives what was logged before a run that goes on was stopped."""
 
-    def __init__(self, past: Callable[[], Iterable[Mapping[str, Any]]] = tuple) -> None:
+    def __init__(self, past_log: Callable[[], Iterable[Mapping[str, Any]]] = tuple) -> None:
         super().__init__()
-        self._past = past
+        self._past_log = past_log
         self._rewards: list[float] = []
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         super().begin(total_steps, resumed_from)
         if resumed_from is not None:
-            before = (line for line in self._past() if line.get("step", 0) <= resumed_from)
-            self._rewards = rewards_of(before)
+            before = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
+            self._rewards = logged_rewards(before)
 
     def add(self, line: Mapping[str, Any]) -> None:
         super().add(line)
-        self._rewards += rewards_of([line])
+        self._rewards += logged_rewards([line])
 
-    def is_whole(self, line: Mapping[str, Any]) -> bool:
+    def is_step_complete(self, line: Mapping[str, Any]) -> bool:
         """Held-out tasks are tried before a step is logged; its own figures come right after."""
         return "loss" in line or not self._rewards
 
-    def figures(self) -> list[str]:
+    def metric_texts(self) -> list[str]:
         """All of it, where there are no rows to put it in."""
-        return [*self._reward(), *self._parts(), *told(self.newest, _IN_A_LINE)]
+        return [
+            *self._reward_texts(),
+            *self._reward_parts(),
+            *format_metrics(self.latest, _LOG_LINE_FORMATS),
+        ]
 
     def rows(self, *, ascii_only: bool = False) -> list[tuple[str, str]]:
         line = "" if ascii_only else sparkline(self._rewards)
         found = [
-            ("reward", [*self._change(), line]),
-            ("parts", self._parts()),
-            ("groups", told(self.newest, _GROUPS)),
-            ("episodes", told(self.newest, _EPISODES)),
-            ("policy", told(self.newest, _POLICY)),
-            ("held out", told(self.newest, _HELD_OUT)),
-            ("time", self._times()),
+            ("reward", [*self._reward_change(), line]),
+            ("parts", self._reward_parts()),
+            ("groups", format_metrics(self.latest, _GROUP_FORMATS)),
+            ("episodes", format_metrics(self.latest, _EPISODE_FORMATS)),
+            ("policy", format_metrics(self.latest, _POLICY_FORMATS)),
+            ("held out", format_metrics(self.latest, _HELD_OUT_FORMATS)),
+            ("time", self._step_times()),
         ]
         return [(name, "  ".join(filter(None, said))) for name, said in found if any(said)]
 
-    def heading(self) -> list[str]:
-        return self.pace()
+    def heading_texts(self) -> list[str]:
+        return self.pace_texts()
 
-    def _reward(self) -> list[str]:
-        return [f"reward {' '.join(self._change())}"] if self._rewards else []
+    def _reward_texts(self) -> list[str]:
+        return [f"reward {' '.join(self._reward_change())}"] if self._rewards else []
 
-    def _change(self) -> list[str]:
+    def _reward_change(self) -> list[str]:
         """The newest reward, and how far the last steps lie above the first ones."""
         if not self._rewards:
             return []
         now = f"{self._rewards[-1]:.3f}"
-        ends = both_ends(self._rewards)
+        ends = first_and_last_means(self._rewards)
         return [now] if ends is None else [now, f"({ends[1] - ends[0]:+.3f} since the start)"]
 
-    def _parts(self) -> list[str]:
+    def _reward_parts(self) -> list[str]:
         """Where rewards come from several environments or functions: each one's mean."""
         means = {
             key.removeprefix("rewards/").removesuffix("/mean"): value
-            for key, value in self.newest.items()
+            for key, value in self.latest.items()
             if key.startswith("rewards/") and key.endswith("/mean")
         }
         return [f"{name} {value:.3f}" for name, value in means.items()] if len(means) > 1 else []
 
-    def _times(self) -> list[str]:
+    def _step_times(self) -> list[str]:
         """Of a step; and of one episode in it, since many are played at once."""
-        step = told(self.newest, {"time/step": "{:.2f} s a step"})
-        phases = told(
-            self.newest, {"time/rollout": "rollout {:.2f} s", "time/train": "training {:.2f} s"}
+        step = format_metrics(self.latest, {"time/step": "{:.2f} s a step"})
+        phases = format_metrics(
+            self.latest, {"time/rollout": "rollout {:.2f} s", "time/train": "training {:.2f} s"}
         )
-        waits = told(
-            self.newest,
+        waits = format_metrics(
+            self.latest,
             {"time/model": "model {:.2f} s", "time/environment": "environment {:.2f} s"},
         )
         inside = [f"(of an episode: {', '.join(waits)})"] if waits else []
         return [*step, *phases[:1], *inside, *phases[1:]]
 
 
-def rewards_of(lines: Iterable[Mapping[str, Any]]) -> list[float]:
+def logged_rewards(lines: Iterable[Mapping[str, Any]]) -> list[float]:
     """The steps' rewards, where something was scored."""
     found = (line.get("reward") for line in lines)
     return [reward for reward in found if reward is not None]
 
 
-def both_ends(rewards: Sequence[float]) -> tuple[float, float] | None:
+def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
     """The means of the first and of the last steps, which have none in common; None: too few."""
-    width = min(WINDOW, len(rewards) // 2)
+    width = min(REWARD_WINDOW_STEPS, len(rewards) // 2)
     return (fmean(rewards[:width]), fmean(rewards[-width:])) if width else None

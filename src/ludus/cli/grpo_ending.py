@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ludus.cli.ending import Ending, record_of
+from ludus.cli.ending import TrainSummary, read_record
 
 if TYPE_CHECKING:
     from ludus.train import TrainResult
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from ludus.train.training import FinalMetrics
 
 
-class GrpoEnding(Ending):
+class GRPOSummary(TrainSummary):
     """Speaks of rewards instead of losses."""
 
-    _found: Diagnosis | None = None
+    _cached_diagnosis: Diagnosis | None = None
 
-    def facts(self, outcome: TrainResult) -> dict[str, Any]:
+    def as_json(self, outcome: TrainResult) -> dict[str, Any]:
         from ludus.train.facts import to_jsonable
 
-        found = self._diagnosis(outcome) if outcome.stopped is None else None
+        found = self._read_diagnosis(outcome) if outcome.stopped is None else None
         verdicts = {"verdicts": to_jsonable(found.verdicts)} if found is not None else {}
-        return {**super().facts(outcome), **verdicts}
+        return {**super().as_json(outcome), **verdicts}
 
-    def steps(self, outcome: TrainResult) -> str:
+    def steps_text(self, outcome: TrainResult) -> str:
         """With --early-stop there may be fewer than were asked for."""
-        record = record_of(outcome)
+        record = read_record(outcome)
         planned = record.settings.get("steps", 0) if record is not None else 0
         early = f", and not {planned:,}: it ended early" if outcome.steps < planned else ""
-        return f"{super().steps(outcome)}{early}"
+        return f"{super().steps_text(outcome)}{early}"
 
-    def learned(self, outcome: TrainResult, figures: FinalMetrics) -> list[tuple[str, str]]:
+    def metric_lines(self, outcome: TrainResult, figures: FinalMetrics) -> list[tuple[str, str]]:
         from ludus.train.diagnosis.figures import format_change_with_interval, format_reward
 
-        found = self._diagnosis(outcome)
+        found = self._read_diagnosis(outcome)
         if found is None or found.reward is None:
             return [("reward", "no episode was scored")]
         lines = [
@@ -47,27 +47,31 @@ class GrpoEnding(Ending):
             lines.append(("held out", " -> ".join(told)))
         return lines
 
-    def advice(self, outcome: TrainResult) -> list[str]:
+    def next_steps(self, outcome: TrainResult) -> list[str]:
         from ludus.train.diagnosis.words import format_verdict
 
-        found = self._diagnosis(outcome)
+        found = self._read_diagnosis(outcome)
         verdicts = found.verdicts if found is not None else ()
-        return [*map(format_verdict, verdicts), *_extending(outcome), *super().advice(outcome)]
+        return [
+            *map(format_verdict, verdicts),
+            *_extend_advice(outcome),
+            *super().next_steps(outcome),
+        ]
 
-    def _diagnosis(self, outcome: TrainResult) -> Diagnosis | None:
+    def _read_diagnosis(self, outcome: TrainResult) -> Diagnosis | None:
         """Made once; None where there is nothing to judge."""
         from ludus.errors import RunError
         from ludus.train.diagnosis import read_run
 
-        if self._found is None:
+        if self._cached_diagnosis is None:
             try:
-                self._found = read_run(outcome.folder).diagnose()
+                self._cached_diagnosis = read_run(outcome.folder).diagnose()
             except RunError:
                 return None
-        return self._found
+        return self._cached_diagnosis
 
 
-def _extending(outcome: TrainResult) -> list[str]:
+def _extend_advice(outcome: TrainResult) -> list[str]:
     """How to go on with a finished run, and what is kept on the disk for it."""
     from ludus.train.checkpoints import latest_checkpoint
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ludus.cli.train_options import Report, shared_of
+from ludus.cli.train_options import ExperimentTracker, shared_config_fields
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ class ZeroVarianceMode(StrEnum):
     KEEP = "keep"
 
 
-class Rollouts(StrEnum):
+class RolloutLoop(StrEnum):
     FAST = "fast"
     TRL = "trl"
 
 
-class Vllm(StrEnum):
+class VLLMMode(StrEnum):
     COLOCATE = "colocate"
     SERVER = "server"
 
@@ -58,7 +58,7 @@ BatchSize = Annotated[
     int | None,
     typer.Option(help="Episodes learned from at once.", show_default="all of a step; 8 on a CPU"),
 ]
-EqualGroups = Annotated[
+ZeroVarianceGroups = Annotated[
     ZeroVarianceMode,
     typer.Option("--equal", help="Groups whose attempts are all worth the same."),
 ]
@@ -66,11 +66,11 @@ Resamples = Annotated[
     int | None,
     typer.Option(help="With --equal resample: how often, at the most.", show_default="2"),
 ]
-Player = Annotated[
-    Rollouts, typer.Option("--rollouts", help="Who plays: Ludus, or TRL's own loop.")
+RolloutLoopOption = Annotated[
+    RolloutLoop, typer.Option("--rollouts", help="Who plays: Ludus, or TRL's own loop.")
 ]
-Served = Annotated[
-    Vllm | None, typer.Option("--vllm", help="Let vLLM decode.", show_default="Ludus does")
+VLLMOption = Annotated[
+    VLLMMode | None, typer.Option("--vllm", help="Let vLLM decode.", show_default="Ludus does")
 ]
 Rewards = Annotated[
     list[str] | None,
@@ -99,37 +99,40 @@ AllowUnseeded = Annotated[
 Seed = Annotated[int, typer.Option(help="Which tasks, and what is sampled.")]
 
 
-def grpo_settings_of(
+def build_grpo_config(
     *,
     checkpoint_every: str,
     assignments: list[str] | None,
-    report_to: Report | None,
+    report_to: ExperimentTracker | None,
     lora: Lora | None,
     rewards: Sequence[str] | None,
     equal: ZeroVarianceMode,
     resamples: int | None,
     eval_every: int | None,
     eval_episodes: int | None,
-    rollouts: Rollouts,
-    vllm: Vllm | None,
+    rollouts: RolloutLoop,
+    vllm: VLLMMode | None,
     system_prompt: str | None,
     **plain: Any,
 ) -> GRPOConfig:
     """All options as the trainer's settings; one that would mean nothing is a mistake."""
     from ludus.train.grpo.settings import GRPOConfig
 
-    _refuse_idle(
-        "--resamples", resamples, unless=equal is ZeroVarianceMode.RESAMPLE, add="--equal resample"
+    _require_option(
+        "--resamples",
+        resamples,
+        unless=equal is ZeroVarianceMode.RESAMPLE,
+        needs="--equal resample",
     )
-    _refuse_idle(
-        "--eval-episodes", eval_episodes, unless=eval_every is not None, add="--eval-every"
+    _require_option(
+        "--eval-episodes", eval_episodes, unless=eval_every is not None, needs="--eval-every"
     )
     said = {"resamples": resamples, "eval_episodes": eval_episodes}
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     if system_prompt is not None:
         given["system_prompt"] = system_prompt or None
     return GRPOConfig(
-        **shared_of(checkpoint_every, assignments, report_to),
+        **shared_config_fields(checkpoint_every, assignments, report_to),
         lora=lora,
         rewards=tuple(rewards or ()),
         equal=equal.value,
@@ -141,6 +144,6 @@ def grpo_settings_of(
     )
 
 
-def _refuse_idle(option: str, value: int | None, *, unless: bool, add: str) -> None:
+def _require_option(option: str, value: int | None, *, unless: bool, needs: str) -> None:
     if value is not None and not unless:
-        raise ConfigError(f"{option} means nothing without {add}. Add that, or leave it away.")
+        raise ConfigError(f"{option} means nothing without {needs}. Add that, or leave it away.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ludus.policy.templates import TextSpan
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-_OPEN, _CLOSE = "⟦", "⟧"
+_LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
 """Around what bears the loss, where there is no colour to say so."""
 
 
@@ -52,8 +52,8 @@ def lint(
     from ludus.curate.lint.rows import find_data_files
 
     files = count_rows(find_data_files(data))  # Before a student is loaded, which takes seconds.
-    to_train = _student(student) if student is not None else None
-    with _progress() as watch:
+    to_train = _load_student(student) if student is not None else None
+    with _progress_bar() as watch:
         report = lint_files(
             files,
             to_train,
@@ -66,12 +66,12 @@ def lint(
     if as_json:
         typer.echo(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
     else:
-        _print(report, strict=strict)
+        _print_report(report, strict=strict)
     if not report.passed(strict=strict):
         raise typer.Exit(1)
 
 
-def _student(name: str) -> Student:
+def _load_student(name: str) -> Student:
     from ludus.curate.lint.student import Student
     from ludus.policy.eyes.families import load_vision_processor
     from ludus.policy.tokenizer import load_tokenizer
@@ -81,7 +81,7 @@ def _student(name: str) -> Student:
 
 
 @contextmanager
-def _progress() -> Iterator[LintProgress]:
+def _progress_bar() -> Iterator[LintProgress]:
     """A bar on a terminal; elsewhere nothing, because the result is all that is asked for."""
     from rich.progress import Progress
 
@@ -98,28 +98,34 @@ def _progress() -> Iterator[LintProgress]:
         yield watch
 
 
-def _print(report: LintReport, *, strict: bool) -> None:
+def _print_report(report: LintReport, *, strict: bool) -> None:
     from ludus.cli.console import console
 
     out = console()
-    _findings(out, report)
+    _print_findings(out, report)
     for shown in report.shown:
-        _row(out, shown)
+        _print_row(out, shown)
     if report.lengths is not None and report.lengths.count:
-        _line(out, str(report.lengths))
-    _line(out, _looked_at(report))
-    _verdict(out, report, strict=strict)
+        _print_line(out, str(report.lengths))
+    _print_line(out, _coverage_text(report))
+    _print_verdict(out, report, strict=strict)
 
 
-def _findings(out: Console, report: LintReport) -> None:
+def _print_findings(out: Console, report: LintReport) -> None:
     """A table with room for words: under each line what was found, and what to do about it."""
     from rich.text import Text
 
-    from ludus.cli.console import harmless
+    from ludus.cli.console import escape_control_chars
 
     head = ("", "check", "rows", "share", "first")
     rows = [
-        (each.level, each.check, f"{each.rows:,}", _percent(each.share), str(each.first.location))
+        (
+            each.level,
+            each.check,
+            f"{each.rows:,}",
+            _format_percent(each.share),
+            str(each.first.location),
+        )
         for each in report.findings
     ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
@@ -128,57 +134,57 @@ def _findings(out: Console, report: LintReport) -> None:
             cell.rjust(width) if name in ("rows", "share") else cell.ljust(width)
             for name, cell, width in zip(head, row, widths, strict=True)
         ]
-        line = Text(harmless("  ".join(cells).rstrip()), _STYLES.get(row[0], "bold"))
+        line = Text(escape_control_chars("  ".join(cells).rstrip()), _STYLES.get(row[0], "bold"))
         out.print(line, soft_wrap=True)
         if at:
             tally = report.findings[at - 1]
-            words = Text(" " * (widths[0] + 2) + harmless(tally.first.message))
-            words.append(f"{_stop(tally.first.message)} {tally.advice}", "dim")
+            words = Text(" " * (widths[0] + 2) + escape_control_chars(tally.first.message))
+            words.append(f"{_full_stop(tally.first.message)} {tally.advice}", "dim")
             out.print(words, soft_wrap=True)
 
 
-def _stop(message: str) -> str:
+def _full_stop(message: str) -> str:
     return "" if message.endswith((".", "!", "?")) else "."
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
 
 
-def _row(out: Console, shown: RenderedExample) -> None:
+def _print_row(out: Console, shown: RenderedExample) -> None:
     """The whole text of a row; what bears the loss stands out, in colour or in brackets."""
     from rich.text import Text
 
-    from ludus.cli.console import harmless
+    from ludus.cli.console import escape_control_chars
 
     made = shown.rendered
     side = f" {shown.side}" if shown.side else ""
     head = f"{shown.location}{side}  {len(made.ids):,} tokens, {sum(made.mask):,} bear the loss"
-    out.print(Text(harmless(head), "bold"), soft_wrap=True)
+    out.print(Text(escape_control_chars(head), "bold"), soft_wrap=True)
     plain = out.no_color or not out.is_terminal
     text, inside = Text(), False
     for piece in made.text_spans(shown.special_tokens):
         if plain and piece.has_loss != inside:
-            text.append(_OPEN if piece.has_loss else _CLOSE)
+            text.append(_LOSS_OPEN if piece.has_loss else _LOSS_CLOSE)
         inside = piece.has_loss
-        text.append(harmless(piece.text), _style(piece))
-    text.append(_CLOSE if plain and inside else "")
+        text.append(escape_control_chars(piece.text), _piece_style(piece))
+    text.append(_LOSS_CLOSE if plain and inside else "")
     out.print(text, soft_wrap=True)
 
 
-def _style(piece: TextSpan) -> str:
+def _piece_style(piece: TextSpan) -> str:
     if piece.has_loss:
         return "bold green underline" if piece.special else "bold green"
     return "cyan" if piece.special else "dim"
 
 
-def _line(out: Console, words: str) -> None:
-    from ludus.cli.console import harmless
+def _print_line(out: Console, words: str) -> None:
+    from ludus.cli.console import escape_control_chars
 
-    out.print(harmless(words), markup=False, soft_wrap=True)
+    out.print(escape_control_chars(words), markup=False, soft_wrap=True)
 
 
-def _looked_at(report: LintReport) -> str:
+def _coverage_text(report: LintReport) -> str:
     from ludus.cli.figures import plural
 
     rows = plural(report.rows, "row")
@@ -192,7 +198,7 @@ def _looked_at(report: LintReport) -> str:
     return f"{rows}, all under the template of {report.student}."
 
 
-def _verdict(out: Console, report: LintReport, *, strict: bool) -> None:
+def _print_verdict(out: Console, report: LintReport, *, strict: bool) -> None:
     from rich.text import Text
 
     from ludus.cli.figures import plural

@@ -26,26 +26,26 @@ from ludus.cli import (
     show,
     train,
 )
-from ludus.cli.console import complain
+from ludus.cli.console import print_error
 from ludus.errors import LudusError
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """A command that is interrupted ends with a line; one that stopped by itself has said why."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            complain(str(interrupt) or "Interrupted.")
-            raise typer.Exit(INTERRUPTED) from None
+            print_error(str(interrupt) or "Interrupted.")
+            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
 
 
 app = typer.Typer(
     name="ludus",
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -57,7 +57,7 @@ app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("play")(play.play)
 app.command("collect")(collect.collect)
-app.command("import")(bring.bring)
+app.command("import")(bring.import_rollouts)
 app.command("curate")(curate.curate)
 app.command("eval")(evaluate.evaluate)
 app.add_typer(train.app, name="train")
@@ -68,7 +68,7 @@ app.command("init")(init.init)
 app.command("lint")(lint.lint)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(__version__)
         raise typer.Exit
@@ -77,7 +77,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Turn an environment into a better language-model agent."""
@@ -90,5 +93,5 @@ def main() -> None:
     except LudusError as error:
         # Of several processes that train together, one speaks.
         if os.environ.get("RANK", "0") == "0":
-            complain(str(error))
+            print_error(str(error))
         sys.exit(1)

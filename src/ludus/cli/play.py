@@ -30,7 +30,7 @@ def play(
     """
     import asyncio
 
-    from ludus.cli.debugging import environment_faults
+    from ludus.cli.debugging import record_environment_errors
 
     try:
         arguments = json.loads(task)
@@ -40,13 +40,13 @@ def play(
         raise typer.BadParameter('--task wants a JSON object, such as {"length": 6}.')
     if seed is not None:
         arguments["seed"] = seed
-    with environment_faults(debug=debug):
+    with record_environment_errors(debug=debug):
         asyncio.run(_play(spec, arguments, token))
 
 
 async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
     from ludus.agents.human import HumanAgent
-    from ludus.cli.console import console, harmless
+    from ludus.cli.console import console, escape_control_chars
     from ludus.client.endpoint import connect
     from ludus.data.messages import Message
     from ludus.errors import LudusError, ProviderRefuses
@@ -57,10 +57,10 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
 
     def show(message: Message) -> None:
         wrong = message.role == "tool" and message.text.startswith("Error:")
-        out.print(harmless(message.text), markup=False, style="red" if wrong else "")
+        out.print(escape_control_chars(message.text), markup=False, style="red" if wrong else "")
 
     def say(words: str) -> None:
-        out.print(harmless(words), markup=False, style="cyan", soft_wrap=True)
+        out.print(escape_control_chars(words), markup=False, style="cyan", soft_wrap=True)
 
     async with connect(spec, token=token).session() as session:
         episode = await play_episode(

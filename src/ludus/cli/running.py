@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ludus.cli.figures import plural
-from ludus.cli.progress import Display
+from ludus.cli.progress import CollectDisplay
 from ludus.rollout.reporter import CollectProgress
 
 if TYPE_CHECKING:
@@ -33,23 +33,23 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(work)
 
 
-class Interrupts(CollectProgress):
+class InterruptHandler(CollectProgress):
     """Passes everything on to a display, and turns signals into a clean end.
 
     Before the first episode Ctrl-C is what it always is.
     """
 
-    def __init__(self, display: Display, checked: Callable[[], None]) -> None:
+    def __init__(self, display: CollectDisplay, on_checked: Callable[[], None]) -> None:
         self._display = display
-        self._checked = checked
+        self._on_checked = on_checked
         self._collector: Collector | None = None
-        self._pressed = 0
+        self._signal_count = 0
 
     def phase(self, progress: PhaseProgress) -> None:
         self._display.phase(progress)
 
     def checked(self) -> None:
-        self._checked()
+        self._on_checked()
 
     def begin(self, collector: Collector) -> None:
         self._collector = collector
@@ -58,27 +58,27 @@ class Interrupts(CollectProgress):
     def warn(self, words: str) -> None:
         self._display.warn(words)
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> InterruptHandler:
         self._loop = asyncio.get_running_loop()
-        self._before = {
-            number: signal.signal(number, self._caught)
+        self._previous_handlers = {
+            number: signal.signal(number, self._on_signal)
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
-    def _caught(self, number: int, frame: FrameType | None) -> None:
-        self._pressed += 1
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signal_count += 1
         if self._collector is None and number == signal.SIGTERM:
             raise SystemExit(EXIT_CODES[TERMINATED])
-        if self._collector is None or self._pressed > 2:
+        if self._collector is None or self._signal_count > 2:
             raise KeyboardInterrupt
         if number == signal.SIGTERM:
             self._loop.call_soon_threadsafe(self._collector.abort, TERMINATED)
-        elif self._pressed == 1:
+        elif self._signal_count == 1:
             self._loop.call_soon_threadsafe(self._drain, self._collector)
         else:
             self._loop.call_soon_threadsafe(self._collector.abort, INTERRUPTED)

@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from ludus.data.run import RunFolder
 
-_WORDS = ("environment", "agent")
-_NARROW = 11
+_TEXT_COLUMNS = ("environment", "agent")
+_MIN_TEXT_WIDTH = 11
 
 
 def runs(
@@ -27,33 +27,31 @@ def runs(
 
     if not root.exists():
         raise RunError(f"There is no folder {root}. `ludus collect` makes runs; name their folder.")
-    found = _found(root)
+    found = _list_runs(root)
     if not found:
         raise RunError(f"No run is in {root} or below it. `ludus collect` makes one.")
-    facts = [_facts(folder) for folder in found]
+    facts = [_describe_run(folder) for folder in found]
     if as_json:
         for fact in facts:
             typer.echo(json.dumps(fact, allow_nan=False))
     else:
-        _print(facts)
+        _print_table(facts)
 
 
-def _found(root: Path) -> list[RunFolder]:
+def _list_runs(root: Path) -> list[RunFolder]:
     """Runs of both kinds, the oldest first."""
     from ludus.data.run import find_runs, walk_folders
 
-    played = [
-        run for folder in walk_folders(root) if (run := _played_in_training(folder)) is not None
-    ]
+    played = [run for folder in walk_folders(root) if (run := _training_run(folder)) is not None]
     return sorted([*find_runs(root), *played], key=lambda run: (run.metadata.created_at, run.path))
 
 
-def _played_in_training(folder: Path) -> RunFolder | None:
+def _training_run(folder: Path) -> RunFolder | None:
     """The episodes that a model was trained by, as a run; such a folder has no `run.json`."""
     if not ((folder / "training.json").is_file() and (folder / "episodes.jsonl").is_file()):
         return None
 
-    from ludus.data.run import RunMetadata, RunFolder
+    from ludus.data.run import RunFolder, RunMetadata
     from ludus.data.settings import config_digest
     from ludus.errors import RunError
     from ludus.train.record import read_record
@@ -74,7 +72,7 @@ def _played_in_training(folder: Path) -> RunFolder | None:
     return RunFolder(folder, about)
 
 
-def _facts(folder: RunFolder) -> dict[str, Any]:
+def _describe_run(folder: RunFolder) -> dict[str, Any]:
     from ludus.rollout.review import summarize_run
 
     settings = folder.metadata.settings
@@ -87,44 +85,46 @@ def _facts(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _print(facts: list[dict[str, Any]]) -> None:
+def _print_table(facts: list[dict[str, Any]]) -> None:
     """A table without rich's: it would rather cut a path short than let the terminal wrap it."""
     from rich.text import Text
 
     from ludus.cli.console import console
 
     out = console()
-    rows = _fitted([_row(fact) for fact in facts], out.width)
+    rows = _fit_columns([_table_row(fact) for fact in facts], out.width)
     names = dict(zip(rows[0], rows[0], strict=True))
     widths = {name: max(len(row[name]) for row in [names, *rows]) for name in names}
     for row in [names, *rows]:
         cells = [
-            cell.ljust(widths[name]) if name in ("run", *_WORDS) else cell.rjust(widths[name])
+            cell.ljust(widths[name])
+            if name in ("run", *_TEXT_COLUMNS)
+            else cell.rjust(widths[name])
             for name, cell in row.items()
         ]
         line = Text("  ".join(cells).rstrip(), style="bold" if row is names else "")
         out.print(line, soft_wrap=True)
 
 
-def _fitted(rows: list[dict[str, str]], width: int) -> list[dict[str, str]]:
+def _fit_columns(rows: list[dict[str, str]], width: int) -> list[dict[str, str]]:
     """Without columns that are empty throughout, and with words cut to what numbers leave them."""
     shown = [name for name in rows[0] if any(row[name] for row in rows)]
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in shown}
-    fixed = sum(widths[name] + 2 for name in shown if name not in _WORDS)
-    most = max(_NARROW, (width - fixed) // len(_WORDS) - 2)
+    fixed = sum(widths[name] + 2 for name in shown if name not in _TEXT_COLUMNS)
+    most = max(_MIN_TEXT_WIDTH, (width - fixed) // len(_TEXT_COLUMNS) - 2)
     return [
-        {name: _cut(row[name], most) if name in _WORDS else row[name] for name in shown}
+        {name: _truncate(row[name], most) if name in _TEXT_COLUMNS else row[name] for name in shown}
         for row in rows
     ]
 
 
-def _cut(text: str, most: int) -> str:
+def _truncate(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _row(fact: dict[str, Any]) -> dict[str, str]:
+def _table_row(fact: dict[str, Any]) -> dict[str, str]:
     """One line of the table."""
-    from ludus.cli.figures import count, dollars
+    from ludus.cli.figures import format_count, format_dollars
     from ludus.cli.summary import format_reward
 
     usage, agent = fact["usage"], fact["agent"]
@@ -136,6 +136,6 @@ def _row(fact: dict[str, Any]) -> dict[str, str]:
         "episodes": f"{fact['episodes']:,}" + (f"/{fact['planned']:,}" if fact["left"] else ""),
         "reward ± std. error": format_reward(fact),
         "broken": f"{fact['broken']:,}" if fact["broken"] else "",
-        "tokens": count(tokens) if tokens else "",
-        "cost": dollars(usage["cost"]),
+        "tokens": format_count(tokens) if tokens else "",
+        "cost": format_dollars(usage["cost"]),
     }

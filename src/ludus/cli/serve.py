@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ludus.cli.arguments import at_home
+from ludus.cli.arguments import expand_user_path
 from ludus.errors import ConfigError, MissingExtra
 
 
@@ -44,7 +44,9 @@ def serve(
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(parser=at_home, metavar="PATH", help="File that holds the bearer token."),
+        typer.Option(
+            parser=expand_user_path, metavar="PATH", help="File that holds the bearer token."
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
@@ -97,7 +99,7 @@ def serve(
     from ludus.cli.console import console
     from ludus.environment.registry import find_environment
 
-    token_typed = _is_typed(ctx, "token")
+    token_typed = _is_on_command_line(ctx, "token")
     if token_typed and token_file is not None:
         raise ConfigError("Give either --token or --token-file, and not both.")
     if max_sessions is None:
@@ -140,7 +142,7 @@ def serve(
     console().print("Stopped.")
 
 
-def _is_typed(ctx: typer.Context, option: str) -> bool:
+def _is_on_command_line(ctx: typer.Context, option: str) -> bool:
     """Whether an option stands on the command line, rather than in the environment."""
     source = ctx.get_parameter_source(option)
     # By name: some versions of typer bring a click of their own.

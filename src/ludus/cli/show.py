@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ludus.data.messages import Message
     from ludus.errors import RunError
 
-_STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
+_ROLE_STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
 
 
 def show(
@@ -42,15 +42,15 @@ def show(
 
     ludus show data/wordle 3
     """
-    from ludus.cli.run_names import run_path
+    from ludus.cli.run_names import resolve_run_path
 
-    names, episode = _split(target)
-    paths = [run_path(name) for name in names]
-    path = paths[0] if len(paths) == 1 else _one_of(paths, episode)
-    _show(path, episode, as_json=as_json)
+    names, episode = _split_target(target)
+    paths = [resolve_run_path(name) for name in names]
+    path = paths[0] if len(paths) == 1 else _newest_of(paths, episode)
+    _show_path(path, episode, as_json=as_json)
 
 
-def _split(target: list[str]) -> tuple[list[str], str | None]:
+def _split_target(target: list[str]) -> tuple[list[str], str | None]:
     """Paths or names, and the episode at their end if there is one."""
     *names, last = target
     if names and (last.isdecimal() or not Path(last).exists()):
@@ -58,30 +58,30 @@ def _split(target: list[str]) -> tuple[list[str], str | None]:
     return target, None
 
 
-def _one_of(paths: list[Path], episode: str | None) -> Path:
+def _newest_of(paths: list[Path], episode: str | None) -> Path:
     """The newest of several runs, which a pattern of the shell may name."""
-    from ludus.cli.run_names import newest
+    from ludus.cli.run_names import newest_run
 
-    chosen = newest(paths)
+    chosen = newest_run(paths)
     other = next(path for path in paths if path != chosen)
     again = " ".join(["ludus show", str(other), *([episode] if episode else [])])
     typer.echo(f"{len(paths)} were named; this is the newest, {chosen}. Another: {again}", err=True)
     return chosen
 
 
-def _show(path: Path, episode: str | None, *, as_json: bool) -> None:
+def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
     from ludus.cli.console import console
-    from ludus.cli.show_data import print_row, print_training, read_row, row_file
+    from ludus.cli.show_data import find_row_file, print_row, print_training, read_row
     from ludus.data.lines import find_episode
 
     file = path / "episodes.jsonl" if path.is_dir() else path
     if path.is_dir() and not file.is_file():
-        if _evaluation(path, episode, as_json=as_json):
+        if _show_evaluation(path, episode, as_json=as_json):
             return
-        rows = row_file(path)
+        rows = find_row_file(path)
         if rows is None:
             if not print_training(console(), path):
-                raise _nothing(path)
+                raise _nothing_to_show(path)
             return
         file = rows
     if _holds_episodes(file):
@@ -89,7 +89,7 @@ def _show(path: Path, episode: str | None, *, as_json: bool) -> None:
         if as_json:
             typer.echo(found.to_line().decode().rstrip())
         else:
-            transcript(console(), found)
+            print_transcript(console(), found)
         return
     row = read_row(file, episode or "0")
     if as_json:
@@ -113,7 +113,7 @@ def _holds_episodes(file: Path) -> bool:
     return True
 
 
-def _evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
+def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
     """Print the evaluation that is in this folder, if there is one."""
     from ludus.cli.console import console
     from ludus.cli.show_data import print_evaluation
@@ -136,7 +136,7 @@ def _evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
     return True
 
 
-def _nothing(path: Path) -> RunError:
+def _nothing_to_show(path: Path) -> RunError:
     """What is there instead, and what to type."""
     from ludus.data.run import find_runs
     from ludus.errors import RunError
@@ -156,37 +156,37 @@ def _nothing(path: Path) -> RunError:
     )
 
 
-def transcript(out: Console, episode: Episode) -> None:
+def print_transcript(out: Console, episode: Episode) -> None:
     """A whole episode."""
-    _head(out, episode)
+    _print_header(out, episode)
     for message in episode.messages:
-        write(out, message)
-    _end(out, episode)
+        print_message(out, message)
+    _print_footer(out, episode)
 
 
-def write(out: Console, message: Message) -> None:
+def print_message(out: Console, message: Message) -> None:
     """One message, by a line that says whose it is."""
-    style = _STYLES[message.role]
+    style = _ROLE_STYLES[message.role]
     out.print(message.role, style=f"bold {style}")
     if message.reasoning_content:
-        _print(out, message.reasoning_content, "dim italic")
+        _print_indented(out, message.reasoning_content, "dim italic")
     if message.text:
-        _print(out, message.text, "dim" if message.role == "system" else "")
+        _print_indented(out, message.text, "dim" if message.role == "system" else "")
     for call in message.tool_calls or ():
-        _print(out, f"{call.function.name}({call.function.arguments})", style)
+        _print_indented(out, f"{call.function.name}({call.function.arguments})", style)
 
 
-def _print(out: Console, words: str, style: str) -> None:
+def _print_indented(out: Console, words: str, style: str) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from ludus.cli.console import harmless
+    from ludus.cli.console import escape_control_chars
 
-    out.print(Padding(Text(harmless(words), style=style), (0, 0, 0, 2)))
+    out.print(Padding(Text(escape_control_chars(words), style=style), (0, 0, 0, 2)))
 
 
-def _head(out: Console, episode: Episode) -> None:
-    from ludus.cli.console import harmless
+def _print_header(out: Console, episode: Episode) -> None:
+    from ludus.cli.console import escape_control_chars
 
     agent = " ".join(
         str(episode.agent[key]) for key in ("provider", "model") if key in episode.agent
@@ -194,11 +194,11 @@ def _head(out: Console, episode: Episode) -> None:
     step = f"step {episode.agent['step']}" if "step" in episode.agent else ""
     facts = [episode.environment, f"seed {episode.seed}", agent, step]
     head = f"{episode.episode_id}  {' · '.join(fact for fact in facts if fact)}"
-    out.print(harmless(head), markup=False, soft_wrap=True, style="bold")
+    out.print(escape_control_chars(head), markup=False, soft_wrap=True, style="bold")
 
 
-def _end(out: Console, episode: Episode) -> None:
-    from ludus.cli.figures import count, dollars, plural
+def _print_footer(out: Console, episode: Episode) -> None:
+    from ludus.cli.figures import format_count, format_dollars, plural
 
     worth = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
@@ -208,11 +208,11 @@ def _end(out: Console, episode: Episode) -> None:
         episode.stop_reason.value,
         plural(episode.turns, "turn"),
         plural(episode.malformed_calls, "malformed call") if episode.malformed_calls else "",
-        f"{count(usage.total_tokens)} tokens" if usage.total_tokens else "",
-        dollars(usage.cost),
+        f"{format_count(usage.total_tokens)} tokens" if usage.total_tokens else "",
+        format_dollars(usage.cost),
     ]
     good = episode.reward is not None and episode.reward > 0
     out.print(" · ".join(fact for fact in facts if fact), style="bold" if good else "bold yellow")
     if episode.error is not None:
         error = episode.error
-        _print(out, f"{error.kind} ({error.where}): {error.message}", "red")
+        _print_indented(out, f"{error.kind} ({error.where}): {error.message}", "red")

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from ludus.data.tools import JsonObject
 
-_ROWS = ("train.jsonl", "test.jsonl", "results.jsonl")
-_PAIR = ("chosen", "rejected")
+_ROW_FILES = ("train.jsonl", "test.jsonl", "results.jsonl")
+_PAIR_KEYS = ("chosen", "rejected")
 
 
-def row_file(data: Path) -> Path | None:
+def find_row_file(data: Path) -> Path | None:
     """The rows that are meant by a file or a folder; None where it holds none."""
     if data.is_file():
         return data
-    return next((data / name for name in _ROWS if (data / name).is_file()), None)
+    return next((data / name for name in _ROW_FILES if (data / name).is_file()), None)
 
 
 def read_row(file: Path, wanted: str) -> JsonObject:
@@ -34,7 +34,7 @@ def read_row(file: Path, wanted: str) -> JsonObject:
     if wanted.isascii() and wanted.isdecimal():
         found = next(islice(read_json_lines(file), int(wanted), None), None)
     else:
-        found = next((one for one in read_json_lines(file) if wanted in _ids(one[1])), None)
+        found = next((one for one in read_json_lines(file) if wanted in _episode_ids(one[1])), None)
     if found is None:
         count = sum(1 for _ in read_json_lines(file))
         there = f"It holds 0 to {count - 1:,}." if count else "It is empty."
@@ -44,14 +44,14 @@ def read_row(file: Path, wanted: str) -> JsonObject:
 
 def print_row(out: Console, file: Path, wanted: str, row: JsonObject) -> None:
     """A row to train on: a conversation, or a prompt and two ways to go on from it."""
-    from ludus.cli.console import harmless
+    from ludus.cli.console import escape_control_chars
 
     facts = [str(row[name]) for name in ("environment", "episode_id") if row.get(name)]
     if isinstance(row.get("reward"), int | float):
         facts.append(f"reward {row['reward']:g}")
     head = f"{file} row {wanted}  {' · '.join(facts)}".rstrip()
-    out.print(harmless(head), markup=False, soft_wrap=True, style="bold")
-    parts = dict(_parts(row))
+    out.print(escape_control_chars(head), markup=False, soft_wrap=True, style="bold")
+    parts = dict(_conversations(row))
     if not parts:
         out.print_json(json.dumps(row))
     for title, messages in parts.items():
@@ -65,18 +65,18 @@ def print_evaluation(out: Console, folder: Path, summary: JsonObject) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.cli.console import harmless
+    from ludus.cli.console import escape_control_chars
 
     settings, candidates = summary["settings"], summary["candidates"]
     title = f"{settings['episodes']:,} episodes of {settings['environment']}, seed "
-    out.print(harmless(f"{title}{settings['seed']}"), markup=False, style="bold")
+    out.print(escape_control_chars(f"{title}{settings['seed']}"), markup=False, style="bold")
     table = Table(box=None, pad_edge=False)
     for name in ("", *(one["label"] for one in candidates)):
-        table.add_column(Text(harmless(name)))
+        table.add_column(Text(escape_control_chars(name)))
     metrics = dict.fromkeys(name for one in candidates for name in one["metrics"])
     for metric in metrics:
-        cells = (_estimate(one["metrics"].get(metric)) for one in candidates)
-        table.add_row(Text(harmless(metric)), *cells)
+        cells = (_format_estimate(one["metrics"].get(metric)) for one in candidates)
+        table.add_row(Text(escape_control_chars(metric)), *cells)
     out.print(table)
     out.print(f"The report: {folder / 'README.md'}", markup=False, soft_wrap=True)
     example = folder / candidates[0]["label"]
@@ -88,18 +88,18 @@ def print_training(out: Console, folder: Path) -> bool:
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.cli.console import harmless
+    from ludus.cli.console import escape_control_chars
     from ludus.train.record import read_record
 
     training = read_record(folder)
     if training is None:
         return False
-    out.print(harmless(f"{folder}  {training.kind} of {training.model}"), style="bold")
+    out.print(escape_control_chars(f"{folder}  {training.kind} of {training.model}"), style="bold")
     figures = training.figures
     loss = reward = None
     if figures is not None:
-        loss = _moved(figures.first_loss, figures.last_loss)
-        reward = _moved(figures.first_reward, figures.last_reward)
+        loss = _format_change(figures.first_loss, figures.last_loss)
+        reward = _format_change(figures.first_reward, figures.last_reward)
     data, played = training.data, training.environment
     facts = {
         "data": f"{data.rows:,} rows of {data.path}" if data is not None else None,
@@ -112,7 +112,7 @@ def print_training(out: Console, folder: Path) -> bool:
     table = Table.grid(padding=(0, 2))
     for name, fact in facts.items():
         if fact is not None:
-            table.add_row(Text(name, style="bold"), Text(harmless(fact)))
+            table.add_row(Text(name, style="bold"), Text(escape_control_chars(fact)))
     out.print(table)
     env = played.spec if played is not None else "ENV"
     for words in (
@@ -124,11 +124,11 @@ def print_training(out: Console, folder: Path) -> bool:
     return True
 
 
-def _ids(row: JsonObject) -> set[Any]:
+def _episode_ids(row: JsonObject) -> set[Any]:
     return {row.get(name) for name in ("episode_id", "chosen_id", "rejected_id")}
 
 
-def _parts(row: JsonObject) -> Iterator[tuple[str, Any]]:
+def _conversations(row: JsonObject) -> Iterator[tuple[str, Any]]:
     """The conversations of a row, each under its title."""
     if isinstance(row.get("messages"), list):
         yield "", row["messages"]
@@ -138,7 +138,7 @@ def _parts(row: JsonObject) -> Iterator[tuple[str, Any]]:
         yield "", row["prompt"]
         if isinstance(row.get("completion"), list):
             yield "completion", row["completion"]
-        for side in _PAIR:
+        for side in _PAIR_KEYS:
             reward = row.get(f"{side}_reward")
             worth = "" if reward is None else f" (reward {reward:g})"
             if isinstance(row.get(side), list):
@@ -146,23 +146,23 @@ def _parts(row: JsonObject) -> Iterator[tuple[str, Any]]:
 
 
 def _print_messages(out: Console, messages: Any) -> None:
-    from ludus.cli.show import write
+    from ludus.cli.show import print_message
     from ludus.curate.importers.chat import parse_messages
     from ludus.curate.importers.reading import FormatError
 
     try:
         for message in parse_messages(messages):
-            write(out, message)
+            print_message(out, message)
     except (FormatError, ValueError):
         out.print_json(json.dumps(messages))
 
 
-def _estimate(found: JsonObject | None) -> str:
+def _format_estimate(found: JsonObject | None) -> str:
     if found is None:
         return ""
     value, low, high = found["value"], found["low"], found["high"]
     return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _moved(first: float | None, last: float | None) -> str | None:
+def _format_change(first: float | None, last: float | None) -> str | None:
     return None if first is None or last is None else f"{first:.4g} -> {last:.4g}"

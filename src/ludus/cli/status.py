@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, Self
 
-from ludus.cli.console import console, harmless
-from ludus.cli.figures import approximate, count
+from ludus.cli.console import console, escape_control_chars
+from ludus.cli.figures import format_count, format_estimate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from ludus.rollout.progress import PhaseProgress
 
-LOG_EVERY_S = 30.0
+LOG_INTERVAL_S = 30.0
 """Seconds between two lines that say how far a phase is."""
 REFRESHES_PER_SECOND = 5
-REDRAW_S = 0.1
+MIN_REDRAW_INTERVAL_S = 0.1
 """Seconds between two drawings that the work itself asks for."""
-BAR_WIDTH, _LEAST_BAR_WIDTH = 30, 8
+BAR_WIDTH, _MIN_BAR_WIDTH = 30, 8
 
 
 class View(Protocol):
@@ -38,10 +38,10 @@ class View(Protocol):
     def headline(self) -> str | None:
         """The line that a log file gets when the phase begins; None: none."""
 
-    def line(self) -> str:
+    def log_line(self) -> str:
         """How far it is, in a line of a log file; empty: nothing to say."""
 
-    def picture(self) -> RenderableType:
+    def render(self) -> RenderableType:
         """How far it is, on a terminal."""
 
 
@@ -54,7 +54,7 @@ class Status:
     def refresh(self) -> None:
         """There is something new in the view."""
 
-    def say(self, words: str, style: str = "") -> None:
+    def print_line(self, words: str, style: str = "") -> None:
         """Write a line that stays. May be called by any thread."""
 
     def __enter__(self) -> Self:
@@ -64,11 +64,11 @@ class Status:
         """Nothing more will happen."""
 
 
-class NoticesOnly(Status):
+class NoticesOnlyStatus(Status):
     """Lines that stay, and no progress: somebody is typing there."""
 
-    def say(self, words: str, style: str = "") -> None:
-        print(harmless(words), file=sys.stderr, flush=True)
+    def print_line(self, words: str, style: str = "") -> None:
+        print(escape_control_chars(words), file=sys.stderr, flush=True)
 
 
 class LiveStatus(Status):
@@ -84,29 +84,29 @@ class LiveStatus(Status):
         self.refresh()
         self._view = view
         # A long phase may keep the thread that draws waiting, so it is drawn at once.
-        self._draw(at_once=view.headline is not None)
+        self._draw(force=view.headline is not None)
 
     def refresh(self) -> None:
-        self._draw(at_once=False)
+        self._draw(force=False)
 
-    def _draw(self, *, at_once: bool) -> None:
+    def _draw(self, *, force: bool) -> None:
         """Not more often than a person can see: a step of GRPO may take a tenth of a second."""
         now = time.monotonic()
-        if self._live is not None and (at_once or now - self._drawn_at >= REDRAW_S):
+        if self._live is not None and (force or now - self._drawn_at >= MIN_REDRAW_INTERVAL_S):
             self._drawn_at = now
             self._live.refresh()
 
-    def say(self, words: str, style: str = "") -> None:
+    def print_line(self, words: str, style: str = "") -> None:
         from rich.text import Text
 
-        console(stderr=True).print(Text(harmless(words), style=style))
+        console(stderr=True).print(Text(escape_control_chars(words), style=style))
 
     def __enter__(self) -> Self:
         from rich.live import Live
 
         self._live = Live(
             console=console(stderr=True),
-            get_renderable=self._picture,
+            get_renderable=self._render,
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
             # Results in a file stay there.
@@ -120,61 +120,61 @@ class LiveStatus(Status):
             self._live.stop()
             self._live = None
 
-    def _picture(self) -> RenderableType:
-        return spinning("Starting") if self._view is None else self._view.picture()
+    def _render(self) -> RenderableType:
+        return spinner_line("Starting") if self._view is None else self._view.render()
 
 
-class PlainStatus(Status):
+class LogStatus(Status):
     """Lines without control characters, for log files and pipes."""
 
-    def __init__(self, every: float | None = None) -> None:
-        self._every = LOG_EVERY_S if every is None else every
+    def __init__(self, interval_s: float | None = None) -> None:
+        self._interval_s = LOG_INTERVAL_S if interval_s is None else interval_s
         self._view: View | None = None
         self._last_line = ""
         self._reported_at = float("-inf")
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._stop_event = threading.Event()
         self._thread: threading.Thread | None = None
 
     def show(self, view: View) -> None:
         self._view = view
         if view.headline:
-            self.say(view.headline)
-        if self._thread is None and self._every > 0:
-            self._thread = threading.Thread(target=self._report_now_and_then, daemon=True)
+            self.print_line(view.headline)
+        if self._thread is None and self._interval_s > 0:
+            self._thread = threading.Thread(target=self._report_periodically, daemon=True)
             self._thread.start()
 
     def refresh(self) -> None:
         """Say how far it is, unless that was done of late."""
         with self._lock:
-            if self._view is None or time.monotonic() - self._reported_at < self._every:
+            if self._view is None or time.monotonic() - self._reported_at < self._interval_s:
                 return
             self._reported_at = time.monotonic()
-            self._write(self._view.line())
+            self._write(self._view.log_line())
 
-    def say(self, words: str, style: str = "") -> None:
+    def print_line(self, words: str, style: str = "") -> None:
         with self._lock:
             self._write(words)
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
+        self._stop_event.set()
         if self._thread is not None:
             self._thread.join()
 
-    def _report_now_and_then(self) -> None:
-        while not self._over.wait(self._every):
+    def _report_periodically(self) -> None:
+        while not self._stop_event.wait(self._interval_s):
             self.refresh()
 
     def _write(self, line: str) -> None:
         if line and line != self._last_line:
             self._last_line = line
-            print(harmless(line), file=sys.stderr, flush=True)
+            print(escape_control_chars(line), file=sys.stderr, flush=True)
 
 
-def status_on_stderr() -> Status:
+def stderr_status() -> Status:
     """What fits where stderr goes."""
     err = console(stderr=True)
-    return LiveStatus() if err.is_terminal and not err.is_dumb_terminal else PlainStatus()
+    return LiveStatus() if err.is_terminal and not err.is_dumb_terminal else LogStatus()
 
 
 class PhaseView:
@@ -192,25 +192,25 @@ class PhaseView:
     def has_counts(self) -> bool:
         return bool(self._progress.unit)
 
-    def line(self) -> str:
-        return ", ".join([self._title, *counts(self._progress)])
+    def log_line(self) -> str:
+        return ", ".join([self._title, *progress_counts(self._progress)])
 
-    def picture(self) -> RenderableType:
-        return spinning(self._title, self._progress)
+    def render(self) -> RenderableType:
+        return spinner_line(self._title, self._progress)
 
 
-def spinning(title: str, progress: PhaseProgress | None = None) -> RenderableType:
+def spinner_line(title: str, progress: PhaseProgress | None = None) -> RenderableType:
     """A spinner beside the title of a phase; a bar and counts where something is counted."""
     spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
     if progress is None:
         return bar_line(title, [], lead=[spinner])
-    said = counts(progress)
+    said = progress_counts(progress)
     return bar_line(title, said, lead=[spinner], total=progress.total, done=progress.done)
 
 
 def bar_line(
     title: str,
-    said: Sequence[str],
+    texts: Sequence[str],
     *,
     lead: Sequence[RenderableType] = (),
     total: int | None = None,
@@ -221,10 +221,10 @@ def bar_line(
     from rich.table import Table
     from rich.text import Text
 
-    title, figures = harmless(title), "  ".join(said)
+    title, figures = escape_control_chars(title), "  ".join(texts)
     room = console(stderr=True).width - len(title) - len(figures) - 2 * len(lead) - 4
     grid = Table.grid(padding=(0, 1))
-    if total and room >= _LEAST_BAR_WIDTH:
+    if total and room >= _MIN_BAR_WIDTH:
         bar = ProgressBar(total, done, width=min(BAR_WIDTH, room))
         grid.add_row(*lead, *([Text(title)] if title else []), bar, Text(figures))
     else:
@@ -232,7 +232,7 @@ def bar_line(
     return grid
 
 
-def counts(progress: PhaseProgress) -> list[str]:
+def progress_counts(progress: PhaseProgress) -> list[str]:
     """How far it is, how fast, and how long it may take."""
     done = f"{progress.done:,}"
     if progress.total is not None:
@@ -240,23 +240,23 @@ def counts(progress: PhaseProgress) -> list[str]:
     is_counted = progress.unit or progress.total is not None
     return [
         *([f"{done} {progress.unit}".rstrip()] if is_counted else []),
-        *decoding(progress.tokens, progress.tokens_per_second),
+        *decode_texts(progress.tokens, progress.tokens_per_second),
         *time_left(progress.seconds_left),
     ]
 
 
-def decoding(tokens: int | None, rate: float | None) -> list[str]:
+def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
     """Tokens and tokens a second, where a model is at work."""
     if tokens is None:
         return []
-    sampled = f"{count(tokens)} tokens"
+    sampled = f"{format_count(tokens)} tokens"
     if rate is None:
         return [sampled]
-    return [sampled, f"{count(rate) if rate >= 10 else round(rate, 1)} tokens/s"]
+    return [sampled, f"{format_count(rate) if rate >= 10 else round(rate, 1)} tokens/s"]
 
 
 def time_left(seconds: float | None) -> list[str]:
-    return [] if seconds is None else [f"{approximate(seconds)} left"]
+    return [] if seconds is None else [f"{format_estimate(seconds)} left"]
 
 
 @cache

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ludus.cli.console import harmless
-from ludus.cli.figures import count, dollars, plural
+from ludus.cli.console import escape_control_chars
+from ludus.cli.figures import format_count, format_dollars, plural
 from ludus.data.bootstrap import MIN_SAMPLES
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 24
 
 
-def told(outcome: CollectResult, faults: Sequence[str] = ()) -> RenderableType:
+def render_summary(outcome: CollectResult, faults: Sequence[str] = ()) -> RenderableType:
     """The last words of `ludus collect`; `faults` are exceptions in the environment's code."""
     from rich.console import Group
     from rich.table import Table
@@ -27,15 +27,15 @@ def told(outcome: CollectResult, faults: Sequence[str] = ()) -> RenderableType:
     facts = outcome.summary
     table = Table.grid(padding=(0, 2))
     for name, value in (
-        ("episodes", _episodes(facts, outcome.new_episodes)),
-        ("mean reward", _labelled(format_reward(facts), facts)),
-        ("tokens", tokens(facts)),
+        ("episodes", _format_episodes(facts, outcome.new_episodes)),
+        ("mean reward", _label_reward(format_reward(facts), facts)),
+        ("tokens", format_tokens(facts)),
     ):
         if value:
             table.add_row(Text(name, style="bold"), Text(value))
-    for number, (reason, times) in enumerate(ordered(facts["stop_reasons"])):
+    for number, (reason, times) in enumerate(sort_by_count(facts["stop_reasons"])):
         label = "" if number else "ended"
-        table.add_row(Text(label, style="bold"), bar(reason, times, facts["episodes"]))
+        table.add_row(Text(label, style="bold"), render_bar(reason, times, facts["episodes"]))
     run = Text.assemble((f"{'run':<13}", "bold"), str(outcome.folder), overflow="ignore")
     lines: list[RenderableType] = [table, run]
     if facts["left"]:
@@ -45,11 +45,13 @@ def told(outcome: CollectResult, faults: Sequence[str] = ()) -> RenderableType:
         words = f"Broken and not scored: {plural(facts['broken'], 'episode')}."
         lines.append(Text(f"{words} --retry-broken plays what broke again.", style="yellow"))
     for fault in faults:
-        lines.append(Text.assemble("The environment raised  ", (harmless(fault), "red")))
+        lines.append(
+            Text.assemble("The environment raised  ", (escape_control_chars(fault), "red"))
+        )
     return Group(*lines)
 
 
-def ordered(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+def sort_by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: -item[1])
 
 
@@ -64,30 +66,30 @@ def format_reward(facts: Mapping[str, Any]) -> str:
     return f"{mean:.3f} ± {deviation / math.sqrt(scored):.3f}"
 
 
-def _labelled(mean: str, facts: Mapping[str, Any]) -> str:
+def _label_reward(mean: str, facts: Mapping[str, Any]) -> str:
     if not facts["scored"]:
         return mean
     error = "standard error, " if "±" in mean else ""
     return f"{mean} ({error}n = {facts['scored']:,})"
 
 
-def tokens(facts: Mapping[str, Any]) -> str:
+def format_tokens(facts: Mapping[str, Any]) -> str:
     usage = facts["usage"]
     if not usage["prompt_tokens"] + usage["completion_tokens"]:
         return ""
-    cost = f", {dollars(usage['cost'])}" if usage["cost"] is not None else ""
-    said, heard = count(usage["completion_tokens"]), count(usage["prompt_tokens"])
+    cost = f", {format_dollars(usage['cost'])}" if usage["cost"] is not None else ""
+    said, heard = format_count(usage["completion_tokens"]), format_count(usage["prompt_tokens"])
     return f"{heard} in, {said} out{cost}"
 
 
-def bar(name: str, times: int, total: int) -> RenderableType:
+def render_bar(name: str, times: int, total: int) -> RenderableType:
     from rich.text import Text
 
     length = max(1, round(_BAR_WIDTH * times / max(1, total)))
     return Text.assemble((f"{name:<13}"), ("█" * length, "cyan"), f" {times:,}")
 
 
-def _episodes(facts: Mapping[str, Any], fresh: int) -> str:
+def _format_episodes(facts: Mapping[str, Any], fresh: int) -> str:
     of = f" of {facts['planned']:,}" if facts["left"] else ""
     if fresh == facts["episodes"]:
         return f"{facts['episodes']:,}{of}"

@@ -10,15 +10,15 @@ import typer
 from ludus.cli import arguments as given
 from ludus.cli import train_options as options
 from ludus.cli.arguments import template_kwargs
-from ludus.cli.ending import Ending
-from ludus.cli.story import Story
+from ludus.cli.ending import TrainSummary
+from ludus.cli.story import TrainMetrics
 from ludus.cli.train_grpo import grpo
-from ludus.cli.train_options import lora_of, settings_of
-from ludus.cli.trained import Push, train
-from ludus.cli.typed import as_typed
+from ludus.cli.train_options import build_lora_config, build_train_config
+from ludus.cli.trained import HubPush, run_training
+from ludus.cli.typed import typed_command
 
 if TYPE_CHECKING:
-    from ludus.train import TrainResult, TrainConfig, TrainProgress
+    from ludus.train import TrainConfig, TrainProgress, TrainResult
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,7 +31,7 @@ app = typer.Typer(
 def sft(
     data: options.Data,
     model: options.Model,
-    out: options.Out,
+    out: options.OutputDir,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,
@@ -48,7 +48,7 @@ def sft(
     lora_dropout: options.LoraDropout = None,
     lora_targets: options.LoraTargets = None,
     merge: options.Merge = None,
-    gradient_checkpointing: options.Checkpointing = False,
+    gradient_checkpointing: options.GradientCheckpointing = False,
     precision: options.Precision = None,
     device: options.Device = None,
     compile: options.Compile = None,
@@ -57,7 +57,7 @@ def sft(
     set: options.Set = None,
     report_to: options.ReportTo = None,
     overwrite: options.Overwrite = False,
-    push_to_hub: options.Push = None,
+    push_to_hub: options.PushToHub = None,
     private: options.Private = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -71,7 +71,7 @@ def sft(
 
     ludus train sft data/wordle -m Qwen/Qwen3-0.6B --lora --set warmup_steps=20 -o models/wordle
     """
-    settings = settings_of(
+    settings = build_train_config(
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
@@ -81,7 +81,7 @@ def sft(
         drop=drop,
         chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         packing=packing,
-        lora=lora_of(
+        lora=build_lora_config(
             lora,
             rank=lora_rank,
             alpha=lora_alpha,
@@ -98,15 +98,17 @@ def sft(
         assignments=set,
         report_to=report_to,
     )
-    push = Push.to(push_to_hub, private=private)
-    _on_rows("sft", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json)
+    push = HubPush.from_options(push_to_hub, private=private)
+    _train_on_rows(
+        "sft", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json
+    )
 
 
 @app.command()
 def dpo(
     data: options.Data,
     model: options.Model,
-    out: options.Out,
+    out: options.OutputDir,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,
@@ -123,7 +125,7 @@ def dpo(
     lora_dropout: options.LoraDropout = None,
     lora_targets: options.LoraTargets = None,
     merge: options.Merge = None,
-    gradient_checkpointing: options.Checkpointing = False,
+    gradient_checkpointing: options.GradientCheckpointing = False,
     precision: options.Precision = None,
     device: options.Device = None,
     checkpoint_every: options.CheckpointEvery = "10m",
@@ -131,7 +133,7 @@ def dpo(
     set: options.Set = None,
     report_to: options.ReportTo = None,
     overwrite: options.Overwrite = False,
-    push_to_hub: options.Push = None,
+    push_to_hub: options.PushToHub = None,
     private: options.Private = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -146,7 +148,7 @@ def dpo(
 
     ludus train dpo data/pairs -m models/wordle --lora --beta 0.05 -o models/wordle-dpo
     """
-    settings = settings_of(
+    settings = build_train_config(
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
@@ -156,7 +158,7 @@ def dpo(
         drop=drop,
         chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         beta=beta,
-        lora=lora_of(
+        lora=build_lora_config(
             lora,
             rank=lora_rank,
             alpha=lora_alpha,
@@ -172,14 +174,16 @@ def dpo(
         assignments=set,
         report_to=report_to,
     )
-    push = Push.to(push_to_hub, private=private)
-    _on_rows("dpo", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json)
+    push = HubPush.from_options(push_to_hub, private=private)
+    _train_on_rows(
+        "dpo", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json
+    )
 
 
 app.command()(grpo)
 
 
-def _on_rows(
+def _train_on_rows(
     kind: Literal["sft", "dpo"],
     data: Path,
     model: str,
@@ -187,7 +191,7 @@ def _on_rows(
     settings: TrainConfig,
     *,
     overwrite: bool,
-    push: Push | None,
+    push: HubPush | None,
     as_json: bool,
 ) -> None:
     import ludus.train as stages
@@ -196,14 +200,14 @@ def _on_rows(
 
     def stage(watch: TrainProgress) -> TrainResult:
         return method(
-            data, model, out, settings, overwrite=overwrite, command=as_typed(), progress=watch
+            data, model, out, settings, overwrite=overwrite, command=typed_command(), progress=watch
         )
 
-    train(
+    run_training(
         stage,
         out,
-        story=Story(),
-        ending=Ending(model),
+        metrics=TrainMetrics(),
+        summary=TrainSummary(model),
         overwrite=overwrite,
         push=push,
         as_json=as_json,

@@ -9,20 +9,20 @@ from ludus.cli import arguments as given
 from ludus.cli import grpo_options as own
 from ludus.cli import train_options as options
 from ludus.cli.arguments import task_arguments, template_kwargs
-from ludus.cli.grpo_display import GrpoStory
-from ludus.cli.grpo_ending import GrpoEnding
-from ludus.cli.train_options import lora_of
-from ludus.cli.trained import Push, train
-from ludus.cli.typed import as_typed
+from ludus.cli.grpo_display import GRPOMetrics
+from ludus.cli.grpo_ending import GRPOSummary
+from ludus.cli.train_options import build_lora_config
+from ludus.cli.trained import HubPush, run_training
+from ludus.cli.typed import typed_command
 
 if TYPE_CHECKING:
-    from ludus.train import TrainResult, TrainProgress
+    from ludus.train import TrainProgress, TrainResult
 
 
 def grpo(
     environment: given.Env,
     model: options.Model,
-    out: options.Out,
+    out: options.OutputDir,
     base_url: given.BaseUrl = None,
     token: given.Token = None,
     steps: own.Steps = 150,
@@ -37,7 +37,7 @@ def grpo(
     beta: own.Beta = None,
     learning_rate: options.LearningRate = None,
     batch_size: own.BatchSize = None,
-    equal: own.EqualGroups = own.ZeroVarianceMode.SKIP,
+    equal: own.ZeroVarianceGroups = own.ZeroVarianceMode.SKIP,
     resamples: own.Resamples = None,
     reward: own.Rewards = None,
     dataset_config: given.DatasetConfig = None,
@@ -49,15 +49,15 @@ def grpo(
     eval_episodes: own.EvalEpisodes = None,
     early_stop: own.EarlyStop = False,
     allow_unseeded: own.AllowUnseeded = False,
-    rollouts: own.Player = own.Rollouts.FAST,
-    vllm: own.Served = None,
+    rollouts: own.RolloutLoopOption = own.RolloutLoop.FAST,
+    vllm: own.VLLMOption = None,
     lora: options.Lora = False,
     lora_rank: options.LoraRank = None,
     lora_alpha: options.LoraAlpha = None,
     lora_dropout: options.LoraDropout = None,
     lora_targets: options.LoraTargets = None,
     merge: options.Merge = None,
-    gradient_checkpointing: options.Checkpointing = False,
+    gradient_checkpointing: options.GradientCheckpointing = False,
     precision: options.Precision = None,
     device: options.Device = None,
     checkpoint_every: options.CheckpointEvery = "10m",
@@ -65,7 +65,7 @@ def grpo(
     set: options.Set = None,
     report_to: options.ReportTo = None,
     overwrite: options.Overwrite = False,
-    push_to_hub: options.Push = None,
+    push_to_hub: options.PushToHub = None,
     private: options.Private = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -82,7 +82,7 @@ def grpo(
 
     ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B --lora -o models/games
     """
-    settings = own.grpo_settings_of(
+    settings = own.build_grpo_config(
         steps=steps,
         groups=groups,
         group_size=group_size,
@@ -107,7 +107,7 @@ def grpo(
         allow_unseeded=allow_unseeded,
         rollouts=rollouts,
         vllm=vllm,
-        lora=lora_of(
+        lora=build_lora_config(
             lora,
             rank=lora_rank,
             alpha=lora_alpha,
@@ -123,14 +123,14 @@ def grpo(
         assignments=set,
         report_to=report_to,
     )
-    push = Push.to(push_to_hub, private=private)
+    push = HubPush.from_options(push_to_hub, private=private)
 
     def stage(watch: TrainProgress) -> TrainResult:
         import ludus.train as stages
 
         return stages.grpo(
             environment, model, out, settings,
-            base_url=base_url, token=token, overwrite=overwrite, command=as_typed(), progress=watch,
+            base_url=base_url, token=token, overwrite=overwrite, command=typed_command(), progress=watch,
         )  # fmt: skip
 
     asked = {
@@ -139,25 +139,25 @@ def grpo(
         "--task": task,
         "--system-prompt": system_prompt,
     }
-    train(
+    run_training(
         stage,
         out,
-        story=GrpoStory(lambda: _logged(out)),
-        ending=GrpoEnding(model, (environment, *_said(asked))),
+        metrics=GRPOMetrics(lambda: _read_log(out)),
+        summary=GRPOSummary(model, (environment, *_given_options(asked))),
         overwrite=overwrite,
         push=push,
         as_json=as_json,
     )
 
 
-def _logged(out: Path) -> list[dict[str, object]]:
+def _read_log(out: Path) -> list[dict[str, object]]:
     """What a run that goes on has in its log."""
     from ludus.train.record import read_log
 
     return list(read_log(out.expanduser()))
 
 
-def _said(asked: dict[str, str | None]) -> list[str]:
+def _given_options(asked: dict[str, str | None]) -> list[str]:
     """Those options that were given, as they are typed."""
     return [
         word for option, value in asked.items() if value is not None for word in (option, value)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ludus.cli.figures import seconds_of
+from ludus.cli.figures import parse_duration
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
     from ludus.train.settings import Lora as LoraSettings
     from ludus.train.settings import TrainConfig
 
-_PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX")}
+_TRACKER_PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX")}
 """What has to be installed for a report, where that is not what its name says."""
 
 
-class Report(StrEnum):
+class ExperimentTracker(StrEnum):
     TRACKIO = "trackio"
     TENSORBOARD = "tensorboard"
     WANDB = "wandb"
@@ -33,7 +33,7 @@ Data = Annotated[
 Model = Annotated[
     str, typer.Option("--model", "-m", help="smollm2, a folder, a .gguf file, or a Hub name.")
 ]
-Out = Annotated[
+OutputDir = Annotated[
     Path, typer.Option("--output-dir", "-o", metavar="OUT", help="Where the model goes.")
 ]
 Epochs = Annotated[
@@ -78,7 +78,7 @@ Merge = Annotated[
         "--merge/--no-merge", help="A whole model, or the adapter alone.", show_default="merge"
     ),
 ]
-Checkpointing = Annotated[
+GradientCheckpointing = Annotated[
     bool,
     typer.Option(
         "--gradient-checkpointing/--no-gradient-checkpointing",
@@ -102,32 +102,35 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Any other field of TRL's config."),
 ]
 ReportTo = Annotated[
-    Report | None, typer.Option(help="Who keeps the curves.", show_default="trackio if installed")
+    ExperimentTracker | None,
+    typer.Option(help="Who keeps the curves.", show_default="trackio if installed"),
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Begin anew, and replace the model that is there.")
 ]
-Push = Annotated[str | None, typer.Option("--push-to-hub", "-H", help="USER/NAME of a model.")]
+PushToHub = Annotated[str | None, typer.Option("--push-to-hub", "-H", help="USER/NAME of a model.")]
 Private = Annotated[bool, typer.Option(help="Make that model a private one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")]
 
 
-def settings_of(
+def build_train_config(
     *,
     checkpoint_every: str,
     assignments: list[str] | None,
-    report_to: Report | None,
+    report_to: ExperimentTracker | None,
     lora: LoraSettings | None,
     **plain: Any,
 ) -> TrainConfig:
     """All options as the trainer's settings."""
     from ludus.train.settings import TrainConfig
 
-    return TrainConfig(**shared_of(checkpoint_every, assignments, report_to), lora=lora, **plain)
+    return TrainConfig(
+        **shared_config_fields(checkpoint_every, assignments, report_to), lora=lora, **plain
+    )
 
 
-def shared_of(
-    checkpoint_every: str, assignments: list[str] | None, report_to: Report | None
+def shared_config_fields(
+    checkpoint_every: str, assignments: list[str] | None, report_to: ExperimentTracker | None
 ) -> dict[str, Any]:
     """Those settings of every method that an option says in words of its own."""
     from ludus.train.settings import parse_assignments
@@ -136,14 +139,14 @@ def shared_of(
     if secret := next((key for key in overrides if key.endswith("hub_token")), None):
         raise ConfigError(f"--set {secret} would be written down. Set HF_TOKEN instead.")
     return {
-        "checkpoint_every": seconds_of(checkpoint_every, "--checkpoint-every"),
+        "checkpoint_every": parse_duration(checkpoint_every, "--checkpoint-every"),
         "overrides": overrides,
-        "report_to": _reporter(report_to),
+        "report_to": _resolve_tracker(report_to),
     }
 
 
-def lora_of(
-    wanted: bool,
+def build_lora_config(
+    enabled: bool,
     *,
     rank: int | None,
     alpha: int | None,
@@ -163,25 +166,25 @@ def lora_of(
         "merge": merge,
     }
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
-    if wanted:
+    if enabled:
         return Lora(**given)
     if given:
-        option = _option(*next(iter(given.items())))
+        option = _lora_flag(*next(iter(given.items())))
         raise ConfigError(f"{option} says how an adapter is made. Add --lora, or leave it away.")
     return None
 
 
-def _option(name: str, value: object) -> str:
+def _lora_flag(name: str, value: object) -> str:
     if name == "merge":
         return "--merge" if value else "--no-merge"
     return f"--lora-{name}"
 
 
-def _reporter(asked: Report | None) -> str | None:
+def _resolve_tracker(asked: ExperimentTracker | None) -> str | None:
     if asked is None:
-        return Report.TRACKIO.value if find_spec(Report.TRACKIO) else None
-    if asked is Report.NONE:
+        return ExperimentTracker.TRACKIO.value if find_spec(ExperimentTracker.TRACKIO) else None
+    if asked is ExperimentTracker.NONE:
         return None
-    if not any(map(find_spec, _PACKAGES.get(asked.value, (asked.value,)))):
+    if not any(map(find_spec, _TRACKER_PACKAGES.get(asked.value, (asked.value,)))):
         raise ConfigError(f"--report-to {asked} needs a package: pip install {asked}")
     return asked.value

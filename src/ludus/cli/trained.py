@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ludus.cli.console import harmless
+from ludus.cli.console import escape_control_chars
 from ludus.errors import ConfigError, LudusError
 
 if TYPE_CHECKING:
-    from ludus.cli.ending import Ending
-    from ludus.cli.story import Story
-    from ludus.cli.training import Display
-    from ludus.train import TrainResult, TrainProgress
+    from ludus.cli.ending import TrainSummary
+    from ludus.cli.story import TrainMetrics
+    from ludus.cli.training import TrainDisplay
+    from ludus.train import TrainProgress, TrainResult
 
-_NAME = 10
+_MIN_NAME_WIDTH = 10
 """How wide the names of the lines at the end are, at the least."""
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class HubPush:
     """Where the model goes when it is done."""
 
     repo_id: str
     private: bool
 
     @classmethod
-    def to(cls, repo_id: str | None, *, private: bool) -> Push | None:
+    def from_options(cls, repo_id: str | None, *, private: bool) -> HubPush | None:
         """Checked as far as it can be without asking the Hub."""
         if repo_id is None:
             if private:
@@ -49,7 +49,7 @@ class Push:
         check_login()
         return cls(repo_id, private)
 
-    def open(self) -> None:
+    def create_repo(self) -> None:
         """Before the first step: only the Hub knows whether it will take the model."""
         from ludus.publish.hub import MODEL, open_repo
 
@@ -59,49 +59,49 @@ class Push:
         """The model in this folder; its address."""
         from ludus.publish.model import push_model
 
-        card = _card(folder, self.repo_id)
+        card = _model_card(folder, self.repo_id)
         return push_model(folder, self.repo_id, card=card, private=self.private, retry=retry)
 
 
-def train(
+def run_training(
     stage: Callable[[TrainProgress], TrainResult],
     out: Path,
     *,
-    story: Story,
-    ending: Ending,
+    metrics: TrainMetrics,
+    summary: TrainSummary,
     overwrite: bool,
-    push: Push | None,
+    push: HubPush | None,
     as_json: bool,
 ) -> None:
     """Train, and say what came of it."""
-    from ludus.cli.training import display
+    from ludus.cli.training import train_display
 
     first = os.environ.get("RANK", "0") == "0"
     again = "the same command without --overwrite" if overwrite else "the same command"
-    checked = push.open if push is not None and first else None
-    with _complaining(first, as_json=as_json):
+    checked = push.create_repo if push is not None and first else None
+    with _report_errors(first, as_json=as_json):
         # What those print who keep the curves is no result.
         with (
-            display(story, as_json=as_json, quiet=not first, checked=checked) as watch,
+            train_display(metrics, as_json=as_json, quiet=not first, on_checked=checked) as watch,
             redirect_stdout(sys.stderr),
         ):
-            outcome = _staged(stage, watch, out, again)
+            outcome = _run_stage(stage, watch, out, again)
         if first:
-            _tell(outcome, ending, again, as_json=as_json)
-        _leave(outcome)
+            _print_result(outcome, summary, again, as_json=as_json)
+        _exit_if_stopped(outcome)
         if first and push is not None:
             url = push.upload(outcome.folder, again)
             typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
 
 
-def _staged(
-    stage: Callable[[TrainProgress], TrainResult], watch: Display, out: Path, again: str
+def _run_stage(
+    stage: Callable[[TrainProgress], TrainResult], watch: TrainDisplay, out: Path, again: str
 ) -> TrainResult:
     """Who cannot wait for the end of a step is told what that costs."""
     try:
         return stage(watch)
     except KeyboardInterrupt:
-        if not watch.begun:
+        if not watch.has_begun:
             raise
         from ludus.train.checkpoints import latest_checkpoint, read_state
 
@@ -112,7 +112,7 @@ def _staged(
 
 
 @contextmanager
-def _complaining(first: bool, *, as_json: bool) -> Iterator[None]:
+def _report_errors(first: bool, *, as_json: bool) -> Iterator[None]:
     """Errors are told once, and to machines as well."""
     try:
         yield
@@ -124,7 +124,7 @@ def _complaining(first: bool, *, as_json: bool) -> Iterator[None]:
         raise
 
 
-def _leave(outcome: TrainResult) -> None:
+def _exit_if_stopped(outcome: TrainResult) -> None:
     """A run that was stopped ends with the signal's number, as a shell expects."""
     from ludus.cli.training import EXIT_CODES
 
@@ -132,23 +132,23 @@ def _leave(outcome: TrainResult) -> None:
         raise typer.Exit(EXIT_CODES.get(outcome.stopped, 1))
 
 
-def _tell(outcome: TrainResult, ending: Ending, again: str, *, as_json: bool) -> None:
+def _print_result(outcome: TrainResult, ending: TrainSummary, again: str, *, as_json: bool) -> None:
     if as_json:
-        told = {"folder": str(outcome.folder), **ending.facts(outcome)}
+        told = {"folder": str(outcome.folder), **ending.as_json(outcome)}
         told |= {"steps": outcome.steps, "stopped": outcome.stopped}
         typer.echo(json.dumps({"event": "done", **told}, allow_nan=False))
     elif outcome.stopped is not None:
         typer.echo(f"Stopped at step {outcome.steps:,}; {again} goes on from there.")
     else:
         lines = ending.lines(outcome)
-        width = max(_NAME, *(len(name) + 2 for name, _ in lines))
+        width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in lines))
         for name, value in lines:
-            typer.echo(harmless(f"{name:<{width}}{value}"))
-        for line in ending.advice(outcome):
-            typer.echo(harmless(line))
+            typer.echo(escape_control_chars(f"{name:<{width}}{value}"))
+        for line in ending.next_steps(outcome):
+            typer.echo(escape_control_chars(line))
 
 
-def _card(folder: Path, repo_id: str) -> str:
+def _model_card(folder: Path, repo_id: str) -> str:
     """The card, under the model's name on the Hub; a README.md of the user's own is kept."""
     from ludus.train.card import CARD_FILE, build_model_card
     from ludus.train.record import read_record

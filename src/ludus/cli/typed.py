@@ -6,7 +6,7 @@ import shlex
 import sys
 
 
-def as_typed() -> str:
+def typed_command() -> str:
     """The command line, without the token that may stand in it."""
     words = iter(sys.argv[1:])
     kept = ["ludus"]

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-Watch = Callable[[str, int, int | None], None]
+ProgressCallback = Callable[[str, int, int | None], None]
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
+def progress_bar() -> Iterator[ProgressCallback]:
     """Yield what is to be told: the step, how much of it is done, and how much there is."""
-    with _orderly() as stop_if_told, _bar() as show:
+    with _raise_on_signal() as stop_if_told, _live_bar() as show:
 
         def watch(what: str, done: int, total: int | None) -> None:
             stop_if_told()
@@ -26,7 +26,7 @@ def watching() -> Iterator[Watch]:
 
 
 @contextmanager
-def _bar() -> Iterator[Watch]:
+def _live_bar() -> Iterator[ProgressCallback]:
     from ludus.cli.console import console
 
     err = console(stderr=True)
@@ -52,7 +52,7 @@ def _bar() -> Iterator[Watch]:
 
 
 @contextmanager
-def _orderly() -> Iterator[Callable[[], None]]:
+def _raise_on_signal() -> Iterator[Callable[[], None]]:
     """SIGTERM ends the work as Ctrl-C does: with an exception, so that no draft is left behind.
 
     Libraries that are written in C turn what a signal raised into an error of their own, which may

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.client.local import LocalSession
-from ludus.client.remote import ServerDescription, RemoteSession, describe_server
+from ludus.client.remote import RemoteSession, ServerDescription, describe_server
 from ludus.client.session import Session
 from ludus.client.socket import WebSocketClient
 from ludus.environment.contract import EnvSpec

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from ludus.data.content import Content
 from ludus.data.tools import ToolSpec, coerce_arguments
 from ludus.errors import InvalidAction, did_you_mean
-from ludus.protocol.render import render_observation, conversation_text
+from ludus.protocol.render import conversation_text, render_observation
 
 ObsT = TypeVar("ObsT")
 

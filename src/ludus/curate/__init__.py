@@ -6,6 +6,6 @@ from ludus.curate.rows import RowConfig
 from ludus.curate.select import FilterConfig
 from ludus.data.stage_module import make_callable
 
-__all__ = ["CurateConfig", "RowConfig", "CurateReport", "FilterConfig", "curate"]
+__all__ = ["CurateConfig", "CurateReport", "FilterConfig", "RowConfig", "curate"]
 
 make_callable(__name__)

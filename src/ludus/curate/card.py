@@ -12,15 +12,15 @@ from pathlib import Path
 
 from ludus.curate.curation import CurateConfig, CurateReport
 from ludus.curate.formats import COLUMNS_BY_KIND
-from ludus.curate.target import METADATA_FILE, CARD_FILE
+from ludus.curate.target import CARD_FILE, METADATA_FILE
 from ludus.data.columns import DATASETS_VERSION
 from ludus.data.markdown import (
-    inline_code,
-    code_block,
     build_front_matter,
-    to_single_line,
-    size_category,
+    code_block,
+    inline_code,
     markdown_table,
+    size_category,
+    to_single_line,
 )
 from ludus.data.tools import JsonObject
 from ludus.data.versions import versions

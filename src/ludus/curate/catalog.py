@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.curate.places import LineIndex
-from ludus.curate.scan import validate_where, quote_sql, create_episodes_table
+from ludus.curate.scan import create_episodes_table, quote_sql, validate_where
 from ludus.errors import MissingExtra
 
 if TYPE_CHECKING:

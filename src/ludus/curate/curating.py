@@ -15,7 +15,7 @@ from ludus.curate.catalog import UNREADABLE, Catalog, open_catalog
 from ludus.curate.curation import CurateConfig, CurateReport
 from ludus.curate.formats import convert_files
 from ludus.curate.lengths import measure_rows
-from ludus.curate.lint.rows import TrainingRow, read_json_lines, parse_row
+from ludus.curate.lint.rows import TrainingRow, parse_row, read_json_lines
 from ludus.curate.target import open_output_dir
 from ludus.curate.writing import CurateProgress, write_rows
 from ludus.curate.writing import write_left_out as explain_all

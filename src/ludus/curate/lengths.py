@@ -13,11 +13,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.rows import TrainingRow
-from ludus.data.spread import suggest_max_length, quantile
+from ludus.data.spread import quantile, suggest_max_length
 from ludus.data.tools import JsonObject
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.dialect import find_chat_format_with_fallback
-from ludus.policy.eyes.row_images import ContentPartError, to_text_messages, has_images, image_urls
+from ludus.policy.eyes.row_images import ContentPartError, has_images, image_urls, to_text_messages
 from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.templates import render_text
 

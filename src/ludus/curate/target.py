@@ -21,7 +21,7 @@ _DRAFT_PREFIX = ".curating-"
 def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextManager[Path]:
     """A draft folder; what is in it when the work is done goes to `out`."""
     _check_writable(out, overwrite=overwrite)
-    return atomic_dir(out, _DRAFT_PREFIX, last=METADATA_FILE, ours=DATASET_FILES)
+    return atomic_dir(out, _DRAFT_PREFIX, marker=METADATA_FILE, owned=DATASET_FILES)
 
 
 def _check_writable(out: Path, *, overwrite: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from ludus.curate.catalog import Catalog
-from ludus.curate.near import ShingleCounts, MinHashIndex, shingles
+from ludus.curate.near import MinHashIndex, ShingleCounts, shingles
 from ludus.data.episode import digest_64
 
 _SAMPLE_SIZE = 2_000

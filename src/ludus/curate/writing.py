@@ -16,8 +16,8 @@ from ludus.curate.catalog import UNREADABLE, Catalog
 from ludus.curate.exporters import nemo_gym, openenv
 from ludus.curate.pairs import iter_pairs
 from ludus.curate.rows import (
-    RowConfig,
     MalformedCallError,
+    RowConfig,
     check_calls,
     dpo_row,
     sft_row,
@@ -145,10 +145,10 @@ def _iter_pair_rows(
         return _parse_episode(catalog.read_line(row), row, "dpo", rejected)
 
     for better, worse, side in iter_pairs(catalog):
-        chosen, rejected = read(better), read(worse)
-        if chosen is None or rejected is None:
+        chosen, other = read(better), read(worse)
+        if chosen is None or other is None:
             continue
-        made = dpo_row(chosen, rejected, config)
+        made = dpo_row(chosen, other, config)
         if without_call_ids(made["chosen"]) == without_call_ids(made["rejected"]):
             rejected.pairs.append((better, worse))
         else:

@@ -68,7 +68,7 @@ class Journal:
                 raise
         except OSError as error:
             raise _write_error(path, error) from error
-        return cls(path, descriptor, repaired=repaired, sync_every=sync_interval, fsync=fsync)
+        return cls(path, descriptor, repair_note=repaired, sync_interval=sync_interval, fsync=fsync)
 
     def append(self, line: bytes) -> None:
         """Append one line, with the newline that ends it.

@@ -52,7 +52,7 @@ class EpisodeHead(NamedTuple):
     """What stands first in a line: all that a resumed run needs."""
 
     episode_id: str
-    index: int | None
+    plan_index: int | None
     """Its index in the plan; None where the id is not of the form that `episode_id` gives."""
     attempt: int
     stop_reason: str
@@ -140,11 +140,11 @@ def find_episode(path: Path, id_or_index: str) -> Episode:
             at_place = number, line
         if (head := parse_head(line, path, number)) is None:
             continue
-        if head.episode_id == id_or_index or head.index == index:
+        if head.episode_id == id_or_index or head.plan_index == index:
             best[not StopReason(head.stop_reason).is_fault] = number, line
-        if head.index is not None:
-            highest = max(highest, head.index)
-            lowest = head.index if lowest == _NO_INDEX else min(lowest, head.index)
+        if head.plan_index is not None:
+            highest = max(highest, head.plan_index)
+            lowest = head.plan_index if lowest == _NO_INDEX else min(lowest, head.plan_index)
     if not best and highest == _NO_INDEX and at_place is not None:
         return _parse_episode(path, *at_place)
     if not best:

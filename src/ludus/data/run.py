@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from ludus.data.journal import fsync_dir
-from ludus.data.settings import describe_differences, config_digest, dump_json
+from ludus.data.settings import config_digest, describe_differences, dump_json
 from ludus.data.tools import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import RunError

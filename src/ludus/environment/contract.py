@@ -15,9 +15,9 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ludus.data.tools import JsonObject, ToolSpec, coerce_arguments
-from ludus.environment.location import function_location, format_exception_line
+from ludus.environment.location import format_exception_line, function_location
 from ludus.environment.tool_environment import ToolEnvironment
-from ludus.environment.tools import explain_validation_error, collect_tools
+from ludus.environment.tools import collect_tools, explain_validation_error
 from ludus.errors import BadEnvironment, InvalidAction
 from ludus.protocol.derive import takes_tool_calls, tool_from_action
 from ludus.protocol.frames import readable_errors

@@ -17,10 +17,10 @@ from typing import Any
 from ludus.data.tools import ToolSpec
 from ludus.environment.contract import EnvSpec
 from ludus.environment.faults import (
-    to_wire_error,
-    is_author_error,
     attach_location,
     describe_exception,
+    is_author_error,
+    to_wire_error,
 )
 from ludus.environment.location import function_location
 from ludus.environment.threads import WorkerThread, WorkerThreads

@@ -13,7 +13,7 @@ from typing import Any
 
 from ludus.data.content import Image, Text
 from ludus.environment.base import Environment
-from ludus.environment.tools import InvalidArguments, Tool, invalid_args_fault, collect_tools
+from ludus.environment.tools import InvalidArguments, Tool, collect_tools, invalid_args_fault
 from ludus.errors import InvalidAction, ToolError, did_you_mean
 from ludus.protocol.render import render_observation
 from ludus.protocol.types import (

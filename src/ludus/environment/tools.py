@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from ludus.data.tools import ToolSpec, coerce_arguments
-from ludus.environment.location import function_location, format_exception_line
+from ludus.environment.location import format_exception_line, function_location
 from ludus.errors import BadEnvironment, did_you_mean
 from ludus.protocol.derive import strip_titles
 from ludus.protocol.types import ToolFault

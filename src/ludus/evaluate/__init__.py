@@ -3,8 +3,8 @@
 from ludus.data.stage_module import make_callable
 from ludus.evaluate.candidates import Candidate, parse_candidates
 from ludus.evaluate.evaluating import evaluate
-from ludus.evaluate.evaluation import Evaluation, CandidateScore
+from ludus.evaluate.evaluation import CandidateScore, Evaluation
 
-__all__ = ["Candidate", "Evaluation", "CandidateScore", "parse_candidates", "evaluate"]
+__all__ = ["Candidate", "CandidateScore", "Evaluation", "evaluate", "parse_candidates"]
 
 make_callable(__name__)

@@ -39,7 +39,7 @@ def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
     """
     found: dict[int, Attempt] = {}
     for episode in episodes(folder.episodes_path, strict=False):
-        place = EpisodeHead.from_episode(episode).index
+        place = EpisodeHead.from_episode(episode).plan_index
         if place is None or not episode.episode_id.startswith(folder.metadata.digest):
             continue
         if place < planned_episodes and (place not in found or found[place].broken):

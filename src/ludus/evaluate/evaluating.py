@@ -21,20 +21,20 @@ from ludus.data.versions import versions
 from ludus.errors import ConfigError
 from ludus.evaluate.attempts import load_attempts
 from ludus.evaluate.candidates import Candidate, parse_candidates
-from ludus.evaluate.evaluation import Evaluation, CandidateAttempts, score_candidates
-from ludus.evaluate.known import KnownQuestions, load_known_questions, find_ambiguous_environments
+from ludus.evaluate.evaluation import CandidateAttempts, Evaluation, score_candidates
+from ludus.evaluate.known import KnownQuestions, find_ambiguous_environments, load_known_questions
 from ludus.evaluate.metrics import build_metrics
 from ludus.evaluate.picture import render_chart
 from ludus.evaluate.report import render_report
 from ludus.evaluate.target import (
-    OUTPUT_FILES,
     CHART_FILE,
+    OUTPUT_FILES,
     REPORT_FILE,
     SUMMARY_FILE,
+    atomic_output,
     check_folder,
     default_folder,
     next_free_folder,
-    atomic_output,
 )
 from ludus.policy.preflight import check_model
 from ludus.rollout import CollectConfig, CollectResult, collect

@@ -9,7 +9,7 @@ from pathlib import Path
 from ludus.data.tools import JsonObject
 from ludus.evaluate.attempts import Attempt
 from ludus.evaluate.known import KnownQuestions, exclude_known
-from ludus.evaluate.metrics import Estimate, Metric, estimate_difference, estimate
+from ludus.evaluate.metrics import Estimate, Metric, estimate, estimate_difference
 
 
 @dataclass(frozen=True, slots=True)

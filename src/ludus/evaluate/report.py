@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from ludus.data.markdown import inline_code, code_block, to_single_line, markdown_table
+from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.evaluate.evaluation import Evaluation
-from ludus.evaluate.table import describe_method, build_notes, build_tables
+from ludus.evaluate.table import build_notes, build_tables, describe_method
 from ludus.evaluate.target import CHART_FILE
 
 

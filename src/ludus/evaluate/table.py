@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ludus.data.bootstrap import MIN_SAMPLES
 from ludus.data.tools import JsonObject
-from ludus.evaluate.evaluation import Evaluation, CandidateScore
+from ludus.evaluate.evaluation import CandidateScore, Evaluation
 from ludus.evaluate.metrics import Estimate, Metric
 
 _NO_VALUE = "-"

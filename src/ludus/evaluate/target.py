@@ -70,7 +70,7 @@ def next_free_folder(path: Path) -> Path:
 
 def atomic_output(folder: Path) -> AbstractContextManager[Path]:
     """A draft folder; what is in it when the work is done goes to `folder`, the summary last."""
-    return atomic_dir(folder, _DRAFT_PREFIX, last=SUMMARY_FILE, ours=OUTPUT_FILES)
+    return atomic_dir(folder, _DRAFT_PREFIX, marker=SUMMARY_FILE, owned=OUTPUT_FILES)
 
 
 def _is_evaluation_summary(file: Path) -> bool:

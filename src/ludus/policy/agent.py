@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from ludus.agents.agent import Agent, FinishReason, Player, Reply, EpisodeContext
+from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.data.episode import Tokens, Usage, digest_64
 from ludus.data.messages import Message
 from ludus.data.tools import JsonObject
@@ -22,16 +22,16 @@ from ludus.environment.threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.policy.engines import HF_MAX_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.generate import RequestBatcher, Completion, SamplingParams
+from ludus.policy.generate import Completion, RequestBatcher, SamplingParams
 from ludus.policy.preflight import check_model
 from ludus.policy.reading import ReplyParser
-from ludus.policy.requests import max_context_length, check_prompt_fits
+from ludus.policy.requests import check_prompt_fits, max_context_length
 from ludus.policy.settings import (
-    validate_sampling_options,
+    describe_sampling,
     recommended_sampling,
     recommended_sampling_for,
     resolve_sampling,
-    describe_sampling,
+    validate_sampling_options,
 )
 from ludus.policy.template_defaults import check_template_kwargs, saved_template_kwargs
 
@@ -279,7 +279,7 @@ class _PolicyPlayer(Player):
         self._append_reply(sampled)
         return Reply(
             self._loaded.reply_parser(
-                self._last_input_ids, sampled.ids, self._tools, named=f"call_{len(prompt)}"
+                self._last_input_ids, sampled.ids, self._tools, call_id_prefix=f"call_{len(prompt)}"
             ),
             finish_reason=FinishReason.STOP if sampled.stopped else FinishReason.LENGTH,
             usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(sampled.ids)),

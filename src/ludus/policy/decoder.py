@@ -16,11 +16,11 @@ from typing import Any
 
 from ludus.errors import ConfigError
 from ludus.policy.requests import (
+    Completion,
     DeliverCompletion,
+    IsWanted,
     PollRequests,
     Request,
-    Completion,
-    IsWanted,
     max_context_length,
     no_more_requests,
 )

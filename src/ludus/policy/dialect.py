@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ludus.errors import MissingExtra, TemplateUnmarked
-from ludus.policy.proof import TOOL_PROBE, CHAT_PROBE, Probe, TemplateCheck, check_template
+from ludus.policy.proof import CHAT_PROBE, TOOL_PROBE, Probe, TemplateCheck, check_template
 from ludus.policy.responses import RESPONSE_TEMPLATES
 from ludus.policy.template_defaults import (
-    check_template_variables,
     check_template_kwargs,
+    check_template_variables,
     split_defaults,
     with_defaults,
 )

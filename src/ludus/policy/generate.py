@@ -16,16 +16,16 @@ from weakref import WeakValueDictionary
 
 from ludus.errors import AgentError
 from ludus.policy.decoder import HFDecoder
-from ludus.policy.meanwhile import without_cudnn_sdpa, short_switch_interval
-from ludus.policy.orders import ResultQueue, PendingRequest, InFlightBatch, select_similar_lengths
-from ludus.policy.requests import Engine, PollRequests, Request, Completion, no_more_requests
+from ludus.policy.meanwhile import short_switch_interval, without_cudnn_sdpa
+from ludus.policy.orders import InFlightBatch, PendingRequest, ResultQueue, select_similar_lengths
+from ludus.policy.requests import Completion, Engine, PollRequests, Request, no_more_requests
 from ludus.policy.sampling import SamplingParams
 from ludus.policy.tally import DecodeStats
 
 if TYPE_CHECKING:
     from ludus.policy.eyes.pictures import ProcessedImage
 
-__all__ = ["Engine", "RequestBatcher", "Completion", "SamplingParams"]
+__all__ = ["Completion", "Engine", "RequestBatcher", "SamplingParams"]
 
 BATCH_WAIT_S = 0.003
 """Seconds, for an engine that nobody can join."""

@@ -16,7 +16,7 @@ from ludus.policy import gguf
 from ludus.policy.complaint import describe_load_error
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.quiet import suppress_hf_logging, require
+from ludus.policy.quiet import require, suppress_hf_logging
 from ludus.policy.smollm2 import Notify
 from ludus.policy.source import ModelKind, ModelRef, resolve_base_model, resolve_model
 from ludus.policy.tokenizer import load_tokenizer_from
@@ -76,7 +76,7 @@ def load(
     eyes = build_vision_processor(source, tokenizer, dialect)
     weights = fingerprint(name)
     model = _load_on_device(source, device, dtype, allow_vision=True)
-    dialect = replace(dialect, stops=dialect.stop_token_ids | eos_token_ids(model))
+    dialect = replace(dialect, stop_token_ids=dialect.stop_token_ids | eos_token_ids(model))
     return Policy(name, model, tokenizer, dialect, weights, eyes)
 
 

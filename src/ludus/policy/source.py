@@ -15,7 +15,7 @@ from ludus.data.hub_id import is_hub_id, similar_path_hint
 from ludus.errors import ConfigError, closest_match
 from ludus.policy import smollm2
 from ludus.policy.complaint import describe_load_error
-from ludus.policy.quiet import suppress_hf_logging, require
+from ludus.policy.quiet import require, suppress_hf_logging
 
 HUB_TIMEOUT_S = 10.0
 """Seconds that the Hub has to say whether it knows a model."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
 from ludus.policy.complaint import describe_load_error
-from ludus.policy.quiet import suppress_hf_logging, require
+from ludus.policy.quiet import require, suppress_hf_logging
 from ludus.policy.smollm2 import Notify
-from ludus.policy.source import ModelKind, ModelRef, resolve_base_model, check_name, resolve_model
+from ludus.policy.source import ModelKind, ModelRef, check_name, resolve_base_model, resolve_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -18,10 +18,10 @@ from pydantic import TypeAdapter, ValidationError
 from ludus.data.content import Block, Content, Image, Text
 from ludus.protocol.field_text import (
     NamedImages,
-    render_field,
     is_chat,
-    render_json_field,
     label_field,
+    render_field,
+    render_json_field,
 )
 
 MAIN_FIELDS = ("text", "question", "prompt", "message", "echoed_message", "scene_description")

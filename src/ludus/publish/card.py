@@ -21,12 +21,12 @@ from ludus.data.columns import (
     Column,
 )
 from ludus.data.markdown import (
-    inline_code,
-    code_block,
     build_front_matter,
-    to_single_line,
-    size_category,
+    code_block,
+    inline_code,
     markdown_table,
+    size_category,
+    to_single_line,
 )
 from ludus.data.tools import JsonObject
 

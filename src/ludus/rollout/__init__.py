@@ -10,9 +10,9 @@ __all__ = [
     "SYSTEM_PROMPT",
     "Assignment",
     "CollectConfig",
-    "EpisodeLimits",
     "CollectResult",
+    "EpisodeLimits",
     "collect",
-    "run_episode",
     "read_tasks",
+    "run_episode",
 ]

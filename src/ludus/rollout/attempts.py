@@ -21,10 +21,10 @@ from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.breaker import PERMANENT_FAULTS
 from ludus.rollout.loop import (
     EpisodeLimits,
-    fault_from_exception,
-    deadline_fault,
-    run_episode,
     build_episode,
+    deadline_fault,
+    fault_from_exception,
+    run_episode,
 )
 from ludus.rollout.plan import Assignment
 from ludus.rollout.sessions import SessionPool

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ludus.agents.agent import Agent, FinishReason, Player, Reply, EpisodeContext
+from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Message, message_from_content

@@ -20,7 +20,7 @@ from ludus.data.recorded import ResumeIndex, read_resume_index
 from ludus.data.run import RunFolder, create_unused_dir
 from ludus.data.settings import config_digest
 from ludus.data.tools import JsonObject
-from ludus.errors import ConfigError, CapacityReached, ExecutionFailed, InvalidAction, RunError
+from ludus.errors import CapacityReached, ConfigError, ExecutionFailed, InvalidAction, RunError
 from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.budget import Budget
 from ludus.rollout.collector import Collector

@@ -9,7 +9,7 @@ from typing import Any
 
 from ludus.data.episode import Episode, Usage
 from ludus.data.lines import EpisodeHead
-from ludus.data.recorded import ResumeIndex, JournalTotals
+from ludus.data.recorded import JournalTotals, ResumeIndex
 
 RATE_WINDOW_S = 20.0
 """Seconds over which the present speed is taken."""
@@ -45,10 +45,10 @@ class RunStats:
         totals = index.totals
         return cls(
             planned=planned,
-            left=sum(1 for _ in index.pending_indices(planned, retry_broken=retry_broken)),
-            recorded=index,
-            known=totals.episodes,
-            spent_before=Usage(
+            remaining=sum(1 for _ in index.pending_indices(planned, retry_broken=retry_broken)),
+            index=index,
+            costed_attempts=totals.episodes,
+            usage_before=Usage(
                 prompt_tokens=totals.prompt_tokens,
                 completion_tokens=totals.completion_tokens,
                 cost=totals.cost,

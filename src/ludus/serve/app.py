@@ -21,7 +21,7 @@ from ludus.environment.contract import EnvSpec
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import readable_errors, result_payload
 from ludus.protocol.types import EnvironmentMetadata
-from ludus.serve.access import AccessPolicy, AccessMiddleware, client_address
+from ludus.serve.access import AccessMiddleware, AccessPolicy, client_address
 from ludus.serve.forward import WorkerProxy
 from ludus.serve.mcp import McpEndpoint
 from ludus.serve.mcp_http import SESSION_HEADER as MCP_SESSION_HEADER

@@ -14,7 +14,7 @@ from ludus.protocol.jsonrpc import RpcCode, RpcError, error_response
 from ludus.serve.access import client_address
 from ludus.serve.forward import WorkerProxy
 from ludus.serve.lines import AsgiConnection, Disconnected, Message, Receive, Send
-from ludus.serve.mcp import RpcCaller, McpEndpoint
+from ludus.serve.mcp import McpEndpoint, RpcCaller
 from ludus.serve.sessions import ServedSession, SessionRegistry
 
 SESSION_HEADER = "mcp-session-id"

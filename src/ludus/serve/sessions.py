@@ -21,8 +21,8 @@ from ludus.protocol.frames import (
     ResetFrame,
     StateFrame,
     StepFrame,
-    encode_frame,
     encode_error,
+    encode_frame,
     encode_observation,
     parse_frame,
 )

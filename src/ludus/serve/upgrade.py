@@ -34,7 +34,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from ludus.serve.access import FROM_WORKER_KEY, Refusal
-from ludus.serve.lines import Disconnected, Connection
+from ludus.serve.lines import Connection, Disconnected
 from ludus.serve.settings import ServeConfig
 from ludus.serve.sockets import WsEndpoint
 from ludus.serve.write_timeout import WriteTimeout, WriteTimeoutMixin

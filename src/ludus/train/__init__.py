@@ -15,9 +15,9 @@ from ludus.train.watch import TrainProgress
 __all__ = [
     "GRPOConfig",
     "Lora",
-    "TrainResult",
     "TrainConfig",
     "TrainProgress",
+    "TrainResult",
     "dpo",
     "environment_factory",
     "grpo",

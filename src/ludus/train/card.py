@@ -11,7 +11,7 @@ import json
 import shlex
 from typing import Any
 
-from ludus.data.markdown import inline_code, code_block, build_front_matter, to_single_line
+from ludus.data.markdown import build_front_matter, code_block, inline_code, to_single_line
 from ludus.data.tools import JsonObject
 from ludus.policy import smollm2
 from ludus.train import tables

@@ -15,7 +15,7 @@ from ludus.errors import ConfigError
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.train.checkpoints import CHECKPOINTS_DIR
 from ludus.train.overrides import FIXED_VALUES, parse_overrides
-from ludus.train.settings import DEFAULT_BATCH_SIZE, Method, TrainConfig, BaseTrainConfig
+from ludus.train.settings import DEFAULT_BATCH_SIZE, BaseTrainConfig, Method, TrainConfig
 
 MAX_CHECKPOINTS = 2
 """Checkpoints on the disk: the newest, and one in case that the newest is being written."""

@@ -15,7 +15,7 @@ from ludus.train.card import CARD_FILE, build_model_card, plot_file
 from ludus.train.job import TrainContext
 from ludus.train.outcome import TrainResult
 from ludus.train.pace import RunCallback
-from ludus.train.saving import export_model, export_dtype
+from ludus.train.saving import export_dtype, export_model
 from ludus.train.training import FinalMetrics
 
 REWARD_WINDOW_STEPS = 5

@@ -18,10 +18,10 @@ from ludus.errors import ConfigError
 from ludus.policy.eyes.families import SUPPORTED_FAMILIES
 from ludus.policy.eyes.row_images import (
     ContentPartError,
-    to_text_messages,
-    has_images,
     has_content_parts,
+    has_images,
     image_urls,
+    to_text_messages,
 )
 from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.templates import Conversation

@@ -23,8 +23,8 @@ from ludus.train.folder import TOKENS_DIR, check_model_outside
 from ludus.train.overrides import drop_redundant
 from ludus.train.rows import TrainingData
 from ludus.train.sample_task import sample_row_task
-from ludus.train.settings import Method, TrainConfig, BaseTrainConfig
-from ludus.train.training import TaskExample, ChatFormatInfo, TrainingRecord
+from ludus.train.settings import BaseTrainConfig, Method, TrainConfig
+from ludus.train.training import ChatFormatInfo, TaskExample, TrainingRecord
 from ludus.train.watch import TrainProgress
 from ludus.train.world import Distributed
 
@@ -124,7 +124,7 @@ def build_context(
     method: Method, data: TrainingData, model: str, out: Path, settings: TrainConfig,
     command: str | None, watch: TrainProgress,
 ) -> OfflineContext:  # fmt: skip
-    made_with = resolve_model(model, out, settings, watch)
+    made_with = load_chat_parts(model, out, settings, watch)
     config = build_trl_config(method, settings, out)
     settings = replace(settings, overrides=drop_redundant(settings.overrides))
     eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], made_with["dialect"])
@@ -136,7 +136,7 @@ def build_context(
     )  # fmt: skip
 
 
-def resolve_model(
+def load_chat_parts(
     model: str, out: Path, config: BaseTrainConfig, progress: TrainProgress
 ) -> dict[str, Any]:
     """Which model it is, and how it is spoken to."""

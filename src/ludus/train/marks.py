@@ -13,7 +13,7 @@ from typing import Any
 
 from ludus.errors import RunError
 from ludus.train.settings import Method
-from ludus.train.tokens import TOKEN_COLUMNS, IGNORE_INDEX
+from ludus.train.tokens import IGNORE_INDEX, TOKEN_COLUMNS
 
 TokensAndLabels = tuple[Any, Any]
 """Tokens and labels of one row, as arrays."""

@@ -28,7 +28,7 @@ from ludus.policy import smollm2
 from ludus.train.checkpoints import latest_checkpoint
 from ludus.train.facts import to_jsonable
 from ludus.train.overrides import NON_DECISIVE_FIELDS
-from ludus.train.training import TaskExample, FinalMetrics, TrainingRecord
+from ludus.train.training import FinalMetrics, TaskExample, TrainingRecord
 
 RECORD_FILE = "training.json"
 LOG_FILE = "log.jsonl"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from ludus.train.attention import use_varlen_attention, supports_varlen, kernel_works
+from ludus.train.attention import kernel_works, supports_varlen, use_varlen_attention
 from ludus.train.captured import capture_graph, supports_cuda_graphs
 from ludus.train.settings import TrainConfig
 from ludus.train.strip import PackingCollator

@@ -17,7 +17,7 @@ from ludus.data.spread import suggest_max_length
 from ludus.errors import ConfigError
 from ludus.train.rows import Split
 from ludus.train.settings import Method
-from ludus.train.tokens import TOKEN_COLUMNS, IMAGE_COLUMNS, IGNORE_INDEX, ROW_COLUMN, TokenizedRows
+from ludus.train.tokens import IGNORE_INDEX, IMAGE_COLUMNS, ROW_COLUMN, TOKEN_COLUMNS, TokenizedRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from ludus.train.faithful import check_template_fidelity
 from ludus.train.rows import TrainingData
 from ludus.train.settings import Method, TrainConfig
 from ludus.train.suitable import (
-    find_unusable,
-    write_usable_rows,
     check_usable,
-    measure_rows,
     choose_max_length,
+    find_unusable,
+    measure_rows,
+    write_usable_rows,
 )
 from ludus.train.tokens import RowTokenizer, TokenizedRows, tokenize
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ludus.data.markdown import inline_code, code_block, to_single_line, markdown_table
+from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.data.tools import JsonObject
 from ludus.train.training import DataRecord, FinalMetrics, TrainingRecord
 

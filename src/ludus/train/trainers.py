@@ -19,7 +19,7 @@ from ludus.train.checkpoints import CheckpointState, mark_complete
 from ludus.train.marks import LossMaskIndex, check_loss_mask
 from ludus.train.pace import RunCallback
 from ludus.train.settings import Lora, Method, TrainConfig
-from ludus.train.tokens import TOKEN_COLUMNS, IMAGE_COLUMNS, IGNORE_INDEX
+from ludus.train.tokens import IGNORE_INDEX, IMAGE_COLUMNS, TOKEN_COLUMNS
 
 REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
 """What the base says of each side, where it was computed beforehand."""

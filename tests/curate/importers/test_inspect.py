@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from curate.importers.inspect_logs import COLOURS, EPOCHS, FAILED, a_log, a_sample, episodes, one
-from ludus.curate.importers.inspect import find_files, unread_files, read_episodes
+from ludus.curate.importers.inspect import find_files, read_episodes, unread_files
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.data.messages import ImagePart
 from ludus.errors import RunError

@@ -16,7 +16,7 @@ from curate.importers.verifiers_lines import (
     written,
 )
 from ludus.curate.importers.reading import UnreadableRecord
-from ludus.curate.importers.verifiers import find_files, unread_files, read_episodes
+from ludus.curate.importers.verifiers import find_files, read_episodes, unread_files
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.errors import RunError
 

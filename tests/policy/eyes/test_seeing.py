@@ -17,7 +17,7 @@ from ludus.policy.eyes.decoder import VLMDecoder
 from ludus.policy.eyes.families import VISION_FAMILIES
 from ludus.policy.eyes.pictures import stack_images
 from ludus.policy.load import Policy
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 from ludus.policy.sampling import SamplingParams
 from policy.eyes.gallery import picture, untaught
 
@@ -151,7 +151,7 @@ def test_a_model_never_says_a_placeholder_however_much_it_wants_to(
 def test_a_reply_ends_with_a_stop_and_within_the_context(policy: Policy) -> None:
     request = asked(policy, RED, sampling=GREEDY)
     (whole,) = answers(policy, [request])
-    (cut,) = answers(policy, [replace(request, stops=whole.ids[2:3])])
+    (cut,) = answers(policy, [replace(request, stop_token_ids=whole.ids[2:3])])
     assert cut.stopped and cut.ids == whole.ids[: whole.ids.index(whole.ids[2]) + 1]
     long = replace(request, ids=(1,) * (1022 - len(request.ids)) + request.ids)
     assert len(answers(policy, [long])[0].ids) == 2

@@ -18,8 +18,8 @@ from ludus.errors import RunError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.eyes.tensors import (
     allow_batches_without_images,
-    images_in_tokens,
     episode_image_inputs,
+    images_in_tokens,
 )
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, EpisodeLimits, run_episode

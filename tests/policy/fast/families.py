@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from ludus.policy.fast.engine import TritonEngine, build_triton_engine
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 
 WORDS, CONTEXT = 97, 64
 _KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {

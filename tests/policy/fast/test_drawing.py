@@ -7,9 +7,9 @@ import torch
 
 from ludus.policy.fast import reference
 from ludus.policy.fast.cut import min_kept_logit
-from ludus.policy.fast.noise import to_int64, gumbel_noise
-from ludus.policy.fast.rows import RowState, BatchState
-from ludus.policy.sampling import TokenSampler, SamplingParams
+from ludus.policy.fast.noise import gumbel_noise, to_int64
+from ludus.policy.fast.rows import BatchState, RowState
+from ludus.policy.sampling import SamplingParams, TokenSampler
 from policy.fast.families import engine_of, model_of, said
 from policy.forwards import fresh_logprobs, prompt, request
 

@@ -12,7 +12,7 @@ import torch
 from ludus.policy.fast.engine import TritonEngine
 from ludus.policy.fast.graphs import EagerRunner, Work
 from ludus.policy.generate import RequestBatcher
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 from policy.fast.families import engine_of, fresh, generated, model_of, refusal, said
 from policy.forwards import GREEDY, prompt, request
 
@@ -78,7 +78,7 @@ def test_a_prompt_for_which_there_is_never_room_is_an_error_and_no_endless_wait(
 ) -> None:
     engine = engine_of(fresh(max_position_embeddings=4096))
     said(engine, [request(prompt(5))])
-    monkeypatch.setattr(engine._runner, "prepare", lambda number, length: None)
+    monkeypatch.setattr(engine._runner, "ensure_capacity", lambda number, length: None)
     with pytest.raises(RuntimeError, match="no room for 1012 tokens, though nothing else"):
         said(engine, [request(prompt(1000))])
 
@@ -123,5 +123,5 @@ class Drifting(EagerRunner):
 def test_a_machine_that_does_not_repeat_what_it_was_shown_is_not_used(
     monkeypatch: pytest.MonkeyPatch, graphs: type[EagerRunner], reason: str
 ) -> None:
-    monkeypatch.setattr("ludus.policy.fast.machine.Eager", graphs)
+    monkeypatch.setattr("ludus.policy.fast.machine.EagerRunner", graphs)
     assert refusal(fresh()) == reason

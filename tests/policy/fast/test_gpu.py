@@ -13,9 +13,9 @@ import torch
 from ludus.policy.fast import reference
 from ludus.policy.fast.blueprint import ModelShape
 from ludus.policy.fast.cache import LayerCache
-from ludus.policy.fast.rows import RowState, BatchState
+from ludus.policy.fast.rows import BatchState, RowState
 from ludus.policy.fast.weights import PackedLayer
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 from ludus.policy.sampling import SamplingParams
 from policy.fast.families import engine_of, fresh, generated, said
 from policy.forwards import GREEDY, fresh_logprobs, prompt, request
@@ -101,7 +101,7 @@ def test_samples_are_those_of_the_reference() -> None:
     logits = some(64, 49152, dtype=torch.float32) * 3
     line = RowState(0, 0, 0, 0, 3, 1.0, 1.0, 0, ())
     lines = [
-        replace(line, seed=7919 * at - 2**40, position=at, left=1 + at % 4, stops=(at,),
+        replace(line, seed=7919 * at - 2**40, position=at, tokens_left=1 + at % 4, stops=(at,),
                 temperature=(0.0, 0.7, 1.0, 1.5)[at % 4])
         for at in range(64)
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from ludus.policy.fast.cache import KVCache
 from ludus.policy.fast.engine import TritonEngine
 from ludus.policy.fast.machine import LONG_LAUNCH_STEPS, _launch_sizes
 from ludus.policy.fast.rows import MAX_STEPS_PER_FETCH
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 from policy.fast.families import engine_of, fresh
 from policy.forwards import prompt, request
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ludus.policy.fast.engine import TritonEngine
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 from policy.fast.families import engine_of, fresh, generated, model_of, said
 from policy.forwards import GREEDY, prompt, request
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from ludus.policy.fast.rows import (
+    MAX_STEPS_PER_FETCH,
     NUM_NEW,
     SEED,
     SLOT,
-    MAX_STEPS_PER_FETCH,
     TOP_K,
-    RowState,
     BatchState,
+    RowState,
 )
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

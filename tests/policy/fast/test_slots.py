@@ -108,7 +108,7 @@ def test_a_turn_that_goes_on_is_found_without_comparing_everything(
     held = slots(4)
     for ids in ([1, 2, 3], [1, 2, 4], [1, 2, 3, 9]):
         held.release(lease(held, ids).slot, ids)
-    monkeypatch.setattr(held, "_shared", None)
+    monkeypatch.setattr(held, "_shared_lengths", None)
     assert lease(held, [1, 2, 3, 9, 9, 9]).num_cached == 4, "the longest that is gone on from"
     again = lease(held, [1, 2, 4, 5])
     assert (again.num_cached, again.copy_from) == (3, None)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ludus.train.diagnosis import RewardChange, Interval, RewardScale, diagnose
+from ludus.train.diagnosis import Interval, RewardChange, RewardScale, diagnose
 from ludus.train.diagnosis.figures import (
     format_change_with_interval,
-    format_number,
     format_delta,
+    format_number,
     format_reward,
     format_share,
 )

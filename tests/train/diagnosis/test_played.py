@@ -72,12 +72,12 @@ def test_a_tool_that_speaks_of_rewards_does_not_mislead() -> None:
         episode(ONE, tools=tools, messages=(words,), rewards=parts).to_line(),
         has_reward_functions=True,
     )
-    assert found == ONE._replace(given=0.2)
+    assert found == ONE._replace(environment_reward=0.2)
 
 
 def test_a_fault_is_read_with_its_words(tmp_path: Path) -> None:
     fault = Fault(kind="RequestRefused", where="model", message='No "rewards":{} are left.')
-    broken = ONE._replace(stop_reason="broken", reward=None, given=None, fault=fault)
+    broken = ONE._replace(stop_reason="broken", reward=None, environment_reward=None, fault=fault)
     assert read_episodes(written(tmp_path, ONE, broken)).last_broken == broken
 
 
@@ -85,7 +85,7 @@ def test_a_fault_is_read_with_its_words(tmp_path: Path) -> None:
 def test_an_episode_with_tokens_left_to_say_ended_at_the_context(
     budget: int | None, full: int, tmp_path: Path
 ) -> None:
-    cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
+    cut = ONE._replace(episode_id="1a2b3c4d-000001", stop_reason="max_tokens")
     found = read_episodes(written(tmp_path, ONE, cut), limits=TokenLimits(budget))
     assert (found.context_full, found.reply_cuts) == (full, 0)
     assert found.complete_lengths == (ONE.sampled_tokens,), (
@@ -94,7 +94,7 @@ def test_an_episode_with_tokens_left_to_say_ended_at_the_context(
 
 
 def test_the_limit_of_a_reply_is_told_from_that_of_the_episode(tmp_path: Path) -> None:
-    cut = ONE._replace(name="1a2b3c4d-000001", stop_reason="max_tokens")
+    cut = ONE._replace(episode_id="1a2b3c4d-000001", stop_reason="max_tokens")
     found = read_episodes(written(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled_tokens))
     assert (found.context_full, found.reply_cuts) == (0, 1)
 
@@ -123,7 +123,7 @@ def test_what_is_no_episode_of_a_step_is_none(line: bytes) -> None:
 
 def test_a_torn_last_line_is_counted_and_left_out(tmp_path: Path) -> None:
     torn = episode(ONE).to_line()[:-10]
-    found = read_episodes(written(tmp_path, ONE._replace(name="1a2b3c4d-000001"), rest=torn))
+    found = read_episodes(written(tmp_path, ONE._replace(episode_id="1a2b3c4d-000001"), rest=torn))
     assert (len(found.groups), found.unreadable_lines) == (1, 1)
 
 
@@ -133,8 +133,10 @@ def test_no_file_is_no_episodes(tmp_path: Path) -> None:
 
 def test_members_of_a_group_come_together_and_faults_are_left_out(tmp_path: Path) -> None:
     names = [f"1a2b3c4d-{number:06d}" for number in range(4)]
-    one, two, three = (ONE._replace(name=name) for name in names[:3])
-    broken = ONE._replace(name=names[3], stop_reason="broken", reward=None, given=None)
+    one, two, three = (ONE._replace(episode_id=name) for name in names[:3])
+    broken = ONE._replace(
+        episode_id=names[3], stop_reason="broken", reward=None, environment_reward=None
+    )
     found = read_episodes(written(tmp_path, one, two, three._replace(task="other"), broken))
     assert [group.rewards for group in found.groups] == [(0.5, 0.5), (0.5,)]
     assert found.last_broken == broken and found.stop_counts == {"done": 3, "broken": 1}
@@ -148,7 +150,7 @@ def test_an_episode_that_was_played_again_counts_once(tmp_path: Path) -> None:
 def test_equal_groups_are_those_whose_rewards_differ_by_rounding_alone(tmp_path: Path) -> None:
     rewards = [(0.3, 0.1 + 0.2 + REWARD_TOLERANCE / 2), (0.3, 0.3 + 2 * REWARD_TOLERANCE)]
     members = [
-        ONE._replace(name=f"{task}.{place}", task=str(task), reward=reward)
+        ONE._replace(episode_id=f"{task}.{place}", task=str(task), reward=reward)
         for task, group in enumerate(rewards)
         for place, reward in enumerate(group)
     ]

@@ -37,7 +37,7 @@ def test_a_model_that_sees_learns_from_what_it_saw(
         shown.append(whole(*given))
         return shown[-1]
 
-    monkeypatch.setattr(tensors, "tensors", watched)
+    monkeypatch.setattr(tensors, "episode_image_inputs", watched)
     settings = tried(steps=1, groups=2, group_size=2, equal="keep", max_episode_tokens=200)
     grpo(GALLERY, str(seer(tmp_path / "base")), tmp_path / "out", settings)
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))

@@ -44,7 +44,9 @@ class Gone(Pick):
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "Tuning", lambda: RolloutOptions(max_attempts=2, retry_delay=0.01))
+    monkeypatch.setattr(
+        stage, "RolloutOptions", lambda: RolloutOptions(max_attempts=2, retry_delay=0.01)
+    )
 
 
 def test_a_broken_episode_is_left_out_and_not_a_zero(model: Path, tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ class Away(Seen):
 def test_who_stops_while_a_server_is_waited_for_keeps_what_was_learned(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vigil, "SILENCE", 0.0)
+    monkeypatch.setattr(vigil, "SILENCE_WARNING_S", 0.0)
     out, settings, server = tmp_path / "out", tried(steps=4), ExitStack()
     url = server.enter_context(serving(Pick)).url
     stopped = grpo(PICK, str(model), out, settings, base_url=url, progress=Away(server))

@@ -11,7 +11,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from ludus.train.grpo.branches import PrefixTrees, build_trees
 from ludus.train.grpo.playback import GraphCache
-from ludus.train.grpo.reading import trees_match_rows, score_trees
+from ludus.train.grpo.reading import score_trees, trees_match_rows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

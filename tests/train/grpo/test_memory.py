@@ -15,7 +15,7 @@ from ludus import episodes
 from ludus.errors import OutOfMemory
 from ludus.train import grpo
 from ludus.train.grpo import run
-from ludus.train.grpo.memory import find_largest_batch, divisors_below
+from ludus.train.grpo.memory import divisors_below, find_largest_batch
 from train.grpo.trials import PICK, tried
 from train.lessons import curve
 
@@ -23,7 +23,7 @@ from train.lessons import curve
 @contextmanager
 def room_for(rows: int, *, after: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After so many steps, the model can learn from no more rows than these at once."""
-    made: Any = vars(run)["trainer_of"]
+    made: Any = vars(run)["build_trainer"]
 
     def trainer_of(**parts: Any) -> Any:
         trainer = made(**parts)
@@ -38,7 +38,7 @@ def room_for(rows: int, *, after: int, monkeypatch: pytest.MonkeyPatch) -> Itera
         return trainer
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "trainer_of", trainer_of)
+        patch.setattr(run, "build_trainer", trainer_of)
         yield
 
 

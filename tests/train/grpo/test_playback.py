@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ludus.train.grpo import playback
-from ludus.train.grpo.playback import MAX_GRAPHS, MAX_GRAPH_TOKENS, GraphCache
+from ludus.train.grpo.playback import MAX_GRAPH_TOKENS, MAX_GRAPHS, GraphCache
 
 
 class Core:
@@ -39,7 +39,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         shapes.append(tuple(given[0].shape))
         return compute
 
-    monkeypatch.setattr(playback, "captured", captured)
+    monkeypatch.setattr(playback, "capture_graph", captured)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     memory = SimpleNamespace(total_memory=2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
@@ -112,7 +112,7 @@ def test_what_cannot_be_captured_is_computed_and_said_once(
     def refused(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the device has no graphs\nand more words")
 
-    monkeypatch.setattr(playback, "captured", refused)
+    monkeypatch.setattr(playback, "capture_graph", refused)
     core = Core()
     said: list[str] = []
     GraphCache(core, torch.bfloat16, said.append)

@@ -17,10 +17,10 @@ from ludus.train.grpo import reading
 from ludus.train.grpo.branches import LANE_LENGTH_MULTIPLE, PrefixTrees, build_trees
 from ludus.train.grpo.reading import (
     PrefixSharingMixin,
-    trees_match_rows,
+    group_by_prompt,
     score_trees,
     supports_prefix_trees,
-    group_by_prompt,
+    trees_match_rows,
 )
 from train.grpo.trials import PICK, tried
 from train.lessons import curve
@@ -206,7 +206,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(trees.token_index))
         return score_trees(model, trees, entropy)
 
-    monkeypatch.setattr(reading, "scored", counted)
+    monkeypatch.setattr(reading, "score_trees", counted)
     return counts
 
 
@@ -253,7 +253,7 @@ def test_a_run_goes_on_with_rows_where_trees_would_say_something_else(
     def never(*_: Any) -> bool:
         return False
 
-    monkeypatch.setattr(reading, "says_the_same", never)
+    monkeypatch.setattr(reading, "trees_match_rows", never)
     grpo(PICK, str(model), tmp_path / "out", tried(groups=4))
     assert not read and len(curve(tmp_path / "out")) == 2
 

@@ -13,7 +13,7 @@ import pytest
 from world import serving
 
 from ludus import ToolCall, ToolEnvironment, tool
-from ludus.agents.agent import Agent, Player, Reply, EpisodeContext
+from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.environment.mix import parse_mixture
 from ludus.errors import ConfigError, RunError

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from ludus import Episode
 from ludus.errors import ConfigError
 from ludus.train import grpo
-from ludus.train.grpo.trainer import zero_variance_mask, warmup_linear_schedule, sum_rewards
+from ludus.train.grpo.trainer import sum_rewards, warmup_linear_schedule, zero_variance_mask
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve
 

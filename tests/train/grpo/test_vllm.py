@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 from ludus.policy.sampling import SamplingParams
 from ludus.train.grpo.vllm import VllmEngine
 

@@ -14,7 +14,7 @@ import torch
 
 from ludus import Episode, episodes
 from ludus.errors import ConfigError
-from ludus.policy.requests import Request, Completion
+from ludus.policy.requests import Completion, Request
 from ludus.policy.sampling import SamplingParams
 from ludus.train import Lora, grpo
 from ludus.train.grpo.vllm import VllmEngine

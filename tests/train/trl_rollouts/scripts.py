@@ -18,7 +18,7 @@ from students import student
 from ludus import connect
 from ludus.data.episode import Episode
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import set_chat_format, find_chat_format
+from ludus.policy.dialect import find_chat_format, set_chat_format
 from ludus.policy.generate import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.policy.requests import Completion

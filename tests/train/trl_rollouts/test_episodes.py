@@ -11,7 +11,7 @@ from ludus.data.episode import Fault, StopReason
 from ludus.data.messages import ImagePart
 from ludus.rollout import EpisodeLimits
 from ludus.rollout.score import RewardSum
-from ludus.train.trl.episodes import TRLRollout, parse_messages, stop_reason, build_tokens
+from ludus.train.trl.episodes import TRLRollout, build_tokens, parse_messages, stop_reason
 from ludus.train.trl.seat import EpisodeState
 
 LIMITS = EpisodeLimits(max_turns=2, max_episode_tokens=4)

@@ -16,7 +16,8 @@ from ludus.policy.load import Policy
 from ludus.rollout.plan import task_seed
 from ludus.train.grpo.rewards import RewardFunction, RewardFunctions
 from ludus.train.grpo.settings import GRPOConfig
-from ludus.train.trl import GRPOConfig, GRPOTrainer
+from ludus.train.trl import GRPOConfig as TRLConfig
+from ludus.train.trl import GRPOTrainer
 from ludus.train.trl.run import TRLRollouts, build_trl_rollouts
 from ludus.train.world import Distributed
 from train.trl_rollouts.scripts import QUICK, call, ids_of, speaker
@@ -44,7 +45,7 @@ def rolled(
         agent={"model": "speaker"}, run_id="0badcafe",
     )  # fmt: skip
     settings = {**QUICK, "per_device_train_batch_size": 4, "max_completion_length": 600}
-    config = GRPOConfig(
+    config = TRLConfig(
         str(folder), **settings, max_steps=1, logging_steps=1, shuffle_dataset=False,
         reward_weights=list(rollouts.reward_weights.values()),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from ludus.policy.generate import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.train.trl import GRPOConfig, GRPOTrainer
 from ludus.train.trl.serving import CompletionService, PolicyServer
-from ludus.train.trl.three_arguments import expand_per_completion, slice_output, is_legacy
+from ludus.train.trl.three_arguments import expand_per_completion, is_legacy, slice_output
 from train.trl_rollouts.scripts import QUICK, speaker
 
 VLLM = {"use_vllm": True, "vllm_mode": "server"}

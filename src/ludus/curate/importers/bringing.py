@@ -121,7 +121,7 @@ def _open_draft(out: Path) -> AbstractContextManager[Path]:
         raise RunError(f"{out} is a file, and a run needs a folder. Use another -o.")
     if out.exists() and existing_files(out, _DRAFT_PREFIX):
         raise RunError(f"{out} is there already, and not empty. Use another -o.")
-    return atomic_dir(out, _DRAFT_PREFIX, last="run.json", ours=_RUN_FILES)
+    return atomic_dir(out, _DRAFT_PREFIX, marker="run.json", owned=_RUN_FILES)
 
 
 def _append_episode(journal: Journal, episode: Episode, out: Path) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ludus.curate.importers.reading import FormatError, require_object, parse_embedded_json
+from ludus.curate.importers.reading import FormatError, parse_embedded_json, require_object
 from ludus.data.content import Text
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
 from ludus.data.tools import JsonObject

@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from ludus.curate.importers.chat import parse_messages, parse_tools
-from ludus.curate.importers.inspect_chat import to_chat_messages, resolve_attachments
+from ludus.curate.importers.inspect_chat import resolve_attachments, to_chat_messages
 from ludus.curate.importers.inspect_log import read_samples
 from ludus.curate.importers.inspect_outcome import (
-    parse_stop_reason,
-    parse_fault,
     as_object,
+    parse_fault,
     parse_reward,
+    parse_stop_reason,
     parse_timing,
     parse_usage,
 )

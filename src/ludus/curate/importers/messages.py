@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curate.importers.chat import dump_json, parse_content, parse_messages, parse_tools
-from ludus.curate.importers.making import prompt_identity, build_episode
+from ludus.curate.importers.making import build_episode, prompt_identity
 from ludus.curate.importers.reading import (
     FormatError,
     UnreadableRecord,
     parse_name,
     parse_number,
-    require_object,
     read_jsonl,
+    require_object,
 )
 from ludus.data.episode import Episode, Fault
 from ludus.data.messages import Message

@@ -18,15 +18,15 @@ from ludus.curate.importers import ours
 from ludus.curate.importers.chat import parse_messages, parse_tools
 from ludus.curate.importers.making import build_episode
 from ludus.curate.importers.nemo_gym_outcome import (
-    parse_stop,
-    parse_fault,
     is_reward_component,
+    parse_fault,
     parse_reward,
     parse_reward_components,
+    parse_stop,
     parse_usage,
 )
-from ludus.curate.importers.reading import FormatError, UnreadableRecord, require_object, read_jsonl
-from ludus.curate.importers.responses import to_chat_messages, parse_items, iter_new_items
+from ludus.curate.importers.reading import FormatError, UnreadableRecord, read_jsonl, require_object
+from ludus.curate.importers.responses import iter_new_items, parse_items, to_chat_messages
 from ludus.data.episode import Episode
 from ludus.data.lines import numbered_lines
 from ludus.data.messages import Message

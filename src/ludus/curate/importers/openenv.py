@@ -20,8 +20,8 @@ from ludus.curate.importers.reading import (
     FormatError,
     UnreadableRecord,
     parse_number,
-    require_object,
     read_jsonl,
+    require_object,
 )
 from ludus.data.episode import Episode, StopReason
 from ludus.data.tools import JsonObject

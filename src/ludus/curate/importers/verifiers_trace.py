@@ -15,12 +15,12 @@ from ludus.curate.importers.making import build_episode
 from ludus.curate.importers.reading import FormatError, parse_number, require_object
 from ludus.curate.importers.verifiers_outcome import (
     agent_fields,
-    parse_stop_reason,
-    build_fault,
     as_object,
+    build_fault,
+    build_timing,
     finite_number,
     finite_numbers,
-    build_timing,
+    parse_stop_reason,
     sum_usage,
 )
 from ludus.data.episode import Episode, Fault, StopReason, Timing

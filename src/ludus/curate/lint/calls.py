@@ -14,10 +14,10 @@ from referencing import Registry
 
 from ludus.curate.lint.call import (
     ToolCall,
-    parse_calls,
-    unwrap_function,
-    parse_json,
     count_unparsable_calls,
+    parse_calls,
+    parse_json,
+    unwrap_function,
 )
 from ludus.curate.lint.rows import Conversation
 from ludus.data.tools import JsonObject, coerce_arguments

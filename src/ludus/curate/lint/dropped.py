@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.curate.lint.rows import TrainingRow, Conversation
+from ludus.curate.lint.rows import Conversation, TrainingRow
 from ludus.data.tools import JsonObject
 from ludus.errors import TemplateRefused
 

@@ -15,7 +15,7 @@ from ludus.curate.lengths import TokenLengths
 from ludus.curate.lint.finding import Finding
 from ludus.curate.lint.plain import DuplicateFinder, check_row
 from ludus.curate.lint.report import LintReport, RenderedExample
-from ludus.curate.lint.rows import MalformedRowError, SourceLocation, read_json_lines, parse_row
+from ludus.curate.lint.rows import MalformedRowError, SourceLocation, parse_row, read_json_lines
 from ludus.curate.lint.student import Student, check_row_with_template
 from ludus.data.lines import numbered_lines
 from ludus.data.tools import JsonObject

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ludus.curate.lint.dropped import RenderText
-from ludus.curate.lint.rows import TrainingRow, Conversation
+from ludus.curate.lint.rows import Conversation, TrainingRow
 from ludus.data.tools import JsonObject
 from ludus.errors import TemplateRefused
 

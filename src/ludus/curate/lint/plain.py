@@ -8,7 +8,7 @@ from pydantic_core import to_json
 
 from ludus.curate.lint import calls, talk
 from ludus.curate.lint.finding import Finding, Level
-from ludus.curate.lint.rows import SourceLocation, TrainingRow, Conversation
+from ludus.curate.lint.rows import Conversation, SourceLocation, TrainingRow
 from ludus.data.episode import digest_64
 from ludus.data.tools import JsonObject
 

@@ -12,16 +12,16 @@ from ludus.curate.lint.dropped import RenderText, find_dropped_pieces
 from ludus.curate.lint.finding import Finding, Level
 from ludus.curate.lint.opening import find_merged_whitespace
 from ludus.curate.lint.parts import count_dropped_images, renders_list_repr
-from ludus.curate.lint.rows import SourceLocation, TrainingRow, Conversation
+from ludus.curate.lint.rows import Conversation, SourceLocation, TrainingRow
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.dialect import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.eyes.row_images import (
     ContentPartError,
-    to_text_messages,
     check_placeholders,
     expand_image_tokens,
     has_images,
     image_urls,
+    to_text_messages,
 )
 from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.templates import RenderedConversation, render, render_pair, render_text

@@ -18,13 +18,13 @@ from pydantic_core import from_json
 from ludus.envs.reasoning_gym.children import (
     MAX_WORKERS,
     SPAWN_DELAY_S,
-    WorkerProcess,
+    Reply,
     WorkerLost,
     WorkerPool,
-    Reply,
+    WorkerProcess,
     WorkerTimeout,
-    process_pool,
     encode_request,
+    process_pool,
 )
 
 MAX_PIPELINED = 2

@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from ludus.envs.reasoning_gym.children import (
-    WorkerCrashed,
     Reply,
+    WorkerCrashed,
     WorkerTimeout,
     ask,
     encode_request,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ludus.errors import ConfigError, TemplateUnmarked
 from ludus.policy.complaint import describe_load_error
 from ludus.policy.eyes.sight import VisionProcessor
-from ludus.policy.quiet import suppress_hf_logging, require
+from ludus.policy.quiet import require, suppress_hf_logging
 from ludus.policy.source import ModelKind, ModelRef, resolve_base_model, resolve_model
 
 if TYPE_CHECKING:

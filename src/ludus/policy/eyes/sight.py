@@ -18,7 +18,7 @@ from typing import Any
 from ludus.data.content import Text
 from ludus.data.messages import Message, Part
 from ludus.errors import RequestRefused
-from ludus.policy.eyes.pictures import ProcessedImage, open_data_url, message_image_urls
+from ludus.policy.eyes.pictures import ProcessedImage, message_image_urls, open_data_url
 
 IMAGE_CACHE_SIZE = 64
 """Pictures that are kept as patches: the members of a group begin with the same one."""

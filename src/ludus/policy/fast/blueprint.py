@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.policy.fast.matrices import base_model, effective_bias, active_module
+from ludus.policy.fast.matrices import active_module, base_model, effective_bias
 
 SUPPORTED_ARCHITECTURES = (
     "LlamaForCausalLM",

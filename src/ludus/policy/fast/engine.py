@@ -21,9 +21,9 @@ from ludus.policy.fast.trial import check_decoding, check_logits
 from ludus.policy.fast.weights import PackedWeights
 from ludus.policy.requests import (
     DeliverCompletion,
+    IsWanted,
     PollRequests,
     Request,
-    IsWanted,
     no_more_requests,
 )
 from ludus.policy.tally import DecodeStats

@@ -16,21 +16,21 @@ import torch
 import triton
 
 from ludus.policy.fast.attention_kernels import (
-    decode_attention_kernel,
     combine_splits_kernel,
+    decode_attention_kernel,
     store_kv_kernel,
 )
 from ludus.policy.fast.blueprint import ModelShape
 from ludus.policy.fast.cache import LayerCache
-from ludus.policy.fast.matrix_kernels import swiglu_kernel, matmul_kernel
+from ludus.policy.fast.matrix_kernels import matmul_kernel, swiglu_kernel
 from ludus.policy.fast.rows import (
     ACTIVE,
-    NUM_NEW,
     MIN_LOGIT,
-    TOKENS_LEFT,
+    NUM_NEW,
     POSITION,
     SEED,
     TOKEN,
+    TOKENS_LEFT,
     BatchState,
 )
 from ludus.policy.fast.sampling_kernels import sample_block_kernel, sample_combine_kernel

@@ -15,7 +15,7 @@ import numpy as np
 
 from ludus.policy.fast.cache import KVCache
 from ludus.policy.fast.cut import min_kept_logit
-from ludus.policy.fast.graphs import EagerRunner, CudaGraphRunner
+from ludus.policy.fast.graphs import CudaGraphRunner, EagerRunner
 from ludus.policy.fast.network import LlamaForward
 from ludus.policy.fast.passage import PinnedBuffer
 from ludus.policy.fast.rows import (
@@ -26,9 +26,9 @@ from ludus.policy.fast.rows import (
     TOKEN,
     TOP_K,
     TOP_P,
+    BatchState,
     RowState,
     StepOutput,
-    BatchState,
 )
 from ludus.policy.fast.slots import Lease, PrefixCache
 from ludus.policy.tally import DecodeStats

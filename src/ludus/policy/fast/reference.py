@@ -16,13 +16,13 @@ from ludus.policy.fast.cache import LayerCache
 from ludus.policy.fast.noise import gumbel_noise
 from ludus.policy.fast.rows import (
     ACTIVE,
-    NUM_NEW,
     MIN_LOGIT,
-    TOKENS_LEFT,
+    NUM_NEW,
     POSITION,
     SEED,
     TEMPERATURE,
     TOKEN,
+    TOKENS_LEFT,
     BatchState,
 )
 from ludus.policy.fast.weights import PackedLayer

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ludus.policy.fast.machine import ModelRunner
 from ludus.policy.fast.noise import to_int64
 from ludus.policy.fast.rows import MAX_STEPS_PER_FETCH, RowState, StepOutput
-from ludus.policy.requests import DeliverCompletion, PollRequests, Request, Completion, IsWanted
+from ludus.policy.requests import Completion, DeliverCompletion, IsWanted, PollRequests, Request
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ludus.train.diagnosis.change import RewardChange, Interval, RewardScale
+from ludus.train.diagnosis.change import Interval, RewardChange, RewardScale
 from ludus.train.diagnosis.diagnosis import Diagnosis, diagnose
 from ludus.train.diagnosis.folder import RunData, read_run
 from ludus.train.diagnosis.played import RunEpisodes, read_episodes
@@ -11,16 +11,16 @@ from ludus.train.diagnosis.verdict import Verdict
 from ludus.train.diagnosis.words import format_diagnosis
 
 __all__ = [
-    "RewardChange",
     "Diagnosis",
     "Interval",
-    "RunEpisodes",
-    "RunData",
-    "SaturationDetector",
+    "RewardChange",
     "RewardScale",
+    "RunData",
+    "RunEpisodes",
+    "SaturationDetector",
     "Verdict",
     "diagnose",
+    "format_diagnosis",
     "read_episodes",
     "read_run",
-    "format_diagnosis",
 ]

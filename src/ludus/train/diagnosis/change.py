@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from ludus.data.bootstrap import MIN_SAMPLES, tail_fraction
 from ludus.train.diagnosis.course import (
-    StepLog,
     LogEntry,
-    metric_values,
+    StepLog,
     metric,
     metric_mean,
+    metric_values,
     step_number,
 )
-from ludus.train.diagnosis.played import ScoredGroup, RunEpisodes
+from ludus.train.diagnosis.played import RunEpisodes, ScoredGroup
 
 _MAX_BOOTSTRAP_DRAWS = 1_000_000
 """Tasks that a bootstrap may draw in all: about a second's work."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ludus.train.diagnosis import learning, limits, trouble
-from ludus.train.diagnosis.change import RewardChange, reward_change, component_changes
-from ludus.train.diagnosis.course import StepLog, LogEntry, BestWindow, metric_values, metric_mean
+from ludus.train.diagnosis.change import RewardChange, component_changes, reward_change
+from ludus.train.diagnosis.course import BestWindow, LogEntry, StepLog, metric_mean, metric_values
 from ludus.train.diagnosis.played import RunEpisodes
 from ludus.train.diagnosis.verdict import RunEvidence, Verdict, find_early_stop
 

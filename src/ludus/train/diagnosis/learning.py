@@ -8,9 +8,9 @@ from __future__ import annotations
 from ludus.train.diagnosis.change import RewardChange
 from ludus.train.diagnosis.course import BestWindow, logged_zero_variance_share, metric_mean
 from ludus.train.diagnosis.figures import (
-    format_interval,
     format_change,
     format_delta,
+    format_interval,
     format_reward,
     format_share,
 )

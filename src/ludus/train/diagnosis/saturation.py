@@ -12,10 +12,10 @@ from statistics import fmean, median
 from ludus.train.diagnosis.change import RewardScale
 from ludus.train.diagnosis.course import (
     LogEntry,
-    metric_values,
     entropy_key,
     metric,
     metric_mean,
+    metric_values,
     step_number,
 )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from statistics import median
 
 from ludus.train.diagnosis.course import (
-    StepLog,
     LogEntry,
-    metric_values,
+    StepLog,
     entropy_key,
     logged_zero_variance_share,
     metric,
     metric_mean,
+    metric_values,
     step_number,
 )
 from ludus.train.diagnosis.figures import format_share

@@ -16,7 +16,7 @@ from typing import Any
 
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device
-from ludus.train.configs import construct_config, common_fields, effective_values
+from ludus.train.configs import common_fields, construct_config, effective_values
 from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.overrides import MANAGED_FIELDS as OF_ALL
 from ludus.train.overrides import parse_overrides
@@ -56,7 +56,7 @@ GENERATION_FIELDS = (
 """How TRL itself generates: nothing to rollouts of Ludus's."""
 
 
-def build_trl_config(settings: GRPOConfig, out: Path) -> Any:
+def build_trl_grpo_config(settings: GRPOConfig, out: Path) -> Any:
     """The config, but for the rate, which the weights decide."""
     import trl
 

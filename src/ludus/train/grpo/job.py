@@ -15,14 +15,14 @@ from ludus.errors import ConfigError
 from ludus.policy.dialect import find_chat_format
 from ludus.policy.eyes.families import build_vision_processor
 from ludus.train.folder import EPISODES_FILE
-from ludus.train.grpo.config import build_trl_config, rejected_fields
+from ludus.train.grpo.config import build_trl_grpo_config, rejected_fields
 from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions
 from ludus.train.grpo.settings import GRPOConfig
-from ludus.train.job import TrainContext, resolve_model
+from ludus.train.job import TrainContext, load_chat_parts
 from ludus.train.overrides import drop_redundant
 from ludus.train.record import NON_DECISIVE_IN_GRPO, decisive_config
 from ludus.train.sample_task import sample_episode_task
-from ludus.train.training import TaskExample, EnvironmentRecord, TrainingRecord
+from ludus.train.training import EnvironmentRecord, TaskExample, TrainingRecord
 from ludus.train.watch import TrainProgress
 from ludus.train.world import Distributed
 
@@ -71,13 +71,13 @@ def build_context(
     base_url: str | None, token: str | None, command: str | None, watch: TrainProgress,
 ) -> GRPOContext:  # fmt: skip
     rewards = parse_reward_functions(settings.rewards)
-    made_with = resolve_model(model, out, settings, watch)
+    made_with = load_chat_parts(model, out, settings, watch)
     # Whoever acts needs tools: a dialect without them is refused here.
     dialect = made_with["dialect"] = find_chat_format(
         made_with["tokenizer"], chat_template_kwargs=settings.chat_template_kwargs
     )
     eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], dialect)
-    config = build_trl_config(settings, out)
+    config = build_trl_grpo_config(settings, out)
     # For TRL's own loop, which renders prompts itself.
     config.chat_template_kwargs = dict(dialect.chat_template_kwargs) or None
     overrides = drop_redundant(settings.overrides, rejected_fields(settings))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.data.tools import JsonObject
-from ludus.policy.agent import PolicyAgent, LoadedPolicy
+from ludus.policy.agent import LoadedPolicy, PolicyAgent
 from ludus.policy.generate import Engine, RequestBatcher
 from ludus.policy.load import Policy
 from ludus.policy.settings import resolve_sampling

@@ -16,8 +16,8 @@ from ludus.errors import RunError
 from ludus.rollout.breaker import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.grpo.figures import pre_resampling_metrics, decode_metrics, episode_metrics
-from ludus.train.grpo.groups import SeedCheck, split_into_groups, is_zero_variance, prompt_digest
+from ludus.train.grpo.figures import decode_metrics, episode_metrics, pre_resampling_metrics
+from ludus.train.grpo.groups import SeedCheck, is_zero_variance, prompt_digest, split_into_groups
 from ludus.train.grpo.learner import TrainingPolicyAgent
 from ludus.train.grpo.rewards import RewardFunctions
 from ludus.train.grpo.settings import GRPOConfig

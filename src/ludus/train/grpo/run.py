@@ -214,7 +214,7 @@ def _pace(
 def _learner(job: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
     """Whoever plays is the very model that is trained."""
     model = trainer.model
-    dialect = replace(job.dialect, stops=job.dialect.stop_token_ids | eos_token_ids(model))
+    dialect = replace(job.dialect, stop_token_ids=job.dialect.stop_token_ids | eos_token_ids(model))
     policy = Policy(job.source.name, model, job.tokenizer, dialect, vision=job.vision)
     engine = VllmEngine(trainer) if job.config.vllm else None
     rows = job.config.episodes // job.distributed.world_size

@@ -24,7 +24,7 @@ from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.loop import EpisodeLimits
 from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import RolloutProgress, PhaseProgress
+from ludus.rollout.progress import PhaseProgress, RolloutProgress
 from ludus.rollout.pulse import LoopLagMonitor, instant_environments
 from ludus.rollout.sessions import SessionPool
 from ludus.rollout.start import preflight
@@ -35,7 +35,7 @@ CLOSE_TIMEOUT_S = 15.0
 """Seconds that sessions get to be closed."""
 THREAD_POLL_S = 1.0
 """Seconds after which whoever waits for the thread looks whether it is still there."""
-T = TypeVar("Made")
+T = TypeVar("T")
 ScoreEpisode = Callable[[Episode], Awaitable[Episode]]
 """Gives an episode its reward, where the environment's own is not all of it."""
 

@@ -12,17 +12,17 @@ from ludus.errors import ConfigError
 from ludus.policy.eyes.sight import VisionProcessor
 from ludus.train.grpo.memory import (
     StepSnapshot,
+    divisors_below,
     find_largest_batch,
     longest_rows,
     out_of_memory_error,
     release_gpu_memory,
     reserve_optimizer_memory,
-    divisors_below,
 )
 from ludus.train.grpo.pace import GRPOCallbacks
 from ludus.train.grpo.rollout import GroupRollouts
 from ludus.train.grpo.settings import GRPOConfig
-from ludus.train.trainers import TrainerMixin, build_peft_config, as_trainer_callback
+from ludus.train.trainers import TrainerMixin, as_trainer_callback, build_peft_config
 
 _BEGIN_EVENTS = ("on_train_begin",)
 _STEP_EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")

@@ -20,7 +20,7 @@ from ludus.rollout.watchdog import Watchdog
 TICK_S = 0.25
 SILENCE_WARNING_S = 5.0
 """Seconds after which a server that does not answer is named."""
-T = TypeVar("Made")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ludus.policy.requests import DeliverCompletion, PollRequests, Request, Completion, IsWanted
+from ludus.policy.requests import Completion, DeliverCompletion, IsWanted, PollRequests, Request
 from ludus.policy.tally import DecodeStats
 
 

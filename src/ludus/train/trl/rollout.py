@@ -200,7 +200,9 @@ def _build_policy_agent(trainer: Any) -> TrainingPolicyAgent:
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class
     dialect = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
-    dialect = replace(dialect, stops=dialect.stop_token_ids | frozenset(trainer.eos_token_ids))
+    dialect = replace(
+        dialect, stop_token_ids=dialect.stop_token_ids | frozenset(trainer.eos_token_ids)
+    )
     settings = GRPOConfig(
         temperature=trainer.temperature,
         top_p=trainer.top_p,

@@ -19,14 +19,14 @@ from ludus.data.lines import format_episode_id
 from ludus.data.tools import JsonObject
 from ludus.environment.mix import Mixture
 from ludus.train.grpo.figures import episode_metrics
-from ludus.train.grpo.groups import SeedCheck, split_into_groups, is_zero_variance, prompt_digest
+from ludus.train.grpo.groups import SeedCheck, is_zero_variance, prompt_digest, split_into_groups
 from ludus.train.grpo.rewards import RewardFunctions
 from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.trl.environment import (
     TRLEnvironment,
     environment_factory,
-    use_exact_tool_schemas,
     tool_schemas,
+    use_exact_tool_schemas,
 )
 from ludus.train.trl.episodes import TRLRollout, build_episode, build_tokens
 from ludus.train.trl.rows import tasks
