@@ -24,7 +24,7 @@ from typing import Any
 
 from ludus.data.checksum import Checksum
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.recorded import read_resume_index
+from ludus.data.resume_index import read_resume_index
 
 BLOCK = 4 << 20
 MARKED = 0.8125

@@ -23,9 +23,9 @@ from ludus import (
     ToolError,
     tool,
 )
-from ludus.environment.contract import EnvSpec
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
 from ludus.environment.registry import find_environment
+from ludus.environment.spec import EnvSpec
 from ludus.serve.app import create_app
 from ludus.serve.run import DrainingServer, build_server
 from ludus.serve.sessions import SessionRegistry

@@ -25,7 +25,7 @@ _HOMES = {
     "Session": "ludus.client.session",
     "State": "ludus.protocol.types",
     "Text": "ludus.data.content",
-    "ToolCall": "ludus.data.tools",
+    "ToolCall": "ludus.data.tool_schema",
     "ToolEnvironment": "ludus.environment.tool_environment",
     "ToolError": "ludus.errors",
     "agent": "ludus.policy.choose:agent_from_spec",
@@ -33,10 +33,10 @@ _HOMES = {
     "collect_sync": "ludus.rollout.start",
     "connect": "ludus.client.endpoint",
     "dpo": "ludus.train",
-    "episodes": "ludus.data.lines",
+    "episodes": "ludus.data.episode_reader",
     "evaluate_sync": "ludus.evaluate.evaluating",
     "grpo": "ludus.train",
-    "mix": "ludus.environment.mix",
+    "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.progress",
     "sft": "ludus.train",
     "training_progress": "ludus.cli.training",
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from ludus.curate import CurateConfig, curate
     from ludus.data.content import Image, Text
     from ludus.data.episode import Episode
-    from ludus.data.lines import episodes
-    from ludus.data.tools import ToolCall
+    from ludus.data.episode_reader import episodes
+    from ludus.data.tool_schema import ToolCall
     from ludus.environment.base import Environment
-    from ludus.environment.mix import mix
+    from ludus.environment.mixture import mix
     from ludus.environment.tool_environment import ToolEnvironment
     from ludus.environment.tools import tool
     from ludus.errors import LudusError, ToolError

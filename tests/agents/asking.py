@@ -14,7 +14,7 @@ from ludus.agents.provider import Backoff
 from ludus.agents.remote import APIAgent
 from ludus.data.content import Text
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
-from ludus.data.tools import ToolSpec
+from ludus.data.tool_schema import ToolSpec
 
 SECRET = "sk-very-secret-0123456789"
 PIXEL = "data:image/png;base64,iVBORw0KGgo="

@@ -10,7 +10,7 @@ from ludus.agents.agent import EpisodeContext, FinishReason, Reply
 from ludus.agents.anthropic import AnthropicAgent
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, ProviderRefuses
 
 THINKING = {"type": "thinking", "thinking": "Let me see.", "signature": "c2lnbmVk"}

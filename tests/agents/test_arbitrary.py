@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from ludus.agents.arbitrary import random_call
-from ludus.data.tools import ToolSpec
+from ludus.data.tool_schema import ToolSpec
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from world import until
 
 from agents.asking import ANSWER, anthropic, ask, openai, user
 from ludus.agents.agent import EpisodeContext
-from ludus.data.tools import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 
 
 def answered(question: str) -> int:

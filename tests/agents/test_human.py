@@ -10,7 +10,7 @@ from world import Counter, Two
 from ludus.agents.human import HumanAgent
 from ludus.client.local import LocalSession
 from ludus.data.episode import Episode
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
 from ludus.envs.echo import Echo
 from ludus.rollout import Assignment, run_episode
 

@@ -20,7 +20,7 @@ from agents.asking import (
 from ludus.agents.agent import EpisodeContext, FinishReason
 from ludus.agents.openai import OpenAIAgent
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, RequestRefused
 
 

@@ -18,7 +18,7 @@ from ludus.agents.openai import OpenAIAgent
 from ludus.agents.prices import PriceTable, Rate
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 
 async def replied(message: Any, *asked: Message, **more: Any) -> Reply:

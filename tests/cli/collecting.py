@@ -14,7 +14,7 @@ from chat_stub import Stub
 from program import LUDUS, run_ludus
 
 from ludus.data.episode import Episode
-from ludus.data.lines import episodes
+from ludus.data.episode_reader import episodes
 
 TESTS = Path(__file__).parents[1]
 COUNTER = "world:Counter"

@@ -9,7 +9,7 @@ from world import Counter, LineWorld, Slow, Two, serving
 
 from ludus.client.endpoint import LocalEndpoint, RemoteEndpoint
 from ludus.client.session import Session, StepResult
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
 from ludus.errors import (
     ConnectFailed,
     ExecutionFailed,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.episode import Episode, StopReason
-from ludus.data.lines import format_episode_id
+from ludus.data.episode_reader import format_episode_id
 
 RUN = "c0ffee00"
 

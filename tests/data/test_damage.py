@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from data.attempts import RUN, attempt, written
-from ludus.data import recorded as reading
+from ludus.data import resume_index as reading
 from ludus.data.checksum import Checksum
 from ludus.data.messages import Message
-from ludus.data.recorded import read_resume_index
+from ludus.data.resume_index import read_resume_index
 
 ASKED = Message(role="user", content="Where is the ball?")
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {

@@ -17,7 +17,7 @@ from world import facts, until
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason
-from ludus.data.lines import episodes
+from ludus.data.episode_reader import episodes
 from ludus.rollout import CollectConfig, collect
 from ludus.rollout.tuning import RolloutOptions
 

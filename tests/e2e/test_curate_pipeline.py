@@ -8,7 +8,7 @@ from pathlib import Path
 from cli.curating import curate, fine, kept, ludus, printed_steps, rows, steps_of_card
 from students import WORDS, of_family, student
 
-from ludus.data.lines import episodes
+from ludus.data.episode_reader import episodes
 
 
 def played(folder: Path) -> tuple[Path, Path]:

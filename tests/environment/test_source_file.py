@@ -11,7 +11,7 @@ import pytest
 from cli.collecting import read
 from program import run_ludus, served_by_program
 
-from ludus.environment.mix import parse_mixture
+from ludus.environment.mixture import parse_mixture
 from ludus.environment.registry import find_environment
 from ludus.environment.source_file import recorded_name
 from ludus.errors import BadEnvironment, ConfigError, EnvironmentNotFound

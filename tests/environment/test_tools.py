@@ -10,7 +10,7 @@ import pytest
 from world import Counter, Two
 
 from ludus import ToolEnvironment, tool
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
 from ludus.environment.tools import InvalidArguments, collect_tools
 from ludus.errors import BadEnvironment
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.environment.host import EnvironmentRunner
 from ludus.environment.registry import find_environment
+from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.reasoning_gym import (
     ReasoningGym,
     ReasoningGymAction,

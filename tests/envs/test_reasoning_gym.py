@@ -17,7 +17,7 @@ from ludus.envs.reasoning_gym import (
     ReasoningGymObservation,
 )
 from ludus.errors import EnvironmentNotFound, ExecutionFailed, InvalidAction
-from ludus.protocol.render import render_observation
+from ludus.protocol.observation_text import render_observation
 
 
 def test_a_reset_without_arguments_asks_the_next_question_and_after_the_last_the_first() -> None:

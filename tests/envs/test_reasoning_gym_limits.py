@@ -14,10 +14,10 @@ import pytest
 from envs.hostile_answers import EVALUATED, every, odd_texts, size_bombs
 from envs.questions import ENDLESS, hosted
 from ludus.client.endpoint import connect
-from ludus.envs.reasoning_gym.children import WorkerLost, process_pool
 from ludus.envs.reasoning_gym.library import AnswerScore, Dataset, Question, dataset_names
 from ludus.envs.reasoning_gym.limits import ANSWER_MEMORY_BYTES, MIB
-from ludus.protocol.render import render_observation
+from ludus.envs.reasoning_gym.workers import WorkerLost, process_pool
+from ludus.protocol.observation_text import render_observation
 
 
 async def asked(name: str) -> tuple[Dataset, Question]:

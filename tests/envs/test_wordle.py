@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from ludus.environment.host import EnvironmentRunner
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
+from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.wordle import Wordle
 from ludus.envs.wordle.feedback import mark_guess
 from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses

@@ -12,7 +12,7 @@ import pytest
 from evaluate.trying import COUNTER, QUICK, adding, evaluated, playing, scripted
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
-from ludus.data.lines import find_episode
+from ludus.data.episode_reader import find_episode
 from ludus.errors import ConfigError, ModelBusy, RunError
 from ludus.evaluate import Candidate, Evaluation, evaluate
 from ludus.rollout import CollectConfig, collect

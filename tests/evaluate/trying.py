@@ -8,7 +8,7 @@ from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.agents.scripted import ScriptedAgent, ScriptedReply
-from ludus.data.tools import ToolCall
+from ludus.data.tool_schema import ToolCall
 from ludus.evaluate import Candidate, Evaluation, evaluate
 from ludus.evaluate.attempts import Attempt
 from ludus.rollout import CollectConfig

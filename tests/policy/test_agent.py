@@ -12,7 +12,7 @@ from ludus import connect
 from ludus.agents.agent import EpisodeContext, FinishReason, Reply
 from ludus.data.episode import Episode, StopReason, Tokens
 from ludus.data.messages import Message, build_tool_call_message
-from ludus.data.tools import ToolCall, ToolSpec
+from ludus.data.tool_schema import ToolCall, ToolSpec
 from ludus.errors import ConfigError, RequestRefused
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.dialect import find_chat_format

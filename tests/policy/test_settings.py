@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from students import of_family
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.policy.agent import PolicyAgent
 from policy.models import adapted, saved
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from huggingface_hub import DatasetCard
 
-from ludus.data.columns import COLUMNS
 from ludus.data.episode import Episode
+from ludus.data.schema import COLUMNS
 from ludus.publish.card import card_for_run, render_card
 from publish.sample import SETTINGS, SUMMARY, episode, run_folder
 

@@ -10,7 +10,7 @@ from typing import Any
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, Usage
-from ludus.data.lines import episodes
+from ludus.data.episode_reader import episodes
 from ludus.data.messages import Message
 from ludus.rollout import CollectConfig, CollectResult, collect
 from ludus.rollout.collector import Collector

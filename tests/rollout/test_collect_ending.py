@@ -14,7 +14,7 @@ from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode import StopReason
-from ludus.data.lines import episodes
+from ludus.data.episode_reader import episodes
 from ludus.errors import (
     ConfigError,
     ModelBusy,

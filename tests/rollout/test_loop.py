@@ -19,7 +19,7 @@ from ludus.agents.scripted import ScriptedAgent
 from ludus.client.local import LocalSession
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.messages import Call, Function, Message
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
 from ludus.errors import ModelBusy
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from ludus.rollout.loop import NOT_RUN_MESSAGE

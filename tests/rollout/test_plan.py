@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from ludus.data.episode import task_group_id
-from ludus.environment.mix import Mixture, mix, parse_mixture
+from ludus.environment.mixture import Mixture, mix, parse_mixture
 from ludus.errors import ConfigError
 from ludus.rollout.plan import Plan, task_seed
 

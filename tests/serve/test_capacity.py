@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect as websocket
 from world import Counter, Slow, Two, serving, until
 
 from ludus import connect
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
 from ludus.errors import CapacityReached, FactoryFailed, SessionError
 from ludus.serve.run import ServeError, check_config
 from ludus.serve.settings import ServeConfig

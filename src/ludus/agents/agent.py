@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ludus.data.episode import Tokens, Usage
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)

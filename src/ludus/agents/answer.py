@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import AgentError, BadReply, ModelBusy
 
 _RETRYABLE_STATUSES = frozenset({408, 409, 425, 429})

@@ -18,7 +18,7 @@ from ludus.agents.complaint import ContentFiltered, ContextLengthExceeded
 from ludus.agents.keys import ApiKey
 from ludus.agents.remote import APIAgent, reply_from_refusal
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 DEFAULT_MAX_TOKENS = 4096
 

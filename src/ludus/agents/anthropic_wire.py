@@ -15,7 +15,7 @@ from ludus.agents.calls import RawToolCall, parse_arguments, parse_tool_calls, s
 from ludus.data.content import Text
 from ludus.data.episode import Usage
 from ludus.data.messages import Call, Message, Part
-from ludus.data.tools import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.errors import BadReply
 
 Blocks = list[JsonObject]

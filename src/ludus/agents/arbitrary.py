@@ -9,7 +9,7 @@ from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
-from ludus.data.tools import ToolCall, ToolSpec
+from ludus.data.tool_schema import ToolCall, ToolSpec
 
 _WORDS = ("apple", "river", "seven", "stone", "crane", "light", "north", "table")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 
 

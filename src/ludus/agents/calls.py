@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from ludus.data.messages import Call, Function, Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 

@@ -19,7 +19,7 @@ from ludus.agents.typed_call import (
     usage_line,
 )
 from ludus.data.messages import Message, build_tool_call_message
-from ludus.data.tools import JsonObject, ToolCall, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 from ludus.errors import ProviderRefuses
 
 AskLine = Callable[[str], Awaitable[str]]

@@ -12,7 +12,7 @@ from ludus.agents.keys import ApiKey
 from ludus.agents.openai_wire import build_messages, parse_reply
 from ludus.agents.remote import APIAgent, reply_from_refusal
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, RequestRefused
 
 PostFn = Callable[[JsonObject], Awaitable[Reply]]

@@ -17,7 +17,7 @@ from ludus.agents.calls import RawToolCall, parse_arguments, parse_tool_calls, s
 from ludus.data.content import Text
 from ludus.data.episode import Usage
 from ludus.data.messages import Call, ImagePart, Message, Part
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import BadReply
 
 _FINISH_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.REFUSED}

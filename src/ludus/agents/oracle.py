@@ -12,11 +12,11 @@ from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
-from ludus.data.tools import ToolCall
-from ludus.environment.contract import EnvSpec
-from ludus.environment.faults import raise_with_location, to_wire_error
-from ludus.environment.host import EnvironmentRunner
+from ludus.data.tool_schema import ToolCall
+from ludus.environment.error_mapping import raise_with_location, to_wire_error
 from ludus.environment.registry import find_environment, is_url
+from ludus.environment.runner import EnvironmentRunner
+from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, ConfigError, EnvironmentNotFound
 from ludus.protocol.frames import action_payload
 

@@ -24,7 +24,7 @@ from ludus.agents.cache import ResponseCache, request_key
 from ludus.agents.complaint import ProviderErrors
 from ludus.agents.keys import ApiKey
 from ludus.agents.throttle import Throttle
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import BadReply, ConfigError, ModelTimeout, ModelUnreachable
 
 T = TypeVar("T")

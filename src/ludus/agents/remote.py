@@ -21,7 +21,7 @@ from ludus.agents.prices import PriceTable
 from ludus.agents.provider import Backoff, ProviderClient
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, RequestRefused
 
 _RESERVED_FIELDS = frozenset({"model", "messages", "tools", "stream"})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
-from ludus.data.tools import ToolCall
+from ludus.data.tool_schema import ToolCall
 
 ScriptedReply = Reply | ToolCall | Sequence[ToolCall] | str | Exception
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.data.tools import JsonObject, ToolSpec, coerce_arguments
+from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
 from ludus.errors import did_you_mean
 
 _TYPE_NAMES = {

@@ -23,8 +23,8 @@ from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.client.remote import fetch_json_object
 from ludus.client.session import Session
 from ludus.client.socket import WebSocketClient
-from ludus.environment.contract import EnvSpec
 from ludus.environment.registry import find_environment, is_url
+from ludus.environment.spec import EnvSpec
 from ludus.errors import (
     BadEnvironment,
     ExecutionFailed,

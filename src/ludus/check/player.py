@@ -17,7 +17,7 @@ from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
 from ludus.check.advice import RETURN_MOVE
 from ludus.client.session import Session, StepResult
-from ludus.environment.contract import EnvSpec
+from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, LudusError
 from ludus.protocol.frames import action_payload
 from ludus.rollout import Assignment, EpisodeLimits, run_episode

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from ludus.check.player import Transcript
 from ludus.data.content import content_text
-from ludus.protocol.render import build_view
+from ludus.protocol.observation_text import build_view
 
 MAX_LINES, MAX_CHARACTERS = 12, 800
 """Of the first observation, as the report quotes it."""

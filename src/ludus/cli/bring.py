@@ -67,7 +67,7 @@ def import_rollouts(
 @contextmanager
 def _output_folder(out: Path | None, name: str) -> Iterator[Path]:
     """The folder that was named, or a new one below runs/, which goes if nothing comes into it."""
-    from ludus.data.run import create_unused_dir
+    from ludus.data.run_folder import create_unused_dir
 
     if out is not None:
         yield out

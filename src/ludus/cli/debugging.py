@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ludus.cli.console import console, escape_control_chars
-from ludus.environment.faults import FaultHandler, capture_faults
+from ludus.environment.error_mapping import FaultHandler, capture_faults
 
 
 @contextmanager

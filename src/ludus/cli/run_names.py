@@ -41,7 +41,7 @@ def newest_run(runs: list[Path]) -> Path:
 
 
 def _list_runs() -> list[Path]:
-    from ludus.data.run import walk_folders
+    from ludus.data.run_folder import walk_folders
 
     here = sorted(path for path in Path().iterdir() if path.is_dir())
     found = {path for path in (*walk_folders(_RUNS_DIR), *here) if (path / "run.json").is_file()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ludus.data.run import RunFolder
+    from ludus.data.run_folder import RunFolder
 
 _TEXT_COLUMNS = ("environment", "agent")
 _MIN_TEXT_WIDTH = 11
@@ -40,7 +40,7 @@ def runs(
 
 def _list_runs(root: Path) -> list[RunFolder]:
     """Runs of both kinds, the oldest first."""
-    from ludus.data.run import find_runs, walk_folders
+    from ludus.data.run_folder import find_runs, walk_folders
 
     played = [run for folder in walk_folders(root) if (run := _training_run(folder)) is not None]
     return sorted([*find_runs(root), *played], key=lambda run: (run.metadata.created_at, run.path))
@@ -51,8 +51,8 @@ def _training_run(folder: Path) -> RunFolder | None:
     if not ((folder / "training.json").is_file() and (folder / "episodes.jsonl").is_file()):
         return None
 
-    from ludus.data.run import RunFolder, RunMetadata
-    from ludus.data.settings import config_digest
+    from ludus.data.config_diff import config_digest
+    from ludus.data.run_folder import RunFolder, RunMetadata
     from ludus.errors import RunError
     from ludus.train.record import read_record
 

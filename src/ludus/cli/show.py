@@ -72,7 +72,7 @@ def _newest_of(paths: list[Path], episode: str | None) -> Path:
 def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
     from ludus.cli.console import console
     from ludus.cli.show_data import find_row_file, print_row, print_training, read_row
-    from ludus.data.lines import find_episode
+    from ludus.data.episode_reader import find_episode
 
     file = path / "episodes.jsonl" if path.is_dir() else path
     if path.is_dir() and not file.is_file():
@@ -102,7 +102,7 @@ def _holds_episodes(file: Path) -> bool:
     """Whether a file is a journal; one without a line that can be read is taken for one."""
     from pydantic_core import from_json
 
-    from ludus.data.lines import numbered_lines
+    from ludus.data.episode_reader import numbered_lines
 
     for _, line in numbered_lines(file):
         try:
@@ -138,7 +138,7 @@ def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
 
 def _nothing_to_show(path: Path) -> RunError:
     """What is there instead, and what to type."""
-    from ludus.data.run import find_runs
+    from ludus.data.run_folder import find_runs
     from ludus.errors import RunError
 
     if any(path.glob("*.parquet")) or (path / "dataset_dict.json").is_file():

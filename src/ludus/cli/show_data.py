@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from ludus.data.tools import JsonObject
+    from ludus.data.tool_schema import JsonObject
 
 _ROW_FILES = ("train.jsonl", "test.jsonl", "results.jsonl")
 _PAIR_KEYS = ("chosen", "rejected")

@@ -11,8 +11,8 @@ from ludus.client.local import LocalSession
 from ludus.client.remote import RemoteSession, ServerDescription, describe_server
 from ludus.client.session import Session
 from ludus.client.socket import WebSocketClient
-from ludus.environment.contract import EnvSpec
 from ludus.environment.registry import find_environment, is_url
+from ludus.environment.spec import EnvSpec
 
 
 class Endpoint(ABC):

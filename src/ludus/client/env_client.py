@@ -17,7 +17,7 @@ from ludus.client.event_loop import run_sync
 from ludus.client.remote import describe_server
 from ludus.client.session import StepResult, parse_result
 from ludus.client.socket import WebSocketClient
-from ludus.data.tools import ToolSpec
+from ludus.data.tool_schema import ToolSpec
 from ludus.protocol.frames import action_payload
 
 ActT = TypeVar("ActT")

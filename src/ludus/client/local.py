@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from ludus.client.session import Session, StepResult, parse_result
-from ludus.environment.contract import EnvSpec
-from ludus.environment.faults import raise_with_location
-from ludus.environment.host import EnvironmentRunner
+from ludus.environment.error_mapping import raise_with_location
+from ludus.environment.runner import EnvironmentRunner
+from ludus.environment.spec import EnvSpec
 from ludus.errors import SessionLost, StepTimeout
-from ludus.protocol.derive import calls_by_name
+from ludus.protocol.action_tools import calls_by_name
 from ludus.protocol.frames import action_payload, result_payload
 from ludus.protocol.types import Observation
 

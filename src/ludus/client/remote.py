@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from ludus.client.session import Session, StepResult, parse_result
 from ludus.client.socket import WebSocketClient, http_url, is_local, status_error, unreachable_error
-from ludus.data.tools import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.errors import ConnectFailed, WireError
-from ludus.protocol.derive import calls_by_name, tool_from_action
+from ludus.protocol.action_tools import calls_by_name, tool_from_action
 from ludus.protocol.frames import action_payload
 
 _UNSUPPORTED_FRAME_CODES = ("UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR")

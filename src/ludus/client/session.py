@@ -11,9 +11,9 @@ from typing import Any, Generic, Self, TypeVar
 from pydantic import BaseModel
 
 from ludus.data.content import Content
-from ludus.data.tools import ToolSpec, coerce_arguments
+from ludus.data.tool_schema import ToolSpec, coerce_arguments
 from ludus.errors import InvalidAction, did_you_mean
-from ludus.protocol.render import conversation_text, render_observation
+from ludus.protocol.observation_text import conversation_text, render_observation
 
 ObsT = TypeVar("ObsT")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from ludus.curate.curation import CurateConfig, CurateReport
 from ludus.curate.formats import COLUMNS_BY_KIND
 from ludus.curate.target import CARD_FILE, METADATA_FILE
-from ludus.data.columns import DATASETS_VERSION
 from ludus.data.markdown import (
     build_front_matter,
     code_block,
@@ -22,7 +21,8 @@ from ludus.data.markdown import (
     size_category,
     to_single_line,
 )
-from ludus.data.tools import JsonObject
+from ludus.data.schema import DATASETS_VERSION
+from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 
 _TAGS = ("ludus", "tool-use")

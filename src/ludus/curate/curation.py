@@ -12,7 +12,7 @@ from ludus.curate.lengths import TokenLengths
 from ludus.curate.rows import DEFAULT_ROW_CONFIG, RowConfig
 from ludus.curate.select import FilterConfig
 from ludus.curate.writing import OutputKind
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 
 

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ludus.curate.lint.rows import TrainingRow
-from ludus.data.spread import quantile, suggest_max_length
-from ludus.data.tools import JsonObject
+from ludus.data.length_stats import quantile, suggest_max_length
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.dialect import find_chat_format_with_fallback
 from ludus.policy.eyes.row_images import ContentPartError, has_images, image_urls, to_text_messages

@@ -13,7 +13,7 @@ from ludus.curate.render import get_call_format, render_messages
 from ludus.data.content import Text
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, messages_before_reply
-from ludus.data.tools import JsonObject, parse_arguments
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import ConfigError
 
 

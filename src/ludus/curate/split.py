@@ -15,7 +15,7 @@ from ludus.curate.catalog import Catalog
 from ludus.curate.select import count_duplicate_tasks
 from ludus.curate.tasks import SimilarTasks, TaskPrompt, TaskPrompts, prompt_text
 from ludus.data.episode import digest_64
-from ludus.data.lines import numbered_lines
+from ludus.data.episode_reader import numbered_lines
 from ludus.errors import ConfigError, RunError
 
 TRAIN, TEST = "train", "test"

@@ -26,8 +26,8 @@ from ludus.curate.rows import (
 from ludus.curate.select import DUPLICATE, MALFORMED_CALL
 from ludus.curate.split import TEST, TRAIN
 from ludus.data.episode import Episode, digest_64
-from ludus.data.lines import has_canonical_prefix
-from ludus.data.tools import JsonObject
+from ludus.data.episode_reader import has_canonical_prefix
+from ludus.data.tool_schema import JsonObject
 
 OutputKind = Literal["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"]
 """What a row is."""

@@ -2,7 +2,7 @@
 
 Nothing in it is ever overwritten or deleted. A killed process loses nothing that was appended; a
 machine that loses power loses no more than the last moments. What a line says is
-`ludus.data.lines`' business.
+`ludus.data.episode_reader`' business.
 """
 
 from __future__ import annotations

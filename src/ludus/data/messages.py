@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from ludus.data.content import Content, Image, Text
-from ludus.data.tools import ToolCall
+from ludus.data.tool_schema import ToolCall
 
 Role = Literal["system", "user", "assistant", "tool"]
 

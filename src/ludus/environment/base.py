@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ludus.data.content import Content
-from ludus.data.tools import ToolCall
+from ludus.data.tool_schema import ToolCall
 from ludus.protocol.types import Action, Observation, State
 
 ActT = TypeVar("ActT", bound=Action)

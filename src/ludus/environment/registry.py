@@ -18,10 +18,10 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from ludus.environment.contract import EnvSpec
-from ludus.environment.faults import log_fault
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.error_mapping import log_fault
+from ludus.environment.introspection import build_env_spec
 from ludus.environment.source_file import SourceFile
+from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_you_mean
 
 ENTRY_POINT_GROUP = "ludus.environments"

@@ -15,7 +15,7 @@ from ludus.data.content import Image, Text
 from ludus.environment.base import Environment
 from ludus.environment.tools import InvalidArguments, Tool, collect_tools, invalid_args_fault
 from ludus.errors import InvalidAction, ToolError, did_you_mean
-from ludus.protocol.render import render_observation
+from ludus.protocol.observation_text import render_observation
 from ludus.protocol.types import (
     Action,
     CallToolAction,

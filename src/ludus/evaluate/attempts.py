@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ludus.data.episode import Episode
-from ludus.data.lines import EpisodeHead, episodes
+from ludus.data.episode_reader import EpisodeHead, episodes
 from ludus.data.messages import messages_before_reply
-from ludus.data.run import RunFolder
+from ludus.data.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)

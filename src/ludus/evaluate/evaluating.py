@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.client.event_loop import to_sync
-from ludus.data.run import RunFolder
-from ludus.data.settings import dump_json
-from ludus.data.tools import JsonObject
+from ludus.data.config_diff import dump_json
+from ludus.data.run_folder import RunFolder
+from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import ConfigError
 from ludus.evaluate.attempts import load_attempts

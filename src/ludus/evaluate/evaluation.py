@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.evaluate.attempts import Attempt
 from ludus.evaluate.known import KnownQuestions, exclude_known
 from ludus.evaluate.metrics import Estimate, Metric, estimate, estimate_difference

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import fsum
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.evaluate.attempts import Attempt
 from ludus.evaluate.intervals import (
     Interval,

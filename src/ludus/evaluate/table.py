@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ludus.data.bootstrap import MIN_SAMPLES
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.evaluate.evaluation import CandidateScore, Evaluation
 from ludus.evaluate.metrics import Estimate, Metric
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.data.episode import Tokens, Usage, digest_64
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
-from ludus.environment.threads import WorkerThread
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.worker_threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.policy.engines import HF_MAX_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint

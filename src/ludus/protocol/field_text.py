@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from ludus.data.content import Image
-from ludus.protocol.images import dimensions, image_from_array, image_from_text
+from ludus.protocol.observation_images import dimensions, image_from_array, image_from_text
 
 MAX_ARRAY_NUMBERS = 2000
 """A larger array says nothing to a model and would fill its context."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ludus.data.content import Block, Content, Image
-from ludus.data.tools import ToolSpec
+from ludus.data.tool_schema import ToolSpec
 
 
 class Action(BaseModel):

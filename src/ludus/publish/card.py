@@ -13,13 +13,6 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.columns import (
-    COLUMNS,
-    DATASETS_VERSION,
-    OPENENV_COLUMNS,
-    OPENENV_RESULTS_FILE,
-    Column,
-)
 from ludus.data.markdown import (
     build_front_matter,
     code_block,
@@ -28,7 +21,14 @@ from ludus.data.markdown import (
     size_category,
     to_single_line,
 )
-from ludus.data.tools import JsonObject
+from ludus.data.schema import (
+    COLUMNS,
+    DATASETS_VERSION,
+    OPENENV_COLUMNS,
+    OPENENV_RESULTS_FILE,
+    Column,
+)
+from ludus.data.tool_schema import JsonObject
 
 CARD_FILE = "README.md"
 EPISODES_FILE = "episodes.jsonl"

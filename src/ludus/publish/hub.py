@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ludus.data.columns import OPENENV_RESULTS_FILE
+from ludus.data.schema import OPENENV_RESULTS_FILE
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
 from ludus.publish.card import CARD_FILE, EPISODES_FILE, card_for_run
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode, Usage
 from ludus.data.journal import Journal
-from ludus.data.run import RunFolder
-from ludus.data.tools import JsonObject
+from ludus.data.run_folder import RunFolder
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError, StoppedEarly
 from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.attempts import EpisodeRunner, wait_for_event

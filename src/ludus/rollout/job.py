@@ -13,8 +13,8 @@ from functools import cached_property
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import digest_64
-from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mixture, parse_mixture
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.rollout.task_file import check_seed

@@ -18,7 +18,7 @@ from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Repl
 from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Message, message_from_content
-from ludus.data.tools import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.plan import Assignment
 from ludus.rollout.score import RewardSum

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ludus.client.endpoint import Endpoint, connect
-from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mixture
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.mixture import Mixture
 from ludus.environment.registry import find_environment, is_url
 from ludus.environment.source_file import SourceFile, recorded_name
 from ludus.errors import ConfigError, LudusError

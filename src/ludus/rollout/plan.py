@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.data.episode import digest_64, task_group_id
-from ludus.data.lines import format_episode_id
-from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mixture
+from ludus.data.episode_reader import format_episode_id
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.mixture import Mixture
 
 _NUM_SEEDS = 2**31
 """Seeds fit into 31 bits: environments hand them to numpy and to C."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.data.checksum import Checksum
-from ludus.data.recorded import ResumeIndex, read_resume_index
-from ludus.data.run import RunFolder
+from ludus.data.resume_index import ResumeIndex, read_resume_index
+from ludus.data.run_folder import RunFolder
 from ludus.errors import RunError
 from ludus.rollout.tally import RunStats
 

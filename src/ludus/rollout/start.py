@@ -14,12 +14,12 @@ from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
 from ludus.client.event_loop import to_sync
 from ludus.data.checksum import Checksum
+from ludus.data.config_diff import config_digest
+from ludus.data.episode_reader import format_damaged_lines
 from ludus.data.journal import Journal
-from ludus.data.lines import format_damaged_lines
-from ludus.data.recorded import ResumeIndex, read_resume_index
-from ludus.data.run import RunFolder, create_unused_dir
-from ludus.data.settings import config_digest
-from ludus.data.tools import JsonObject
+from ludus.data.resume_index import ResumeIndex, read_resume_index
+from ludus.data.run_folder import RunFolder, create_unused_dir
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import CapacityReached, ConfigError, ExecutionFailed, InvalidAction, RunError
 from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.budget import Budget

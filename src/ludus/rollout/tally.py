@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.data.episode import Episode, Usage
-from ludus.data.lines import EpisodeHead
-from ludus.data.recorded import JournalTotals, ResumeIndex
+from ludus.data.episode_reader import EpisodeHead
+from ludus.data.resume_index import JournalTotals, ResumeIndex
 
 RATE_WINDOW_S = 20.0
 """Seconds over which the present speed is taken."""

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import WebSocketRoute
 
-from ludus.environment.contract import EnvSpec
+from ludus.environment.spec import EnvSpec
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import readable_errors, result_payload
 from ludus.protocol.types import EnvironmentMetadata

@@ -23,7 +23,7 @@ from ludus.protocol.jsonrpc import (
     parse_request,
     success_response,
 )
-from ludus.protocol.render import render_observation, render_tool_result
+from ludus.protocol.observation_text import render_observation, render_tool_result
 from ludus.serve.sessions import ServedSession, SessionRegistry
 
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")

@@ -15,9 +15,9 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
 from ludus.errors import ConfigError
-from ludus.protocol.derive import takes_tool_calls
+from ludus.protocol.action_tools import takes_tool_calls
 from ludus.serve.app import create_app as app_of
 from ludus.serve.settings import ServeConfig
 

@@ -25,9 +25,9 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from ludus.environment.contract import EnvSpec
-from ludus.environment.faults import log_faults_to_stderr
+from ludus.environment.error_mapping import log_faults_to_stderr
 from ludus.environment.registry import find_environment
+from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError
 from ludus.protocol.loopback import is_loopback
 from ludus.serve.access import is_valid_origin

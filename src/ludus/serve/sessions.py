@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ludus.environment.contract import EnvSpec
-from ludus.environment.host import EnvironmentRunner
+from ludus.environment.runner import EnvironmentRunner
+from ludus.environment.spec import EnvSpec
 from ludus.errors import ExecutionFailed, SessionLost, StepTimeout, WireError
 from ludus.protocol.frames import (
     CloseFrame,

@@ -9,8 +9,8 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
-from ludus.environment.contract import EnvSpec
-from ludus.environment.host import EnvironmentRunner
+from ludus.environment.runner import EnvironmentRunner
+from ludus.environment.spec import EnvSpec
 from ludus.serve.sessions import SessionRegistry
 
 MAX_LISTED_TASKS = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ludus.environment.mix import Mixture
+from ludus.environment.mixture import Mixture
 from ludus.train.grpo.settings import GRPOConfig
 from ludus.train.outcome import TrainResult
 from ludus.train.settings import Lora, TrainConfig

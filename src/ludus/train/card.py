@@ -12,7 +12,7 @@ import shlex
 from typing import Any
 
 from ludus.data.markdown import build_front_matter, code_block, inline_code, to_single_line
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.policy import smollm2
 from ludus.train import tables
 from ludus.train.next_steps import environment_arguments

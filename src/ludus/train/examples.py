@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.tools import JsonObject, parse_arguments
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import ConfigError
 from ludus.policy.eyes.families import SUPPORTED_FAMILIES
 from ludus.policy.eyes.row_images import (

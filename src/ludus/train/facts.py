@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _READ_BLOCK_BYTES = 1 << 20
 _SECRET_FIELDS = frozenset({"hub_token", "push_to_hub_token"})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.policy.dialect import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.eyes.families import build_vision_processor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ludus.environment.mix import mix
+from ludus.environment.mixture import mix
 from ludus.rollout import SYSTEM_PROMPT
 from ludus.train.training import TrainingRecord
 

@@ -20,8 +20,8 @@ from typing import IO, Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ludus.data.settings import describe_differences, dump_json
-from ludus.data.tools import JsonObject
+from ludus.data.config_diff import describe_differences, dump_json
+from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import RunError
 from ludus.policy import smollm2

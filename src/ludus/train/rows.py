@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.data.hub_id import is_hub_id, similar_path_hint
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, MissingExtra
 from ludus.train.facts import file_digest
 

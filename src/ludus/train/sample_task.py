@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ludus.data.lines import episodes
+from ludus.data.episode_reader import episodes
 from ludus.data.messages import messages_before_reply
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
 from ludus.policy.eyes.row_images import has_images
 from ludus.train.examples import InvalidRow, parse_conversations

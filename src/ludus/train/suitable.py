@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.data.spread import suggest_max_length
+from ludus.data.length_stats import suggest_max_length
 from ludus.errors import ConfigError
 from ludus.train.rows import Split
 from ludus.train.settings import Method

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.train.training import DataRecord, FinalMetrics, TrainingRecord
 
 _CONFIG_ROWS = (

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 
 class _RecordModel(BaseModel):

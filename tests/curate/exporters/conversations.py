@@ -15,7 +15,7 @@ from ludus.curate.importers.making import build_episode
 from ludus.data.content import Text
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
-from ludus.data.tools import ToolSpec
+from ludus.data.tool_schema import ToolSpec
 
 _words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _some = _words.filter(bool)

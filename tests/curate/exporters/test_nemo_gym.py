@@ -25,7 +25,7 @@ from ludus.curate.exporters.nemo_gym import build_input, build_rollout
 from ludus.curate.importers.making import build_episode
 from ludus.data.episode import Episode
 from ludus.data.messages import Call, Function, Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 
 def call(identity: str) -> Call:

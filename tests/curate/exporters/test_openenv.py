@@ -18,7 +18,7 @@ from ludus.curate.importers import openenv
 from ludus.curate.importers.making import build_episode
 from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.episode import Episode, Fault
-from ludus.data.lines import episodes as recorded
+from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message
 from ludus.rollout import CollectConfig, collect
 

@@ -9,7 +9,7 @@ from typing import Any
 from ludus.curate.importers import nemo_gym
 from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.episode import Episode
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _REQUEST_NULLS = (
     *("background", "include", "instructions", "max_output_tokens", "max_tool_calls", "metadata"),

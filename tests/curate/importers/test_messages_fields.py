@@ -14,7 +14,7 @@ from ludus.curate.importers import messages
 from ludus.curate.importers.making import build_episode
 from ludus.curate.rows import RowConfig, sft_row
 from ludus.data.episode import Episode, Fault, StopReason
-from ludus.data.lines import episodes as recorded
+from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message
 from ludus.rollout import CollectConfig, collect
 

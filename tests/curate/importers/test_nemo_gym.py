@@ -21,7 +21,7 @@ from curate.importers.gym_lines import (
 )
 from ludus.curate.importers.reading import UnreadableRecord
 from ludus.data.messages import ImagePart
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 
 def test_a_line_of_the_examples_is_read_whole(tmp_path: Path) -> None:

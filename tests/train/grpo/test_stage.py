@@ -15,7 +15,7 @@ from world import serving
 from ludus import ToolCall, ToolEnvironment, tool
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
-from ludus.environment.mix import parse_mixture
+from ludus.environment.mixture import parse_mixture
 from ludus.errors import ConfigError, RunError
 from ludus.rollout.loop import EpisodeLimits
 from ludus.rollout.progress import PhaseProgress

@@ -14,7 +14,7 @@ from world import serving, wait_until
 
 from ludus import connect
 from ludus.agents.oracle import OracleAgent
-from ludus.environment.mix import mix
+from ludus.environment.mixture import mix
 from ludus.environment.registry import find_environment
 from ludus.errors import AgentError, ConfigError, ExecutionFailed, InvalidAction, SessionLost
 from ludus.rollout import SYSTEM_PROMPT, Assignment, run_episode

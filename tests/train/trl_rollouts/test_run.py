@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ludus.data.episode import Episode, StopReason
-from ludus.environment.mix import parse_mixture
+from ludus.environment.mixture import parse_mixture
 from ludus.errors import RunError
 from ludus.policy.load import Policy
 from ludus.rollout.plan import task_seed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers.utils import get_json_schema
 
-from ludus.data.tools import ToolSpec
+from ludus.data.tool_schema import ToolSpec
 from ludus.errors import ConfigError
 from ludus.train.trl.signature import build_method
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, Message, Part
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 
 def build_items(messages: Sequence[Message]) -> Iterator[JsonObject]:

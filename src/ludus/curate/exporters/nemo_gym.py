@@ -14,7 +14,7 @@ from ludus.curate.importers.chat import parse_tools
 from ludus.curate.importers.nemo_gym import TASK_INDEX_KEY, is_task_field
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.messages import Message, messages_before_reply
-from ludus.data.tools import JsonObject, parse_arguments
+from ludus.data.tool_schema import JsonObject, parse_arguments
 
 # What Gym takes in a request; it refuses any other name.
 _SAMPLING_FIELDS = (

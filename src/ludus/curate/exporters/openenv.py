@@ -15,10 +15,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from ludus.curate.importers import ours
-from ludus.data.columns import OPENENV_RESULTS_FILE
 from ludus.data.episode import Episode
-from ludus.data.lines import episodes
-from ludus.data.tools import JsonObject, parse_arguments
+from ludus.data.episode_reader import episodes
+from ludus.data.schema import OPENENV_RESULTS_FILE
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import RunError
 
 _NATIVE_FIELDS = ("episode_id", "done", "task", "rewards")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from ludus.curate.importers.reading import UnreadableRecord
-from ludus.data.drafts import atomic_dir, existing_files
+from ludus.data.atomic_dir import atomic_dir, existing_files
 from ludus.data.episode import Episode, digest_64
+from ludus.data.episode_reader import format_episode_id
 from ludus.data.journal import Journal
-from ludus.data.lines import format_episode_id
-from ludus.data.run import RunFolder
+from ludus.data.run_folder import RunFolder
 from ludus.errors import ConfigError, RunError, did_you_mean
 from ludus.rollout.review import summarize_run
 

@@ -14,7 +14,7 @@ from typing import Any
 from ludus.curate.importers.reading import FormatError, parse_embedded_json, require_object
 from ludus.data.content import Text
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _ROLE_ALIASES = {
     "developer": "system",

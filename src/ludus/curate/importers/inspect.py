@@ -28,7 +28,7 @@ from ludus.curate.importers.inspect_outcome import (
 from ludus.curate.importers.making import build_episode
 from ludus.curate.importers.reading import FormatError, UnreadableRecord, first_error
 from ludus.data.episode import Episode, StopReason
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 # Beside its logs Inspect writes other JSON, which does not begin with a date.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ludus.curate.importers.reading import FormatError, require_object
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _ATTACHMENT_PREFIX = "attachment://"
 

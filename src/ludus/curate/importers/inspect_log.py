@@ -20,7 +20,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 from pydantic_core import from_json
 
 from ludus.curate.importers.reading import FormatError, UnreadableRecord, require_object
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import MissingExtra, RunError
 
 _ZIP_MAGIC = b"PK\x03\x04"

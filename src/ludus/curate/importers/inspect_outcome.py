@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any
 
 from ludus.data.episode import Fault, StopReason, Timing, Usage
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _SCORE_WORDS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 _SCORE_WORDS |= {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}

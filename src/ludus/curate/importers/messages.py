@@ -21,7 +21,7 @@ from ludus.curate.importers.reading import (
 )
 from ludus.data.episode import Episode, Fault
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 _MESSAGE_KEYS = ("messages", "conversations", "conversation")

@@ -28,9 +28,9 @@ from ludus.curate.importers.nemo_gym_outcome import (
 from ludus.curate.importers.reading import FormatError, UnreadableRecord, read_jsonl, require_object
 from ludus.curate.importers.responses import iter_new_items, parse_items, to_chat_messages
 from ludus.data.episode import Episode
-from ludus.data.lines import numbered_lines
+from ludus.data.episode_reader import numbered_lines
 from ludus.data.messages import Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 TASK_INDEX_KEY = "_ng_task_index"

@@ -11,7 +11,7 @@ from typing import Any
 from ludus.curate.importers.chat import dump_json
 from ludus.curate.importers.reading import parse_number, require_object
 from ludus.data.episode import Fault, StopReason, Usage
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _REASON_FIELDS = (
     "_ng_failure_message",

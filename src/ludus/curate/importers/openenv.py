@@ -24,7 +24,7 @@ from ludus.curate.importers.reading import (
     require_object,
 )
 from ludus.data.episode import Episode, StopReason
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 _RESULTS_FILE, _METADATA_FILE = "results.jsonl", "metadata.json"

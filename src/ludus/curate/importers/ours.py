@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.curate.importers.reading import require_object
 from ludus.data.episode import Episode
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 KEY = "ludus"
 # Said by every format itself, or counted again from its messages.

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Episode
-from ludus.data.lines import numbered_lines
-from ludus.data.tools import JsonObject
+from ludus.data.episode_reader import numbered_lines
+from ludus.data.tool_schema import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

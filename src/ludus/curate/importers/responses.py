@@ -12,7 +12,7 @@ from typing import Any
 
 from ludus.curate.importers.chat import dump_json
 from ludus.curate.importers.reading import FormatError, require_object
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _ARGUMENTS_KEY_BY_CALL_TYPE = {
     "function_call": "arguments",

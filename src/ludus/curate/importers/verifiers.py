@@ -29,7 +29,7 @@ from ludus.curate.importers.verifiers_outcome import (
     sum_usage,
 )
 from ludus.data.episode import Episode, Fault, StopReason, Timing
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 _RESULT_FILES = ("results.jsonl", "traces.jsonl")

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from ludus.data.episode import Fault, StopReason, Timing, Usage
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _STOP_BY_CONDITION = {
     "max_turns": StopReason.MAX_TURNS,

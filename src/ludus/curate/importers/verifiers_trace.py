@@ -24,7 +24,7 @@ from ludus.curate.importers.verifiers_outcome import (
     sum_usage,
 )
 from ludus.data.episode import Episode, Fault, StopReason, Timing
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 
 def parse_rollout(line: JsonObject, environment: str | None) -> Iterator[Episode]:

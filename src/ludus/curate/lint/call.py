@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.curate.lint.rows import message_text
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _TOOL_CALL_TAG = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _XML_FUNCTION = re.compile(r"<function=([^<>\n]+)>(.*)</function>", re.DOTALL)

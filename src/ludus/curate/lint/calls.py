@@ -20,7 +20,7 @@ from ludus.curate.lint.call import (
     unwrap_function,
 )
 from ludus.curate.lint.rows import Conversation
-from ludus.data.tools import JsonObject, coerce_arguments
+from ludus.data.tool_schema import JsonObject, coerce_arguments
 
 _LITERALS = {"null": None, "True": True, "False": False, "None": None}
 """Values by their names; Qwen 3.5's template writes Python's, which are no JSON."""

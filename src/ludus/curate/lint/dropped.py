@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.curate.lint.rows import Conversation, TrainingRow
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import TemplateRefused
 
 RenderText = Callable[[Sequence[JsonObject], Sequence[JsonObject] | None], str]

@@ -17,8 +17,8 @@ from ludus.curate.lint.plain import DuplicateFinder, check_row
 from ludus.curate.lint.report import LintReport, RenderedExample
 from ludus.curate.lint.rows import MalformedRowError, SourceLocation, parse_row, read_json_lines
 from ludus.curate.lint.student import Student, check_row_with_template
-from ludus.data.lines import numbered_lines
-from ludus.data.tools import JsonObject
+from ludus.data.episode_reader import numbered_lines
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 LintProgress = Callable[[int, int], None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ludus.curate.lint.rows import Conversation, TrainingRow
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import TemplateRefused
 
 TokenizeMessages = Callable[

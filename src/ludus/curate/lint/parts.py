@@ -11,7 +11,7 @@ from typing import Any
 
 from ludus.curate.lint.dropped import RenderText
 from ludus.curate.lint.rows import Conversation, TrainingRow
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import TemplateRefused
 
 _PART_MARK = "zqpartqz"

@@ -10,7 +10,7 @@ from ludus.curate.lint import calls, talk
 from ludus.curate.lint.finding import Finding, Level
 from ludus.curate.lint.rows import Conversation, SourceLocation, TrainingRow
 from ludus.data.episode import digest_64
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 _TRAINED_COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected", "tools")
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from ludus.data.lines import numbered_lines
-from ludus.data.tools import JsonObject
+from ludus.data.episode_reader import numbered_lines
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 DATASET_FILES = ("train.jsonl", "test.jsonl")

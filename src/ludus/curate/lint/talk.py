@@ -8,7 +8,7 @@ from typing import Any
 
 from ludus.curate.lint.call import parse_calls
 from ludus.curate.lint.rows import Conversation, message_text
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MIN_ANSWER_CHARS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ludus.data.tools import ToolCall
+from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.catch.models import Direction

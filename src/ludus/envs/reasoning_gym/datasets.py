@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ludus.envs.reasoning_gym.repairs import fix_entry, is_unscorable
+from ludus.envs.reasoning_gym.patches import fix_entry, is_unscorable
 
 RESEEDABLE = frozenset(
     (

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ludus.envs.reasoning_gym.children import (
+from ludus.envs.reasoning_gym.worker_pool import ask_async
+from ludus.envs.reasoning_gym.workers import (
     Reply,
     WorkerCrashed,
     WorkerTimeout,
     ask,
     encode_request,
 )
-from ludus.envs.reasoning_gym.crew import ask_async
 from ludus.errors import did_you_mean
 
 QUESTION_TIMEOUT_S = 120.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, ImageUrl, Part
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RequestRefused
 from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.templates import RenderedConversation

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Fault, StopReason
-from ludus.data.lines import numbered_lines
+from ludus.data.episode_reader import numbered_lines
 from ludus.train.grpo.groups import is_zero_variance
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'

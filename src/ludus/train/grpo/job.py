@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ludus.data.settings import config_digest
-from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mixture
+from ludus.data.config_diff import config_digest
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
 from ludus.policy.dialect import find_chat_format
 from ludus.policy.eyes.families import build_vision_processor

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.policy.agent import LoadedPolicy, PolicyAgent
 from ludus.policy.generate import Engine, RequestBatcher
 from ludus.policy.load import Policy

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.environment.faults import is_author_error
+from ludus.environment.error_mapping import is_author_error
 from ludus.errors import ConfigError, RunError
 
 

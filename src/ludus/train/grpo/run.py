@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ludus.environment.mix import Mixture, parse_mixture
+from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
 from ludus.policy.eyes.tensors import allow_batches_without_images
 from ludus.policy.load import Policy, eos_token_ids, load_model

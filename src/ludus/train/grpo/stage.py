@@ -16,8 +16,8 @@ from typing import Any, Self, TypeVar
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode
-from ludus.environment.faults import describe_exception
-from ludus.environment.mix import Mixture
+from ludus.environment.error_mapping import describe_exception
+from ludus.environment.mixture import Mixture
 from ludus.errors import RunError
 from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.attempts import EpisodeRunner

@@ -15,8 +15,8 @@ from typing import Any
 from ludus.client.endpoint import LocalEndpoint
 from ludus.client.event_loop import run_in_background, run_sync
 from ludus.data.content import Content, Image, Text
-from ludus.data.tools import JsonObject, ToolSpec
-from ludus.environment.mix import Mixture, parse_mixture
+from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.registry import find_environment
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints

@@ -16,7 +16,7 @@ from typing import Any
 
 from ludus.data.episode import Episode, StopReason, Timing, Tokens, task_group_id
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.rollout.loop import EpisodeLimits
 from ludus.train.trl.seat import EpisodeState
 

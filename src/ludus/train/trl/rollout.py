@@ -20,7 +20,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.environment.mix import Mixture, parse_mixture
+from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.dialect import find_chat_format
 from ludus.policy.load import Policy

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ludus.environment.mix import Mixture, parse_mixture
+from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.rollout.loop import SYSTEM_PROMPT
 from ludus.rollout.plan import Plan

@@ -15,9 +15,9 @@ from typing import Any
 
 from ludus.client.event_loop import run_sync
 from ludus.data.episode import Episode, Tokens
-from ludus.data.lines import format_episode_id
-from ludus.data.tools import JsonObject
-from ludus.environment.mix import Mixture
+from ludus.data.episode_reader import format_episode_id
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.mixture import Mixture
 from ludus.train.grpo.figures import episode_metrics
 from ludus.train.grpo.groups import SeedCheck, is_zero_variance, prompt_digest, split_into_groups
 from ludus.train.grpo.rewards import RewardFunctions

@@ -17,7 +17,7 @@ from typing import Any
 from ludus.client.session import Session, StepResult
 from ludus.data.content import Content
 from ludus.data.episode import Fault
-from ludus.data.tools import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.errors import (
     ConnectFailed,
     RequestTimeout,

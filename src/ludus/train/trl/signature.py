@@ -15,7 +15,7 @@ from keyword import iskeyword
 from types import GenericAlias, NoneType
 from typing import Any, Literal
 
-from ludus.data.tools import ToolSpec
+from ludus.data.tool_schema import ToolSpec
 from ludus.errors import ConfigError
 
 ToolMethod = Callable[..., Any]

@@ -13,9 +13,9 @@ from ludus import ToolCall, tool
 from ludus.agents.oracle import OracleAgent
 from ludus.client.endpoint import connect
 from ludus.client.local import LocalSession
-from ludus.environment.faults import FaultHandler, capture_faults
-from ludus.environment.host import EnvironmentRunner
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.error_mapping import FaultHandler, capture_faults
+from ludus.environment.introspection import build_env_spec
+from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import ExecutionFailed, FactoryFailed
 from ludus.rollout import Assignment, run_episode
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ludus.data.content import Image, Text
-from ludus.protocol.derive import tool_from_action
-from ludus.protocol.render import build_view, render_observation
+from ludus.protocol.action_tools import tool_from_action
+from ludus.protocol.observation_text import build_view, render_observation
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 
 DATASETS_VERSION = "4.7"
 

@@ -26,7 +26,7 @@ from ludus.envs.reasoning_gym.limits import (
     limit_memory,
     limit_time,
 )
-from ludus.envs.reasoning_gym.repairs import apply_patches
+from ludus.envs.reasoning_gym.patches import apply_patches
 
 OVERSIZED_NOTE = f"needs more than {ANSWER_MEMORY_BYTES // MIB} MiB to evaluate"
 

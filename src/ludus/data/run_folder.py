@@ -20,9 +20,9 @@ from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
+from ludus.data.config_diff import config_digest, describe_differences, dump_json
 from ludus.data.journal import fsync_dir
-from ludus.data.settings import config_digest, describe_differences, dump_json
-from ludus.data.tools import JsonObject
+from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import RunError
 

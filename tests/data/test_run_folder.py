@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ludus.data.run import RunFolder, create_unused_dir, find_runs
-from ludus.data.settings import config_digest
+from ludus.data.config_diff import config_digest
+from ludus.data.run_folder import RunFolder, create_unused_dir, find_runs
 from ludus.errors import RunError
 
 SETTINGS = {"model": "small", "temperature": 0.2, "sampling": {"top_p": 0.9, "stop": ["a", "b"]}}

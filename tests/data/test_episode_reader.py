@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data.attempts import RUN, attempt, written
-from ludus.data import lines
+from ludus.data import episode_reader
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.lines import EpisodeHead, episodes, find_episode, format_episode_id
+from ludus.data.episode_reader import EpisodeHead, episodes, find_episode, format_episode_id
 from ludus.data.messages import Message
-from ludus.data.recorded import ResumeIndex, read_resume_index
+from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.errors import RunError
 
 BROKEN, DEADLINE = StopReason.BROKEN, StopReason.DEADLINE
@@ -64,7 +64,10 @@ def spaced(line: bytes) -> bytes:
 @example(attempt(0, episode_id="c0ffee00-000001\n"))
 def test_a_head_is_the_same_however_it_is_read(episode: Episode) -> None:
     line = episode.to_line()
-    heads = [lines.parse_head(line, HERE, 1), lines.parse_head(spaced(line), HERE, 1)]
+    heads = [
+        episode_reader.parse_head(line, HERE, 1),
+        episode_reader.parse_head(spaced(line), HERE, 1),
+    ]
     # As text, because -0.0 equals 0.0.
     assert [repr(head) for head in heads] == [repr(EpisodeHead.from_episode(episode))] * 2
 
@@ -73,9 +76,9 @@ def test_a_head_is_the_same_however_it_is_read(episode: Episode) -> None:
 def test_the_heads_of_our_own_lines_are_not_parsed_as_json(
     reward: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(lines, "from_json")
+    monkeypatch.delattr(episode_reader, "from_json")
     episode = attempt(1234567, reward=reward, usage=Usage(prompt_tokens=7, cost=1e-5))
-    head = lines.parse_head(episode.to_line(), HERE, 1)
+    head = episode_reader.parse_head(episode.to_line(), HERE, 1)
     assert head == (f"{RUN}-1234567", 1234567, 1, "done", reward, 7, 0, 1e-5)
 
 

@@ -14,12 +14,12 @@ from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, create_model
 
 from ludus.environment.base import Environment
-from ludus.environment.contract import EnvSpec
-from ludus.environment.faults import log_fault
+from ludus.environment.error_mapping import log_fault
+from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
 from ludus.errors import BadEnvironment
-from ludus.protocol.derive import takes_tool_calls
+from ludus.protocol.action_tools import takes_tool_calls
 from ludus.protocol.types import (
     Action,
     CallToolAction,

@@ -15,8 +15,8 @@ from ludus import Image, Text, ToolEnvironment, tool
 from ludus.client.endpoint import LocalEndpoint
 from ludus.client.local import LocalSession
 from ludus.data.content import content_text
-from ludus.environment.host import EnvironmentRunner
-from ludus.environment.inspection import build_env_spec
+from ludus.environment.introspection import build_env_spec
+from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import ExecutionFailed, FactoryFailed, InvalidAction
 
 

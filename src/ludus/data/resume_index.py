@@ -14,7 +14,7 @@ from zlib import crc32
 
 from ludus.data.checksum import Checksum
 from ludus.data.episode import StopReason
-from ludus.data.lines import EpisodeHead, is_json_object, parse_head, read_lines
+from ludus.data.episode_reader import EpisodeHead, is_json_object, parse_head, read_lines
 
 _MAX_REMEMBERED = 10
 _GROWTH_BYTES = 64 << 10

@@ -69,7 +69,7 @@ class WorkerProcess:
         root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "ludus.envs.reasoning_gym.generate"],
+            [sys.executable, "-P", "-W", "ignore", "-m", "ludus.envs.reasoning_gym.worker_main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **_WORKER_ENV, "PYTHONPATH": path},

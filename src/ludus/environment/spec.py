@@ -1,6 +1,6 @@
 """What a class promises: its types, its tools, its task arguments, and how it may be run.
 
-How that is read off a class is the business of `ludus.environment.inspection`.
+How that is read off a class is the business of `ludus.environment.introspection`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from ludus.data.tools import JsonObject, ToolSpec, coerce_arguments
-from ludus.environment.location import format_exception_line, function_location
+from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
+from ludus.environment.error_location import format_exception_line, function_location
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools, explain_validation_error
 from ludus.errors import BadEnvironment, InvalidAction
-from ludus.protocol.derive import takes_tool_calls, tool_from_action
+from ludus.protocol.action_tools import takes_tool_calls, tool_from_action
 from ludus.protocol.frames import readable_errors
 from ludus.protocol.types import CallToolAction, EnvironmentMetadata
 

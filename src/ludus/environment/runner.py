@@ -14,17 +14,17 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ludus.data.tools import ToolSpec
-from ludus.environment.contract import EnvSpec
-from ludus.environment.faults import (
+from ludus.data.tool_schema import ToolSpec
+from ludus.environment.error_location import function_location
+from ludus.environment.error_mapping import (
     attach_location,
     describe_exception,
     is_author_error,
     to_wire_error,
 )
-from ludus.environment.location import function_location
-from ludus.environment.threads import WorkerThread, WorkerThreads
+from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import as_observation
+from ludus.environment.worker_threads import WorkerThread, WorkerThreads
 from ludus.errors import (
     EpisodeNotStarted,
     EpisodeOver,
@@ -34,7 +34,7 @@ from ludus.errors import (
     StepTimeout,
     WireError,
 )
-from ludus.protocol.render import render_observation
+from ludus.protocol.observation_text import render_observation
 from ludus.protocol.types import (
     CallToolObservation,
     ErrorCode,

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic_core import from_json
 
-from ludus.envs.reasoning_gym.children import (
+from ludus.envs.reasoning_gym.workers import (
     MAX_WORKERS,
     SPAWN_DELAY_S,
     Reply,

@@ -19,7 +19,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ludus.environment.location import author_traceback, describe_with_location, locate_exception
+from ludus.environment.error_location import (
+    author_traceback,
+    describe_with_location,
+    locate_exception,
+)
 from ludus.errors import ExecutionFailed, WireError
 
 WireErrorT = TypeVar("WireErrorT", bound=WireError)

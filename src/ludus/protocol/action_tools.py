@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.data.tools import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 
 
 def takes_tool_calls(action_schema: Mapping[str, Any]) -> bool:
