@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from ludus import CollectConfig, ToolEnvironment, collect, episodes, tool
-from ludus.agents.arbitrary import RandomAgent
+from ludus.agents.random_agent import RandomAgent
 from ludus.rollout.progress import PhaseProgress
 from ludus.train import GRPOConfig, TrainConfig, grpo, sft
 

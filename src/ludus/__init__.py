@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Action": "ludus.protocol.types",
     "Candidate": "ludus.evaluate.candidates",
-    "CollectConfig": "ludus.rollout.job",
+    "CollectConfig": "ludus.rollout.config",
     "CurateConfig": "ludus.curate.curation",
     "EnvClient": "ludus.client.env_client",
     "Episode": "ludus.data.episode",
@@ -29,8 +29,8 @@ _HOMES = {
     "ToolEnvironment": "ludus.environment.tool_environment",
     "ToolError": "ludus.errors",
     "agent": "ludus.policy.choose:agent_from_spec",
-    "collect": "ludus.rollout.start",
-    "collect_sync": "ludus.rollout.start",
+    "collect": "ludus.rollout.collect",
+    "collect_sync": "ludus.rollout.collect",
     "connect": "ludus.client.endpoint",
     "dpo": "ludus.train",
     "episodes": "ludus.data.episode_reader",
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from ludus.evaluate.evaluating import evaluate_sync
     from ludus.policy.choose import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
-    from ludus.rollout.job import CollectConfig
-    from ludus.rollout.start import collect, collect_sync
+    from ludus.rollout.collect import collect, collect_sync
+    from ludus.rollout.config import CollectConfig
     from ludus.train import dpo, grpo, sft
 
 __all__ = [

@@ -8,10 +8,10 @@ import pytest
 from chat_stub import Said, chat_stub
 
 from agents.asking import SECRET, anthropic, ask, chat, openai, refusing
-from ludus.agents.answer import TransientFault
-from ludus.agents.complaint import ProviderErrors
-from ludus.agents.keys import ApiKey
+from ludus.agents.api_keys import ApiKey
+from ludus.agents.error_messages import ProviderErrors
 from ludus.agents.openai import OpenAIAgent
+from ludus.agents.response_errors import TransientFault
 from ludus.errors import AgentError, ModelBusy
 
 

@@ -28,10 +28,10 @@ from ludus import (
     connect,
     episodes,
 )
-from ludus.agents.arbitrary import RandomAgent
+from ludus.agents.random_agent import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.errors import InvalidAction, SessionLost
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.options import RolloutOptions
 
 
 def their_server(cls: type, action: type, observation: type) -> AbstractContextManager[str]:

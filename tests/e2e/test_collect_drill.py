@@ -19,7 +19,7 @@ from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason
 from ludus.data.episode_reader import episodes
 from ludus.rollout import CollectConfig, collect
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.options import RolloutOptions
 
 TESTS = Path(__file__).parents[1]
 KILLS = 20

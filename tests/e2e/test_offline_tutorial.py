@@ -13,7 +13,7 @@ from datasets import Dataset
 from students import of_family
 
 import ludus
-from ludus.agents.arbitrary import RandomAgent
+from ludus.agents.random_agent import RandomAgent
 from ludus.curate import CurateConfig, curate
 
 

@@ -13,7 +13,7 @@ from world import Counter, Slow
 
 from ludus import Image, Text, ToolEnvironment, tool
 from ludus.client.endpoint import LocalEndpoint
-from ludus.client.local import LocalSession
+from ludus.client.local_session import LocalSession
 from ludus.data.content import content_text
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner

@@ -16,8 +16,8 @@ from ludus.data.episode_reader import find_episode
 from ludus.errors import ConfigError, ModelBusy, RunError
 from ludus.evaluate import Candidate, Evaluation, evaluate
 from ludus.rollout import CollectConfig, collect
+from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collector import Collector
-from ludus.rollout.reporter import CollectProgress
 
 
 def figures(found: Evaluation, label: str) -> dict[str, float]:

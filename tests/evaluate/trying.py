@@ -12,7 +12,7 @@ from ludus.data.tool_schema import ToolCall
 from ludus.evaluate import Candidate, Evaluation, evaluate
 from ludus.evaluate.attempts import Attempt
 from ludus.rollout import CollectConfig
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.options import RolloutOptions
 
 COUNTER = "world:Counter"
 QUICK = RolloutOptions(max_attempts=1, retry_delay=0.001, reconnect_timeout=5.0)

@@ -13,9 +13,9 @@ from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import Message
 from ludus.rollout import CollectConfig, CollectResult, collect
+from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collector import Collector
-from ludus.rollout.reporter import CollectProgress
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.options import RolloutOptions
 
 COUNTER = "world:Counter"
 QUICK = RolloutOptions(retry_delay=0.001, reconnect_timeout=5.0)

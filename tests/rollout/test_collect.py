@@ -15,7 +15,7 @@ from ludus.errors import (
     RunError,
 )
 from ludus.rollout import EpisodeLimits, collect
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.options import RolloutOptions
 from rollout.collecting import job, read, run
 
 

@@ -23,7 +23,7 @@ from ludus.errors import (
 )
 from ludus.rollout import EpisodeLimits
 from ludus.rollout.budget import Budget
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.options import RolloutOptions
 from rollout.collecting import Ending, Flaky, Priced, Slow, read, run
 
 

@@ -20,7 +20,7 @@ from ludus.errors import (
     RequestRefused,
     StoppedEarly,
 )
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.options import RolloutOptions
 from rollout.collecting import Flaky, Priced, read, run
 
 

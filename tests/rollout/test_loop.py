@@ -12,11 +12,11 @@ from world import Counter, LineWorld, Move, View, facts, serving
 
 from ludus import Image, Text, ToolCall, ToolEnvironment, connect, tool
 from ludus.agents.agent import Agent, FinishReason, Reply
-from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
+from ludus.agents.random_agent import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
-from ludus.client.local import LocalSession
+from ludus.client.local_session import LocalSession
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.messages import Call, Function, Message
 from ludus.environment.introspection import build_env_spec

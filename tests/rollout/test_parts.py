@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from ludus.data.episode import Episode, Fault, StopReason, Usage
-from ludus.rollout.activity import EpisodeStatus
-from ludus.rollout.breaker import CircuitBreaker
 from ludus.rollout.budget import INITIAL_CONCURRENCY, Budget
-from ludus.rollout.tally import RunStats
+from ludus.rollout.circuit_breaker import CircuitBreaker
+from ludus.rollout.episode_status import EpisodeStatus
+from ludus.rollout.stats import RunStats
 from ludus.rollout.watchdog import Watchdog
 
 

@@ -12,7 +12,7 @@ from world import Counter, Slow, serving, until
 
 from ludus import connect
 from ludus.client.session import Session
-from ludus.client.socket import WebSocketClient
+from ludus.client.websocket import WebSocketClient
 from ludus.errors import SessionLost
 from serve.cutting_proxy import CuttingProxy
 

@@ -9,8 +9,8 @@ from typing import Literal
 from policy.eyes.gallery import GALLERY
 from rollout.collecting import QUICK, job
 
-from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.oracle import OracleAgent
+from ludus.agents.random_agent import RandomAgent
 from ludus.curate import CurateConfig, curate
 from ludus.rollout import collect
 

@@ -14,9 +14,9 @@ from ludus.agents.anthropic_wire import (
     build_tool,
     parse_reply,
 )
-from ludus.agents.complaint import ContentFiltered, ContextLengthExceeded
-from ludus.agents.keys import ApiKey
-from ludus.agents.remote import APIAgent, reply_from_refusal
+from ludus.agents.api_agent import APIAgent, reply_from_refusal
+from ludus.agents.api_keys import ApiKey
+from ludus.agents.error_messages import ContentFiltered, ContextLengthExceeded
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ludus.agents.agent import FinishReason, Reply
-from ludus.agents.answer import token_count
-from ludus.agents.calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
+from ludus.agents.response_errors import token_count
+from ludus.agents.tool_calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
 from ludus.data.content import Text
 from ludus.data.episode import Usage
 from ludus.data.messages import Call, Message, Part

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.agents.agent import EpisodeContext, Player, Reply
-from ludus.agents.complaint import ContentFiltered, ContextLengthExceeded
-from ludus.agents.keys import ApiKey
+from ludus.agents.api_agent import APIAgent, reply_from_refusal
+from ludus.agents.api_keys import ApiKey
+from ludus.agents.error_messages import ContentFiltered, ContextLengthExceeded
 from ludus.agents.openai_wire import build_messages, parse_reply
-from ludus.agents.remote import APIAgent, reply_from_refusal
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, RequestRefused

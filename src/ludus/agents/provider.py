@@ -18,11 +18,11 @@ from typing import TypeVar
 
 import aiohttp
 
-from ludus.agents.address import proxy_for
-from ludus.agents.answer import Refusal, RefusalReason, TransientFault, classify_response
-from ludus.agents.cache import ResponseCache, request_key
-from ludus.agents.complaint import ProviderErrors
-from ludus.agents.keys import ApiKey
+from ludus.agents.api_keys import ApiKey
+from ludus.agents.endpoint_url import proxy_for
+from ludus.agents.error_messages import ProviderErrors
+from ludus.agents.response_cache import ResponseCache, request_key
+from ludus.agents.response_errors import Refusal, RefusalReason, TransientFault, classify_response
 from ludus.agents.throttle import Throttle
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import BadReply, ConfigError, ModelTimeout, ModelUnreachable

@@ -14,15 +14,15 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from pydantic_core import to_json
 
-from ludus.agents.arbitrary import random_call
+from ludus.agents.random_agent import random_call
 from ludus.check.advice import ADVICE_BY_CHECK, FIX_LINE, SERVER_LOG, TOO_SLOW
 from ludus.check.player import EpisodeFailed, EpisodePlayer, Transcript, TurnOrder
 from ludus.check.report import CheckFinding, CheckReport
 from ludus.check.visibility import describe_visibility
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
-from ludus.client.remote import fetch_json_object
+from ludus.client.remote_session import fetch_json_object
 from ludus.client.session import Session
-from ludus.client.socket import WebSocketClient
+from ludus.client.websocket import WebSocketClient
 from ludus.environment.registry import find_environment, is_url
 from ludus.environment.spec import EnvSpec
 from ludus.errors import (

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from ludus.agents.agent import Agent
-from ludus.agents.arbitrary import RandomAgent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
+from ludus.agents.random_agent import RandomAgent
 from ludus.check.advice import RETURN_MOVE
 from ludus.client.session import Session, StepResult
 from ludus.environment.spec import EnvSpec

@@ -136,7 +136,7 @@ def collect(
     from ludus.policy.choose import AgentConfig, agent_from_config
     from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
     from ludus.rollout.budget import Budget
-    from ludus.rollout.tuning import STALL_WARNING_S, RolloutOptions
+    from ludus.rollout.options import STALL_WARNING_S, RolloutOptions
 
     if push_to_hub is not None:
         from ludus.publish.hub import check_login, check_repo_id

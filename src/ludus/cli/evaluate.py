@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ludus.evaluate import Candidate, Evaluation
     from ludus.evaluate.table import ResultTable
     from ludus.rollout import CollectConfig
-    from ludus.rollout.reporter import CollectProgress
+    from ludus.rollout.callbacks import CollectProgress
 
 _COLUMN_PADDING = 3
 _LABEL_COLUMN = "Candidate"
@@ -116,7 +116,7 @@ def evaluate(
     """
     from ludus.evaluate.candidates import CandidateConfig, parse_candidates
     from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
-    from ludus.rollout.tuning import RolloutOptions
+    from ludus.rollout.options import RolloutOptions
 
     job = CollectConfig(
         environment=environment,

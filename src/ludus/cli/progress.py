@@ -18,9 +18,9 @@ from ludus.cli.status import (
     stderr_status,
     time_left,
 )
+from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.progress import PhaseProgress
-from ludus.rollout.reporter import CollectProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

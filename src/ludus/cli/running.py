@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ludus.cli.figures import plural
 from ludus.cli.progress import CollectDisplay
-from ludus.rollout.reporter import CollectProgress
+from ludus.rollout.callbacks import CollectProgress
 
 if TYPE_CHECKING:
     from ludus.rollout.collector import Collector

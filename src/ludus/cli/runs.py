@@ -73,7 +73,7 @@ def _training_run(folder: Path) -> RunFolder | None:
 
 
 def _describe_run(folder: RunFolder) -> dict[str, Any]:
-    from ludus.rollout.review import summarize_run
+    from ludus.rollout.summary import summarize_run
 
     settings = folder.metadata.settings
     return {

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.client.local import LocalSession
-from ludus.client.remote import RemoteSession, ServerDescription, describe_server
+from ludus.client.local_session import LocalSession
+from ludus.client.remote_session import RemoteSession, ServerDescription, describe_server
 from ludus.client.session import Session
-from ludus.client.socket import WebSocketClient
+from ludus.client.websocket import WebSocketClient
 from ludus.environment.registry import find_environment, is_url
 from ludus.environment.spec import EnvSpec
 

@@ -14,9 +14,9 @@ from typing import Any, Generic, Self, TypeVar, cast, get_args
 from pydantic import BaseModel
 
 from ludus.client.event_loop import run_sync
-from ludus.client.remote import describe_server
+from ludus.client.remote_session import describe_server
 from ludus.client.session import StepResult, parse_result
-from ludus.client.socket import WebSocketClient
+from ludus.client.websocket import WebSocketClient
 from ludus.data.tool_schema import ToolSpec
 from ludus.protocol.frames import action_payload
 

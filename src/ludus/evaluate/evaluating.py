@@ -38,9 +38,9 @@ from ludus.evaluate.target import (
 )
 from ludus.policy.preflight import check_model
 from ludus.rollout import CollectConfig, CollectResult, collect
+from ludus.rollout.callbacks import CollectProgress
+from ludus.rollout.options import RolloutOptions
 from ludus.rollout.progress import PhaseProgress
-from ludus.rollout.reporter import CollectProgress
-from ludus.rollout.tuning import RolloutOptions
 
 ReporterFactory = Callable[[str], AbstractContextManager[CollectProgress]]
 """Who is told how the candidate of this label plays; a new one for each."""

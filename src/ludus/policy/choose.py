@@ -156,7 +156,7 @@ def _build_oracle(choice: AgentConfig) -> Agent:
 
 
 def _build_random(choice: AgentConfig) -> Agent:
-    from ludus.agents.arbitrary import RandomAgent
+    from ludus.agents.random_agent import RandomAgent
 
     return RandomAgent()
 

@@ -17,8 +17,8 @@ from ludus.agents.agent import Agent
 from ludus.client.session import Session
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.errors import SessionLost
-from ludus.rollout.activity import EpisodeStatus
-from ludus.rollout.breaker import PERMANENT_FAULTS
+from ludus.rollout.circuit_breaker import PERMANENT_FAULTS
+from ludus.rollout.episode_status import EpisodeStatus
 from ludus.rollout.loop import (
     EpisodeLimits,
     build_episode,
@@ -26,9 +26,9 @@ from ludus.rollout.loop import (
     fault_from_exception,
     run_episode,
 )
+from ludus.rollout.options import RolloutOptions
 from ludus.rollout.plan import Assignment
-from ludus.rollout.sessions import SessionPool
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.session_pool import SessionPool
 
 
 @dataclass(slots=True)

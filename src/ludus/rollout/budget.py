@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ludus.data.episode import Usage
-from ludus.rollout.tally import RunStats
+from ludus.rollout.stats import RunStats
 
 INITIAL_CONCURRENCY = 4
 """Episodes at once while nobody knows yet what one costs."""

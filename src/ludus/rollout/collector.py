@@ -14,19 +14,19 @@ from ludus.data.journal import Journal
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError, StoppedEarly
-from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.attempts import EpisodeRunner, wait_for_event
-from ludus.rollout.breaker import CircuitBreaker
 from ludus.rollout.budget import Budget
-from ludus.rollout.job import CollectConfig
-from ludus.rollout.places import EnvironmentEndpoint
+from ludus.rollout.callbacks import CollectProgress
+from ludus.rollout.circuit_breaker import CircuitBreaker
+from ludus.rollout.config import CollectConfig
+from ludus.rollout.endpoints import EnvironmentEndpoint
+from ludus.rollout.episode_status import EpisodeStatus
+from ludus.rollout.options import RolloutOptions
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import DecodeMeter, estimate_seconds_left
-from ludus.rollout.reporter import CollectProgress
-from ludus.rollout.review import describe_journal
-from ludus.rollout.sessions import SessionPool
-from ludus.rollout.tally import RunStats
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.session_pool import SessionPool
+from ludus.rollout.stats import RunStats
+from ludus.rollout.summary import describe_journal
 from ludus.rollout.watchdog import Watchdog
 
 TICK_INTERVAL_S = 0.25

@@ -19,9 +19,9 @@ from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Message, message_from_content
 from ludus.data.tool_schema import JsonObject, ToolSpec
-from ludus.rollout.activity import EpisodeStatus
+from ludus.rollout.episode_status import EpisodeStatus
 from ludus.rollout.plan import Assignment
-from ludus.rollout.score import RewardSum
+from ludus.rollout.reward_sum import RewardSum
 
 SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from ludus.rollout.activity import EpisodeStatus
+from ludus.rollout.episode_status import EpisodeStatus
 
 MAX_NAMED = 3
 """How many of those that hang are named at once."""

@@ -13,7 +13,7 @@ from world import serving
 from ludus import Episode, episodes
 from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.options import RolloutOptions
 from ludus.train import grpo
 from ludus.train.grpo import stage, vigil
 from ludus.train.grpo.rollout import GroupRollouts

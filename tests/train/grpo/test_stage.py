@@ -18,8 +18,8 @@ from ludus.data.messages import Message, build_tool_call_message
 from ludus.environment.mixture import parse_mixture
 from ludus.errors import ConfigError, RunError
 from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.options import RolloutOptions
 from ludus.rollout.progress import PhaseProgress
-from ludus.rollout.tuning import RolloutOptions
 from ludus.train.grpo.stage import RolloutWorker
 
 HERE = "train.grpo.test_stage"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from policy.models import saved
 
 from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, tool
-from ludus.agents.arbitrary import RandomAgent
+from ludus.agents.random_agent import RandomAgent
 from ludus.train import GRPOConfig, sft
 from train.lessons import quick, write
 

@@ -10,7 +10,7 @@ from PIL import Image as Pictures
 from ludus.data.episode import Fault, StopReason
 from ludus.data.messages import ImagePart
 from ludus.rollout import EpisodeLimits
-from ludus.rollout.score import RewardSum
+from ludus.rollout.reward_sum import RewardSum
 from ludus.train.trl.episodes import TRLRollout, build_tokens, parse_messages, stop_reason
 from ludus.train.trl.seat import EpisodeState
 

@@ -19,7 +19,7 @@ from ludus.data.episode_reader import format_episode_id
 from ludus.data.journal import Journal
 from ludus.data.run_folder import RunFolder
 from ludus.errors import ConfigError, RunError, did_you_mean
-from ludus.rollout.review import summarize_run
+from ludus.rollout.summary import summarize_run
 
 FORMATS = {
     "openenv": "results.jsonl of `openenv collect`",

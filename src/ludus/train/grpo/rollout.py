@@ -13,7 +13,7 @@ from typing import Any
 
 from ludus.data.episode import Episode, Fault
 from ludus.errors import RunError
-from ludus.rollout.breaker import FATAL_FAULTS, PERMANENT_FAULTS
+from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.figures import decode_metrics, episode_metrics, pre_resampling_metrics

@@ -19,16 +19,16 @@ from ludus.data.episode import Episode
 from ludus.environment.error_mapping import describe_exception
 from ludus.environment.mixture import Mixture
 from ludus.errors import RunError
-from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.attempts import EpisodeRunner
+from ludus.rollout.collect import preflight
+from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
+from ludus.rollout.episode_status import EpisodeStatus
 from ludus.rollout.loop import EpisodeLimits
-from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints
+from ludus.rollout.loop_lag import LoopLagMonitor, instant_environments
+from ludus.rollout.options import RolloutOptions
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress, RolloutProgress
-from ludus.rollout.pulse import LoopLagMonitor, instant_environments
-from ludus.rollout.sessions import SessionPool
-from ludus.rollout.start import preflight
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.session_pool import SessionPool
 from ludus.train.grpo.vigil import RolloutMonitor
 
 CLOSE_TIMEOUT_S = 15.0

@@ -12,9 +12,9 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ludus.errors import RunError
-from ludus.rollout.activity import EpisodeStatus
-from ludus.rollout.pulse import LoopLagMonitor
-from ludus.rollout.sessions import SessionPool
+from ludus.rollout.episode_status import EpisodeStatus
+from ludus.rollout.loop_lag import LoopLagMonitor
+from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.watchdog import Watchdog
 
 TICK_S = 0.25

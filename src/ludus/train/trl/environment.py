@@ -19,7 +19,7 @@ from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.registry import find_environment
 from ludus.errors import AgentError, ConfigError, LudusError
-from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints
+from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
 from ludus.train.trl.seat import EnvSession
 from ludus.train.trl.signature import build_method
 

@@ -25,9 +25,9 @@ from ludus.errors import (
     SessionLost,
     StepTimeout,
 )
+from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.loop import NOT_RUN_MESSAGE
-from ludus.rollout.places import EnvironmentEndpoint
-from ludus.rollout.score import RewardSum
+from ludus.rollout.reward_sum import RewardSum
 
 CONNECTION_ERRORS = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
 """What another session may not suffer from."""

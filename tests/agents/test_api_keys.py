@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agents.asking import SECRET
-from ludus.agents.keys import ApiKey, find_key
+from ludus.agents.api_keys import ApiKey, find_key
 from ludus.errors import ConfigError
 
 

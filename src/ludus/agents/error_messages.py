@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ludus.agents.answer import Refusal, RefusalReason, TransientFault
-from ludus.agents.keys import ApiKey
+from ludus.agents.api_keys import ApiKey
+from ludus.agents.response_errors import Refusal, RefusalReason, TransientFault
 from ludus.errors import (
     AgentError,
     BadReply,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.data.episode import Episode
-from ludus.rollout.activity import EpisodeStatus
-from ludus.rollout.places import EnvironmentEndpoint
+from ludus.rollout.endpoints import EnvironmentEndpoint
+from ludus.rollout.episode_status import EpisodeStatus
 
 LAG_THRESHOLD_S = 0.2
 MIN_LATE_TICKS = 3

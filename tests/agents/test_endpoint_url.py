@@ -4,7 +4,7 @@ import pytest
 from chat_stub import chat_stub
 
 from agents.asking import ask, chat
-from ludus.agents.address import base_url, proxy_for
+from ludus.agents.endpoint_url import base_url, proxy_for
 from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError
 

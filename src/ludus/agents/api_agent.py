@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ludus.agents.address import base_url
 from ludus.agents.agent import Agent, FinishReason, Reply
-from ludus.agents.cache import ResponseCache
-from ludus.agents.complaint import ContextLengthExceeded
-from ludus.agents.keys import ApiKey, find_key
+from ludus.agents.api_keys import ApiKey, find_key
+from ludus.agents.endpoint_url import base_url
+from ludus.agents.error_messages import ContextLengthExceeded
 from ludus.agents.prices import PriceTable
 from ludus.agents.provider import Backoff, ProviderClient
+from ludus.agents.response_cache import ResponseCache
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject

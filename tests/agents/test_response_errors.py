@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.answer import (
+from ludus.agents.response_errors import (
     Refusal,
     RefusalReason,
     TransientFault,

@@ -13,8 +13,8 @@ from ludus import connect
 from ludus.client.endpoint import Endpoint
 from ludus.client.session import Session, StepResult
 from ludus.errors import CapacityReached, ConnectFailed, SessionError
-from ludus.rollout import sessions
-from ludus.rollout.sessions import SessionPool
+from ludus.rollout import session_pool
+from ludus.rollout.session_pool import SessionPool
 
 
 class FakeEndpoint(Endpoint):
@@ -131,7 +131,7 @@ async def test_those_who_try_again_have_one_patience_together(
     pool = SessionPool(endpoint, reconnect_timeout=0.2)
     assert await gone(pool) > 0.2
     assert await gone(pool) < 0.05, "the same wait has gone on"
-    monkeypatch.setattr(sessions, "OUTAGE_RESET_S", 0.4)
+    monkeypatch.setattr(session_pool, "OUTAGE_RESET_S", 0.4)
     await asyncio.sleep(0.5)
     assert await gone(pool) > 0.2, "another wait, after a break"
 

@@ -21,17 +21,17 @@ from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import CapacityReached, ConfigError, ExecutionFailed, InvalidAction, RunError
-from ludus.rollout.activity import EpisodeStatus
 from ludus.rollout.budget import Budget
+from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collector import Collector
-from ludus.rollout.job import CollectConfig
-from ludus.rollout.places import EnvironmentEndpoint, resolve_endpoints
+from ludus.rollout.config import CollectConfig
+from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
+from ludus.rollout.episode_status import EpisodeStatus
+from ludus.rollout.options import RolloutOptions
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
-from ludus.rollout.reporter import CollectProgress
-from ludus.rollout.review import parse_checksum, summarize_run
-from ludus.rollout.tally import RunStats
-from ludus.rollout.tuning import RolloutOptions
+from ludus.rollout.stats import RunStats
+from ludus.rollout.summary import parse_checksum, summarize_run
 
 RUNS_DIR = Path("runs")
 PREFLIGHT_TIMEOUT_S = 300.0

@@ -9,7 +9,7 @@ from ludus.data.checksum import Checksum
 from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder
 from ludus.errors import RunError
-from ludus.rollout.tally import RunStats
+from ludus.rollout.stats import RunStats
 
 
 def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:

@@ -9,7 +9,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from ludus.client.session import Session, StepResult, parse_result
-from ludus.client.socket import WebSocketClient, http_url, is_local, status_error, unreachable_error
+from ludus.client.websocket import (
+    WebSocketClient,
+    http_url,
+    is_local,
+    status_error,
+    unreachable_error,
+)
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.errors import ConnectFailed, WireError
 from ludus.protocol.action_tools import calls_by_name, tool_from_action

@@ -7,8 +7,8 @@ import pytest
 from chat_stub import chat_stub
 
 from agents.asking import SECRET, ask, chat, openai, user
-from ludus.agents.cache import ResponseCache, request_key
 from ludus.agents.prices import PriceTable, Rate
+from ludus.agents.response_cache import ResponseCache, request_key
 from ludus.errors import ConfigError, ModelBusy
 
 
