@@ -27,9 +27,9 @@ from ludus.environment.introspection import build_env_spec
 from ludus.environment.registry import find_environment
 from ludus.environment.spec import EnvSpec
 from ludus.serve.app import create_app
-from ludus.serve.run import DrainingServer, build_server
+from ludus.serve.config import ServeConfig
+from ludus.serve.server import DrainingServer, build_server
 from ludus.serve.sessions import SessionRegistry
-from ludus.serve.settings import ServeConfig
 
 
 class Counter(ToolEnvironment):

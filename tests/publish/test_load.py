@@ -10,7 +10,7 @@ import pytest
 from datasets import load_dataset
 
 from ludus.data.episode import Episode
-from ludus.publish.card import card_for_run
+from ludus.publish.run_card import card_for_run
 from publish.sample import (
     episode,
     long,

@@ -15,8 +15,8 @@ from websockets.asyncio.client import connect as websocket
 from websockets.sync.client import connect as blocking_websocket
 from world import serving, until, wait_until
 
-from ludus.serve.upgrade import FastConnection
 from ludus.serve.write_timeout import WriteTimeout
+from ludus.serve.ws_fast_path import FastConnection
 from serve.silent_client import Large, LargeInThreads, SilentClient, resident_mib
 
 RESET, STEP = b'{"type":"reset"}', b'{"type":"step","data":{}}'

@@ -13,8 +13,8 @@ from world import Counter, Slow, Two, serving, until
 from ludus import connect
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import CapacityReached, FactoryFailed, SessionError
-from ludus.serve.run import ServeError, check_config
-from ludus.serve.settings import ServeConfig
+from ludus.serve.config import ServeConfig
+from ludus.serve.server import ServeError, check_config
 
 
 async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:

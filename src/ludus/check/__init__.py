@@ -1,6 +1,6 @@
 """The doctor: does an environment keep its promises?"""
 
-from ludus.check.examine import run_checks
-from ludus.check.report import CheckFinding, CheckReport
+from ludus.check.checks import run_checks
+from ludus.check.findings import CheckFinding, CheckReport
 
 __all__ = ["CheckFinding", "CheckReport", "run_checks"]

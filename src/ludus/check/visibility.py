@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from ludus.check.player import Transcript
+from ludus.check.episodes import Transcript
 from ludus.data.content import content_text
 from ludus.protocol.observation_text import build_view
 

@@ -139,7 +139,7 @@ def collect(
     from ludus.rollout.options import STALL_WARNING_S, RolloutOptions
 
     if push_to_hub is not None:
-        from ludus.publish.hub import check_login, check_repo_id
+        from ludus.publish.hub_upload import check_login, check_repo_id
 
         check_repo_id(push_to_hub)
         check_login()
@@ -224,7 +224,7 @@ def _reject_api_options(provider: str, call_timeout: str | None, retries: int | 
 def _open_repo(repo_id: str | None, private: bool) -> None:
     """Before the first episode: only the Hub knows whether it will take what is collected."""
     if repo_id is not None:
-        from ludus.publish.hub import open_repo
+        from ludus.publish.hub_upload import open_repo
 
         open_repo(repo_id, private=private)
 
@@ -269,7 +269,7 @@ def _print_outcome(outcome: CollectResult, faults: Sequence[str], *, as_json: bo
 
 def _push_run(outcome: CollectResult, repo_id: str, *, private: bool, as_json: bool) -> None:
     from ludus.curate.exporters.openenv import write_records
-    from ludus.publish.hub import push_folder
+    from ludus.publish.hub_upload import push_folder
 
     write_records(outcome.folder)
     url = push_folder(

@@ -155,7 +155,7 @@ def curate(
     from ludus.curate import curate as run_curation
 
     if push_to_hub is not None:
-        from ludus.publish.hub import check_login, check_repo_id
+        from ludus.publish.hub_upload import check_login, check_repo_id
 
         check_repo_id(push_to_hub)
         check_login()
@@ -262,7 +262,7 @@ def _print_report(out: Path, report: CurateReport) -> None:
 
 def _push_dataset(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:
     from ludus.curate.target import DATASET_FILES
-    from ludus.publish.hub import push_folder
+    from ludus.publish.hub_upload import push_folder
 
     files = sorted(
         str(file.relative_to(out))

@@ -92,8 +92,8 @@ def serve(
     Example: ludus serve reasoning_gym:chain_sum --port 8000
     """
     try:
-        from ludus.serve.run import serve as run
-        from ludus.serve.settings import MIB, ServeConfig
+        from ludus.serve.config import MIB, ServeConfig
+        from ludus.serve.server import serve as run
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
     from ludus.cli.console import console

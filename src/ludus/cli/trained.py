@@ -43,7 +43,7 @@ class HubPush:
             if private:
                 raise ConfigError("--private is about the Hub. Add --push-to-hub USER/NAME.")
             return None
-        from ludus.publish.hub import MODEL, check_login, check_repo_id
+        from ludus.publish.hub_upload import MODEL, check_login, check_repo_id
 
         check_repo_id(repo_id, MODEL)
         check_login()
@@ -51,13 +51,13 @@ class HubPush:
 
     def create_repo(self) -> None:
         """Before the first step: only the Hub knows whether it will take the model."""
-        from ludus.publish.hub import MODEL, open_repo
+        from ludus.publish.hub_upload import MODEL, open_repo
 
         open_repo(self.repo_id, MODEL, private=self.private)
 
     def upload(self, folder: Path, retry: str) -> str:
         """The model in this folder; its address."""
-        from ludus.publish.model import push_model
+        from ludus.publish.model_upload import push_model
 
         card = _model_card(folder, self.repo_id)
         return push_model(folder, self.repo_id, card=card, private=self.private, retry=retry)

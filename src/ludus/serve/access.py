@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.protocol.loopback import is_loopback
-from ludus.serve.settings import ServeConfig
+from ludus.serve.config import ServeConfig
 
 FROM_WORKER_KEY = "ludus_from_worker"
 """Set in the state of a connection that another worker made; it has checked the request already."""

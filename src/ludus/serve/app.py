@@ -22,17 +22,17 @@ from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLo
 from ludus.protocol.frames import readable_errors, result_payload
 from ludus.protocol.types import EnvironmentMetadata
 from ludus.serve.access import AccessMiddleware, AccessPolicy, client_address
-from ludus.serve.forward import WorkerProxy
+from ludus.serve.capacity import SessionCapacity
+from ludus.serve.config import ServeConfig
 from ludus.serve.mcp import McpEndpoint
 from ludus.serve.mcp_http import SESSION_HEADER as MCP_SESSION_HEADER
 from ludus.serve.mcp_http import McpHttp, McpWebSocket
 from ludus.serve.metrics import Metrics
 from ludus.serve.sessions import ServedSession, SessionRegistry
-from ludus.serve.settings import ServeConfig
-from ludus.serve.slots import SessionCapacity
-from ludus.serve.sockets import WsEndpoint
-from ludus.serve.tasks import add_task_routes
-from ludus.serve.upgrade import UpgradeConfig
+from ludus.serve.task_routes import add_task_routes
+from ludus.serve.worker_proxy import WorkerProxy
+from ludus.serve.ws_endpoint import WsEndpoint
+from ludus.serve.ws_fast_path import UpgradeConfig
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -12,10 +12,10 @@ from pydantic_core import from_json, to_json
 from ludus.errors import SessionError, SessionLost
 from ludus.protocol.jsonrpc import RpcCode, RpcError, error_response
 from ludus.serve.access import client_address
-from ludus.serve.forward import WorkerProxy
-from ludus.serve.lines import AsgiConnection, Disconnected, Message, Receive, Send
+from ludus.serve.connection import AsgiConnection, Disconnected, Message, Receive, Send
 from ludus.serve.mcp import McpEndpoint, RpcCaller
 from ludus.serve.sessions import ServedSession, SessionRegistry
+from ludus.serve.worker_proxy import WorkerProxy
 
 SESSION_HEADER = "mcp-session-id"
 

@@ -19,7 +19,7 @@ from ludus.environment.introspection import build_env_spec
 from ludus.errors import ConfigError
 from ludus.protocol.action_tools import takes_tool_calls
 from ludus.serve.app import create_app as app_of
-from ludus.serve.settings import ServeConfig
+from ludus.serve.config import ServeConfig
 
 
 def create_app(

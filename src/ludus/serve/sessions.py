@@ -27,9 +27,9 @@ from ludus.protocol.frames import (
     parse_frame,
 )
 from ludus.protocol.types import Observation
+from ludus.serve.capacity import SessionCapacity
+from ludus.serve.config import ServeConfig
 from ludus.serve.metrics import Metrics
-from ludus.serve.settings import ServeConfig
-from ludus.serve.slots import SessionCapacity
 
 RpcHandler = Callable[["ServedSession", Mapping[str, Any]], Awaitable[dict[str, Any] | None]]
 

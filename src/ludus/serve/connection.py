@@ -1,6 +1,6 @@
 """A line: one open socket, whatever carries it.
 
-`AsgiLine` is any ASGI server's WebSocket. `ludus.serve.upgrade` has the faster one that
+`AsgiLine` is any ASGI server's WebSocket. `ludus.serve.ws_fast_path` has the faster one that
 `ludus serve` uses.
 """
 

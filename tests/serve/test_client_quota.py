@@ -15,8 +15,14 @@ from websockets.asyncio.client import connect as websocket
 from world import Counter, serving, until
 
 from ludus.errors import CapacityReached
-from ludus.serve.shares import ClientQuotas, ClientRow, QuotaTables, WorkerTotals, rows_per_worker
-from ludus.serve.slots import SessionCapacity
+from ludus.serve.capacity import SessionCapacity
+from ludus.serve.client_quota import (
+    ClientQuotas,
+    ClientRow,
+    QuotaTables,
+    WorkerTotals,
+    rows_per_worker,
+)
 
 
 async def fill(slots: SessionCapacity, *clients: str) -> None:

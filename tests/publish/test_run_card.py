@@ -9,7 +9,7 @@ from huggingface_hub import DatasetCard
 
 from ludus.data.episode import Episode
 from ludus.data.schema import COLUMNS
-from ludus.publish.card import card_for_run, render_card
+from ludus.publish.run_card import card_for_run, render_card
 from publish.sample import SETTINGS, SUMMARY, episode, run_folder
 
 

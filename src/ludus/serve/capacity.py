@@ -1,7 +1,7 @@
 """How many sessions there may be, and the queue for the next free one.
 
 Clients that wait take turns; the requests of one client are served in the order in which they came.
-Whose turn it is, over all workers, is decided in `ludus.serve.shares`.
+Whose turn it is, over all workers, is decided in `ludus.serve.client_quota`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections import deque
 
 from ludus.errors import CapacityReached
-from ludus.serve.shares import ClientQuotas, QuotaTables
+from ludus.serve.client_quota import ClientQuotas, QuotaTables
 
 _POLL_INTERVAL_S = 0.1
 """Between two looks at sessions that another worker may have freed."""

@@ -20,8 +20,8 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from ludus.serve.access import CLIENT_HEADER, client_address
-from ludus.serve.lines import Message, Receive, Send, create_background_task
-from ludus.serve.sockets import WsEndpoint
+from ludus.serve.connection import Message, Receive, Send, create_background_task
+from ludus.serve.ws_endpoint import WsEndpoint
 
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "server"}
 

@@ -3,8 +3,8 @@
 `check_repo_id`, `check_login` and `open_repo` are for before the first episode or step: nobody
 should wait for an hour and then learn that he may not upload. `push_folder` uploads. Nothing is
 written into the folder, and no file is held in memory: a large one is streamed by the Hub's own
-client. What a data set says about itself is `ludus.publish.card`'s business, and which files make
-a model `ludus.publish.model`'s.
+client. What a data set says about itself is `ludus.publish.run_card`'s business, and which files make
+a model `ludus.publish.model_upload`'s.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ludus.data.schema import OPENENV_RESULTS_FILE
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
-from ludus.publish.card import CARD_FILE, EPISODES_FILE, card_for_run
+from ludus.publish.run_card import CARD_FILE, EPISODES_FILE, card_for_run
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -32,12 +32,12 @@ from ludus.errors import LudusError
 from ludus.protocol.loopback import is_loopback
 from ludus.serve.access import is_valid_origin
 from ludus.serve.app import create_app
-from ludus.serve.forward import WorkerProxy
+from ludus.serve.capacity import SessionCapacity
+from ludus.serve.client_quota import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
+from ludus.serve.config import ServeConfig
 from ludus.serve.metrics import ROW_WIDTH, Metrics
-from ludus.serve.settings import ServeConfig
-from ludus.serve.shares import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
-from ludus.serve.slots import SessionCapacity
-from ludus.serve.upgrade import AsgiWebSocketProtocol, UpgradingProtocol
+from ludus.serve.worker_proxy import WorkerProxy
+from ludus.serve.ws_fast_path import AsgiWebSocketProtocol, UpgradingProtocol
 
 _LISTEN_BACKLOG = 4096
 _RECEIVE_BUFFER_BYTES = 256 * 1024

@@ -34,10 +34,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from ludus.serve.access import FROM_WORKER_KEY, Refusal
-from ludus.serve.lines import Connection, Disconnected
-from ludus.serve.settings import ServeConfig
-from ludus.serve.sockets import WsEndpoint
+from ludus.serve.config import ServeConfig
+from ludus.serve.connection import Connection, Disconnected
 from ludus.serve.write_timeout import WriteTimeout, WriteTimeoutMixin
+from ludus.serve.ws_endpoint import WsEndpoint
 
 _TEXT = WSMsgType.TEXT
 _MAX_QUEUED_MESSAGES = 64

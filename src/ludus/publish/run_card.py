@@ -1,7 +1,7 @@
 """The card of a data set: the README.md that the Hub shows and `load_dataset` obeys.
 
 Written from a run's settings and summary, and from nothing else: what is not in them is left out.
-Pure functions; `card_of` reads the two files. The Hub is `ludus.publish.hub`'s business.
+Pure functions; `card_of` reads the two files. The Hub is `ludus.publish.hub_upload`'s business.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A trained model's folder on the Hugging Face Hub: which of its files make the model.
 
 What `from_pretrained` reads, and what tells how it was trained. Checkpoints, and whatever else
-lies there, stay at home. The upload itself is `ludus.publish.hub`'s business.
+lies there, stay at home. The upload itself is `ludus.publish.hub_upload`'s business.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ludus.errors import PublishFailed
-from ludus.publish.card import CARD_FILE
-from ludus.publish.hub import MODEL, push_folder
+from ludus.publish.hub_upload import MODEL, push_folder
+from ludus.publish.run_card import CARD_FILE
 
 WEIGHTS_PATTERN = "*.safetensors"
 _MODEL_FILE_PATTERNS = (

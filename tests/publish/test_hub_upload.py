@@ -13,7 +13,7 @@ import pytest
 from datasets import load_dataset
 
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
-from ludus.publish.hub import check_login, check_repo_id, open_repo, push_folder
+from ludus.publish.hub_upload import check_login, check_repo_id, open_repo, push_folder
 from publish.fake_hub import TOKEN, fake_hub
 from publish.sample import episode, long, of_wordle, run_folder, that_broke
 
@@ -197,7 +197,7 @@ def test_the_endpoint_of_the_environment_is_used(tmp_path: Path) -> None:
     """A mirror, or a Hub of one's own."""
     folder = run_folder(tmp_path / "run", episode(1))
     script = (
-        "import sys, pathlib; from ludus.publish.hub import push_folder; "
+        "import sys, pathlib; from ludus.publish.hub_upload import push_folder; "
         "print(push_folder(pathlib.Path(sys.argv[1]), 'ada/sums'))"
     )
     with fake_hub() as hub:

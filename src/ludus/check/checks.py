@@ -16,8 +16,8 @@ from pydantic_core import to_json
 
 from ludus.agents.random_agent import random_call
 from ludus.check.advice import ADVICE_BY_CHECK, FIX_LINE, SERVER_LOG, TOO_SLOW
-from ludus.check.player import EpisodeFailed, EpisodePlayer, Transcript, TurnOrder
-from ludus.check.report import CheckFinding, CheckReport
+from ludus.check.episodes import EpisodeFailed, EpisodePlayer, Transcript, TurnOrder
+from ludus.check.findings import CheckFinding, CheckReport
 from ludus.check.visibility import describe_visibility
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.client.remote_session import fetch_json_object
