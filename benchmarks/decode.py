@@ -106,7 +106,7 @@ def _prompts(rows: int, length: int) -> list[tuple[int, ...]]:
 
 
 def _engine(model: Any, rows: Sequence[int], **more: Any) -> Any:
-    from ludus.policy.fast.engine import TritonEngine, build_triton_engine
+    from ludus.policy.triton_engine.triton_engine import TritonEngine, build_triton_engine
 
     began = time.perf_counter()
     engine = build_triton_engine(model, max_batch=512, expected=max(rows), **more)
@@ -129,8 +129,8 @@ def _generate(model: Any, prompts: Sequence[tuple[int, ...]], tokens: int) -> An
 def _ours(
     engine: Any, prompts: Sequence[tuple[int, ...]], tokens: int, *, temperature: float = 1.0
 ) -> list[Any]:
-    from ludus.policy.requests import Completion, Request
-    from ludus.policy.sampling import SamplingParams
+    from ludus.policy.engine.engine_api import Completion, Request
+    from ludus.policy.engine.sampling import SamplingParams
 
     engine.refresh()  # What was read before would not have to be read again.
     told: dict[int, Completion] = {}

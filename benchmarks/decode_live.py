@@ -52,7 +52,7 @@ def _round(engine: Any, prompts: Sequence[tuple[int, ...]]) -> Played:
 
 
 async def _played(engine: Any, prompts: Sequence[tuple[int, ...]]) -> None:
-    from ludus.policy.generate import RequestBatcher
+    from ludus.policy.engine.batcher import RequestBatcher
 
     generator = RequestBatcher(None, engine=engine, max_batch=len(prompts), batch_wait_s=0.0)
     async with generator as model, asyncio.TaskGroup() as group:
@@ -61,7 +61,7 @@ async def _played(engine: Any, prompts: Sequence[tuple[int, ...]]) -> None:
 
 
 async def _episode(model: Any, ids: tuple[int, ...], number: int) -> None:
-    from ludus.policy.sampling import SamplingParams
+    from ludus.policy.engine.sampling import SamplingParams
 
     made = random.Random(number)
     for turn in range(TURNS):

@@ -173,7 +173,7 @@ def _stock_trainer(
 
 def _tokenizer(model: str) -> Any:
     """Under the template that Ludus plays with."""
-    from ludus.policy.dialect import find_chat_format
+    from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model)

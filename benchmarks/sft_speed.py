@@ -70,7 +70,7 @@ def _arguments() -> argparse.Namespace:
 
 def _rows(data: Path, model: str) -> Any:
     """The tokens and labels that Ludus trains on."""
-    from ludus.policy.dialect import find_chat_format
+    from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.tokenizer import load_tokenizer
     from ludus.train.rows import open_data
     from ludus.train.tokens import RowTokenizer, tokenize

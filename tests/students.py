@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ludus.policy.dialect import FAMILIES
+from ludus.policy.chat.chat_format import FAMILIES
 
 _WORDS = [
     "You are a careful player. Guess the secret word, one guess at a time.",

@@ -28,7 +28,7 @@ _HOMES = {
     "ToolCall": "ludus.data.tool_schema",
     "ToolEnvironment": "ludus.environment.tool_environment",
     "ToolError": "ludus.errors",
-    "agent": "ludus.policy.choose:agent_from_spec",
+    "agent": "ludus.policy.agent_factory:agent_from_spec",
     "collect": "ludus.rollout.collect",
     "collect_sync": "ludus.rollout.collect",
     "connect": "ludus.client.endpoint",
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ludus.errors import LudusError, ToolError
     from ludus.evaluate import Candidate, evaluate
     from ludus.evaluate.evaluating import evaluate_sync
-    from ludus.policy.choose import agent_from_spec as agent
+    from ludus.policy.agent_factory import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
     from ludus.rollout.collect import collect, collect_sync
     from ludus.rollout.config import CollectConfig

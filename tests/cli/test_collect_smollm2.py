@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from cli.collecting import COUNTER, NOBODY
 from ludus.cli.main import app
 from ludus.policy import smollm2
-from ludus.policy.wheel import PackagedFile
+from ludus.policy.pypi_download import PackagedFile
 
 SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
 

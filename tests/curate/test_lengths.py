@@ -13,8 +13,8 @@ from students import of_family, student
 
 from ludus.curate.lengths import TokenLengths, measure_rows
 from ludus.curate.lint.rows import SourceLocation, TrainingRow, parse_row
-from ludus.policy.dialect import find_chat_format_with_fallback
-from ludus.policy.templates import render, render_pair
+from ludus.policy.chat.chat_format import find_chat_format_with_fallback
+from ludus.policy.chat.rendering import render, render_pair
 
 ROWS = [TALK, INSTRUCTED, PLAYED, ENDED]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from chat_stub import chat_stub
-from policy.eyes.seers import saved as saved_seeing
 from policy.models import saved
+from policy.vision.seers import saved as saved_seeing
 from program import run_ludus, served_by_program
 from publish.fake_hub import TOKEN, fake_hub
 from students import of_family

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ludus.data.messages import Message
-from ludus.policy.dialect import ChatFormat
-from ludus.policy.reading import ReplyParser
+from ludus.policy.chat.chat_format import ChatFormat
+from ludus.policy.chat.reply_parser import ReplyParser
 
 Row = dict[str, Any]
 

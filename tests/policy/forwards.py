@@ -16,9 +16,9 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from ludus.policy.decoder import HFDecoder
-from ludus.policy.requests import Completion, Request
-from ludus.policy.sampling import SamplingParams
+from ludus.policy.engine.engine_api import Completion, Request
+from ludus.policy.engine.hf_decoder import HFDecoder
+from ludus.policy.engine.sampling import SamplingParams
 
 WORDS = 97
 CONTEXT = 64

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ludus import connect
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode
-from ludus.policy.dialect import find_chat_format
+from ludus.policy.chat.chat_format import find_chat_format
+from ludus.policy.chat.incremental_prompt import to_template_message
+from ludus.policy.chat.rendering import render
 from ludus.policy.load import Policy
-from ludus.policy.templates import render
-from ludus.policy.turns import to_template_message
 from ludus.rollout import Assignment, run_episode
 
 COUNTER = "world:Counter"

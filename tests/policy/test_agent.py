@@ -15,7 +15,7 @@ from ludus.data.messages import Message, build_tool_call_message
 from ludus.data.tool_schema import ToolCall, ToolSpec
 from ludus.errors import ConfigError, RequestRefused
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import find_chat_format
+from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from policy.forwards import fresh_logprobs
@@ -77,8 +77,8 @@ async def test_a_model_that_has_learned_a_game_plays_it(
 
 
 async def test_the_tokens_of_an_episode_are_its_conversation(taught: Policy) -> None:
-    from ludus.policy.templates import render
-    from ludus.policy.turns import to_template_message
+    from ludus.policy.chat.incremental_prompt import to_template_message
+    from ludus.policy.chat.rendering import render
 
     episode = await played(taught, temperature=0)
     talk = [to_template_message(message) for message in episode.messages]

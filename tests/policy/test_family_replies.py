@@ -9,8 +9,8 @@ import pytest
 from students import of_family
 from tokenizers import AddedToken
 
-from ludus.policy.dialect import find_chat_format
-from ludus.policy.turns import initial_prompt_ids
+from ludus.policy.chat.chat_format import find_chat_format
+from ludus.policy.chat.incremental_prompt import initial_prompt_ids
 from policy.conversations import PLAYED, TOOLS, read
 from policy.test_reading import calls, heard
 

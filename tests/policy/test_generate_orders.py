@@ -14,12 +14,16 @@ import torch
 from world import until
 
 from ludus.errors import AgentError
-from ludus.policy import generate
-from ludus.policy.generate import Completion, RequestBatcher, SamplingParams
-from ludus.policy.meanwhile import SWITCH_INTERVAL_S, short_switch_interval, without_cudnn_sdpa
-from ludus.policy.orders import InFlightBatch, PendingRequest, ResultQueue
-from ludus.policy.requests import DeliverCompletion, IsWanted, PollRequests, Request
-from ludus.policy.tally import DecodeStats
+from ludus.policy.engine import batcher
+from ludus.policy.engine.batcher import Completion, RequestBatcher, SamplingParams
+from ludus.policy.engine.decode_stats import DecodeStats
+from ludus.policy.engine.engine_api import DeliverCompletion, IsWanted, PollRequests, Request
+from ludus.policy.engine.request_queue import InFlightBatch, PendingRequest, ResultQueue
+from ludus.policy.engine.scoped_settings import (
+    SWITCH_INTERVAL_S,
+    short_switch_interval,
+    without_cudnn_sdpa,
+)
 from policy.forwards import request
 
 REPLY = Completion((5,), (-0.5,), stopped=False)
@@ -182,7 +186,7 @@ async def test_an_engine_is_at_work_as_long_as_it_gives_signs(
         assert not model.is_working
         await ask(model)
         assert model.is_working
-        monkeypatch.setattr(generate, "STALL_TIMEOUT_S", 0.0)
+        monkeypatch.setattr(batcher, "STALL_TIMEOUT_S", 0.0)
         assert not model.is_working
 
 

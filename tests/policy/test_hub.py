@@ -15,7 +15,7 @@ from students import CHATML
 
 from ludus.errors import ConfigError
 from ludus.policy.load import load_model
-from ludus.policy.source import ModelKind, resolve_model
+from ludus.policy.model_ref import ModelKind, resolve_model
 from ludus.policy.tokenizer import load_tokenizer
 from policy.models import adapted, saved
 

@@ -11,7 +11,7 @@ import torch
 from students import CHATML, of_family, student
 
 from ludus.errors import ConfigError, LudusError
-from ludus.policy.dialect import find_chat_format
+from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
 from policy.ggufs import gguf_file

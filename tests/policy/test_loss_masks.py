@@ -6,8 +6,8 @@ import pytest
 from students import of_family, student
 from transformers import PreTrainedTokenizerFast
 
-from ludus.policy.dialect import ChatFormat, find_chat_format
-from ludus.policy.templates import RenderedConversation, render, render_pair
+from ludus.policy.chat.chat_format import ChatFormat, find_chat_format
+from ludus.policy.chat.rendering import RenderedConversation, render, render_pair
 from policy.conversations import PLAYED, TOOLS, call, calling, said
 
 MESSAGES = PLAYED["messages"]

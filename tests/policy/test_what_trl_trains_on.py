@@ -9,8 +9,8 @@ from students import of_family, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
 from ludus.errors import TemplateRefused
-from ludus.policy.dialect import FAMILIES, find_chat_format, set_chat_format
-from ludus.policy.templates import RenderedConversation, render, render_pair
+from ludus.policy.chat.chat_format import FAMILIES, find_chat_format, set_chat_format
+from ludus.policy.chat.rendering import RenderedConversation, render, render_pair
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
 from policy.trained import Trained, dpo, sft
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Literal
 
-from policy.eyes.gallery import GALLERY
+from policy.vision.gallery import GALLERY
 from rollout.collecting import QUICK, job
 
 from ludus.agents.oracle import OracleAgent

@@ -13,7 +13,7 @@ from torch import distributed
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from ludus.policy.source import resolve_model
+from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
 from ludus.train.saving import rebuild_model
 from train.lessons import quick

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from policy.eyes.gallery import GALLERY, picture
-from policy.eyes.seers import processor_of, saved
 from policy.models import saved as saved_without_eyes
+from policy.vision.gallery import GALLERY, picture
+from policy.vision.seers import processor_of, saved
 
 from ludus.errors import ConfigError
-from ludus.policy.eyes.families import load_vision_processor
-from ludus.policy.eyes.sight import VisionProcessor
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
+from ludus.policy.vision.model_families import load_vision_processor
+from ludus.policy.vision.processor import VisionProcessor
 from ludus.train import Lora, dpo, sft
 from ludus.train.rows import JsonlRows
 from ludus.train.suitable import truncation_point

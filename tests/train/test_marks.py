@@ -11,7 +11,7 @@ from policy.models import tiny
 from students import of_family, student
 
 from ludus.errors import RunError
-from ludus.policy.dialect import find_chat_format
+from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train import supply
 from ludus.train.configs import build_trl_config, set_data_dependent_fields
 from ludus.train.marks import LossMaskIndex, check_loss_mask

@@ -13,7 +13,7 @@ from policy.models import saved
 
 from ludus.errors import RunError
 from ludus.policy.load import load_model
-from ludus.policy.source import resolve_model
+from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
 from ludus.train.saving import rebuild_model
 from ludus.train.trainers import build_peft_config

@@ -14,8 +14,8 @@ from students import of_family
 from ludus import episodes
 from ludus.errors import ConfigError, RunError
 from ludus.policy.agent import PolicyAgent
+from ludus.policy.chat.rendering import render
 from ludus.policy.load import load
-from ludus.policy.templates import render
 from ludus.train import Lora, grpo, sft
 from train.grpo.trials import PICK, tried
 from train.lessons import dpo_row, quick, sft_data, write

@@ -7,7 +7,7 @@ import pytest
 from students import CHATML, student
 
 from ludus.errors import ConfigError
-from ludus.policy.dialect import find_chat_format
+from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train import tokens
 from ludus.train.faithful import check_template_fidelity
 from ludus.train.rows import JsonlRows

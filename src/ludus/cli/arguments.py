@@ -105,7 +105,7 @@ def parse_json_object(text: str | None, option: str) -> dict[str, Any]:
 
 def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> dict[str, Any]:
     """The arguments of the chat template that --thinking and --chat-template-kwargs give."""
-    from ludus.policy.template_defaults import THINKING_VARIABLE
+    from ludus.policy.chat.template_defaults import THINKING_VARIABLE
 
     kwargs = parse_json_object(chat_template_kwargs, "--chat-template-kwargs")
     if thinking is None:

@@ -133,7 +133,7 @@ def collect(
     """
     from ludus.cli.debugging import record_environment_errors
     from ludus.cli.progress import collect_display
-    from ludus.policy.choose import AgentConfig, agent_from_config
+    from ludus.policy.agent_factory import AgentConfig, agent_from_config
     from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
     from ludus.rollout.budget import Budget
     from ludus.rollout.options import STALL_WARNING_S, RolloutOptions

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ludus.curate.lint.examine import LintProgress
     from ludus.curate.lint.report import LintReport, RenderedExample
     from ludus.curate.lint.student import Student
-    from ludus.policy.templates import TextSpan
+    from ludus.policy.chat.rendering import TextSpan
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
@@ -73,8 +73,8 @@ def lint(
 
 def _load_student(name: str) -> Student:
     from ludus.curate.lint.student import Student
-    from ludus.policy.eyes.families import load_vision_processor
     from ludus.policy.tokenizer import load_tokenizer
+    from ludus.policy.vision.model_families import load_vision_processor
 
     tokenizer = load_tokenizer(name)
     return Student(name, tokenizer, lambda: load_vision_processor(name, tokenizer))

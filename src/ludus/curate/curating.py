@@ -20,8 +20,8 @@ from ludus.curate.target import open_output_dir
 from ludus.curate.writing import CurateProgress, write_rows
 from ludus.curate.writing import write_left_out as explain_all
 from ludus.errors import ConfigError, RunError
-from ludus.policy.eyes.families import load_vision_processor
 from ludus.policy.tokenizer import load_tokenizer
+from ludus.policy.vision.model_families import load_vision_processor
 
 _MAX_UNREADABLE_SHOWN = 20
 _HINT_BY_REASON = {

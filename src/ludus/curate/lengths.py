@@ -16,10 +16,15 @@ from ludus.curate.lint.rows import TrainingRow
 from ludus.data.length_stats import quantile, suggest_max_length
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
-from ludus.policy.dialect import find_chat_format_with_fallback
-from ludus.policy.eyes.row_images import ContentPartError, has_images, image_urls, to_text_messages
-from ludus.policy.eyes.sight import VisionProcessor
-from ludus.policy.templates import render_text
+from ludus.policy.chat.chat_format import find_chat_format_with_fallback
+from ludus.policy.chat.rendering import render_text
+from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.row_images import (
+    ContentPartError,
+    has_images,
+    image_urls,
+    to_text_messages,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

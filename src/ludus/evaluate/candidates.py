@@ -15,8 +15,8 @@ from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.errors import ConfigError
-from ludus.policy.choose import parse_agent
-from ludus.policy.source import find_local_model
+from ludus.policy.agent_factory import parse_agent
+from ludus.policy.model_ref import find_local_model
 
 _LABEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODEL_PROVIDERS = ("openai", "anthropic", "hf")
@@ -129,7 +129,7 @@ def _reject_unused_config(config: CandidateConfig, providers: set[str]) -> None:
 
 
 def _build_agent(provider: str, model: str | None, config: CandidateConfig) -> Agent:
-    from ludus.policy.choose import AgentConfig, agent_from_config
+    from ludus.policy.agent_factory import AgentConfig, agent_from_config
 
     local = provider == "hf"
     temperature = 0.0 if local and config.temperature is None else config.temperature

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.errors import TemplateUnmarked
+from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.device import choose_device, choose_dtype
-from ludus.policy.dialect import find_chat_format
+from ludus.policy.hf_logging import require
+from ludus.policy.model_ref import resolve_model
 from ludus.policy.preflight import check_model
-from ludus.policy.quiet import require
-from ludus.policy.source import resolve_model
 from ludus.policy.tokenizer import load_tokenizer_from
 
 

@@ -1,8 +1,8 @@
 """A local model as an agent: it plays many episodes at once, and keeps every token that it sampled.
 
 Within an episode ids are only ever added: what the model sampled stays as it was sampled, and what
-it is shown is tokenized once. How a conversation is written in ids is `ludus.policy.turns`'
-business, how ids are sampled `ludus.policy.generate`'s.
+it is shown is tokenized once. How a conversation is written in ids is `ludus.policy.chat.incremental_prompt`'
+business, how ids are sampled `ludus.policy.engine.batcher`'s.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.worker_threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
-from ludus.policy.engines import HF_MAX_BATCH, choose_engine
+from ludus.policy.chat.reply_parser import ReplyParser
+from ludus.policy.chat.template_defaults import check_template_kwargs, saved_template_kwargs
+from ludus.policy.engine.batcher import Completion, RequestBatcher, SamplingParams
+from ludus.policy.engine.engine_api import check_prompt_fits, max_context_length
+from ludus.policy.engine.engine_selection import HF_MAX_BATCH, choose_engine
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.generate import Completion, RequestBatcher, SamplingParams
 from ludus.policy.preflight import check_model
-from ludus.policy.reading import ReplyParser
-from ludus.policy.requests import check_prompt_fits, max_context_length
-from ludus.policy.settings import (
+from ludus.policy.sampling_config import (
     describe_sampling,
     recommended_sampling,
     recommended_sampling_for,
     resolve_sampling,
     validate_sampling_options,
 )
-from ludus.policy.template_defaults import check_template_kwargs, saved_template_kwargs
 
 if TYPE_CHECKING:
-    from ludus.policy.eyes.pictures import ProcessedImage
     from ludus.policy.load import Policy
+    from ludus.policy.vision.images import ProcessedImage
 
 DEFAULT_MAX_TOKENS = 2048
 """Of a reply for which nobody has set a limit."""
@@ -67,7 +67,7 @@ class LoadedPolicy:
         self, messages: Sequence[Message], tools: Sequence[JsonObject]
     ) -> tuple[int, ...]:
         """The ids of how an episode begins, which is the same for all attempts at a task."""
-        from ludus.policy import turns
+        from ludus.policy.chat import incremental_prompt
 
         key = "\n".join([*(each.model_dump_json() for each in messages), json.dumps(tools)])
         known = self._prompt_cache
@@ -76,7 +76,9 @@ class LoadedPolicy:
                 known.clear()
             policy = self.policy
             known[key] = tuple(
-                turns.initial_prompt_ids(policy.tokenizer, policy.chat_format, messages, tools)
+                incremental_prompt.initial_prompt_ids(
+                    policy.tokenizer, policy.chat_format, messages, tools
+                )
             )
         return known[key]
 
@@ -94,7 +96,7 @@ class PolicyAgent(Agent):
         chat_template_kwargs: arguments of the chat template, such as `enable_thinking`; if not
             given, those that the model was saved with.
         max_batch: the most replies that are sampled at once; if not given, what suits the engine.
-        fast: whether own kernels decode (see `ludus.policy.fast`); if not given, where they can.
+        fast: whether own kernels decode (see `ludus.policy.triton_engine`); if not given, where they can.
     """
 
     provider = "hf"
@@ -290,7 +292,7 @@ class _PolicyPlayer(Player):
 
     async def _append_messages(self, messages: Sequence[Message]) -> None:
         """Add what has been said since this model's last words."""
-        from ludus.policy.eyes.showing import process_images
+        from ludus.policy.vision.image_guard import process_images
 
         policy = self._loaded.policy
         since = messages[self._num_messages :]
@@ -306,7 +308,7 @@ class _PolicyPlayer(Player):
 
     def _render_messages(self, since: Sequence[Message]) -> Sequence[int]:
         """All of it before the first reply; after that, what stands between two of them."""
-        from ludus.policy import turns
+        from ludus.policy.chat import incremental_prompt
 
         if self._turn == 0:
             return self._loaded.initial_prompt_ids(since, self._tools)
@@ -314,7 +316,7 @@ class _PolicyPlayer(Player):
         speech = policy.tokenizer, policy.chat_format
         reply = since[0] if since and since[0].role == "assistant" else None
         heard = since[0 if reply is None else 1 :]
-        return turns.continuation_ids(
+        return incremental_prompt.continuation_ids(
             *speech, heard, self._tools, turn_ended=self._reply_stopped, reply=reply
         )
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ludus.policy import smollm2
-from ludus.policy.source import ModelKind, ModelRef, base_model_name, find_local_model
+from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 
 _DIGEST_BYTES = 6
 _NUM_CHUNKS, _CHUNK_BYTES = 1024, 4096

@@ -2,7 +2,7 @@
 
 The converters in transformers leave a few things undone; they are done here, so that a model out of
 such a file reads, stops and saves as the model that the file was made from. Which file is meant is
-`ludus.policy.source`'s business, and errors are told by those who call.
+`ludus.policy.model_ref`'s business, and errors are told by those who call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.policy.quiet import require
+from ludus.policy.hf_logging import require
 
 _SMOLLM_PRE_TOKENIZER = "smollm"
 _SMOLLM_PAD, _SMOLLM_EOS = "<|endoftext|>", "<|im_end|>"

@@ -1,7 +1,7 @@
 """A local model, ready to generate: weights, tokenizer and the dialect it is spoken to in.
 
-Where the model is, is `ludus.policy.source`'s business, and how it generates
-`ludus.policy.generate`'s.
+Where the model is, is `ludus.policy.model_ref`'s business, and how it generates
+`ludus.policy.engine.batcher`'s.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
-from ludus.policy.complaint import describe_load_error
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.quiet import require, suppress_hf_logging
+from ludus.policy.hf_logging import require, suppress_hf_logging
+from ludus.policy.load_errors import describe_load_error
+from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model, resolve_model
 from ludus.policy.smollm2 import Notify
-from ludus.policy.source import ModelKind, ModelRef, resolve_base_model, resolve_model
 from ludus.policy.tokenizer import load_tokenizer_from
 
 if TYPE_CHECKING:
-    from ludus.policy.dialect import ChatFormat
-    from ludus.policy.eyes.sight import VisionProcessor
+    from ludus.policy.chat.chat_format import ChatFormat
+    from ludus.policy.vision.processor import VisionProcessor
 
 _CAUSAL_LM_SUFFIXES = ("CausalLM", "LMHead")
 """What the class of a model that only continues a text is called."""
@@ -65,8 +65,8 @@ def load(
     Where none is named, the fastest device is taken, and the numbers that it is fastest in. The
     arguments of its chat template go over those that it was saved with.
     """
-    from ludus.policy.dialect import find_chat_format
-    from ludus.policy.eyes.families import build_vision_processor
+    from ludus.policy.chat.chat_format import find_chat_format
+    from ludus.policy.vision.model_families import build_vision_processor
 
     device, dtype = _choose_device_and_dtype(device, dtype)
     source = resolve_model(name, notify=notify)
@@ -147,7 +147,7 @@ def _load_weights(source: ModelRef, dtype: str, *, allow_vision: bool) -> Any:
 def _read_model(source: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    from ludus.policy.eyes import families
+    from ludus.policy.vision import model_families
 
     if source.kind is ModelKind.GGUF:
         return gguf.read_model(Path(source.path), dtype=dtype)
@@ -159,13 +159,13 @@ def _read_model(source: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[An
     }
     config = AutoConfig.from_pretrained(source.path, **where)
     make: Any = AutoModelForCausalLM
-    if allow_vision and families.supports_images(config):
+    if allow_vision and model_families.supports_images(config):
         make = AutoModelForImageTextToText
     else:
         _check_architecture(
             source,
             config,
-            f", or one that sees: {families.SUPPORTED_FAMILIES}" if allow_vision else "",
+            f", or one that sees: {model_families.SUPPORTED_FAMILIES}" if allow_vision else "",
         )
     loaded: tuple[Any, dict[str, Any]] = make.from_pretrained(
         source.path, dtype=dtype, output_loading_info=True, **where

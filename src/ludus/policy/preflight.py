@@ -11,7 +11,7 @@ from pathlib import Path
 from ludus.errors import ConfigError
 from ludus.policy import smollm2
 from ludus.policy.device import check_device, check_dtype
-from ludus.policy.source import ModelKind, base_model_name, check_name, find_local_model
+from ludus.policy.model_ref import ModelKind, base_model_name, check_name, find_local_model
 
 _WEIGHT_PATTERNS = {
     ModelKind.FOLDER: ("*.safetensors", "pytorch_model*.bin"),

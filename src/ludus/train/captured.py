@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ludus.policy.fast.graphs import gc_disabled
+from ludus.policy.triton_engine.cuda_graphs import gc_disabled
 from ludus.train.world import Distributed
 
 GraphedForward = Callable[..., Any]

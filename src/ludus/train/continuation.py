@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import ConfigError, LudusError, RunError
-from ludus.policy.meanwhile import without_cudnn_sdpa
+from ludus.policy.engine.scoped_settings import without_cudnn_sdpa
 from ludus.train import checkpoints, folder, record
 from ludus.train.ending import build_result
 from ludus.train.job import TrainContext

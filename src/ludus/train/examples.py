@@ -15,16 +15,16 @@ from pydantic_core import from_json
 
 from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import ConfigError
-from ludus.policy.eyes.families import SUPPORTED_FAMILIES
-from ludus.policy.eyes.row_images import (
+from ludus.policy.chat.rendering import Conversation
+from ludus.policy.vision.model_families import SUPPORTED_FAMILIES
+from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.row_images import (
     ContentPartError,
     has_content_parts,
     has_images,
     image_urls,
     to_text_messages,
 )
-from ludus.policy.eyes.sight import VisionProcessor
-from ludus.policy.templates import Conversation
 from ludus.train.settings import Method
 
 Messages = list[JsonObject]

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any
 
 from ludus.errors import ConfigError, TemplateRefused
-from ludus.policy.eyes.sight import VisionProcessor
-from ludus.policy.templates import Conversation, RenderedConversation, render_many, render_text
+from ludus.policy.chat.rendering import Conversation, RenderedConversation, render_many, render_text
+from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.examples import InvalidRow, iter_tool_calls, parse_conversations, separate_images
 from ludus.train.rows import Split
 from ludus.train.settings import Method

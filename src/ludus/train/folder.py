@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ludus.errors import RunError
-from ludus.policy.source import ModelKind, ModelRef, base_model_name, find_local_model
+from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.card import CARD_FILE, LOSS_PLOT_FILE, PLOT_FILES
 from ludus.train.checkpoints import CHECKPOINTS_DIR as CHECKPOINTS
 from ludus.train.checkpoints import latest_checkpoint

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
-from ludus.policy.dialect import ChatFormat, find_chat_format_with_fallback
-from ludus.policy.eyes.families import build_vision_processor
-from ludus.policy.eyes.sight import VisionProcessor
+from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.source import ModelKind, ModelRef, resolve_model
+from ludus.policy.model_ref import ModelKind, ModelRef, resolve_model
 from ludus.policy.tokenizer import load_tokenizer_from
+from ludus.policy.vision.model_families import build_vision_processor
+from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.configs import build_trl_config
 from ludus.train.curve import plot_loss
 from ludus.train.facts import config_json, device_names

@@ -13,9 +13,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ludus.policy.hf_logging import require
 from ludus.policy.load import load_model
 from ludus.policy.preflight import check_model
-from ludus.policy.quiet import require
 from ludus.rollout.progress import PhaseProgress
 from ludus.train import checkpoints, folder, record, supply
 from ludus.train.configs import set_data_dependent_fields

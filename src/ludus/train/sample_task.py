@@ -13,7 +13,7 @@ from ludus.data.episode_reader import episodes
 from ludus.data.messages import messages_before_reply
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
-from ludus.policy.eyes.row_images import has_images
+from ludus.policy.vision.row_images import has_images
 from ludus.train.examples import InvalidRow, parse_conversations
 from ludus.train.rows import Split
 from ludus.train.settings import Method

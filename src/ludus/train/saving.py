@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import RunError
-from ludus.policy.dialect import ChatFormat, set_chat_format
+from ludus.policy.chat.chat_format import ChatFormat, set_chat_format
 from ludus.policy.load import load_model
-from ludus.policy.source import ModelKind, ModelRef, resolve_base_model
+from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model
 from ludus.train.folder import ADAPTER_DIR
 from ludus.train.settings import BaseTrainConfig
 from ludus.train.trainers import build_peft_config

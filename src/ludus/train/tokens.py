@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
-from ludus.policy.eyes.row_images import check_placeholders, expand_image_tokens
-from ludus.policy.eyes.sight import VisionProcessor
-from ludus.policy.templates import RenderedConversation, render_many
+from ludus.policy.chat.rendering import RenderedConversation, render_many
+from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.row_images import check_placeholders, expand_image_tokens
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.examples import (
     InvalidRow,

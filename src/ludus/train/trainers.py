@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ludus.errors import ConfigError, RunError
-from ludus.policy.eyes.families import supports_images
-from ludus.policy.eyes.sight import VisionProcessor
-from ludus.policy.eyes.tensors import image_inputs
-from ludus.policy.quiet import suppress_hf_logging
+from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.vision.model_families import supports_images
+from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.trainer_inputs import image_inputs
 from ludus.train.checkpoints import CheckpointState, mark_complete
 from ludus.train.marks import LossMaskIndex, check_loss_mask
 from ludus.train.pace import RunCallback

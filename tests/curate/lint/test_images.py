@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from policy.conversations import said
-from policy.eyes.gallery import picture, untaught
+from policy.vision.gallery import picture, untaught
 
 from curate.lint.linting import under
 from ludus.curate.lengths import measure_rows

@@ -11,7 +11,7 @@ from students import WORDS, student, template_of
 from curate.lint.linting import under
 from ludus.curate.lint.finding import ADVICE
 from ludus.curate.lint.student import Student
-from ludus.policy.dialect import FAMILIES
+from ludus.policy.chat.chat_format import FAMILIES
 
 NO_END = WORDS.replace("<|my_end|>{% endgeneration %}", "{% endgeneration %}<|my_end|>")
 OPEN_END = (

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policy.eyes.gallery import GALLERY, taught
+from policy.vision.gallery import GALLERY, taught
 
 from ludus import episodes
 from ludus.errors import ConfigError, RunError
-from ludus.policy.eyes import tensors
 from ludus.policy.load import load
+from ludus.policy.vision import trainer_inputs
 from ludus.train import grpo
 from train.grpo.trials import tried
 from train.lessons import curve
@@ -31,13 +31,13 @@ def test_a_model_that_sees_learns_from_what_it_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[dict[str, Any]] = []
-    whole = tensors.episode_image_inputs
+    whole = trainer_inputs.episode_image_inputs
 
     def watched(*given: Any) -> dict[str, Any]:
         shown.append(whole(*given))
         return shown[-1]
 
-    monkeypatch.setattr(tensors, "episode_image_inputs", watched)
+    monkeypatch.setattr(trainer_inputs, "episode_image_inputs", watched)
     settings = tried(steps=1, groups=2, group_size=2, equal="keep", max_episode_tokens=200)
     grpo(GALLERY, str(seer(tmp_path / "base")), tmp_path / "out", settings)
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))

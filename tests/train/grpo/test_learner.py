@@ -8,8 +8,8 @@ import threading
 from policy.models import tiny
 from students import of_family
 
-from ludus.policy.decoder import HFDecoder
-from ludus.policy.dialect import find_chat_format
+from ludus.policy.chat.chat_format import find_chat_format
+from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.load import Policy
 from ludus.train import GRPOConfig
 from ludus.train.grpo.learner import TrainingPolicyAgent

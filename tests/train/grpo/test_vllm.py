@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ludus.policy.requests import Completion, Request
-from ludus.policy.sampling import SamplingParams
+from ludus.policy.engine.engine_api import Completion, Request
+from ludus.policy.engine.sampling import SamplingParams
 from ludus.train.grpo.vllm import VllmEngine
 
 

@@ -14,8 +14,8 @@ import torch
 
 from ludus import Episode, episodes
 from ludus.errors import ConfigError
-from ludus.policy.requests import Completion, Request
-from ludus.policy.sampling import SamplingParams
+from ludus.policy.engine.engine_api import Completion, Request
+from ludus.policy.engine.sampling import SamplingParams
 from ludus.train import Lora, grpo
 from ludus.train.grpo.vllm import VllmEngine
 from train.grpo.trials import CLIMB, FLAT, PICK, tried

@@ -18,10 +18,10 @@ from students import student
 from ludus import connect
 from ludus.data.episode import Episode
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.dialect import find_chat_format, set_chat_format
-from ludus.policy.generate import RequestBatcher
+from ludus.policy.chat.chat_format import find_chat_format, set_chat_format
+from ludus.policy.engine.batcher import RequestBatcher
+from ludus.policy.engine.engine_api import Completion
 from ludus.policy.load import Policy
-from ludus.policy.requests import Completion
 from ludus.rollout import Assignment, run_episode
 from ludus.train.trl import GRPOConfig, GRPOTrainer, environment_factory, tasks
 

@@ -18,7 +18,7 @@ from world import serving, wait_until
 
 from ludus.data.episode import Episode
 from ludus.errors import ConfigError, RunError
-from ludus.policy.dialect import find_chat_format, set_chat_format
+from ludus.policy.chat.chat_format import find_chat_format, set_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout import EpisodeLimits
 from ludus.rollout.plan import task_seed

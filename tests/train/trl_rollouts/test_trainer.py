@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from ludus.client.event_loop import run_sync
 from ludus.errors import ConfigError
-from ludus.policy.generate import RequestBatcher
+from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.train.trl import GRPOConfig, GRPOTrainer
 from ludus.train.trl.serving import CompletionService, PolicyServer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ludus.curate.lint.rows import SourceLocation
-from ludus.policy.dialect import FAMILIES
+from ludus.policy.chat.chat_format import FAMILIES
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")

@@ -10,7 +10,7 @@ from typing import Any
 from ludus.curate.lengths import TokenLengths
 from ludus.curate.lint.finding import ADVICE, LEVELS, Finding, Level
 from ludus.curate.lint.rows import SourceLocation
-from ludus.policy.templates import RenderedConversation
+from ludus.policy.chat.rendering import RenderedConversation
 
 MAX_EXAMPLES = 10
 """How many findings of each check are kept; all of them are counted."""

@@ -14,8 +14,10 @@ from ludus.curate.lint.opening import find_merged_whitespace
 from ludus.curate.lint.parts import count_dropped_images, renders_list_repr
 from ludus.curate.lint.rows import Conversation, SourceLocation, TrainingRow
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
-from ludus.policy.dialect import ChatFormat, find_chat_format_with_fallback
-from ludus.policy.eyes.row_images import (
+from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
+from ludus.policy.chat.rendering import RenderedConversation, render, render_pair, render_text
+from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.row_images import (
     ContentPartError,
     check_placeholders,
     expand_image_tokens,
@@ -23,8 +25,6 @@ from ludus.policy.eyes.row_images import (
     image_urls,
     to_text_messages,
 )
-from ludus.policy.eyes.sight import VisionProcessor
-from ludus.policy.templates import RenderedConversation, render, render_pair, render_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

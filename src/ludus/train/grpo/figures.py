@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from ludus.data.episode import Episode, StopReason
-from ludus.policy.tally import DecodeStats
+from ludus.policy.engine.decode_stats import DecodeStats
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

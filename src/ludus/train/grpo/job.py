@@ -12,8 +12,8 @@ from ludus.data.config_diff import config_digest
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
-from ludus.policy.dialect import find_chat_format
-from ludus.policy.eyes.families import build_vision_processor
+from ludus.policy.chat.chat_format import find_chat_format
+from ludus.policy.vision.model_families import build_vision_processor
 from ludus.train.folder import EPISODES_FILE
 from ludus.train.grpo.config import build_trl_grpo_config, rejected_fields
 from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions

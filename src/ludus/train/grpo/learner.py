@@ -11,10 +11,10 @@ from typing import Any
 
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.agent import LoadedPolicy, PolicyAgent
-from ludus.policy.generate import Engine, RequestBatcher
+from ludus.policy.engine.batcher import Engine, RequestBatcher
+from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.load import Policy
-from ludus.policy.settings import resolve_sampling
-from ludus.policy.tally import DecodeStats
+from ludus.policy.sampling_config import resolve_sampling
 from ludus.train.grpo.settings import GRPOConfig
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
-from ludus.policy.eyes.tensors import allow_batches_without_images
+from ludus.policy.hf_logging import require
 from ludus.policy.load import Policy, eos_token_ids, load_model
 from ludus.policy.preflight import check_model
-from ludus.policy.quiet import require
+from ludus.policy.vision.trainer_inputs import allow_batches_without_images
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.train import checkpoints, folder, record

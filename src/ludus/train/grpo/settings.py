@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ludus.errors import ConfigError, did_you_mean
-from ludus.policy.sampling import SamplingParams
+from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.settings import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ludus.errors import ConfigError
-from ludus.policy.eyes.sight import VisionProcessor
+from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.grpo.memory import (
     StepSnapshot,
     divisors_below,
@@ -264,7 +264,7 @@ def _image_inputs(
     """The pictures of these rows."""
     import torch
 
-    from ludus.policy.eyes.tensors import episode_image_inputs
+    from ludus.policy.vision.trainer_inputs import episode_image_inputs
 
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     return episode_image_inputs(eyes, rollouts.episodes, ids)

@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ludus.policy.requests import Completion, DeliverCompletion, IsWanted, PollRequests, Request
-from ludus.policy.tally import DecodeStats
+from ludus.policy.engine.decode_stats import DecodeStats
+from ludus.policy.engine.engine_api import (
+    Completion,
+    DeliverCompletion,
+    IsWanted,
+    PollRequests,
+    Request,
+)
 
 
 class VllmEngine:

@@ -22,7 +22,7 @@ from typing import Any
 from ludus.data.episode import Episode
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
-from ludus.policy.dialect import find_chat_format
+from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.grpo.config import GENERATION_FIELDS

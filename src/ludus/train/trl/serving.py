@@ -18,7 +18,7 @@ from typing import Any
 from ludus.client.event_loop import run_sync
 from ludus.data.episode import digest_64
 from ludus.errors import ConfigError, LudusError
-from ludus.policy.generate import RequestBatcher, SamplingParams
+from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
 
 _NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0, None),

@@ -23,9 +23,9 @@ from trl.models import unwrap_model_for_generation
 
 from ludus.client.event_loop import run_sync
 from ludus.errors import ConfigError
-from ludus.policy.dialect import ChatFormat
-from ludus.policy.engines import choose_engine
-from ludus.policy.generate import RequestBatcher
+from ludus.policy.chat.chat_format import ChatFormat
+from ludus.policy.engine.batcher import RequestBatcher
+from ludus.policy.engine.engine_selection import choose_engine
 from ludus.policy.load import Policy
 from ludus.train.trl import three_arguments
 from ludus.train.trl.environment import use_exact_tool_schemas

@@ -1,0 +1,173 @@
+"""How families write their replies, so that they can be read: transformers' `response_template`s.
+
+Data alone. What applies it is `ludus.policy.chat.reply_parser`; which of them fits a model's template is
+found by trying (`ludus.policy.chat.template_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_CONTENT_IS_FUNCTION = {"type": "function", "function": "{content}"}
+_CONTENT_IS_ARGUMENTS = {
+    "type": "function",
+    "function": {"name": "{name}", "arguments": "{content}"},
+}
+
+
+def _build_template(anchor: str, end: str, **fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A reply begins after `anchor` and its words go on until `end` (patterns)."""
+    words = {"close_pattern": rf"(?:{end})\s*", "content": "text"}
+    return {
+        "defaults": {"role": "assistant"},
+        "start_anchor_pattern": anchor,
+        "fields": {**fields, "content": words},
+    }
+
+
+def _text_field(opening: str, closing: str) -> dict[str, Any]:
+    return {"open_pattern": opening, "close_pattern": rf"(?:{closing})\s*", "content": "text"}
+
+
+def _calls_field(opening: str, closing: str, content: str = "json", **more: Any) -> dict[str, Any]:
+    return {
+        "open_pattern": opening,
+        "close_pattern": closing,
+        "repeats": True,
+        "content": content,
+        "transform": _CONTENT_IS_ARGUMENTS,
+        **more,
+    }
+
+
+def _xml_arguments(pattern: str) -> dict[str, Any]:
+    """Arguments written one by one as text: the tool's schema says which are no strings."""
+    return {
+        "content": "xml-inline",
+        "content_args": {"tag_pattern": pattern, "value_parser": {"name": "text"}},
+    }
+
+
+_THINK_FIELD = _text_field("<think>", "</think>")
+# Its beginning may stand in the prompt already.
+_PREFILLED_THINK_FIELD = _text_field(r"(?:<think>)?(?=.*?</think>)", "</think>")
+_TAGGED_CALLS = _calls_field(r"<tool_call>", r"</tool_call>\s*", transform=_CONTENT_IS_FUNCTION)
+# Tokens of a role may swallow the line break behind them.
+_CHATML, _IM_END = r"<\|im_start\|>assistant\s*", r"<\|im_end\|>"
+_PARAMETER_CALLS = _calls_field(
+    r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+    r"</tool_call>\s*",
+    **_xml_arguments(r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"),
+)
+_BARE_CALL = r'(?:<\|python_tag\|>)?\{\s*(?:"type":\s*"function",\s*)?"name":\s*"'
+
+RESPONSE_TEMPLATES: dict[str, dict[str, Any]] = {
+    "chatml": _build_template(
+        _CHATML, _IM_END, reasoning_content=_THINK_FIELD, tool_calls=_TAGGED_CALLS
+    ),
+    "llama3": _build_template(
+        r"<\|start_header_id\|>assistant<\|end_header_id\|>\s*",
+        r"<\|eot_id\|>|<\|eom_id\|>",
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_calls_field(
+            rf'{_BARE_CALL}(?P<name>[^"]*)",\s*"(?:parameters|arguments)":\s*',
+            rf"\}}(?=[\s;]*(?:{_BARE_CALL}|<\|eot_id\|>|<\|eom_id\|>|$))[\s;]*",
+        ),
+    ),
+    "gemma": _build_template(
+        r"<start_of_turn>model\s*",
+        "<end_of_turn>",
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_TAGGED_CALLS,
+    ),
+    "phi": _build_template(
+        r"<\|assistant\|>\s*",
+        r"<\|end\|>",
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_TAGGED_CALLS,
+    ),
+    "mistral": _build_template(
+        r"\[/INST\]|\[/TOOL_RESULTS\]",
+        "</s>",
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_calls_field(
+            r"\[TOOL_CALLS\]\s*",
+            r"\s*</s>",
+            transform={
+                "type": "function",
+                "function": {"name": "{name}", "arguments": "{arguments}"},
+            },
+            transform_each=True,
+        ),
+    ),
+    "qwen3_5": _build_template(
+        _CHATML, _IM_END, reasoning_content=_THINK_FIELD, tool_calls=_PARAMETER_CALLS
+    ),
+    "nemotron": _build_template(
+        rf"{_CHATML}<think>(?:\n|</think>)?",
+        _IM_END,
+        reasoning_content=_PREFILLED_THINK_FIELD,
+        tool_calls=_PARAMETER_CALLS,
+    ),
+    "glm4moe": _build_template(
+        r"<\|assistant\|>",
+        r"<\|user\|>|<\|observation\|>|$",
+        reasoning_content=_THINK_FIELD,
+        tool_calls=_calls_field(
+            r"<tool_call>(?P<name>[^\s<]+)\n?",
+            r"</tool_call>\s*",
+            **_xml_arguments(
+                r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
+            ),
+        ),
+    ),
+    "lfm2": _build_template(
+        _CHATML,
+        _IM_END,
+        thinking=_THINK_FIELD,
+        # No parser of transformers' reads these: as text they are `ludus.policy.chat.pythonic_calls`'s.
+        tool_calls={
+            **_text_field(r"<\|tool_call_start\|>", r"<\|tool_call_end\|>"),
+            "repeats": True,
+        },
+    ),
+    "gptoss": {
+        **_build_template(r"<\|start\|>assistant", ""),
+        "fields": {
+            "thinking": _text_field(r"<\|channel\|>analysis<\|message\|>", r"<\|end\|>"),
+            "content": _text_field(
+                r"<\|channel\|>(?:final|commentary)<\|message\|>", r"<\|return\|>|<\|end\|>"
+            ),
+            # The channel may be named before the tool or after it.
+            "tool_calls": _calls_field(
+                r"(?:<\|channel\|>\w+ )?to=functions\.(?P<name>[^\s<]+)\s*"
+                r"(?:<\|channel\|>\w+)?[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",
+                r"<\|call\|>\s*",
+            ),
+        },
+    },
+    "muse": {
+        **_build_template(r"<\|start\|>assistant", ""),
+        "fields": {
+            "content": _text_field(r"to=user<\|message\|>", r"<\|eot\|>"),
+            "tool_calls": _calls_field(
+                r'<atem:invoke name="(?P<name>[^"]+)">',
+                r"</atem:invoke>\s*",
+                **_xml_arguments(
+                    r'<atem:parameter name="(?P<key>[^"]+)">(?P<value>.*?)</atem:parameter>'
+                ),
+            ),
+        },
+    },
+    "deepseek": _build_template(
+        r"<｜Assistant｜>(?:<think>\s*)?",  # noqa: RUF001
+        "<｜end▁of▁sentence｜>",  # noqa: RUF001
+        reasoning_content=_PREFILLED_THINK_FIELD,
+    ),
+    "cohere": _build_template(
+        r"<\|CHATBOT_TOKEN\|>(?:<\|START_RESPONSE\|>)?", r"<\|END_RESPONSE\|>"
+    ),
+    "words": _build_template(r"\Z", r"\Z"),
+}
+"""By the family whose replies they read."""
