@@ -3,7 +3,7 @@
     python benchmarks/curate.py [--episodes 1000000]
 
 The loop is the one that people write: `json.loads` on every line, keep those with a reward of at
-least 0.8, write them out again. It is compared with `ludus.curate` doing that and nothing else.
+least 0.8, write them out again. It is compared with `ludus.curation` doing that and nothing else.
 Then Ludus does all of it: filter, leave out exact copies, split by task with a look for near
 copies, and write rows for SFT. Each is a process of its own; they take turns, three times, with the
 file in the system's cache. Shown are medians: the seconds of the work itself, and those of the
@@ -52,7 +52,7 @@ OURS = """
 import sys, time
 from pathlib import Path
 import duckdb
-from ludus.curate import Curation, Selection, curate
+from ludus.curation import Curation, Selection, curate
 wanted = Curation(selection=Selection(where="reward >= 0.8"), {more})
 start = time.perf_counter()
 curate([Path(sys.argv[1])], Path(sys.argv[2]), wanted, overwrite=True)

@@ -15,7 +15,7 @@ _HOMES = {
     "Action": "ludus.protocol.types",
     "Candidate": "ludus.evaluate.candidates",
     "CollectConfig": "ludus.rollout.config",
-    "CurateConfig": "ludus.curate.curation",
+    "CurateConfig": "ludus.curation.config",
     "EnvClient": "ludus.client.env_client",
     "Episode": "ludus.data.episode",
     "Environment": "ludus.environment.base",
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ludus.client.endpoint import connect
     from ludus.client.env_client import EnvClient
     from ludus.client.session import Session
-    from ludus.curate import CurateConfig, curate
+    from ludus.curation import CurateConfig, curate
     from ludus.data.content import Image, Text
     from ludus.data.episode import Episode
     from ludus.data.episode_reader import episodes

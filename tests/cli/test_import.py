@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from curate.importers.gym_lines import TOOL as GYM_TOOL
-from curate.importers.gym_lines import answered, called, rollout, spoken, system, user, written
-from curate.importers.inspect_logs import COLOURS
-from curate.importers.openenv_records import collected
-from curate.importers.verifiers_lines import TRACES
+from curation.importers.gym_lines import TOOL as GYM_TOOL
+from curation.importers.gym_lines import answered, called, rollout, spoken, system, user, written
+from curation.importers.inspect_logs import COLOURS
+from curation.importers.openenv_records import collected
+from curation.importers.verifiers_lines import TRACES
 
 from cli.collecting import complaint, read
 from cli.curating import a_run, attempt, curate, fine, ludus, rows

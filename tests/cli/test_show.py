@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from cli.collecting import collect, complaint
 from cli.curating import a_run, attempt, curate, fine, ludus
 from ludus.cli.main import app
-from ludus.curate import CurateConfig
-from ludus.curate import curate as make_rows
-from ludus.curate.writing import OutputKind
+from ludus.curation import CurateConfig
+from ludus.curation import curate as make_rows
+from ludus.curation.writers import OutputKind
 from ludus.errors import RunError
 from ludus.train.record import create_record
 

@@ -14,7 +14,7 @@ from students import of_family
 
 import ludus
 from ludus.agents.random_agent import RandomAgent
-from ludus.curate import CurateConfig, curate
+from ludus.curation import CurateConfig, curate
 
 
 def filter_rollouts(input_file: str, output_file: str, min_reward: float = 0.8) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ludus.curate import CurateConfig, curate
+from ludus.curation import CurateConfig, curate
 from ludus.errors import ConfigError, RunError
 from ludus.rollout import CollectConfig, collect, read_tasks
 from ludus.rollout.plan import task_seed

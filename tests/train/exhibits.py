@@ -11,7 +11,7 @@ from rollout.collecting import QUICK, job
 
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
-from ludus.curate import CurateConfig, curate
+from ludus.curation import CurateConfig, curate
 from ludus.rollout import collect
 
 

@@ -36,7 +36,7 @@ def test_blank_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "datasets"])
 def test_every_form_that_curate_writes_gives_the_same_rows(tmp_path: Path, form: Any) -> None:
-    from ludus.curate.formats import convert_files
+    from ludus.curation.file_formats import convert_files
 
     rows = [{**sft_row(n), "environment": "e", "group_id": "g", "episode_id": str(n)}
             | {"reward": 1.0} for n in range(4)]  # fmt: skip

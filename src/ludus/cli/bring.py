@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ludus.curate.importers.bringing import ImportReport
+    from ludus.curation.importers.run_import import ImportReport
 
 _MAX_LISTED_FILES = 5
 
@@ -43,7 +43,7 @@ def import_rollouts(
     Example: ludus import nemo-gym results/rollouts.jsonl -o runs/gym
     """
     from ludus.cli.watching import progress_bar
-    from ludus.curate.importers.bringing import import_files
+    from ludus.curation.importers.run_import import import_files
 
     with progress_bar() as watch, _output_folder(out, f"{format}-{paths[0].stem}") as folder:
         made = import_files(
@@ -87,7 +87,7 @@ def _print_report(made: ImportReport) -> None:
 
     from ludus.cli.console import console, escape_control_chars
     from ludus.cli.figures import plural
-    from ludus.curate.importers.bringing import UNREADABLE_FILE
+    from ludus.curation.importers.run_import import UNREADABLE_FILE
 
     out, err = console(), console(stderr=True)
     for words in made.examples:

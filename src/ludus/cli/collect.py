@@ -268,7 +268,7 @@ def _print_outcome(outcome: CollectResult, faults: Sequence[str], *, as_json: bo
 
 
 def _push_run(outcome: CollectResult, repo_id: str, *, private: bool, as_json: bool) -> None:
-    from ludus.curate.exporters.openenv import write_records
+    from ludus.curation.exporters.openenv_writer import write_records
     from ludus.publish.hub_upload import push_folder
 
     write_records(outcome.folder)

@@ -13,7 +13,7 @@ from ludus.cli.run_names import resolve_run_path
 from ludus.cli.typed import typed_command
 
 if TYPE_CHECKING:
-    from ludus.curate import CurateReport
+    from ludus.curation import CurateReport
 
 
 class RowKind(StrEnum):
@@ -151,8 +151,8 @@ def curate(
     ludus curate runs/a runs/b --to dpo --pairs all --min-margin 0.3 -o data/pairs
     """
     from ludus.cli.watching import progress_bar
-    from ludus.curate import CurateConfig, FilterConfig, RowConfig
-    from ludus.curate import curate as run_curation
+    from ludus.curation import CurateConfig, FilterConfig, RowConfig
+    from ludus.curation import curate as run_curation
 
     if push_to_hub is not None:
         from ludus.publish.hub_upload import check_login, check_repo_id
@@ -261,7 +261,7 @@ def _print_report(out: Path, report: CurateReport) -> None:
 
 
 def _push_dataset(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:
-    from ludus.curate.target import DATASET_FILES
+    from ludus.curation.output_dir import DATASET_FILES
     from ludus.publish.hub_upload import push_folder
 
     files = sorted(

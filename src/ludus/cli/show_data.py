@@ -29,7 +29,7 @@ def find_row_file(data: Path) -> Path | None:
 
 def read_row(file: Path, wanted: str) -> JsonObject:
     """The row at this place, from 0, or of the episode with this id."""
-    from ludus.curate.lint.rows import read_json_lines
+    from ludus.curation.lint.rows import read_json_lines
 
     if wanted.isascii() and wanted.isdecimal():
         found = next(islice(read_json_lines(file), int(wanted), None), None)
@@ -147,8 +147,8 @@ def _conversations(row: JsonObject) -> Iterator[tuple[str, Any]]:
 
 def _print_messages(out: Console, messages: Any) -> None:
     from ludus.cli.show import print_message
-    from ludus.curate.importers.chat import parse_messages
-    from ludus.curate.importers.reading import FormatError
+    from ludus.curation.importers.base import FormatError
+    from ludus.curation.importers.chat_messages import parse_messages
 
     try:
         for message in parse_messages(messages):

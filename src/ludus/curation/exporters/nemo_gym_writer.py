@@ -1,0 +1,164 @@
+"""A rollout as NeMo Gym writes it, and an input as its rollout collection takes it.
+
+Gym has the items of OpenAI's Responses API, and a reward that is always a number: an unscored
+attempt is marked with `mask_sample`, which keeps it out of scores and training there as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ludus.curation.exporters.responses_items import build_items
+from ludus.curation.importers import round_trip
+from ludus.curation.importers.chat_messages import parse_tools
+from ludus.curation.importers.nemo_gym.nemo_gym_rollouts import TASK_INDEX_KEY, is_task_field
+from ludus.data.episode import Episode, StopReason, Usage
+from ludus.data.messages import Message, messages_before_reply
+from ludus.data.tool_schema import JsonObject, parse_arguments
+
+# What Gym takes in a request; it refuses any other name.
+_SAMPLING_FIELDS = (
+    *("temperature", "top_p", "top_logprobs", "reasoning", "truncation", "service_tier"),
+    *("background", "include", "store", "user", "previous_response_id"),
+)
+_REQUEST_FIELDS = (
+    "tool_choice",
+    "parallel_tool_calls",
+    "max_tool_calls",
+    "text",
+    "prompt",
+    "metadata",
+)
+
+
+def build_rollout(episode: Episode) -> JsonObject:
+    """A line of a rollout file.
+
+    `output` is the whole conversation as chat messages, which is what scripts read that turn
+    rollouts into rows for TRL; `response.output` has the replies as Gym's items.
+    """
+    task = _task_fields(episode)
+    known = ("task",) if task == episode.task else ()
+    return {
+        "responses_create_params": {**_build_request(episode), **_sampling_params(episode.agent)},
+        "response": _build_response(episode),
+        "output": [_chat_message(message) for message in episode.messages],
+        **_outcome_fields(episode),
+        **task,
+        **_agent_ref(episode),
+        round_trip.KEY: round_trip.extra_fields(episode, known=known),
+    }
+
+
+def build_input(episode: Episode) -> JsonObject:
+    """A line of a data set: the same task, to be played again.
+
+    The task's fields stand beside the request, where Gym's verifiers look for them. Sampling is
+    left to whoever collects.
+    """
+    request = _build_request(episode)
+    if isinstance(request.get("metadata"), dict):  # The seed of one attempt is in there.
+        said = {key: value for key, value in request["metadata"].items() if key != "extra_body"}
+        request["metadata"] = said or None
+    return {
+        "responses_create_params": {k: v for k, v in request.items() if v is not None},
+        **_task_fields(episode),
+        **_agent_ref(episode),
+    }
+
+
+def _build_request(episode: Episode) -> JsonObject:
+    said = {name: episode.agent[name] for name in _REQUEST_FIELDS if name in episode.agent}
+    prompt = messages_before_reply(episode.messages)
+    return {"input": list(build_items(prompt)), "tools": _response_tools(episode), **said}
+
+
+def _chat_message(message: Message) -> JsonObject:
+    """A message for a chat template: arguments are objects, as a table of rows needs them too.
+
+    Where a model wrote something else there is none; `response.output` has it.
+    """
+    said: JsonObject = message.model_dump(mode="json")
+    for call in said.get("tool_calls") or ():
+        call["function"]["arguments"] = parse_arguments(call["function"]["arguments"]) or {}
+    return said
+
+
+def _sampling_params(agent: JsonObject) -> JsonObject:
+    said = {name: agent[name] for name in _SAMPLING_FIELDS if name in agent}
+    return {**said, "model": agent.get("model"), "max_output_tokens": agent.get("max_tokens")}
+
+
+def _build_response(episode: Episode) -> JsonObject:
+    prompt, started = (
+        messages_before_reply(episode.messages),
+        episode.timing and episode.timing.started_at,
+    )
+    return {
+        "id": episode.episode_id,
+        "created_at": started.timestamp() if started else 0.0,
+        "model": episode.agent.get("model") or "",
+        "object": "response",
+        "output": list(build_items(episode.messages[len(prompt) :])),
+        "parallel_tool_calls": episode.agent.get("parallel_tool_calls", True),
+        "tool_choice": episode.agent.get("tool_choice", "auto"),
+        "tools": _response_tools(episode),
+        "usage": _usage_json(episode.usage),
+        **_response_status(episode),
+    }
+
+
+def _response_status(episode: Episode) -> JsonObject:
+    if episode.broken:
+        return {"status": "failed", "incomplete_details": None}
+    cut = {StopReason.MAX_TOKENS: "max_output_tokens", StopReason.REFUSED: "content_filter"}
+    if reason := cut.get(episode.stop_reason):
+        return {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    return {"status": "completed", "incomplete_details": None}
+
+
+def _outcome_fields(episode: Episode) -> JsonObject:
+    said: JsonObject = {"reward": 0.0 if episode.reward is None else episode.reward}
+    if episode.rewards:
+        said["reward_components"] = episode.rewards
+    if episode.reward is None:
+        said["mask_sample"] = True
+    if episode.error is not None:
+        said |= {"failure_kind": episode.error.kind, "failure_reason": episode.error.message}
+    return said
+
+
+def _task_fields(episode: Episode) -> JsonObject:
+    """The fields that can stand in a line; others would be taken for Gym's own."""
+    return {k: v for k, v in episode.task.items() if k == TASK_INDEX_KEY or is_task_field(k)}
+
+
+def _agent_ref(episode: Episode) -> JsonObject:
+    known = episode.agent.get("agent_ref")
+    return {} if known is None else {"agent_ref": known}
+
+
+def _response_tools(episode: Episode) -> list[JsonObject]:
+    return [_flatten_tool(tool) for tool in episode.tools]
+
+
+def _flatten_tool(tool: JsonObject) -> JsonObject:
+    """A tool in the Responses API's form, or as it is where that form would lose something."""
+    function: Any = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    # Gym refuses a tool that leaves `strict` or `parameters` out.
+    flat = {"parameters": None, "strict": None, **function, "type": "function"}
+    return flat if parse_tools([flat]) == (tool,) else tool
+
+
+def _usage_json(usage: Usage) -> JsonObject | None:
+    if not usage.total_tokens:
+        return None
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }

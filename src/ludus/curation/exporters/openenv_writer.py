@@ -1,0 +1,92 @@
+"""A line of OpenEnv's `results.jsonl`.
+
+OpenEnv's records have no place for tools and none for the system prompt, so both go into `extra`:
+`messages` begins with the question, as it does there. Nor have they a place for attempts without a
+reward: an unscored attempt has a reward of null. It is never a zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_json
+
+from ludus.curation.importers import round_trip
+from ludus.data.episode import Episode
+from ludus.data.episode_reader import episodes
+from ludus.data.schema import OPENENV_RESULTS_FILE
+from ludus.data.tool_schema import JsonObject, parse_arguments
+from ludus.errors import RunError
+
+_NATIVE_FIELDS = ("episode_id", "done", "task", "rewards")
+
+
+def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
+    """The record of an episode; `lossless`: with all that the importer needs to restore it."""
+    messages = [message.model_dump(mode="json") for message in episode.messages]
+    system = list(takewhile(lambda message: message["role"] == "system", messages))
+    carried = (
+        {round_trip.KEY: round_trip.extra_fields(episode, known=_NATIVE_FIELDS)} if lossless else {}
+    )
+    return {
+        "episode_id": episode.episode_id,
+        "messages": messages[len(system) :],
+        "reward": episode.reward,
+        "done": episode.done,
+        "tool_trace": list(_tool_trace(episode)),
+        "metrics": {"turns": episode.turns, "tool_calls": episode.tool_calls},
+        "verify_metrics": episode.rewards,
+        "artifacts": {},
+        "task": _task_value(episode.task),
+        "extra": {
+            "tools": list(episode.tools),
+            "rewards": list(episode.rewards),
+            "system": system,
+            **carried,
+        },
+    }
+
+
+def write_records(run: Path) -> Path:
+    """Write the episodes of a run folder as `results.jsonl` beside them.
+
+    They lack what only Ludus knows of an episode: `episodes.jsonl` has it.
+    """
+    file = run / OPENENV_RESULTS_FILE
+    draft = file.with_name(f".{OPENENV_RESULTS_FILE}.draft")
+    try:
+        with draft.open("wb") as out:
+            for episode in episodes(run / "episodes.jsonl"):
+                line = build_record(episode, lossless=False)
+                out.write(to_json(line, inf_nan_mode="null") + b"\n")
+        return draft.replace(file)
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
+
+
+def _task_value(task: JsonObject) -> Any:
+    """The importer puts what is no object under this one name."""
+    if task.keys() == {"task"} and not isinstance(task["task"], dict):
+        return task["task"]
+    return task or None
+
+
+def _tool_trace(episode: Episode) -> Iterator[JsonObject]:
+    """Every call that was answered, as OpenEnv's harness notes them beside the messages."""
+    answers = {
+        message.tool_call_id: (at, message)
+        for at, message in enumerate(episode.messages)
+        if message.role == "tool"
+    }
+    last = max((at for at, _ in answers.values()), default=None)
+    for call in (call for message in episode.messages for call in message.tool_calls or ()):
+        if call.id in answers:
+            at, answer = answers[call.id]
+            ended = episode.done and at == last
+            result = {"data": answer.text, "done": ended, "metadata": {}, "error": None}
+            # OpenEnv has only objects here; what the model wrote is in the message.
+            arguments = parse_arguments(call.function.arguments) or {}
+            yield {"tool_name": call.function.name, "arguments": arguments, "result": result}

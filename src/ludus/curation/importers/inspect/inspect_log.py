@@ -1,0 +1,138 @@
+"""The container of an Inspect AI log: every sample in it, with the header of the log.
+
+A `.eval` file is a zip with a member for each sample, which newer versions compress with zstandard;
+no more than one sample is held at a time. A `.json` log is one document and is held whole. What a
+sample says is `ludus.curation.importers.inspect.inspect_samples`'s business.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO
+from zipfile import BadZipFile, ZipFile, ZipInfo
+
+from pydantic_core import from_json
+
+from ludus.curation.importers.base import FormatError, UnreadableRecord, require_object
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import MissingExtra, RunError
+
+_ZIP_MAGIC = b"PK\x03\x04"
+_ZSTD_METHOD = 93
+_SAMPLE_MEMBER = re.compile(r"samples/.+_epoch_\d+\.json", re.DOTALL)
+_SPLIT_SAMPLE_MEMBER = re.compile(r"samples/.+_epoch_\d+/sample\.json", re.DOTALL)
+# The header is written last. Until then the log's first member tells the same.
+_HEADER_MEMBERS = ("header.json", "_journal/start.json")
+_LOCAL_HEADER_BYTES = 30
+# What zipfile raises over bytes that make no sense; a place before the file's start is an OSError.
+_ZIP_ERRORS = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError)
+
+
+def read_samples(path: Path) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
+    """Every sample after the header of its log, whatever became of the run as a whole."""
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+            file.seek(0)
+            found = None
+            for found in _read_eval_log(path, file) if zipped else _read_json_log(path, file):
+                yield found
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if found is None:
+        yield UnreadableRecord(path, None, "there are no samples in this log")
+
+
+def _read_json_log(
+    path: Path, file: BinaryIO
+) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
+    try:
+        log = _check_header(from_json(file.read()))
+    except ValueError as error:
+        yield UnreadableRecord(path, None, _describe_error(error))
+        return
+    logged = log.pop("samples", None) or []
+    for number, sample in enumerate(logged if isinstance(logged, list) else [], 1):
+        if isinstance(sample, dict):
+            yield log, sample
+        else:
+            yield UnreadableRecord(path, None, f"sample {number} is not a JSON object")
+
+
+def _read_eval_log(
+    path: Path, file: BinaryIO
+) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
+    try:
+        archive = ZipFile(file)
+    except (*_ZIP_ERRORS, ValueError) as error:
+        # The list of members stands at the end: it is missing where the writer was killed.
+        yield UnreadableRecord(path, None, f"the log is damaged or was never closed: {error}")
+        return
+    with archive:
+        # Of two members with one name, the later is the one that counts.
+        members = {info.filename: info for info in archive.infolist()}
+        first = next((members[name] for name in _HEADER_MEMBERS if name in members), None)
+        try:
+            header = _check_header(
+                _read_member(archive, file, first) if first is not None else None
+            )
+        except ValueError as error:
+            yield UnreadableRecord(path, None, _describe_error(error))
+            return
+        for name, info in members.items():
+            if _SAMPLE_MEMBER.fullmatch(name):
+                try:
+                    sample = require_object(_read_member(archive, file, info), "the sample")
+                except ValueError as error:
+                    yield UnreadableRecord(path, None, f"{name}: {_describe_error(error)}")
+                else:
+                    yield header, sample
+            elif _SPLIT_SAMPLE_MEMBER.fullmatch(name):
+                yield UnreadableRecord(path, None, f"{name}: samples stored in pieces are not read")
+
+
+def _check_header(value: object) -> JsonObject:
+    if not isinstance(value, dict) or not isinstance(value.get("eval"), dict):
+        raise FormatError("this is not a log of Inspect AI: it has no header with `eval`")
+    return value
+
+
+def _describe_error(error: ValueError) -> str:
+    return str(error) if isinstance(error, FormatError) else f"not JSON: {error}"
+
+
+def _read_member(archive: ZipFile, file: BinaryIO, info: ZipInfo) -> object:
+    try:
+        if info.compress_type == _ZSTD_METHOD and sys.version_info < (3, 14):
+            return from_json(_decompress_zstd(file, info))
+        return from_json(archive.read(info))
+    except _ZIP_ERRORS as error:
+        raise FormatError(f"damaged: {error}") from None
+
+
+def _decompress_zstd(file: BinaryIO, info: ZipInfo) -> bytes:
+    """A member that zipfile cannot read before Python 3.14. It may be of several frames."""
+    try:
+        zstandard = import_module("zstandard")
+    except ImportError:
+        raise MissingExtra.of("curate", "Reading a log of Inspect AI (.eval)") from None
+    if info.header_offset + info.compress_size > file.seek(0, 2):
+        raise BadZipFile("it goes beyond the end of the file")
+    file.seek(info.header_offset + _LOCAL_HEADER_BYTES - 4)
+    name, extra = struct.unpack("<HH", file.read(4))
+    file.seek(name + extra, 1)
+    packed = file.read(info.compress_size)
+    try:
+        reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+        content: bytes = reader.read()
+    except zstandard.ZstdError as error:
+        raise BadZipFile(str(error)) from None
+    if zlib.crc32(content) != info.CRC:
+        raise BadZipFile("the checksum is another")
+    return content

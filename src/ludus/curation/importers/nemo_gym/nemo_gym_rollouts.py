@@ -1,0 +1,216 @@
+"""Rollouts of NVIDIA's NeMo Gym: what its rollout collection writes, one line an attempt.
+
+A line has the request (`responses_create_params`), the reply (`response`), the reward, and beside
+them the task's own fields and whatever the verifier added. Gym writes a reward of 0 also where the
+infrastructure failed, and says so in other fields: here such an attempt has no reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ludus.curation.importers import round_trip
+from ludus.curation.importers.base import FormatError, UnreadableRecord, read_jsonl, require_object
+from ludus.curation.importers.chat_messages import parse_messages, parse_tools
+from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.nemo_gym.nemo_gym_outcome import (
+    is_reward_component,
+    parse_fault,
+    parse_reward,
+    parse_reward_components,
+    parse_stop,
+    parse_usage,
+)
+from ludus.curation.importers.responses_api import iter_new_items, parse_items, to_chat_messages
+from ludus.data.episode import Episode
+from ludus.data.episode_reader import numbered_lines
+from ludus.data.messages import Message
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import RunError
+
+TASK_INDEX_KEY = "_ng_task_index"
+# What stands in a line and is not the task's.
+_RESERVED_FIELDS = frozenset(
+    {
+        *("responses_create_params", "response", "output", "trajectory", round_trip.KEY),
+        *("reward", "reward_components", "mask_sample", "instance_config"),
+        *("agent_ref", "skills_ref", "task_source"),
+        *("turns_used", "finished_naturally", "terminated", "truncated"),
+        *("failure_kind", "failure_reason", "infrastructure_error"),
+        *("error", "error_message", "error_class", "error_stage"),
+    }
+)
+# What a request says of the task, and not of the model's sampling.
+_REQUEST_FIELDS = ("input", "instructions", "tools", "tool_choice", "text", "prompt", "metadata")
+_PROMPT_FIELDS = frozenset({"input", "tools", "instructions", "model"})
+_TASK_ID_FIELDS = (
+    "task_idx",
+    "task_index",
+    "task_id",
+    "id",
+    "uuid",
+    "instance_id",
+    "verifier_metadata",
+)
+_PEEK_LINES = 10
+
+
+def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
+    fields = _task_fields(path)
+    return read_jsonl(path, lambda line: iter([_parse_episode(line, fields)]))
+
+
+def find_files(path: Path) -> list[Path]:
+    """The files of rollouts: the one that is named, or all in a folder, with their failures.
+
+    Gym leaves inputs, metrics and verdicts beside them, also as JSONL. What is a rollout is seen
+    from the first lines of a file.
+    """
+    if not path.is_dir():
+        return [path]
+    found = [file for file in _files_in(path) if _has_rollouts(file)]
+    if not found:
+        raise RunError(
+            f"There are no rollouts of NeMo Gym in {path}: no .jsonl file in it has a line with "
+            "`response`. Name the file that its rollout collection wrote."
+        )
+    return found
+
+
+def unread_files(path: Path) -> list[Path]:
+    """The files of a folder that are left alone."""
+    rollouts = set(find_files(path)) if path.is_dir() else set()
+    return [file for file in _files_in(path) if file not in rollouts] if path.is_dir() else []
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.is_file())
+
+
+def _has_rollouts(file: Path) -> bool:
+    if file.suffix != ".jsonl":
+        return False
+    for _, line in islice(numbered_lines(file), _PEEK_LINES):
+        try:
+            fields = from_json(line)
+        except ValueError:
+            continue
+        return isinstance(fields, dict) and _is_rollout(fields)
+    return False
+
+
+def _is_rollout(line: JsonObject) -> bool:
+    return any(name in line for name in ("response", "output", "_ng_failure_class"))
+
+
+def _task_fields(path: Path) -> frozenset[str] | None:
+    """The names of the task's own fields, where the inputs of the collection lie beside it.
+
+    The line alone does not tell the task's fields from those that the verifier has added.
+    """
+    stem = path.stem.removesuffix("_failures")
+    inputs = path.with_name(f"{stem}_materialized_inputs.jsonl")
+    if inputs == path or not inputs.is_file():
+        return None
+    names: set[str] = set()
+    for _, line in numbered_lines(inputs):
+        try:
+            names.update(from_json(line))
+        except (ValueError, TypeError):
+            continue
+    return frozenset(names)
+
+
+def _parse_episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
+    if not _is_rollout(line):
+        raise FormatError("there is no `response` in it: this is no rollout")
+    params = require_object(line.get("responses_create_params") or {}, "responses_create_params")
+    response = _get_response(line)
+    agent_ref = line.get("agent_ref")
+    name = agent_ref.get("name") if isinstance(agent_ref, dict) else agent_ref
+    stop_reason, done = parse_stop(line, response)
+    episode = build_episode(
+        environment=str(name or line.get("task_source") or "nemo_gym"),
+        messages=_parse_conversation(params, response),
+        tools=parse_tools(params.get("tools") or response.get("tools")),
+        reward=parse_reward(line),
+        task=_extract_task(line, fields),
+        group=_group_key(line, params, response),
+        agent=_agent_fields(params, response, agent_ref),
+        rewards=parse_reward_components(line),
+        done=done,
+        stop_reason=stop_reason,
+        error=parse_fault(line, response),
+        usage=parse_usage(response.get("usage")),
+    )
+    return round_trip.restore_fields(episode, line.get(round_trip.KEY))
+
+
+def _extract_task(line: JsonObject, fields: frozenset[str] | None) -> JsonObject:
+    """What is left of a line; only the task's `fields` where they are known."""
+    return {
+        name: value
+        for name, value in line.items()
+        if name == TASK_INDEX_KEY
+        or (
+            is_task_field(name)
+            and (name in fields if fields is not None else not is_reward_component(name, value))
+        )
+    }
+
+
+def is_task_field(name: str) -> bool:
+    """Whether a field of a task can stand in a line under this name."""
+    return name not in _RESERVED_FIELDS and not name.startswith(("_ng_", "ng_"))
+
+
+def _get_response(line: JsonObject) -> JsonObject:
+    found = line.get("response") or line.get("_ng_failure_partial_response")
+    if found is None:
+        return {"output": line.get("output")}
+    return require_object(found, "response")
+
+
+def _parse_conversation(params: JsonObject, response: JsonObject) -> tuple[Message, ...]:
+    given = parse_items(params.get("input"), "input")
+    output = response.get("output")
+    if output is None and isinstance(response.get("output_text"), str):
+        output = [{"role": "assistant", "content": response["output_text"]}]
+    # Some environments keep what they showed first apart from what followed.
+    given += parse_items(response.get("seed_obs"), "seed_obs")
+    parts = [given, *iter_new_items(given, output)]
+    said = [message for part in parts for message in to_chat_messages(part)]
+    if params.get("instructions"):
+        said.insert(0, {"role": "system", "content": params["instructions"]})
+    return parse_messages(said)
+
+
+def _group_key(line: JsonObject, params: JsonObject, response: JsonObject) -> Any:
+    """What attempts at the same task have in common.
+
+    The number of the task alone is not enough: files of different data sets share numbers. The
+    request alone is not enough where the environment writes the prompt only when it is played.
+    """
+    request = {name: params[name] for name in _REQUEST_FIELDS if params.get(name)}
+    if isinstance(request.get("metadata"), dict):  # Each repetition has its own seed in there.
+        request["metadata"] = {k: v for k, v in request["metadata"].items() if k != "extra_body"}
+    asked = parse_items(params.get("input"), "input")
+    names: JsonObject = {}
+    if not any(item.get("role") == "user" for item in asked):
+        names = {name: line[name] for name in _TASK_ID_FIELDS if name in line}
+        names["group_id"] = response.get("group_id")
+    return [line.get(TASK_INDEX_KEY), request, names]
+
+
+def _agent_fields(params: JsonObject, response: JsonObject, agent_ref: Any) -> JsonObject:
+    """Who played, and with which settings; those that are not set are left out."""
+    said = {key: value for key, value in params.items() if key not in _PROMPT_FIELDS}
+    said["max_tokens"] = said.pop("max_output_tokens", None)
+    said["model"] = response.get("model") or params.get("model") or None
+    said["agent_ref"] = agent_ref
+    return {key: value for key, value in said.items() if value is not None}

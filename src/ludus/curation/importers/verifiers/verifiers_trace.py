@@ -1,0 +1,209 @@
+"""A trace of verifiers: an attempt whose messages are stored once, as a tree.
+
+Where the program that drove the model rewrote its history, or had others work for it, the tree
+branches. A branch is a conversation as the model saw it, and becomes an episode of its own; the
+reward was given to the attempt as a whole, and so to each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ludus.curation.importers.base import FormatError, parse_number, require_object
+from ludus.curation.importers.chat_messages import parse_messages, parse_tools
+from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.verifiers.verifiers_outcome import (
+    agent_fields,
+    as_object,
+    build_fault,
+    build_timing,
+    finite_number,
+    finite_numbers,
+    parse_stop_reason,
+    sum_usage,
+)
+from ludus.data.episode import Episode, Fault, StopReason, Timing
+from ludus.data.tool_schema import JsonObject
+
+
+def parse_rollout(line: JsonObject, environment: str | None) -> Iterator[Episode]:
+    """A line of `traces.jsonl`: the traces of all agents that took part in one attempt.
+
+    An error of the environment itself breaks them all: what scores across agents has not run.
+    It may also have come before there was any trace; then it is all that there is to tell.
+    """
+    name = as_object(line.get("env")).get("id") or environment
+    error, late = _parse_fault(line), bool(line.get("is_timeout"))
+    traces = line.get("traces")
+    if not isinstance(traces, list):
+        raise FormatError("traces is not a list")
+    for value in traces:
+        yield from parse_trace(require_object(value, "a trace"), name, error=error, timed_out=late)
+    if not traces:
+        if error is None and not late:
+            raise FormatError("there is no trace in it, and no error")
+        task = as_object(line.get("task"))
+        yield build_episode(
+            episode_id=str(line.get("id") or ""),
+            environment=_environment_name(name, task),
+            task=as_object(task.get("data")),
+            group=_group_key(task, "agent"),
+            messages=(),
+            reward=None,
+            done=False,
+            stop_reason=StopReason.DEADLINE,
+            error=error,
+        )
+
+
+def parse_trace(
+    record: JsonObject,
+    environment: str | None,
+    *,
+    error: Fault | None = None,
+    timed_out: bool = False,
+) -> Iterator[Episode]:
+    """An episode for every leaf of the tree, and one without messages where no model answered."""
+    nodes, task = _parse_nodes(record), as_object(record.get("task"))
+    player = as_object(record.get("agent"))
+    config = as_object(player.get("config")) or player
+    role = str(player.get("name") or "agent")
+    timed_out = timed_out or bool(record.get("is_timeout"))
+    error = error or (None if timed_out else _parse_fault(record) or _unfinished_fault(record))
+    reward, parts = _parse_reward(record)
+    paths = list(_leaf_paths(nodes)) or [[]]
+    for at, (path, calls) in enumerate(zip(paths, _calls_by_path(record, paths), strict=True)):
+        replies = [call.get("finish_reason") for call in calls if not call.get("error")]
+        cut_off = replies[-1:] == ["length"]
+        reason = parse_stop_reason(
+            record.get("stop_condition"), truncated=cut_off, timed_out=timed_out
+        )
+        offered = nodes[path[0]].get("tools") if path else None
+        yield build_episode(
+            episode_id=_branch_id(record, at, len(paths)),
+            environment=_environment_name(environment, task),
+            task=as_object(task.get("data")),
+            group=_group_key(task, role),
+            agent=agent_fields(config.get("model"), config.get("sampling"), role=role),
+            messages=parse_messages([nodes[index].get("message") for index in path]),
+            tools=parse_tools(offered or record.get("tools")),
+            reward=None if reason.is_fault else reward,
+            rewards=parts,
+            done=reason is StopReason.DONE,
+            stop_reason=reason,
+            error=error,
+            usage=sum_usage(as_object(call.get("usage")) for call in calls),
+            timing=_parse_timing(as_object(record.get("timing"))),
+        )
+
+
+def _parse_nodes(record: JsonObject) -> list[JsonObject]:
+    values = record.get("nodes")
+    if not isinstance(values, list):
+        raise FormatError("nodes is not a list")
+    nodes = [require_object(value, f"node {at}") for at, value in enumerate(values)]
+    for at, node in enumerate(nodes):
+        parent = node.get("parent")
+        # A parent comes before its children: so no walk to the root can go round in circles.
+        if parent is not None and not (type(parent) is int and 0 <= parent < at):
+            raise FormatError(f"node {at} follows on {parent!r}, which is no node before it")
+    return nodes
+
+
+def _leaf_paths(nodes: list[JsonObject]) -> Iterator[list[int]]:
+    """From the root to each leaf, in the order of the leaves."""
+    inner = {node.get("parent") for node in nodes}
+    for leaf in range(len(nodes)):
+        if leaf not in inner:
+            path: list[int] = []
+            at: int | None = leaf
+            while at is not None:
+                path.append(at)
+                at = nodes[at].get("parent")
+            yield path[::-1]
+
+
+def _calls_by_path(record: JsonObject, paths: list[list[int]]) -> list[list[JsonObject]]:
+    """The model calls of each branch.
+
+    A call before a fork was made once, and is counted in the first branch alone; so is one that
+    failed, and left no message in the tree. The call of a leaf is always in the leaf's branch.
+    """
+    owner: dict[int, int] = {}
+    for at, path in enumerate(paths):
+        for node in path:
+            owner.setdefault(node, at)
+    shares: list[list[JsonObject]] = [[] for _ in paths]
+    calls = record.get("calls")
+    for call in map(as_object, calls if isinstance(calls, list) else []):
+        made = call.get("node")
+        shares[owner.get(made, 0) if isinstance(made, int) else 0].append(call)
+    return shares
+
+
+def _parse_reward(record: JsonObject) -> tuple[float | None, dict[str, float]]:
+    """The weighted sum, and its parts with the metrics beside them.
+
+    A part that is null was not scored, and then the sum is not known. Before 0.3 the parts were
+    plain numbers, with their weights in them.
+    """
+    parts: dict[str, float | None] = {}
+    for name, value in as_object(record.get("rewards")).items():
+        if isinstance(value, dict):
+            score, weight = (
+                finite_number(value.get("score")),
+                finite_number(value.get("weight", 1.0)),
+            )
+            parts[name] = None if score is None or weight is None else score * weight
+        else:
+            parts[name] = parse_number(value, f"reward {name!r}")
+    known = {name: value for name, value in parts.items() if value is not None}
+    unscored = not parts or len(known) < len(parts) or bool(record.get("dropped"))
+    return (
+        None if unscored else sum(known.values()),
+        finite_numbers(as_object(record.get("metrics"))) | known,
+    )
+
+
+def _parse_fault(record: JsonObject) -> Fault | None:
+    """What broke it. Earlier errors of an attempt that was made again and went well are history."""
+    errors = record.get("errors")
+    if record.get("ok") is True or not isinstance(errors, list) or not errors:
+        return None
+    last = as_object(errors[-1])
+    return build_fault(str(last.get("type") or "Error"), str(last.get("message") or ""))
+
+
+def _unfinished_fault(record: JsonObject) -> Fault | None:
+    """Marked as failed without an error: it was stopped while it was being played or scored."""
+    if record.get("ok") is not False:
+        return None
+    return build_fault(
+        "Unfinished", f"It did not complete: {record.get('stop_condition') or 'no reason'}"
+    )
+
+
+def _branch_id(record: JsonObject, at: int, branches: int) -> str:
+    identity = str(record.get("id") or "")
+    return f"{identity}-{at}" if identity and branches > 1 else identity
+
+
+def _environment_name(name: str | None, task: JsonObject) -> str:
+    return str(name or task.get("type") or "verifiers")
+
+
+def _group_key(task: JsonObject, role: str) -> Any:
+    """The task's own key; who plays another part in it makes no attempt at the same task."""
+    return [task.get("key") or task.get("hash") or task.get("data"), role]
+
+
+def _parse_timing(told: JsonObject) -> Timing | None:
+    played = as_object(told.get("agent", told.get("generation")))
+    ends = [finite_number(as_object(span).get("end")) or 0.0 for span in told.values()]
+    return build_timing(
+        told.get("start"),
+        max(ends, default=0.0) or None,
+        model=as_object(played.get("model")).get("duration"),
+        environment=as_object(played.get("harness")).get("duration"),
+    )

@@ -1,0 +1,150 @@
+"""Episodes as rollouts and inputs of NeMo Gym."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+
+from curation.exporters.conversations import episodes
+from curation.importers.gym_lines import (
+    TOOL,
+    answered,
+    called,
+    episode,
+    rollout,
+    spoken,
+    system,
+    thought,
+    user,
+)
+from ludus.curation.exporters.nemo_gym_writer import build_input, build_rollout
+from ludus.curation.importers.episode_builder import build_episode
+from ludus.data.episode import Episode
+from ludus.data.messages import Call, Function, Message
+from ludus.data.tool_schema import JsonObject
+
+
+def call(identity: str) -> Call:
+    return Call(id=identity, function=Function(name="look_up", arguments="{}"))
+
+
+def again(one: Episode) -> Episode:
+    """Through a file of Gym's, and back."""
+    with TemporaryDirectory() as folder:
+        return episode(Path(folder), build_rollout(one))
+
+
+@settings(deadline=None)
+@given(episodes())
+def test_every_episode_comes_back_as_it_was(one: Episode) -> None:
+    assert again(one) == one
+
+
+@settings(deadline=None)
+@given(episodes())
+def test_what_gym_has_a_place_for_needs_nothing_of_ours(one: Episode) -> None:
+    line = build_rollout(one)
+    del line["ludus"]
+    with TemporaryDirectory() as folder:
+        found = episode(Path(folder), line)
+    assert (found.messages, found.tools) == (one.messages, one.tools)
+    assert (found.reward, found.rewards) == (one.reward, one.rewards)
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [Message(role="assistant", content="a"), Message(role="assistant", content="b")],
+        [
+            Message(role="assistant", content="a"),
+            Message(role="assistant", tool_calls=(call("1"), call("2"))),
+        ],
+        [
+            Message(role="assistant", tool_calls=(call("1"),)),
+            Message(role="assistant", tool_calls=(call("2"),)),
+        ],
+        [
+            Message(role="assistant", reasoning_content="a"),
+            Message(role="assistant", reasoning_content="b", tool_calls=(call("1"),)),
+        ],
+        [Message(role="assistant"), Message(role="user", content="a"), Message(role="assistant")],
+    ],
+)
+def test_replies_that_follow_each_other_stay_apart(replies: list[Message]) -> None:
+    prompt = Message(role="user", content="Owl?")
+    one = build_episode(environment="e", messages=(prompt, *replies), reward=1.0)
+    assert again(one).messages == (prompt, *replies)
+
+
+def _gym() -> list[JsonObject]:
+    parallel = [thought("hm"), spoken("Both."), called("a"), called("b"), answered("a")]
+    parts = [[user("A door."), called("a"), answered("a")]]
+    parts.append([*parts[0], called("b"), answered("b", [{"type": "input_text", "text": "x"}])])
+    asked = {"tools": [TOOL], "temperature": 0.6, "metadata": {"extra_body": "{}"}}
+    failed = {"_ng_failure_class": "judge_failed", "_ng_failure_judge_error": "gone"}
+    return [
+        rollout([system("s"), user("u")], [*parallel, user("more"), spoken("")], asked=asked),
+        rollout([], parts, replied={"group_id": "3"}, reward_components={"a": 0.5}),
+        rollout("u", [spoken("x")], reward=0.0, mask_sample=True, expected_answer="y"),
+        rollout("u", [spoken("x")], reward=0.0, **failed),
+        rollout("u", [spoken("x")], replied={"incomplete_details": {"reason": "content_filter"}}),
+    ]
+
+
+@pytest.mark.parametrize("line", _gym())
+def test_a_file_of_gyms_comes_back_from_gym_as_it_was(tmp_path: Path, line: JsonObject) -> None:
+    first = episode(tmp_path, line)
+    assert episode(tmp_path, build_rollout(first)) == first
+
+
+def test_a_rollout_has_the_form_of_gyms_own() -> None:
+    messages = (
+        Message(role="user", content="Owl?"),
+        Message(role="assistant", reasoning_content="hm", tool_calls=(call("c1"),)),
+        Message(role="tool", content="a bird", tool_call_id="c1"),
+    )
+    nested = {"name": "look_up", "description": "", "parameters": {"type": "object"}}
+    tool = {"type": "function", "function": nested}
+    one = build_episode(
+        environment="e", messages=messages, tools=(tool,), reward=0.5, task={"w": 1}
+    )
+    line = build_rollout(one)
+    asked = line["responses_create_params"]
+    assert asked["input"] == [{"role": "user", "content": "Owl?", "type": "message"}]
+    assert asked["tools"] == [{**nested, "type": "function", "strict": None}]
+    assert [item["type"] for item in line["response"]["output"]] == [
+        "reasoning",
+        "function_call",
+        "function_call_output",
+    ]
+    assert (line["reward"], line["w"], line["response"]["status"]) == (0.5, 1, "completed")
+    assert "mask_sample" not in line
+
+
+def test_an_unscored_attempt_is_masked_and_not_a_zero_to_learn_from() -> None:
+    line = build_rollout(build_episode(environment="e", messages=(), reward=None))
+    assert (line["reward"], line["mask_sample"]) == (0.0, True)
+
+
+def test_an_input_has_the_prompt_and_the_task_and_nothing_of_the_attempt(tmp_path: Path) -> None:
+    extra = {"extra_body": '{"seed": 3}', "audio_url": "data:audio/wav;base64,AA=="}
+    asked = {"tools": [TOOL], "temperature": 0.6, "metadata": extra}
+    line = rollout([system("s"), user("u")], [spoken("x")], asked=asked, expected_answer="y")
+    made = build_input(episode(tmp_path, line))
+    assert made == {
+        "responses_create_params": {
+            "input": [system("s"), user("u")],
+            "tools": [TOOL],
+            "tool_choice": "auto",
+            "parallel_tool_calls": True,
+            "metadata": {"audio_url": "data:audio/wav;base64,AA=="},
+        },
+        "expected_answer": "y",
+        "_ng_task_index": 0,
+        "agent_ref": {"type": "responses_api_agents", "name": "words_agent"},
+    }
+    assert json.loads(json.dumps(made)) == made

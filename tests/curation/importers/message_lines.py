@@ -1,0 +1,26 @@
+"""A file of lines with messages, and the episodes that come of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ludus.curation.importers import messages
+from ludus.curation.importers.base import UnreadableRecord
+from ludus.data.episode import Episode
+
+ASKED = {"role": "user", "content": "What is 1 + 1?"}
+SAID = {"role": "assistant", "content": "2"}
+
+
+def read(folder: Path, *lines: Any) -> list[Episode | UnreadableRecord]:
+    file = folder / "rows.jsonl"
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return list(messages.read_episodes(file))
+
+
+def one(folder: Path, **line: Any) -> Episode:
+    (episode,) = read(folder, line)
+    assert isinstance(episode, Episode), episode
+    return episode

@@ -1,0 +1,95 @@
+"""Rollouts that OpenEnv's own code has collected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curation.importers.openenv_records import collected
+from ludus.curation.importers import openenv
+from ludus.curation.importers.base import UnreadableRecord
+from ludus.data.episode import Episode, StopReason
+from ludus.errors import RunError
+
+
+def read(folder: Path) -> list[Episode]:
+    (file,) = openenv.find_files(folder)
+    found = list(openenv.read_episodes(file))
+    assert not [problem for problem in found if isinstance(problem, UnreadableRecord)]
+    return [one for one in found if isinstance(one, Episode)]
+
+
+def line(**more: Any) -> str:
+    fields = {"episode_id": "ep-0", "messages": [], "reward": 1.0, "done": True, **more}
+    return json.dumps(fields) + "\n"
+
+
+def test_a_collected_folder_is_read_whole(tmp_path: Path) -> None:
+    first, second = read(collected(tmp_path, [{"level": 1}, "hard"]))
+    assert (first.episode_id, second.episode_id) == ("ep-000000", "ep-000001")
+    assert [message.role for message in first.messages] == ["user", *["assistant", "tool"] * 3]
+    assert first.messages[1].tool_calls
+    assert first.messages[1].tool_calls[0].function.arguments == '{"number": 1}'
+    assert first.messages[2].tool_call_id == first.messages[1].tool_calls[0].id
+    assert (first.reward, first.done, first.stop_reason) == (1.0, True, StopReason.DONE)
+    assert (first.task, second.task) == ({"level": 1}, {"task": "hard"})
+    assert first.group_id != second.group_id
+    assert first.environment == "guess:small"
+    assert first.agent == {"provider": "openai", "model": "gpt-5-mini", "temperature": 0.2}
+
+
+def test_only_metrics_that_are_called_a_reward_are_parts_of_it(tmp_path: Path) -> None:
+    (one,) = read(collected(tmp_path, [None]))
+    assert one.rewards == {"final_reward": 1.0}
+
+
+def test_an_episode_that_was_not_done_has_used_up_its_turns(tmp_path: Path) -> None:
+    (one,) = read(collected(tmp_path, [None], max_turns=2))
+    assert (one.reward, one.done, one.stop_reason) == (0.25, False, StopReason.MAX_TURNS)
+
+
+def test_tools_are_found_in_extra_and_at_the_top(tmp_path: Path) -> None:
+    tools = [{"name": "guess", "description": "Guess.", "inputSchema": {"type": "object"}}]
+    file = tmp_path / "results.jsonl"
+    file.write_text(line(extra={"tools": tools}) + line(tools=tools))
+    assert [one.tools[0]["function"]["name"] for one in read(tmp_path)] == ["guess", "guess"]
+
+
+def test_a_reward_of_null_is_unscored(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text(line(reward=None))
+    assert [(one.reward, one.broken) for one in read(tmp_path)] == [(None, False)]
+
+
+def test_what_cannot_be_read_is_named_in_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    file.write_text(line() + '{"episode_id": "x"}\n{"episo\n' + line(extra=[1]))
+    (tmp_path / "metadata.json").write_text("{")
+    metadata, good, *bad = openenv.read_episodes(file)
+    assert isinstance(metadata, UnreadableRecord) and metadata.path.name == "metadata.json"
+    assert isinstance(good, Episode) and good.environment == "openenv"
+    assert [
+        (one.line, one.reason.split(":")[0]) for one in bad if isinstance(one, UnreadableRecord)
+    ] == [
+        (2, "there are no messages in it"),
+        (3, "not JSON"),
+        (4, "extra is a list, not a JSON object"),
+    ]
+
+
+def test_backups_and_readmes_beside_the_results_are_left_alone(tmp_path: Path) -> None:
+    collected(tmp_path, [None])
+    backup, readme = tmp_path / "results.20260101T000000Z.bak.jsonl", tmp_path / "README.md"
+    backup.write_text(line())
+    readme.write_text("# Rollouts")
+    assert openenv.find_files(tmp_path) == [tmp_path / "results.jsonl"]
+    assert openenv.unread_files(tmp_path) == [readme, backup]
+    assert openenv.find_files(backup) == [backup]
+    assert openenv.unread_files(backup) == []
+
+
+def test_a_folder_without_results_is_a_mistake_that_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"There is no results\.jsonl in"):
+        openenv.find_files(tmp_path)

@@ -1,0 +1,43 @@
+"""What verifiers wrote, and lines that a test writes in its place.
+
+The files were written by verifiers itself, playing five small questions of our own against a
+stand-in for a chat API: `results/` by `vf-eval` of 0.1.14, `early_traces/` by `eval` of 0.2.1 and
+`traces/` by `vf-eval` of 0.4.0. Some lines were left out, and from the rest the paths of the
+machine that they were made on.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ludus.curation.importers.base import UnreadableRecord
+from ludus.curation.importers.verifiers.verifiers_results import read_episodes
+from ludus.data.episode import Episode
+
+FILES = Path(__file__).parent / "files" / "verifiers"
+RESULTS = FILES / "results" / "results.jsonl"
+TRACES = FILES / "traces" / "traces.jsonl"
+EARLY = FILES / "early_traces" / "traces.jsonl"
+
+
+def episodes(path: Path) -> list[Episode]:
+    found = list(read_episodes(path))
+    assert not [item for item in found if isinstance(item, UnreadableRecord)]
+    return [item for item in found if isinstance(item, Episode)]
+
+
+def written(folder: Path, *lines: dict[str, Any], name: str = "traces.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text().splitlines():
+        yield json.loads(line)
+
+
+def a_trace(**changes: Any) -> dict[str, Any]:
+    trace: dict[str, Any] = next(lines(TRACES))["traces"][0]
+    return trace | changes
