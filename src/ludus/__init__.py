@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Action": "ludus.protocol.types",
-    "Candidate": "ludus.evaluate.candidates",
+    "Candidate": "ludus.evaluation.candidates",
     "CollectConfig": "ludus.rollout.config",
     "CurateConfig": "ludus.curation.config",
     "EnvClient": "ludus.client.env_client",
@@ -34,7 +34,7 @@ _HOMES = {
     "connect": "ludus.client.endpoint",
     "dpo": "ludus.train",
     "episodes": "ludus.data.episode_reader",
-    "evaluate_sync": "ludus.evaluate.evaluating",
+    "evaluate_sync": "ludus.evaluation.pipeline",
     "grpo": "ludus.train",
     "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.progress",
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from ludus.environment.tool_environment import ToolEnvironment
     from ludus.environment.tools import tool
     from ludus.errors import LudusError, ToolError
-    from ludus.evaluate import Candidate, evaluate
-    from ludus.evaluate.evaluating import evaluate_sync
+    from ludus.evaluation import Candidate, evaluate
+    from ludus.evaluation.pipeline import evaluate_sync
     from ludus.policy.agent_factory import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
     from ludus.rollout.collect import collect, collect_sync

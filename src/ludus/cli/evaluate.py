@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.evaluate import Candidate, Evaluation
-    from ludus.evaluate.table import ResultTable
+    from ludus.evaluation import Candidate, Evaluation
+    from ludus.evaluation.table import ResultTable
     from ludus.rollout import CollectConfig
     from ludus.rollout.callbacks import CollectProgress
 
@@ -114,7 +114,7 @@ def evaluate(
 
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
     """
-    from ludus.evaluate.candidates import CandidateConfig, parse_candidates
+    from ludus.evaluation.candidates import CandidateConfig, parse_candidates
     from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
     from ludus.rollout.options import RolloutOptions
 
@@ -163,7 +163,7 @@ def _run_evaluation(
 ) -> Evaluation:
     from ludus.cli.progress import collect_display
     from ludus.cli.running import InterruptHandler, run_async
-    from ludus.evaluate import evaluate as play_all
+    from ludus.evaluation import evaluate as play_all
 
     with collect_display(as_json=as_json) as shown:
 
@@ -199,7 +199,7 @@ def _print_evaluation(found: Evaluation) -> None:
     from rich.text import Text
 
     from ludus.cli.console import console, escape_control_chars
-    from ludus.evaluate.table import build_notes, build_tables, describe_method
+    from ludus.evaluation.table import build_notes, build_tables, describe_method
 
     out = console()
     out.print(_build_table(build_tables(found), out.width))

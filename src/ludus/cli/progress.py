@@ -220,7 +220,7 @@ def progress(label: str | None = None) -> CollectDisplay:
         with ludus.progress() as reporter:
             outcome = await ludus.collect(job, reporter=reporter)
 
-    `ludus.evaluate(..., watch=ludus.progress)` shows every candidate under its label.
+    `ludus.evaluation(..., watch=ludus.progress)` shows every candidate under its label.
     """
     shown = collect_display(as_json=False)
     shown.label = label or ""

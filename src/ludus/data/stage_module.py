@@ -1,6 +1,6 @@
 """Packages that can be called like the one function they are named for.
 
-`ludus.curation` and `ludus.evaluate` are packages. Python sets them as attributes of `ludus` when
+`ludus.curation` and `ludus.evaluation` are packages. Python sets them as attributes of `ludus` when
 they are imported, so functions of the same names would be shadowed from then on. Calling the
 package calls its function instead.
 """

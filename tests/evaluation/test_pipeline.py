@@ -9,12 +9,12 @@ from typing import Self
 
 import pytest
 
-from evaluate.trying import COUNTER, QUICK, adding, evaluated, playing, scripted
+from evaluation.trying import COUNTER, QUICK, adding, evaluated, playing, scripted
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode_reader import find_episode
 from ludus.errors import ConfigError, ModelBusy, RunError
-from ludus.evaluate import Candidate, Evaluation, evaluate
+from ludus.evaluation import Candidate, Evaluation, evaluate
 from ludus.rollout import CollectConfig, collect
 from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collector import Collector

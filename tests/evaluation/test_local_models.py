@@ -12,11 +12,11 @@ import pytest
 from policy.models import adapted, saved
 from students import of_family, student
 
-from evaluate.trying import COUNTER, QUICK
+from evaluation.trying import COUNTER, QUICK
 from ludus.errors import ConfigError, LudusError, RunError
-from ludus.evaluate import Evaluation, evaluate, parse_candidates
-from ludus.evaluate.candidates import CandidateConfig
-from ludus.evaluate.local import check_local_model
+from ludus.evaluation import Evaluation, evaluate, parse_candidates
+from ludus.evaluation.candidates import CandidateConfig
+from ludus.evaluation.preflight import check_local_model
 from ludus.rollout import CollectConfig, EpisodeLimits
 
 JOB = CollectConfig(COUNTER, episodes=3, seed=999, limits=EpisodeLimits(max_turns=2, max_tokens=8))

@@ -1,6 +1,6 @@
 """What an evaluation needs of the episodes of a run: a few figures of each.
 
-Reads a run folder. What the figures come to is `ludus.evaluate.metrics`' business.
+Reads a run folder. What the figures come to is `ludus.evaluation.metrics`' business.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
-from ludus.evaluate.evaluation import Evaluation
-from ludus.evaluate.table import build_notes, build_tables, describe_method
-from ludus.evaluate.target import CHART_FILE
+from ludus.evaluation.output_dir import CHART_FILE
+from ludus.evaluation.results import Evaluation
+from ludus.evaluation.table import build_notes, build_tables, describe_method
 
 
 def render_report(evaluation: Evaluation) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.data.bootstrap import t_quantile
-from ludus.evaluate.intervals import bootstrap_interval, newcombe_interval, wilson_interval
+from ludus.evaluation.intervals import bootstrap_interval, newcombe_interval, wilson_interval
 
 COUNTS = st.integers(0, 60)
 

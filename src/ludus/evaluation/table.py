@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ludus.data.bootstrap import MIN_SAMPLES
 from ludus.data.tool_schema import JsonObject
-from ludus.evaluate.evaluation import CandidateScore, Evaluation
-from ludus.evaluate.metrics import Estimate, Metric
+from ludus.evaluation.metrics import Estimate, Metric
+from ludus.evaluation.results import CandidateScore, Evaluation
 
 _NO_VALUE = "-"
 _NO_INTERVAL = "(no interval)"

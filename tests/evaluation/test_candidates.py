@@ -8,7 +8,7 @@ import pytest
 
 from ludus.agents.oracle import OracleAgent
 from ludus.errors import ConfigError
-from ludus.evaluate.candidates import Candidate, CandidateConfig, parse_candidates
+from ludus.evaluation.candidates import Candidate, CandidateConfig, parse_candidates
 
 
 def test_a_label_is_given_or_made_from_the_model() -> None:

@@ -9,13 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from evaluate.trying import attempt
-from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.evaluation import CandidateAttempts, Evaluation, score_candidates
-from ludus.evaluate.metrics import build_metrics
-from ludus.evaluate.picture import render_chart
-from ludus.evaluate.report import render_report
-from ludus.evaluate.table import (
+from evaluation.trying import attempt
+from ludus.evaluation.attempts import Attempt
+from ludus.evaluation.chart import render_chart
+from ludus.evaluation.metrics import build_metrics
+from ludus.evaluation.report import render_report
+from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
+from ludus.evaluation.table import (
     build_long_table,
     build_notes,
     build_tables,

@@ -19,14 +19,16 @@ from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import ConfigError
-from ludus.evaluate.attempts import load_attempts
-from ludus.evaluate.candidates import Candidate, parse_candidates
-from ludus.evaluate.evaluation import CandidateAttempts, Evaluation, score_candidates
-from ludus.evaluate.known import KnownQuestions, find_ambiguous_environments, load_known_questions
-from ludus.evaluate.metrics import build_metrics
-from ludus.evaluate.picture import render_chart
-from ludus.evaluate.report import render_report
-from ludus.evaluate.target import (
+from ludus.evaluation.attempts import load_attempts
+from ludus.evaluation.candidates import Candidate, parse_candidates
+from ludus.evaluation.chart import render_chart
+from ludus.evaluation.contamination import (
+    KnownQuestions,
+    find_ambiguous_environments,
+    load_known_questions,
+)
+from ludus.evaluation.metrics import build_metrics
+from ludus.evaluation.output_dir import (
     CHART_FILE,
     OUTPUT_FILES,
     REPORT_FILE,
@@ -36,6 +38,8 @@ from ludus.evaluate.target import (
     default_folder,
     next_free_folder,
 )
+from ludus.evaluation.report import render_report
+from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
 from ludus.policy.preflight import check_model
 from ludus.rollout import CollectConfig, CollectResult, collect
 from ludus.rollout.callbacks import CollectProgress
@@ -142,7 +146,7 @@ def _is_complete(run: Path, settings: JsonObject, episodes: int, *, retry_broken
 async def _check_local_candidate(candidate: Candidate) -> None:
     """Raise what would stop a candidate before anybody plays: the others may play for hours."""
     if candidate.model is not None:
-        from ludus.evaluate.local import check_local_model
+        from ludus.evaluation.preflight import check_local_model
 
         asked = partial(
             check_local_model,

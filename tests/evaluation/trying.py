@@ -9,8 +9,8 @@ from typing import Any
 from ludus.agents.agent import Agent
 from ludus.agents.scripted import ScriptedAgent, ScriptedReply
 from ludus.data.tool_schema import ToolCall
-from ludus.evaluate import Candidate, Evaluation, evaluate
-from ludus.evaluate.attempts import Attempt
+from ludus.evaluation import Candidate, Evaluation, evaluate
+from ludus.evaluation.attempts import Attempt
 from ludus.rollout import CollectConfig
 from ludus.rollout.options import RolloutOptions
 

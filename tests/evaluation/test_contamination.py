@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from evaluate.trying import attempt
+from evaluation.trying import attempt
 from ludus.errors import ConfigError, RunError
-from ludus.evaluate.known import exclude_known, find_ambiguous_environments, load_known_questions
+from ludus.evaluation.contamination import (
+    exclude_known,
+    find_ambiguous_environments,
+    load_known_questions,
+)
 
 SYSTEM = {"role": "system", "content": "Act."}
 ASKED = {"role": "user", "content": "Question 1?"}

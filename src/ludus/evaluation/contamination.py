@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from ludus.data.episode_reader import numbered_lines
 from ludus.errors import ConfigError, RunError
-from ludus.evaluate.attempts import Attempt
+from ludus.evaluation.attempts import Attempt
 
 DATA_FILES = ("train.jsonl", "episodes.jsonl")
 _MIN_TASKS = 4

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from math import fsum
 
 from ludus.data.tool_schema import JsonObject
-from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.intervals import (
+from ludus.evaluation.attempts import Attempt
+from ludus.evaluation.intervals import (
     Interval,
     bootstrap_interval,
     newcombe_interval,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from evaluate.trying import attempt
-from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.intervals import (
+from evaluation.trying import attempt
+from ludus.evaluation.attempts import Attempt
+from ludus.evaluation.intervals import (
     Interval,
     bootstrap_interval,
     newcombe_interval,
     wilson_interval,
 )
-from ludus.evaluate.metrics import Estimate, build_metrics, estimate, estimate_difference
+from ludus.evaluation.metrics import Estimate, build_metrics, estimate, estimate_difference
 
 FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = build_metrics(1.0)
 

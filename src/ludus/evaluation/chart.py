@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from ludus.evaluate.evaluation import CandidateScore, Evaluation
-from ludus.evaluate.metrics import Estimate, Metric
+from ludus.evaluation.metrics import Estimate, Metric
+from ludus.evaluation.results import CandidateScore, Evaluation
 
 _COLORS = ("#7a869a", "#2f6fde", "#d9662b", "#2a9d6f", "#9a4fc4", "#c9a227")
 _BAR_WIDTH, _BAR_GAP, _LEFT_MARGIN = 46, 22, 58

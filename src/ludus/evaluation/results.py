@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ludus.data.tool_schema import JsonObject
-from ludus.evaluate.attempts import Attempt
-from ludus.evaluate.known import KnownQuestions, exclude_known
-from ludus.evaluate.metrics import Estimate, Metric, estimate, estimate_difference
+from ludus.evaluation.attempts import Attempt
+from ludus.evaluation.contamination import KnownQuestions, exclude_known
+from ludus.evaluation.metrics import Estimate, Metric, estimate, estimate_difference
 
 
 @dataclass(frozen=True, slots=True)
