@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ludus.train import GRPOConfig
-from ludus.train.curve import smooth
+from ludus.train.output.loss_plot import smooth
 
 if TYPE_CHECKING:
     from benchmarks.grpo_world import PICK, Clock, ludus, stock, tiny_model

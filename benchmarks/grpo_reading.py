@@ -81,8 +81,8 @@ def _by_row(model: Any, ids: Any, mask: Any, reply: int) -> tuple[int, Callable[
 
 
 def _by_tree(model: Any, ids: Any, mask: Any, reply: int) -> tuple[int, Callable[[], Any]]:
-    from ludus.train.grpo.branches import build_trees
-    from ludus.train.grpo.reading import score_trees
+    from ludus.train.grpo.prefix_sharing import score_trees
+    from ludus.train.grpo.prefix_tree import build_trees
 
     trees = build_trees(ids, mask, reply, width=model.config.hidden_size)
     if trees is None:
@@ -97,7 +97,7 @@ def _by_tree(model: Any, ids: Any, mask: Any, reply: int) -> tuple[int, Callable
 def _seconds(model: Any, read: Callable[[], Any], device: str) -> float:
     import torch
 
-    from ludus.train.speed import skip_unlabelled_logits
+    from ludus.train.speed.acceleration import skip_unlabelled_logits
 
     best = float("inf")
     for _ in range(3):

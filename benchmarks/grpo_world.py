@@ -120,7 +120,7 @@ def stock(
     prepare: Callable[[Any, Any], None] = lambda trainer, kind: None,
 ) -> None:
     """TRL's way. `prepare` is shown the trainer and the environment's class before it begins."""
-    from ludus.train.surroundings import training_process
+    from ludus.train.process_env import training_process
 
     with TemporaryDirectory() as folder, training_process(Path(folder)):
         trainer, kind = _stock_trainer(environment, model, settings, Path(folder), clock)
@@ -140,10 +140,13 @@ def _stock_trainer(
     from transformers import PrinterCallback, TrainerCallback
 
     from ludus.policy.load import load_model
-    from ludus.train.grpo.config import build_trl_grpo_config
-    from ludus.train.settings import resolve_learning_rate
-    from ludus.train.trl.environment import environment_factory, use_exact_tool_schemas
-    from ludus.train.trl.rows import tasks
+    from ludus.train.config import resolve_learning_rate
+    from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config
+    from ludus.train.trl_compat.environment_factory import (
+        environment_factory,
+        use_exact_tool_schemas,
+    )
+    from ludus.train.trl_compat.task_rows import tasks
 
     def on_log(args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if logs and "train_runtime" not in logs:

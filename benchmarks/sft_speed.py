@@ -72,8 +72,8 @@ def _rows(data: Path, model: str) -> Any:
     """The tokens and labels that Ludus trains on."""
     from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.tokenizer import load_tokenizer
-    from ludus.train.rows import open_data
-    from ludus.train.tokens import RowTokenizer, tokenize
+    from ludus.train.data.loading import open_data
+    from ludus.train.data.tokenization import RowTokenizer, tokenize
 
     tokenizer = load_tokenizer(model)
     maker = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, "sft")
@@ -126,7 +126,7 @@ class Clock:
 
 def _ludus(name: str, given: argparse.Namespace, rows: Any) -> Result:
     from ludus.train import sft
-    from ludus.train.settings import TrainConfig
+    from ludus.train.config import TrainConfig
 
     out = Path(tempfile.mkdtemp()) / "out"
     how = {"warmup_steps": WARM_UP, "logging_steps": 10}

@@ -8,7 +8,7 @@ function and the settings are TRL's affair, and Ludus is where the questions com
 
 Each instance draws its own questions here, so the members of a group are asked different things.
 `ludus.train.environment_factory` makes a class like this for any environment, and
-`ludus.train.trl.tasks` gives a group one task.
+`ludus.train.trl_compat.tasks` gives a group one task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from datasets import Dataset
 
 from ludus.envs.reasoning_gym import ReasoningGymAction, ReasoningGymEnv
-from ludus.train.trl import GRPOConfig, GRPOTrainer
+from ludus.train.trl_compat import GRPOConfig, GRPOTrainer
 
 options = argparse.ArgumentParser(description="GRPO on small sums.")
 options.add_argument("--url", default="http://127.0.0.1:8000", help="where the questions come from")

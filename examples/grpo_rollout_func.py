@@ -16,7 +16,7 @@ import requests
 from datasets import Dataset
 
 from ludus.envs.echo import EchoAction, EchoEnv
-from ludus.train.trl import GRPOConfig, GRPOTrainer
+from ludus.train.trl_compat import GRPOConfig, GRPOTrainer
 
 options = argparse.ArgumentParser(description="GRPO with a rollout function.")
 options.add_argument("--url", default="http://127.0.0.1:8001", help="where the echo is")

@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from diagnose.runs import Sample, episode, level, ramp, write
 from program import run_ludus
-from train.diagnosis.runs import Sample, episode, level, ramp, write
 from typer.testing import CliRunner, Result
 
 from cli.collecting import complaint
 from ludus.cli.diagnose import sparkline
 from ludus.cli.main import app
+from ludus.diagnose import read_run
+from ludus.diagnose.number_format import format_change_with_interval
 from ludus.errors import RunError
-from ludus.train.diagnosis import read_run
-from ludus.train.diagnosis.figures import format_change_with_interval
 
 
 def diagnose(*arguments: str | Path) -> Result:

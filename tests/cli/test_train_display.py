@@ -22,7 +22,7 @@ from ludus.cli.trained import run_training
 from ludus.cli.training import train_display
 from ludus.errors import ConfigError
 from ludus.train import TrainProgress, TrainResult
-from ludus.train.checkpoints import CheckpointState, mark_complete
+from ludus.train.output.checkpoints import CheckpointState, mark_complete
 
 LINE = {"step": 2, "loss": 1.25, "learning_rate": 2e-4, "tokens": 100, "seconds": 1.0}
 

@@ -11,7 +11,7 @@ import ludus.train as stages
 from cli.training import here, refused, train
 from ludus.rollout import SYSTEM_PROMPT
 from ludus.train import Lora, TrainResult
-from ludus.train.grpo.settings import GRPOConfig
+from ludus.train.grpo.grpo_config import GRPOConfig
 
 COMMAND = ("grpo", "wordle", "-m", "model", "-o", "out")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.settings import TrainConfig
+from ludus.train.config import TrainConfig
 
 TOOLS = [
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.train.training import FinalMetrics
+from ludus.train.output.record_schema import FinalMetrics
 
 FIGURES = FinalMetrics(
     steps=120,

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
-from ludus.train.saving import rebuild_model
+from ludus.train.output.export import rebuild_model
 from train.lessons import quick
 from train.test_saving import trained
 

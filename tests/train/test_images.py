@@ -20,10 +20,10 @@ from ludus.policy.tokenizer import load_tokenizer
 from ludus.policy.vision.model_families import load_vision_processor
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.train import Lora, dpo, sft
-from ludus.train.rows import JsonlRows
-from ludus.train.suitable import truncation_point
-from ludus.train.tokens import IGNORE_INDEX, RowTokenizer
-from ludus.train.trainers import ImageCollator, PairCollator
+from ludus.train.data.filtering import truncation_point
+from ludus.train.data.loading import JsonlRows
+from ludus.train.data.tokenization import IGNORE_INDEX, RowTokenizer
+from ludus.train.trl_trainers import ImageCollator, PairCollator
 from train.exhibits import image_rows
 from train.lessons import Seen, curve, quick, same, sft_row, write
 

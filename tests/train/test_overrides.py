@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.train.configs import build_trl_config
-from ludus.train.grpo.config import build_trl_grpo_config
+from ludus.train.config import Method
+from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config
 from ludus.train.overrides import (
     MANAGED_FIELDS,
     NON_DECISIVE_FIELDS,
     drop_redundant,
     parse_overrides,
 )
-from ludus.train.settings import Method
+from ludus.train.trl_config import build_trl_config
 from train.grpo.trials import tried
 from train.lessons import quick
 

@@ -12,9 +12,10 @@ import pytest
 from policy.models import adapted, saved
 
 from ludus.errors import ConfigError, LudusError, MissingExtra, RunError
-from ludus.train import folder, sft
-from ludus.train.checkpoints import CheckpointState, mark_complete
-from ludus.train.record import create_record
+from ludus.train import sft
+from ludus.train.output import training_folder
+from ludus.train.output.checkpoints import CheckpointState, mark_complete
+from ludus.train.output.run_log import create_record
 from train.lessons import Seen, quick, sft_data, write
 from train.records import about
 
@@ -87,9 +88,9 @@ def test_what_was_killed_before_its_record_was_written_is_nothing(
     half = out / "checkpoints" / "checkpoint-3"
     for path in (half, out / "tokens"):
         path.mkdir(parents=True)
-    for name in (folder.LOCK_FILE, ".training.json.7.draft"):
+    for name in (training_folder.LOCK_FILE, ".training.json.7.draft"):
         (out / name).touch()
-    folder.check_output_dir(out)
+    training_folder.check_output_dir(out)
     mark_complete(half, CheckpointState(3))
     with pytest.raises(RunError, match="holds no training of Ludus"):
         sft(data, base, out, quick())

@@ -12,8 +12,9 @@ import pytest
 from policy.models import saved
 
 from ludus.errors import RunError
-from ludus.train import checkpoints, sft
-from ludus.train.checkpoints import (
+from ludus.train import sft
+from ludus.train.output import checkpoints
+from ludus.train.output.checkpoints import (
     CheckpointState,
     latest_checkpoint,
     mark_complete,

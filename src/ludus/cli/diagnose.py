@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.train.diagnosis import Diagnosis, RewardChange, RunData, Verdict
+    from ludus.diagnose import Diagnosis, RewardChange, RunData, Verdict
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKLINE_WIDTH = 60
@@ -42,7 +42,7 @@ def diagnose(
 
     Example: ludus diagnose models/wordle-grpo
     """
-    from ludus.train.diagnosis import read_run
+    from ludus.diagnose import read_run
 
     found = read_run(run)
     diagnosis = found.diagnose()
@@ -132,7 +132,7 @@ def _format_steps(run: RunData, diagnosis: Diagnosis) -> str:
 
 
 def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.train.diagnosis.figures import format_change_with_interval, format_reward
+    from ludus.diagnose.number_format import format_change_with_interval, format_reward
 
     change = diagnosis.reward
     if change is None:
@@ -151,7 +151,7 @@ def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _metric_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.train.diagnosis.figures import format_number, format_share
+    from ludus.diagnose.number_format import format_number, format_share
 
     for key, (first, last) in diagnosis.figures.items():
         if key in _SHARE_LABELS or (key in _NONZERO_LABELS and max(first, last) > 0):
@@ -168,7 +168,7 @@ def _metric_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def _format_times(diagnosis: Diagnosis) -> str:
     """0.5 s: rollout 0.3 s, train 0.2 s; an episode: model 0.2 s, environment 0.1 s."""
-    from ludus.train.diagnosis.figures import format_number
+    from ludus.diagnose.number_format import format_number
 
     took = {phase: format_number(seconds, digits=2) for phase, seconds in diagnosis.seconds.items()}
     told = {phase: f"{phase} {seconds} s" for phase, seconds in took.items()}

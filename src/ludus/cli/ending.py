@@ -14,7 +14,7 @@ from ludus.cli.figures import format_clock, format_count
 
 if TYPE_CHECKING:
     from ludus.train import TrainResult
-    from ludus.train.training import FinalMetrics, TrainingRecord
+    from ludus.train.output.record_schema import FinalMetrics, TrainingRecord
 
 
 class TrainSummary:
@@ -60,14 +60,14 @@ class TrainSummary:
         return [f"Next: ludus eval {shlex.join((*self._environment_args(record), *tried))}"]
 
     def _environment_args(self, record: TrainingRecord | None) -> tuple[str, ...]:
-        from ludus.train.next_steps import UNKNOWN_ENVIRONMENT, environment_arguments
+        from ludus.train.output.next_steps import UNKNOWN_ENVIRONMENT, environment_arguments
 
         found = environment_arguments(record) if record is not None else (UNKNOWN_ENVIRONMENT,)
         return self.environment or found
 
 
 def read_record(outcome: TrainResult) -> TrainingRecord | None:
-    from ludus.train.record import read_record
+    from ludus.train.output.run_log import read_record
 
     return read_record(outcome.folder)
 

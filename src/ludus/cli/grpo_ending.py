@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from ludus.cli.ending import TrainSummary, read_record
 
 if TYPE_CHECKING:
+    from ludus.diagnose import Diagnosis
     from ludus.train import TrainResult
-    from ludus.train.diagnosis import Diagnosis
-    from ludus.train.training import FinalMetrics
+    from ludus.train.output.record_schema import FinalMetrics
 
 
 class GRPOSummary(TrainSummary):
@@ -18,7 +18,7 @@ class GRPOSummary(TrainSummary):
     _cached_diagnosis: Diagnosis | None = None
 
     def as_json(self, outcome: TrainResult) -> dict[str, Any]:
-        from ludus.train.facts import to_jsonable
+        from ludus.train.output.metadata import to_jsonable
 
         found = self._read_diagnosis(outcome) if outcome.stopped is None else None
         verdicts = {"verdicts": to_jsonable(found.verdicts)} if found is not None else {}
@@ -32,7 +32,7 @@ class GRPOSummary(TrainSummary):
         return f"{super().steps_text(outcome)}{early}"
 
     def metric_lines(self, outcome: TrainResult, figures: FinalMetrics) -> list[tuple[str, str]]:
-        from ludus.train.diagnosis.figures import format_change_with_interval, format_reward
+        from ludus.diagnose.number_format import format_change_with_interval, format_reward
 
         found = self._read_diagnosis(outcome)
         if found is None or found.reward is None:
@@ -48,7 +48,7 @@ class GRPOSummary(TrainSummary):
         return lines
 
     def next_steps(self, outcome: TrainResult) -> list[str]:
-        from ludus.train.diagnosis.words import format_verdict
+        from ludus.diagnose.text import format_verdict
 
         found = self._read_diagnosis(outcome)
         verdicts = found.verdicts if found is not None else ()
@@ -60,8 +60,8 @@ class GRPOSummary(TrainSummary):
 
     def _read_diagnosis(self, outcome: TrainResult) -> Diagnosis | None:
         """Made once; None where there is nothing to judge."""
+        from ludus.diagnose import read_run
         from ludus.errors import RunError
-        from ludus.train.diagnosis import read_run
 
         if self._cached_diagnosis is None:
             try:
@@ -73,7 +73,7 @@ class GRPOSummary(TrainSummary):
 
 def _extend_advice(outcome: TrainResult) -> list[str]:
     """How to go on with a finished run, and what is kept on the disk for it."""
-    from ludus.train.checkpoints import latest_checkpoint
+    from ludus.train.output.checkpoints import latest_checkpoint
 
     checkpoint = latest_checkpoint(outcome.folder)
     if checkpoint is None:

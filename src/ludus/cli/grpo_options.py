@@ -12,8 +12,8 @@ from ludus.cli.train_options import ExperimentTracker, shared_config_fields
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ludus.train.grpo.settings import GRPOConfig
-    from ludus.train.settings import Lora
+    from ludus.train.config import Lora
+    from ludus.train.grpo.grpo_config import GRPOConfig
 
 
 class ZeroVarianceMode(StrEnum):
@@ -116,7 +116,7 @@ def build_grpo_config(
     **plain: Any,
 ) -> GRPOConfig:
     """All options as the trainer's settings; one that would mean nothing is a mistake."""
-    from ludus.train.grpo.settings import GRPOConfig
+    from ludus.train.grpo.grpo_config import GRPOConfig
 
     _require_option(
         "--resamples",

@@ -13,8 +13,8 @@ from ludus.cli.figures import parse_duration
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ludus.train.settings import Lora as LoraSettings
-    from ludus.train.settings import TrainConfig
+    from ludus.train.config import Lora as LoraSettings
+    from ludus.train.config import TrainConfig
 
 _TRACKER_PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX")}
 """What has to be installed for a report, where that is not what its name says."""
@@ -122,7 +122,7 @@ def build_train_config(
     **plain: Any,
 ) -> TrainConfig:
     """All options as the trainer's settings."""
-    from ludus.train.settings import TrainConfig
+    from ludus.train.config import TrainConfig
 
     return TrainConfig(
         **shared_config_fields(checkpoint_every, assignments, report_to), lora=lora, **plain
@@ -133,7 +133,7 @@ def shared_config_fields(
     checkpoint_every: str, assignments: list[str] | None, report_to: ExperimentTracker | None
 ) -> dict[str, Any]:
     """Those settings of every method that an option says in words of its own."""
-    from ludus.train.settings import parse_assignments
+    from ludus.train.config import parse_assignments
 
     overrides = parse_assignments(assignments or ())
     if secret := next((key for key in overrides if key.endswith("hub_token")), None):
@@ -155,7 +155,7 @@ def build_lora_config(
     merge: bool | None,
 ) -> LoraSettings | None:
     """The adapter; what is said of one that is not wanted is a mistake, and not passed over."""
-    from ludus.train.settings import Lora
+    from ludus.train.config import Lora
 
     names = tuple(name.strip() for name in (targets or "").split(",") if name.strip())
     said = {

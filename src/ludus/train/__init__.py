@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from ludus.environment.mixture import Mixture
-from ludus.train.grpo.settings import GRPOConfig
-from ludus.train.outcome import TrainResult
-from ludus.train.settings import Lora, TrainConfig
-from ludus.train.trl.environment import environment_factory
-from ludus.train.trl.rollout import rollout_func
-from ludus.train.watch import TrainProgress
+from ludus.train.config import Lora, TrainConfig
+from ludus.train.grpo.grpo_config import GRPOConfig
+from ludus.train.output.result import TrainResult
+from ludus.train.progress import TrainProgress
+from ludus.train.trl_compat.environment_factory import environment_factory
+from ludus.train.trl_compat.rollout_func import rollout_func
 
 __all__ = [
     "GRPOConfig",
@@ -46,7 +46,7 @@ def sft(
     newest checkpoint; one that is done is left alone. With other settings it is an error, unless
     `overwrite`.
     """
-    from ludus.train.run import train
+    from ludus.train.offline import train
 
     return train(
         "sft", data, model, out, config, overwrite=overwrite, command=command, progress=progress
@@ -64,7 +64,7 @@ def dpo(
     progress: TrainProgress | None = None,
 ) -> TrainResult:
     """Teach a model to prefer the better of two attempts; as `sft` in all else."""
-    from ludus.train.run import train
+    from ludus.train.offline import train
 
     return train(
         "dpo", data, model, out, config, overwrite=overwrite, command=command, progress=progress
@@ -88,7 +88,7 @@ def grpo(
     The environment is a spec, a server's address or a mix of them, as for `ludus.collect`. As `sft`
     in all else.
     """
-    from ludus.train.grpo.run import train
+    from ludus.train.grpo.pipeline import train
 
     return train(
         environment, model, out, config, base_url=base_url, token=token, overwrite=overwrite,

@@ -15,7 +15,7 @@ from dataclasses import fields
 from typing import Any
 
 from ludus.errors import ConfigError, closest_match, did_you_mean
-from ludus.train.config_fields import field_names
+from ludus.train.trl_fields import field_names
 
 _TOKENIZATION = (
     "rows are made into tokens by Ludus, under the template that the model is asked with"

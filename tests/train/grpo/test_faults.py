@@ -15,8 +15,8 @@ from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError
 from ludus.rollout.options import RolloutOptions
 from ludus.train import grpo
-from ludus.train.grpo import stage, vigil
-from ludus.train.grpo.rollout import GroupRollouts
+from ludus.train.grpo import monitor, rollout_worker
+from ludus.train.grpo.group_rollouts import GroupRollouts
 from train.grpo.trials import PICK, Pick, tried
 from train.lessons import Seen, curve
 
@@ -45,7 +45,7 @@ class Gone(Pick):
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        stage, "RolloutOptions", lambda: RolloutOptions(max_attempts=2, retry_delay=0.01)
+        rollout_worker, "RolloutOptions", lambda: RolloutOptions(max_attempts=2, retry_delay=0.01)
     )
 
 
@@ -134,7 +134,7 @@ class Away(Seen):
 def test_who_stops_while_a_server_is_waited_for_keeps_what_was_learned(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vigil, "SILENCE_WARNING_S", 0.0)
+    monkeypatch.setattr(monitor, "SILENCE_WARNING_S", 0.0)
     out, settings, server = tmp_path / "out", tried(steps=4), ExitStack()
     url = server.enter_context(serving(Pick)).url
     stopped = grpo(PICK, str(model), out, settings, base_url=url, progress=Away(server))

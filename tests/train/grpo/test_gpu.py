@@ -9,9 +9,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from ludus.train.grpo.branches import PrefixTrees, build_trees
-from ludus.train.grpo.playback import GraphCache
-from ludus.train.grpo.reading import score_trees, trees_match_rows
+from ludus.train.grpo.graph_cache import GraphCache
+from ludus.train.grpo.prefix_sharing import score_trees, trees_match_rows
+from ludus.train.grpo.prefix_tree import PrefixTrees, build_trees
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -10,7 +10,7 @@ from ludus.data.episode import StopReason
 from ludus.errors import RunError
 from ludus.train import grpo
 from ludus.train.grpo.groups import is_zero_variance, split_into_groups
-from ludus.train.grpo.tasks import FIRST_SPARE_TASK, spare_task_number
+from ludus.train.grpo.task_dataset import FIRST_SPARE_TASK, spare_task_number
 from ludus.train.grpo.trainer import rows_to_keep
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve
@@ -137,7 +137,7 @@ def test_equal_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -
 
 
 def test_an_episode_without_words_teaches_nothing() -> None:
-    from ludus.train.grpo.rollout import to_trl_row
+    from ludus.train.grpo.group_rollouts import to_trl_row
 
     episode = Episode(episode_id="x", stop_reason=StopReason.BROKEN, environment="e", group_id="g")
     assert to_trl_row(episode, 7) == ([7], [7], [0.0], [0])

@@ -17,7 +17,7 @@ from ludus.errors import ConfigError
 from ludus.policy.engine.engine_api import Completion, Request
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.train import Lora, grpo
-from ludus.train.grpo.vllm import VllmEngine
+from ludus.train.grpo.vllm_engine import VllmEngine
 from train.grpo.trials import CLIMB, FLAT, PICK, tried
 from train.lessons import Seen, curve
 from train.test_processes import launch

@@ -9,9 +9,9 @@ from typing import Any
 
 from ludus.data.episode import Episode, digest_64
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.grpo.figures import format_metrics
-from ludus.train.grpo.stage import RolloutWorker
-from ludus.train.world import Distributed
+from ludus.train.distributed import Distributed
+from ludus.train.grpo.rollout_worker import RolloutWorker
+from ludus.train.grpo.step_metrics import format_metrics
 
 _SEED_RANGE = 2**31
 

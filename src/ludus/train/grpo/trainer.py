@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ludus.errors import ConfigError
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.train.grpo.memory import (
+from ludus.train.grpo.gpu_memory import (
     StepSnapshot,
     divisors_below,
     find_largest_batch,
@@ -19,10 +19,10 @@ from ludus.train.grpo.memory import (
     release_gpu_memory,
     reserve_optimizer_memory,
 )
-from ludus.train.grpo.pace import GRPOCallbacks
-from ludus.train.grpo.rollout import GroupRollouts
-from ludus.train.grpo.settings import GRPOConfig
-from ludus.train.trainers import TrainerMixin, as_trainer_callback, build_peft_config
+from ludus.train.grpo.group_rollouts import GroupRollouts
+from ludus.train.grpo.grpo_callbacks import GRPOCallbacks
+from ludus.train.grpo.grpo_config import GRPOConfig
+from ludus.train.trl_trainers import TrainerMixin, as_trainer_callback, build_peft_config
 
 _BEGIN_EVENTS = ("on_train_begin",)
 _STEP_EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
@@ -293,7 +293,7 @@ def build_trainer(
     import trl
     from transformers import PrinterCallback, TrainerCallback
 
-    from ludus.train.grpo.reading import PrefixSharingMixin
+    from ludus.train.grpo.prefix_sharing import PrefixSharingMixin
 
     kind = type("LudusGRPOTrainer", (GRPOMixin, PrefixSharingMixin, trl.GRPOTrainer), {})
     try:

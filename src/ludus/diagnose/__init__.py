@@ -1,0 +1,26 @@
+"""What became of a GRPO run, and what to change: from its log and its episodes."""
+
+from __future__ import annotations
+
+from ludus.diagnose.diagnosis import Diagnosis, diagnose
+from ludus.diagnose.episode_stats import RunEpisodes, read_episodes
+from ludus.diagnose.reward_delta import Interval, RewardChange, RewardScale
+from ludus.diagnose.run_reader import RunData, read_run
+from ludus.diagnose.saturation import SaturationDetector
+from ludus.diagnose.text import format_diagnosis
+from ludus.diagnose.verdict import Verdict
+
+__all__ = [
+    "Diagnosis",
+    "Interval",
+    "RewardChange",
+    "RewardScale",
+    "RunData",
+    "RunEpisodes",
+    "SaturationDetector",
+    "Verdict",
+    "diagnose",
+    "format_diagnosis",
+    "read_episodes",
+    "read_run",
+]

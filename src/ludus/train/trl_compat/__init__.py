@@ -1,0 +1,31 @@
+"""TRL's own rollouts on Ludus environments, and scripts that were written for TRL.
+
+The names are loaded when they are used: TRL is a heavy thing to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ludus.train.trl_compat.compat_trainer import GRPOConfig, GRPOTrainer
+    from ludus.train.trl_compat.environment_factory import environment_factory
+    from ludus.train.trl_compat.rollout_func import rollout_func
+    from ludus.train.trl_compat.task_rows import tasks
+
+__all__ = ["GRPOConfig", "GRPOTrainer", "environment_factory", "rollout_func", "tasks"]
+
+_HOMES = {
+    "GRPOConfig": "trainer",
+    "GRPOTrainer": "trainer",
+    "environment_factory": "environment",
+    "rollout_func": "rollout",
+    "tasks": "rows",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

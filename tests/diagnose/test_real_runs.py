@@ -1,0 +1,107 @@
+"""Runs that were really trained: what is told of them is what their logs and episodes hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from policy.models import saved
+from train.lessons import curve
+
+from ludus import ToolEnvironment, tool
+from ludus.data.episode import Episode
+from ludus.diagnose import read_run
+from ludus.errors import RunError
+from ludus.train import GRPOConfig, grpo
+
+HERE = "train.diagnosis.test_real_runs"
+
+
+class Plain(ToolEnvironment):
+    """Gives half a point for saying nothing."""
+
+    def reset(self, *, seed: int = 0) -> str:
+        self.award(0.5)
+        return f"Task {seed}."
+
+    @tool
+    def wait(self) -> str:
+        """Wait."""
+        return self.finish(0.0, "Done.")
+
+
+class Other(Plain):
+    """Gives nothing."""
+
+    def reset(self, *, seed: int = 0) -> str:
+        return f"Another task: {seed}."
+
+
+class Endless(Plain):
+    """Shows more than a tiny model can read."""
+
+    def reset(self, *, seed: int = 0) -> str:
+        return "word " * 3000
+
+
+class EndlessAtTimes(Plain):
+    """Shows more than that in every other task."""
+
+    def reset(self, *, seed: int = 0) -> str:
+        return "word " * (3000 if seed % 2 else 3)
+
+
+def spread(episode: Episode) -> float:
+    """Sets members of a group apart, and lies outside 0 and 1."""
+    return 2.0 + sum(episode.tokens.ids) % 7 / 10 if episode.tokens else 2.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(saved(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+def trying(**more: Any) -> GRPOConfig:
+    usual: dict[str, Any] = {
+        "steps": 4, "groups": 2, "group_size": 2, "max_episode_tokens": 4, "precision": "fp32",
+        "device": "cpu",
+    }  # fmt: skip
+    return GRPOConfig(**usual | more)
+
+
+def test_the_ending_and_the_log_mean_the_same_by_an_environments_name(
+    model: str, tmp_path: Path
+) -> None:
+    settings = trying(rewards=(f"{HERE}:spread",), overrides={"num_iterations": 2})
+    grpo(f"{HERE}:Plain,{HERE}:Other", model, tmp_path / "out", settings)
+    lines = [line for line in curve(tmp_path / "out") if "reward" in line]
+    found = read_run(tmp_path / "out").diagnose()
+    assert (found.steps, [line["step"] for line in lines]) == (4, [1, 3])
+    parts = {part.name: part for part in found.parts}
+    assert set(parts) == {f"{HERE}:Plain", f"{HERE}:Other", "spread"}
+    for name, part in parts.items():
+        logged = [line[f"rewards/{name}/mean"] for line in lines]
+        assert [part.initial, part.final] == pytest.approx(logged)
+    assert found.reward is not None and found.reward.initial > 2
+    assert found.reward.initial == pytest.approx(fmean([lines[0]["reward"]]))
+
+
+def test_a_run_whose_tasks_cannot_be_read_ends_at_once_and_says_why(
+    model: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match=r"Not one of 4 episodes could be played: The prompt has 3,"):
+        grpo(f"{HERE}:Endless", model, tmp_path / "out", trying())
+
+
+def test_tasks_that_cannot_be_read_are_nobodys_zero(model: str, tmp_path: Path) -> None:
+    grpo(f"{HERE}:EndlessAtTimes", model, tmp_path / "out", trying(groups=4))
+    run = read_run(tmp_path / "out")
+    last, (cut, verdict, *_) = run.episodes.last_broken, run.diagnose().verdicts
+    assert cut.name == "cut off" and "--max-episode-tokens" in cut.advice
+    assert verdict.name == "unscored episodes" and "the model reads 2,048 at most" in str(verdict)
+    assert last is not None and last.fault is not None and last.fault.where == "model"
+    assert (
+        set(run.episodes.stop_counts) == {"broken", "max_tokens"} and run.episodes.context_full == 0
+    )

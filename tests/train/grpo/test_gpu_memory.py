@@ -1,0 +1,87 @@
+"""A batch that the device has no memory for costs nothing that was learned, and names what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+
+from ludus import episodes
+from ludus.errors import OutOfMemory
+from ludus.train import grpo
+from ludus.train.grpo import pipeline
+from ludus.train.grpo.gpu_memory import divisors_below, find_largest_batch
+from train.grpo.trials import PICK, tried
+from train.lessons import curve
+
+
+@contextmanager
+def room_for(rows: int, *, after: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After so many steps, the model can learn from no more rows than these at once."""
+    made: Any = vars(pipeline)["build_trainer"]
+
+    def trainer_of(**parts: Any) -> Any:
+        trainer = made(**parts)
+
+        def full(*_: Any) -> None:
+            learning = trainer._batch is not None and torch.is_grad_enabled()
+            late = trainer.state.global_step >= after
+            if learning and late and len(trainer._batch["prompt_ids"]) > rows:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+
+        trainer.model.register_forward_pre_hook(full)
+        return trainer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "build_trainer", trainer_of)
+        yield
+
+
+def test_the_largest_batch_that_fits_is_named_and_the_run_goes_on_with_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, settings = tmp_path / "out", {"steps": 3, "equal": "keep"}
+    with room_for(3, after=1, monkeypatch=monkeypatch):
+        with pytest.raises(OutOfMemory, match="largest that fits is --batch-size 2:") as caught:
+            grpo(PICK, str(model), out, tried(**settings))
+        assert caught.value.batch_size == 2 and "--batch-size 8" in str(caught.value)
+        outcome = grpo(PICK, str(model), out, tried(**settings, batch_size=2))
+    assert (outcome.resumed_from, outcome.steps) == (1, 3)
+    played = list(episodes(out / "episodes.jsonl"))
+    assert [each.agent["step"] for each in played] == [step for step in (1, 2, 3) for _ in range(8)]
+    for line in curve(out):
+        mine = [each for each in played if each.agent["step"] == line["step"]]
+        assert line["turns"] == pytest.approx(fmean(each.turns for each in mine))
+        assert line["reward"] == pytest.approx(fmean(each.reward or 0.0 for each in mine))
+    one, two, three = (line["tokens"] for line in curve(out))
+    assert max(two - one, three - two) < 1.5 * one, "the step that failed is not counted"
+
+
+def test_where_not_one_row_fits_something_else_is_advised(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        room_for(0, after=0, monkeypatch=monkeypatch),
+        pytest.raises(OutOfMemory, match="--gradient-checkpointing") as caught,
+    ):
+        grpo(PICK, str(model), tmp_path / "out", tried(equal="keep"))
+    assert caught.value.batch_size is None
+    assert not (tmp_path / "out").exists(), "nothing was learned"
+
+
+def test_sizes_are_tried_from_the_largest_down() -> None:
+    tried_sizes = []
+
+    def attempt(size: int) -> None:
+        tried_sizes.append(size)
+        if size > 5:
+            raise torch.OutOfMemoryError
+
+    assert divisors_below(24, 12) == [1, 2, 3, 4, 6, 8]
+    assert find_largest_batch(attempt, divisors_below(24, 12)) == 4
+    assert tried_sizes == [8, 6, 4]

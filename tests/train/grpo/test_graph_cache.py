@@ -1,0 +1,123 @@
+"""Which shapes are captured, and when they are played back; see test_gpu for what they say."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ludus.train.grpo import graph_cache
+from ludus.train.grpo.graph_cache import MAX_GRAPH_TOKENS, MAX_GRAPHS, GraphCache
+
+
+class Core:
+    """As much of a model as is asked."""
+
+    device = "cuda"
+    config = SimpleNamespace(num_hidden_layers=1, hidden_size=1)
+    forward: Any
+
+    def __init__(self) -> None:
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.forward = self._forward
+
+    def parameters(self) -> list[Any]:
+        return [self.weight]
+
+    def _forward(self, input_ids: Any, **_: Any) -> Any:
+        return SimpleNamespace(last_hidden_state=input_ids * self.weight.sum())
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The shapes that were captured; no device is needed for that here."""
+    shapes: list[tuple[int, int]] = []
+
+    def captured(core: Any, compute: Any, given: Any, *_: Any, **__: Any) -> Any:
+        shapes.append(tuple(given[0].shape))
+        return compute
+
+    monkeypatch.setattr(graph_cache, "capture_graph", captured)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    memory = SimpleNamespace(total_memory=2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    return shapes
+
+
+def given(lanes: int, length: int) -> dict[str, Any]:
+    ids = torch.ones(lanes, length)
+    return {"input_ids": ids, "attention_mask": torch.ones(lanes, 1, length, length).bool(),
+            "position_ids": ids.long(), "use_cache": False}  # fmt: skip
+
+
+def test_a_shape_is_captured_once(shown: list[tuple[int, int]]) -> None:
+    core = Core()
+    played = GraphCache(core, torch.bfloat16, print)
+    assert played.graph_shape(5, 100) == (8, 128)
+    for _ in range(3):
+        assert core.forward(**given(8, 128)).last_hidden_state.sum() == 8 * 128
+    assert shown == [(8, 128)]
+
+
+def test_what_is_only_looked_at_or_laid_out_in_rows_is_not(shown: list[tuple[int, int]]) -> None:
+    core = Core()
+    GraphCache(core, torch.bfloat16, print)
+    with torch.no_grad():
+        core.forward(**given(8, 128))
+    core.forward(**{**given(8, 128), "attention_mask": torch.ones(8, 128)})
+    core.forward(**given(5, 100))
+    assert shown == []
+
+
+def test_a_larger_shape_will_do_when_there_is_no_room_for_more(
+    shown: list[tuple[int, int]],
+) -> None:
+    core = Core()
+    played = GraphCache(core, torch.bfloat16, print)
+    for number in range(1, MAX_GRAPHS + 1):
+        core.forward(**given(1, 64 * number))
+    assert len(shown) == MAX_GRAPHS
+    assert played.graph_shape(1, 70) == (1, 128)
+    assert played.graph_shape(1, 64 * MAX_GRAPHS + 1) is None
+    assert played.graph_shape(2, 64) is None
+
+
+def test_what_keeps_the_device_busy_is_computed(shown: list[tuple[int, int]]) -> None:
+    played = GraphCache(Core(), torch.bfloat16, print)
+    assert played.graph_shape(1, MAX_GRAPH_TOKENS) == (1, MAX_GRAPH_TOKENS)
+    assert played.graph_shape(1, MAX_GRAPH_TOKENS + 1) is None
+    assert played.graph_shape(3, MAX_GRAPH_TOKENS // 2) is None
+
+
+def test_a_device_with_little_memory_holds_fewer(
+    shown: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = SimpleNamespace(total_memory=25 * 2**20)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    core = Core()
+    core.weight = torch.nn.Parameter(torch.ones(2**18))
+    core.config = SimpleNamespace(num_hidden_layers=2**5, hidden_size=2**2)
+    played = GraphCache(core, torch.bfloat16, print)
+    assert played.graph_shape(1, 7 * 64) is None
+    for length in (64, 128):
+        core.forward(**given(1, length))
+    assert len(shown) == 2 and played.graph_shape(1, 192) is None
+
+
+def test_what_cannot_be_captured_is_computed_and_said_once(
+    shown: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the device has no graphs\nand more words")
+
+    monkeypatch.setattr(graph_cache, "capture_graph", refused)
+    core = Core()
+    said: list[str] = []
+    GraphCache(core, torch.bfloat16, said.append)
+    for length in (64, 128):
+        assert core.forward(**given(1, length)).last_hidden_state.sum() == length
+    assert said == [
+        "Training without more captured graphs, which is slower: the device has no graphs"
+    ]

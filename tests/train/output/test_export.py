@@ -1,0 +1,77 @@
+"""A model whose weights were shared out among processes is put together again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy.models import saved
+
+from ludus.errors import RunError
+from ludus.policy.load import load_model
+from ludus.policy.model_ref import resolve_model
+from ludus.train import Lora
+from ludus.train.output.export import rebuild_model
+from ludus.train.trl_trainers import build_peft_config
+from train.lessons import quick
+
+
+def trained(base: str, lora: Lora | None) -> Any:
+    """The base with other weights, under an adapter or not."""
+    import torch
+    from peft import get_peft_model
+
+    model = load_model(base, device="cpu", dtype="float32")
+    model = get_peft_model(model, build_peft_config(lora)) if lora else model
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(0.05)
+    return model
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)], ids=["whole", "adapter"])
+def test_gathered_weights_make_the_model_that_was_trained(
+    tmp_path: Path, lora: Lora | None
+) -> None:
+    import torch
+
+    base = str(saved(tmp_path / "base"))
+    model, ids = trained(base, lora), torch.arange(8)[None]
+    state = model.state_dict()
+    # A weight that goes by two names may be gathered under one.
+    state.pop(next(name for name in state if name.endswith("lm_head.weight")))
+    made = rebuild_model(state, quick(lora=lora), resolve_model(base))
+    with torch.no_grad():
+        assert torch.equal(made(ids).logits, model(ids).logits)
+        if lora:
+            assert torch.allclose(made.merge_and_unload()(ids).logits, model(ids).logits, atol=1e-4)
+
+
+def test_weights_that_are_missing_or_strange_are_told(tmp_path: Path) -> None:
+    base = str(saved(tmp_path / "base"))
+    state = trained(base, None).state_dict()
+    name = "model.norm.weight"
+    with pytest.raises(RunError, match=f"do not make a model: {name}"):
+        rebuild_model(
+            {key: state[key] for key in state if key != name}, quick(), resolve_model(base)
+        )
+    with pytest.raises(RunError, match=r"do not make a model: module\.x"):
+        rebuild_model({**state, "module.x": state[name]}, quick(), resolve_model(base))
+
+
+def test_weights_that_two_processes_shared_out_come_back(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("sharded.py")
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    done = subprocess.run(
+        [*launcher, "--nproc_per_node", "2", str(program), str(saved(tmp_path / "base"))],
+        env={**os.environ, "PYTHONPATH": str(program.parents[1]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,31 @@
+"""What the settings mean in TRL's fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.train.trl_config import MIN_WARMUP_RUN_STEPS, build_trl_config, set_data_dependent_fields
+from train.lessons import quick
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "warm_up"),
+    [
+        (MIN_WARMUP_RUN_STEPS - 1, {}, 0),
+        (MIN_WARMUP_RUN_STEPS, {}, 2),
+        (200, {}, 6),
+        (MIN_WARMUP_RUN_STEPS - 1, {"overrides": {"warmup_steps": "5"}}, 5),
+    ],
+)
+def test_a_short_run_has_no_warm_up_unless_told(
+    tmp_path: Path, steps: int, more: dict[str, Any], warm_up: int
+) -> None:
+    settings = quick(**more)
+    config = build_trl_config("sft", settings, tmp_path)
+    set_data_dependent_fields(
+        config, settings, learning_rate=1e-3, max_length=64, steps=steps, has_test_rows=False
+    )
+    assert config.get_warmup_steps(steps) == warm_up

@@ -1,0 +1,193 @@
+"""A `rollout_func` for one's own trainer: the policy under training plays, in groups, at once."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+from datasets import Dataset
+from policy.models import tiny
+from policy.players import player
+from students import of_family
+from world import serving, wait_until
+
+from ludus.data.episode import Episode
+from ludus.errors import ConfigError, RunError
+from ludus.policy.chat.chat_format import find_chat_format, set_chat_format
+from ludus.policy.load import Policy
+from ludus.rollout import EpisodeLimits
+from ludus.rollout.plan import task_seed
+from ludus.train.trl_compat import rollout_func
+from train.trl_compat.scripts import QUICK
+
+COUNTER = "world:Counter"
+
+
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch) -> Policy:
+    """It plays Counter up to 6 by heart."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    taught = player("chatml")
+    made = replace(taught, model=copy.deepcopy(taught.model))
+    set_chat_format(made.tokenizer, made.chat_format)
+    return made
+
+
+def trainer_of(folder: Path, policy: Policy, function: Any, prompts: list[Any], **more: Any) -> Any:
+    policy.model.train()
+    usual = {"max_steps": 1, "logging_steps": 1, "temperature": 0.01, "shuffle_dataset": False}
+    sizes = {"per_device_train_batch_size": 4, "max_completion_length": 80}
+    return trl.GRPOTrainer(
+        policy.model,
+        lambda env_reward, **_: env_reward,
+        trl.GRPOConfig(str(folder), **{**QUICK, **usual, **sizes, **more}),
+        Dataset.from_dict({"prompt": prompts}),
+        processing_class=policy.tokenizer,
+        rollout_func=function,
+    )
+
+
+def test_the_model_under_training_plays_and_is_rewarded(tmp_path: Path, policy: Policy) -> None:
+    function = rollout_func(COUNTER, task={"goal": 6})
+    trainer = trainer_of(tmp_path, policy, function, [f"task {number}" for number in range(4)])
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert (logged["reward"], logged["completions/clipped_ratio"]) == (1.0, 0.0)
+
+
+def test_what_is_handed_over_is_what_was_sampled_with_the_environments_tokens_masked(
+    tmp_path: Path, policy: Policy
+) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"])
+    made = rollout_func(COUNTER, task={"goal": 6}, seed=5)(["task 3"] * 2 + ["task 9"] * 2, trainer)
+    episodes: list[Episode] = made["episodes"]
+    seeds = [task_seed(5, number) for number in (3, 3, 9, 9)]
+    assert [episode.seed for episode in episodes] == seeds
+    assert made["env_reward"] == [1.0] * 4 == [episode.reward for episode in episodes]
+    columns = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+    prompt, reply, logprobs, mask = (made[name][0] for name in columns)
+    assert episodes[0].tokens is not None
+    assert [*prompt, *reply] == list(episodes[0].tokens.ids)
+    assert len(reply) == len(logprobs) == len(mask) and mask[0] == 1 and 0 in mask
+    assert episodes[0].agent["step"] == 1
+    assert trainer.model.training
+
+
+def test_prompts_that_name_no_task_only_count_groups(tmp_path: Path, policy: Policy) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"])
+    function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1))
+    talk = [{"role": "user", "content": "Play."}]
+
+    def seeds(step: int) -> list[int | None]:
+        trainer.state.global_step = step
+        return [episode.seed for episode in function([talk] * 4, trainer)["episodes"]]
+
+    trained = [seeds(step) for step in (0, 1)]
+    numbers = [[0, 0, 1, 1], [2, 2, 3, 3]]
+    assert trained == [[task_seed(0, number) for number in batch] for batch in numbers]
+    trainer.model.eval()
+    held_out = [seeds(step) for step in (1, 1, 2, 2)]
+    assert held_out[:2] == held_out[2:], "each evaluation is on the same tasks"
+    assert held_out == [[task_seed(1, number) for number in batch] for batch in numbers * 2]
+    assert not trainer.model.training
+
+
+def test_a_training_that_goes_on_counts_on(tmp_path: Path, policy: Policy) -> None:
+    """Two batches a step, each of them played by itself."""
+    seeds: list[list[int | None]] = []
+
+    def watched() -> Any:
+        function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1))
+
+        def rolled(prompts: Any, trainer: Any) -> Any:
+            made = function(prompts, trainer)
+            seeds.append([episode.seed for episode in made["episodes"]])
+            return made
+
+        return rolled
+
+    more = {"gradient_accumulation_steps": 2, "steps_per_generation": 1, "save_steps": 1}
+    steps: dict[str, Any] = {"max_steps": 2, "save_strategy": "steps", **more}
+    trainer_of(tmp_path, policy, watched(), ["Play."] * 4, **steps).train()
+    whole = [[task_seed(0, number) for number in (at, at, at + 1, at + 1)] for at in (0, 2, 4, 6)]
+    assert seeds == whole
+    seeds.clear()
+    again = trainer_of(tmp_path, policy, watched(), ["Play."] * 4, **steps)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert seeds == whole[2:]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"min_p": 0.1}, r"min_p=0\.1.*Leave it away"),
+        ({"generation_kwargs": {"min_new_tokens": 3}}, "generation_kwargs="),
+        ({"max_tool_calling_iterations": 3}, r"limits=Limits\(max_turns"),
+    ],
+)
+def test_what_the_config_says_of_generation_in_vain_is_refused(
+    tmp_path: Path, policy: Policy, more: dict[str, Any], words: str
+) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"], **more)
+    with pytest.raises(ConfigError, match=words):
+        rollout_func(COUNTER)(["task 0"] * 2, trainer)
+
+
+def test_the_trainers_template_arguments_are_those_of_the_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    tokenizer = of_family("qwen3")
+    policy = Policy("talker", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
+    off = {"enable_thinking": False}
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"], chat_template_kwargs=off)
+    function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1, max_tokens=2))
+    played = function(["task 0"] * 2, trainer)
+    assert all(each.agent["chat_template_kwargs"] == off for each in played["episodes"])
+    for prompt in played["prompt_ids"]:
+        assert tokenizer.decode(prompt).endswith("<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize("top_k", [-1, 0])
+def test_no_limit_of_likely_tokens_is_none(tmp_path: Path, policy: Policy, top_k: int) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"])
+    trainer.top_k = top_k
+    function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1))
+    assert len(function(["task 0"] * 2, trainer)["episodes"]) == 2
+
+
+def test_a_group_that_was_shown_different_tasks_is_refused(tmp_path: Path, policy: Policy) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"])
+    with pytest.raises(RunError, match="different tasks for the same seed"):
+        rollout_func("train.trl_rollouts.worlds:Moody", limits=EpisodeLimits(max_turns=1))(
+            ["x"] * 2, trainer
+        )
+
+
+def test_it_is_played_all_the_same_where_that_is_allowed(tmp_path: Path, policy: Policy) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"])
+    moody = "train.trl_rollouts.worlds:Moody"
+    function = rollout_func(moody, limits=EpisodeLimits(max_turns=1), allow_unseeded=True)
+    with pytest.warns(UserWarning, match="different tasks for the same seed"):
+        assert len(function(["x"] * 2, trainer)["episodes"]) == 2
+    function(["x"] * 2, trainer)
+    assert trainer._metrics["train"]["unseeded"] == [1.0, 1.0]
+
+
+def test_sessions_are_kept_for_the_next_batch_and_given_back_at_the_end(
+    tmp_path: Path, policy: Policy
+) -> None:
+    trainer = trainer_of(tmp_path, policy, print, ["task 0"])
+    with serving(COUNTER) as served:
+        function = rollout_func(COUNTER, base_url=served.url, limits=EpisodeLimits(max_turns=1))
+        for _ in range(2):
+            function(["task 1"] * 4, trainer)
+            assert len(served.sessions) == 4
+        del function
+        gc.collect()
+        wait_until(lambda: len(served.sessions) == 0)

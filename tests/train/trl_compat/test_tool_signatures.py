@@ -1,0 +1,128 @@
+"""A tool's schema, written as a method and read off it again by what TRL reads it with."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from transformers.utils import get_json_schema
+
+from ludus.data.tool_schema import ToolSpec
+from ludus.errors import ConfigError
+from ludus.train.trl_compat.tool_signatures import build_method
+
+TEXT = {"type": "string", "description": "Some words."}
+
+
+def tool(properties: dict[str, Any], *required: str, **more: Any) -> ToolSpec:
+    schema = {"type": "object", "properties": properties, "required": list(required), **more}
+    return ToolSpec(name="act", description="Do it.\nWith care.", input_schema=schema)
+
+
+def read(spec: ToolSpec) -> dict[str, Any]:
+    """The schema as TRL gets it: off a bound method."""
+    kind: Any = type("Env", (), {spec.name: build_method(spec, lambda *given: given)})
+    schema: dict[str, Any] = get_json_schema(getattr(kind(), spec.name))["function"]
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": "integer"},
+        {"type": "number"},
+        {"type": "boolean"},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
+        {"type": "array"},
+        {"type": "object"},
+        {"type": "object", "additionalProperties": {"type": "number"}},
+        {"type": "string", "enum": ["left", "right"]},
+        {"type": "integer", "enum": [1, 2]},
+        {"type": ["integer", "string"]},
+        {},
+    ],
+)
+def test_an_argument_of_any_type_is_read_back_as_it_was(schema: dict[str, Any]) -> None:
+    made = {**schema, "description": "What it is."}
+    assert read(tool({"what": made}, "what"))["parameters"]["properties"]["what"] == made
+
+
+def test_purpose_and_order_stay_and_what_may_be_left_out_may_come_first() -> None:
+    spec = tool({"note": {**TEXT, "default": "-"}, "word": TEXT, "more": TEXT}, "word")
+    made = read(spec)
+    assert (made["name"], made["description"]) == ("act", "Do it.\nWith care.")
+    assert list(made["parameters"]["properties"]) == ["note", "word", "more"]
+    assert made["parameters"]["required"] == ["word"]
+    assert "return" not in made
+    defaults = inspect.signature(build_method(spec, print)).parameters
+    assert (defaults["note"].default, defaults["more"].default) == ("-", None)
+
+
+def test_what_is_optional_or_defined_elsewhere_is_followed() -> None:
+    defs = {"Side": {"type": "string", "enum": ["north", "south"]}}
+    side = {"$ref": "#/$defs/Side", "description": "Where."}
+    either = {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "How far."}
+    made = read(tool({"side": side, "far": either}, "side", **{"$defs": defs}))
+    properties = made["parameters"]["properties"]
+    assert properties["side"] == {**defs["Side"], "description": "Where."}
+    assert properties["far"] == {"type": "integer", "nullable": True, "description": "How far."}
+
+
+@pytest.mark.parametrize(
+    "choices", [[[1, 2], [3, 4]], [{"x": 1}], ["all", {"x": 1}]], ids=["lists", "objects", "mixed"]
+)
+def test_a_choice_between_lists_or_objects_may_be_anything(choices: list[Any]) -> None:
+    described = {"description": "Which."}
+    made = read(tool({"what": {"enum": choices, **described}}, "what"))
+    assert made["parameters"]["properties"]["what"] == described
+    made = read(tool({"what": {"const": choices[-1], **described}}, "what"))
+    assert made["parameters"]["properties"]["what"] == described
+
+
+def test_what_is_wrapped_by_itself_is_unwrapped() -> None:
+    defs = {"Side": {"type": "string", "enum": ["north", "south"]}}
+    side = {"allOf": [{"$ref": "#/$defs/Side"}], "description": "Where."}
+    word = {"allOf": [{"pattern": "a+"}], "type": "string", "description": "What."}
+    made = read(tool({"side": side, "word": word}, "side", **{"$defs": defs}))
+    properties = made["parameters"]["properties"]
+    assert properties["side"] == {**defs["Side"], "description": "Where."}
+    assert properties["word"] == {"type": "string", "description": "What."}
+
+
+def test_a_schema_that_holds_itself_comes_to_an_end() -> None:
+    tree = {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
+    made = read(tool({"tree": {**tree, "description": "A tree."}}, **{"$defs": {"Tree": tree}}))
+    assert made["parameters"]["properties"]["tree"]["type"] == "array"
+
+
+def test_a_tool_that_says_nothing_and_one_that_says_too_much_can_both_be_read() -> None:
+    bare = ToolSpec(name="go", input_schema={"type": "object", "properties": {"a": {}, "b": {}}})
+    assert set(read(bare)["parameters"]["properties"]) == {"a", "b"}
+    assert read(ToolSpec(name="go"))["parameters"] == {"type": "object", "properties": {}}
+    wordy = "Go.\n\nArgs:\n    a: old\n\nReturns:\n    Nothing."
+    long = {"a": {"type": "string", "description": "First:\nnot last."}}
+    made = read(ToolSpec(name="go", description=wordy, input_schema={"properties": long}))
+    assert made["description"] == "Go."
+    assert made["parameters"]["properties"]["a"]["description"] == "First: not last."
+
+
+def test_a_call_hands_on_whatever_the_model_wrote() -> None:
+    method = build_method(tool({"word": TEXT}, "word"), lambda *given: given)
+    assert method("me", self="you", other=1) == ("me", "act", {"self": "you", "other": 1})
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (ToolSpec(name="reset"), "'reset'"),
+        (ToolSpec(name="_hidden"), "'_hidden'"),
+        (ToolSpec(name="go", input_schema={"properties": {"top-k": {}}}), "'top-k'"),
+        (ToolSpec(name="go", input_schema={"properties": {"from": {}}}), "'from'"),
+    ],
+)
+def test_what_no_method_can_be_is_refused(spec: ToolSpec, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_method(spec, print)

@@ -1,0 +1,73 @@
+"""Records of what TRL's loop has played."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from PIL import Image as Pictures
+
+from ludus.data.episode import Fault, StopReason
+from ludus.data.messages import ImagePart
+from ludus.rollout import EpisodeLimits
+from ludus.rollout.reward_sum import RewardSum
+from ludus.train.trl_compat.env_session import EpisodeState
+from ludus.train.trl_compat.trl_episodes import (
+    TRLRollout,
+    build_tokens,
+    parse_messages,
+    stop_reason,
+)
+
+LIMITS = EpisodeLimits(max_turns=2, max_episode_tokens=4)
+WORDS = {"role": "assistant", "content": "Well."}
+CALL = {"type": "function", "function": {"name": "go", "arguments": {"far": 1}}}
+CALLS = {"role": "assistant", "content": "", "tool_calls": [CALL, CALL]}
+RESULT = {"role": "tool", "name": "go", "content": "Gone."}
+FAULT = Fault(kind="SessionLost", where="environment", message="It is gone.")
+
+
+def rolled(completion: list[dict[str, Any]], standing: EpisodeState, tokens: int = 3) -> TRLRollout:
+    made = build_tokens([9, 9], [5] * tokens, None)
+    return TRLRollout([], completion, standing, "here", (), made)
+
+
+@pytest.mark.parametrize(
+    ("completion", "standing", "tokens", "reason"),
+    [
+        ([WORDS], EpisodeState(), 3, StopReason.NO_TOOL_CALL),
+        ([WORDS], EpisodeState(), 4, StopReason.MAX_TOKENS),
+        (
+            [CALLS, RESULT, RESULT, WORDS],
+            EpisodeState(score=RewardSum(done=True)),
+            4,
+            StopReason.DONE,
+        ),
+        ([CALLS, RESULT, RESULT, WORDS], EpisodeState(fault=FAULT), 3, StopReason.BROKEN),
+        ([CALLS], EpisodeState(), 3, StopReason.MAX_TOKENS),
+        ([CALLS, RESULT, RESULT] * 2 + [CALLS], EpisodeState(), 3, StopReason.MAX_TURNS),
+    ],
+)
+def test_why_a_rollout_ended_is_told_by_the_loops_names(
+    completion: list[dict[str, Any]], standing: EpisodeState, tokens: int, reason: StopReason
+) -> None:
+    assert stop_reason(rolled(completion, standing, tokens), LIMITS) is reason
+
+
+def test_results_are_told_apart_by_the_names_of_their_calls() -> None:
+    reply, first, second = parse_messages([CALLS, RESULT, RESULT])
+    assert reply.tool_calls is not None
+    assert [call.id for call in reply.tool_calls] == [first.tool_call_id, second.tool_call_id]
+    assert len({first.tool_call_id, second.tool_call_id}) == 2
+    assert reply.tool_calls[0].function.arguments == '{"far": 1}'
+
+
+def test_a_picture_is_kept_in_the_record() -> None:
+    parts = [
+        {"type": "text", "text": "Look"},
+        {"type": "image", "image": Pictures.new("RGB", (2, 2))},
+    ]
+    (message,) = parse_messages([{"role": "user", "content": parts}])
+    assert message.text == "Look\n[image]"
+    assert isinstance(message.content[1], ImagePart)
+    assert message.content[1].image_url.url.startswith("data:image/png;base64,")
