@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from unittest.mock import patch
 
-from ludus.cli.console import console
+from ludus.cli.display.console import console
 
 _TOKENS = re.compile(r"\x1b\[(\?)?([\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 

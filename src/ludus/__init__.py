@@ -37,15 +37,15 @@ _HOMES = {
     "evaluate_sync": "ludus.evaluation.pipeline",
     "grpo": "ludus.train",
     "mix": "ludus.environment.mixture",
-    "progress": "ludus.cli.progress",
+    "progress": "ludus.cli.display.collect_display",
     "sft": "ludus.train",
-    "training_progress": "ludus.cli.training",
+    "training_progress": "ludus.cli.display.train_display",
     "tool": "ludus.environment.tools",
 }
 
 if TYPE_CHECKING:
-    from ludus.cli.progress import progress
-    from ludus.cli.training import training_progress
+    from ludus.cli.display.collect_display import progress
+    from ludus.cli.display.train_display import training_progress
     from ludus.client.endpoint import connect
     from ludus.client.env_client import EnvClient
     from ludus.client.session import Session

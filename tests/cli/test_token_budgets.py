@@ -11,10 +11,10 @@ from chat_stub import chat_stub
 from typer.testing import CliRunner
 
 from cli.collecting import NOBODY, asking, read
-from ludus.cli.collect import collect
-from ludus.cli.evaluate import evaluate
+from ludus.cli.commands.collect import collect
+from ludus.cli.commands.evaluate import evaluate
+from ludus.cli.commands.train_grpo import grpo
 from ludus.cli.main import app
-from ludus.cli.train_grpo import grpo
 from ludus.data.episode import StopReason
 
 

@@ -10,14 +10,14 @@ import typer
 from typer.core import TyperGroup
 
 from ludus import __version__
-from ludus.cli import (
-    bring,
+from ludus.cli.commands import (
     check,
     collect,
     curate,
     diagnose,
     envs,
     evaluate,
+    import_cmd,
     init,
     lint,
     play,
@@ -26,7 +26,7 @@ from ludus.cli import (
     show,
     train,
 )
-from ludus.cli.console import print_error
+from ludus.cli.display.console import print_error
 from ludus.errors import LudusError
 
 INTERRUPTED_EXIT_CODE = 130
@@ -57,7 +57,7 @@ app.command("serve")(serve.serve)
 app.command("check")(check.check)
 app.command("play")(play.play)
 app.command("collect")(collect.collect)
-app.command("import")(bring.import_rollouts)
+app.command("import")(import_cmd.import_rollouts)
 app.command("curate")(curate.curate)
 app.command("eval")(evaluate.evaluate)
 app.add_typer(train.app, name="train")

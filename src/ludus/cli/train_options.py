@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ludus.cli.figures import parse_duration
+from ludus.cli.display.formatting import parse_duration
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,0 +1,54 @@
+"""`ludus init`: a new environment package that works as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    name: Annotated[str, typer.Argument(help="Name of the package, such as guess_number.")],
+    directory: Annotated[
+        Path | None, typer.Option("--in", help="Folder to put it in.", show_default="here")
+    ] = None,
+) -> None:
+    """Start a new environment: a package with an entry point, a test, and a README.
+
+    Example: ludus init guess_number
+    """
+    import keyword
+    from importlib.resources import files
+    from string import Template
+
+    from ludus.cli.display.console import console
+    from ludus.errors import LudusError
+
+    module = name.replace("-", "_").lower()
+    if not module.isidentifier() or keyword.iskeyword(module):
+        raise LudusError(f"{name!r} cannot be a package name: use letters, digits and underscores.")
+    target = (directory or Path.cwd()) / module
+    if target.exists():
+        raise LudusError(f"{target} exists already; choose another name or remove it.")
+    words = {
+        "module": module,
+        "class_name": "".join(part.title() for part in module.split("_")),
+        "distribution": module.replace("_", "-"),
+    }
+    skeleton = files("ludus.cli") / "skeleton"
+    layout = {
+        "pyproject.toml": "pyproject.toml.txt",
+        "README.md": "README.md.txt",
+        f"src/{module}/__init__.py": "package.py.txt",
+        f"tests/test_{module}.py": "test.py.txt",
+    }
+    for path, source in layout.items():
+        file = target / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(Template((skeleton / source).read_text()).substitute(words))
+    out = console()
+    out.print(f"[bold]{target}[/]")
+    out.print(f"  pip install -e {target}", markup=False)
+    out.print(f"  ludus check {module}", markup=False)
+    out.print(f"  python -m pytest {target}/tests", markup=False)

@@ -1,0 +1,80 @@
+"""`ludus play`: a person plays in the terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from ludus.cli import common_options as given
+
+
+def play(
+    spec: Annotated[
+        str,
+        typer.Argument(
+            help="name, name:variant, file.py:Class, package.module:Class or URL.", metavar="SPEC"
+        ),
+    ],
+    seed: Annotated[int | None, typer.Option(min=0, help="Which episode.")] = None,
+    task: Annotated[
+        str, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")
+    ] = "{}",
+    token: given.Token = None,
+    debug: given.Debug = False,
+) -> None:
+    """Play an episode yourself, with the tools that a model would have.
+
+    `help` explains the tools, `quit` leaves. Example: ludus play wordle --seed 7
+    """
+    import asyncio
+
+    from ludus.cli.display.environment_errors import record_environment_errors
+
+    try:
+        arguments = json.loads(task)
+    except ValueError as error:
+        raise typer.BadParameter(f"--task is not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise typer.BadParameter('--task wants a JSON object, such as {"length": 6}.')
+    if seed is not None:
+        arguments["seed"] = seed
+    with record_environment_errors(debug=debug):
+        asyncio.run(_play(spec, arguments, token))
+
+
+async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
+    from ludus.agents.human import HumanAgent
+    from ludus.cli.display.console import console, escape_control_chars
+    from ludus.client.endpoint import connect
+    from ludus.data.messages import Message
+    from ludus.errors import LudusError, ProviderRefuses
+    from ludus.rollout import Assignment, EpisodeLimits
+    from ludus.rollout import run_episode as play_episode
+
+    out = console()
+
+    def show(message: Message) -> None:
+        wrong = message.role == "tool" and message.text.startswith("Error:")
+        out.print(escape_control_chars(message.text), markup=False, style="red" if wrong else "")
+
+    def say(words: str) -> None:
+        out.print(escape_control_chars(words), markup=False, style="cyan", soft_wrap=True)
+
+    async with connect(spec, token=token).session() as session:
+        episode = await play_episode(
+            session,
+            HumanAgent(show=show, say=say),
+            Assignment.of(spec, **task),
+            limits=EpisodeLimits(max_turns=1_000_000),
+            system_prompt=None,
+        )
+    if episode.error is not None and episode.error.kind == ProviderRefuses.__name__:
+        out.print("You left before the end.")
+    elif episode.error is not None:
+        raise LudusError(episode.error.message)
+    else:
+        parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
+        worth = "No reward" if episode.reward is None else f"Reward {episode.reward:g}"
+        out.print(f"[bold]{worth}[/]" + (f"  ({parts})" if parts else ""))

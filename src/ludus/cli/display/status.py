@@ -1,0 +1,267 @@
+"""The one progress display of a command: redrawn in place on a terminal, sparse lines elsewhere.
+
+What it shows is a view, which a command replaces as one phase of its work follows another. A
+terminal has one area at its bottom for all of them; a log file gets a line when a long phase
+begins, and how far it is every half minute. Neither repeats itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, Self
+
+from ludus.cli.display.console import console, escape_control_chars
+from ludus.cli.display.formatting import format_count, format_estimate
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from ludus.rollout.progress import PhaseProgress
+
+LOG_INTERVAL_S = 30.0
+"""Seconds between two lines that say how far a phase is."""
+REFRESHES_PER_SECOND = 5
+MIN_REDRAW_INTERVAL_S = 0.1
+"""Seconds between two drawings that the work itself asks for."""
+BAR_WIDTH, _MIN_BAR_WIDTH = 30, 8
+
+
+class View(Protocol):
+    """What is shown of a phase; asked for again whenever it is drawn."""
+
+    @property
+    def headline(self) -> str | None:
+        """The line that a log file gets when the phase begins; None: none."""
+
+    def log_line(self) -> str:
+        """How far it is, in a line of a log file; empty: nothing to say."""
+
+    def render(self) -> RenderableType:
+        """How far it is, on a terminal."""
+
+
+class Status:
+    """Shows views. This one shows nothing. Use it as a context manager."""
+
+    def show(self, view: View) -> None:
+        """Show this from now on, in place of what was shown before."""
+
+    def refresh(self) -> None:
+        """There is something new in the view."""
+
+    def print_line(self, words: str, style: str = "") -> None:
+        """Write a line that stays. May be called by any thread."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing more will happen."""
+
+
+class NoticesOnlyStatus(Status):
+    """Lines that stay, and no progress: somebody is typing there."""
+
+    def print_line(self, words: str, style: str = "") -> None:
+        print(escape_control_chars(words), file=sys.stderr, flush=True)
+
+
+class LiveStatus(Status):
+    """An area at the bottom of a terminal, from the first moment on."""
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        self._live: Live | None = None
+        self._drawn_at = float("-inf")
+
+    def show(self, view: View) -> None:
+        # How a phase ended is seen too.
+        self.refresh()
+        self._view = view
+        # A long phase may keep the thread that draws waiting, so it is drawn at once.
+        self._draw(force=view.headline is not None)
+
+    def refresh(self) -> None:
+        self._draw(force=False)
+
+    def _draw(self, *, force: bool) -> None:
+        """Not more often than a person can see: a step of GRPO may take a tenth of a second."""
+        now = time.monotonic()
+        if self._live is not None and (force or now - self._drawn_at >= MIN_REDRAW_INTERVAL_S):
+            self._drawn_at = now
+            self._live.refresh()
+
+    def print_line(self, words: str, style: str = "") -> None:
+        from rich.text import Text
+
+        console(stderr=True).print(Text(escape_control_chars(words), style=style))
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        self._live = Live(
+            console=console(stderr=True),
+            get_renderable=self._render,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            transient=True,
+            # Results in a file stay there.
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _render(self) -> RenderableType:
+        return spinner_line("Starting") if self._view is None else self._view.render()
+
+
+class LogStatus(Status):
+    """Lines without control characters, for log files and pipes."""
+
+    def __init__(self, interval_s: float | None = None) -> None:
+        self._interval_s = LOG_INTERVAL_S if interval_s is None else interval_s
+        self._view: View | None = None
+        self._last_line = ""
+        self._reported_at = float("-inf")
+        self._lock = threading.Lock()
+        self._stop_event = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def show(self, view: View) -> None:
+        self._view = view
+        if view.headline:
+            self.print_line(view.headline)
+        if self._thread is None and self._interval_s > 0:
+            self._thread = threading.Thread(target=self._report_periodically, daemon=True)
+            self._thread.start()
+
+    def refresh(self) -> None:
+        """Say how far it is, unless that was done of late."""
+        with self._lock:
+            if self._view is None or time.monotonic() - self._reported_at < self._interval_s:
+                return
+            self._reported_at = time.monotonic()
+            self._write(self._view.log_line())
+
+    def print_line(self, words: str, style: str = "") -> None:
+        with self._lock:
+            self._write(words)
+
+    def __exit__(self, *error: object) -> None:
+        self._stop_event.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _report_periodically(self) -> None:
+        while not self._stop_event.wait(self._interval_s):
+            self.refresh()
+
+    def _write(self, line: str) -> None:
+        if line and line != self._last_line:
+            self._last_line = line
+            print(escape_control_chars(line), file=sys.stderr, flush=True)
+
+
+def stderr_status() -> Status:
+    """What fits where stderr goes."""
+    err = console(stderr=True)
+    return LiveStatus() if err.is_terminal and not err.is_dumb_terminal else LogStatus()
+
+
+class PhaseView:
+    """A phase with its counts; `label` says whose, where several have the same phases."""
+
+    def __init__(self, progress: PhaseProgress, label: str = "") -> None:
+        self._progress = progress
+        self._title = f"{label}: {progress.phase}" if label else progress.phase
+
+    @property
+    def headline(self) -> str | None:
+        return self._title if self._progress.in_log else None
+
+    @property
+    def has_counts(self) -> bool:
+        return bool(self._progress.unit)
+
+    def log_line(self) -> str:
+        return ", ".join([self._title, *progress_counts(self._progress)])
+
+    def render(self) -> RenderableType:
+        return spinner_line(self._title, self._progress)
+
+
+def spinner_line(title: str, progress: PhaseProgress | None = None) -> RenderableType:
+    """A spinner beside the title of a phase; a bar and counts where something is counted."""
+    spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
+    if progress is None:
+        return bar_line(title, [], lead=[spinner])
+    said = progress_counts(progress)
+    return bar_line(title, said, lead=[spinner], total=progress.total, done=progress.done)
+
+
+def bar_line(
+    title: str,
+    texts: Sequence[str],
+    *,
+    lead: Sequence[RenderableType] = (),
+    total: int | None = None,
+    done: int = 0,
+) -> RenderableType:
+    """A title, a bar and figures in one line; without the bar where there is no room for it."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    title, figures = escape_control_chars(title), "  ".join(texts)
+    room = console(stderr=True).width - len(title) - len(figures) - 2 * len(lead) - 4
+    grid = Table.grid(padding=(0, 1))
+    if total and room >= _MIN_BAR_WIDTH:
+        bar = ProgressBar(total, done, width=min(BAR_WIDTH, room))
+        grid.add_row(*lead, *([Text(title)] if title else []), bar, Text(figures))
+    else:
+        grid.add_row(*lead, Text("  ".join(filter(None, [title, figures]))))
+    return grid
+
+
+def progress_counts(progress: PhaseProgress) -> list[str]:
+    """How far it is, how fast, and how long it may take."""
+    done = f"{progress.done:,}"
+    if progress.total is not None:
+        done = f"{done}/{progress.total:,}"
+    is_counted = progress.unit or progress.total is not None
+    return [
+        *([f"{done} {progress.unit}".rstrip()] if is_counted else []),
+        *decode_texts(progress.tokens, progress.tokens_per_second),
+        *time_left(progress.seconds_left),
+    ]
+
+
+def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
+    """Tokens and tokens a second, where a model is at work."""
+    if tokens is None:
+        return []
+    sampled = f"{format_count(tokens)} tokens"
+    if rate is None:
+        return [sampled]
+    return [sampled, f"{format_count(rate) if rate >= 10 else round(rate, 1)} tokens/s"]
+
+
+def time_left(seconds: float | None) -> list[str]:
+    return [] if seconds is None else [f"{format_estimate(seconds)} left"]
+
+
+@cache
+def _spinner(*, ascii_only: bool) -> RenderableType:
+    """One for all phases, so that it turns on when one of them follows another."""
+    from rich.spinner import Spinner
+
+    return Spinner("line" if ascii_only else "dots")
