@@ -12,6 +12,7 @@ import pytest
 from diagnose.runs import Sample, episode
 from ludus.data.episode import Fault, Tokens
 from ludus.data.messages import Message
+from ludus.data.reward_variance import REWARD_TOLERANCE
 from ludus.diagnose import read_episodes
 from ludus.diagnose.episode_stats import (
     EpisodeStats,
@@ -19,7 +20,6 @@ from ludus.diagnose.episode_stats import (
     parse_episode,
     zero_variance_share,
 )
-from ludus.train.grpo.groups import REWARD_TOLERANCE
 
 ONE = EpisodeStats("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5, 0.5, 7)
 

@@ -11,8 +11,8 @@ from tokenizers import AddedToken
 
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.chat.incremental_prompt import initial_prompt_ids
+from policy.chat.test_reply_parser import calls, heard
 from policy.conversations import PLAYED, TOOLS, read
-from policy.test_reading import calls, heard
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|><|im_end|>"
 

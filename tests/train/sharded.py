@@ -17,7 +17,7 @@ from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
 from ludus.train.output.export import rebuild_model
 from train.lessons import quick
-from train.test_saving import trained
+from train.output.test_export import trained
 
 
 def gathered(model: Any, lora: Lora | None) -> Any:

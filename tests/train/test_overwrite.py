@@ -15,7 +15,7 @@ from ludus.errors import ConfigError, LudusError, MissingExtra, RunError
 from ludus.train import sft
 from ludus.train.output import training_folder
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
-from ludus.train.output.run_log import create_record
+from ludus.train.output.record import create_record
 from train.lessons import Seen, quick, sft_data, write
 from train.records import about
 

@@ -151,7 +151,7 @@ def _print_result(outcome: TrainResult, ending: TrainSummary, again: str, *, as_
 def _model_card(folder: Path, repo_id: str) -> str:
     """The card, under the model's name on the Hub; a README.md of the user's own is kept."""
     from ludus.train.output.model_card import CARD_FILE, build_model_card
-    from ludus.train.output.run_log import read_record
+    from ludus.train.output.record import read_record
 
     own, record = folder / CARD_FILE, read_record(folder)
     written = own.read_text(encoding="utf-8-sig") if own.is_file() else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ludus.data.atomic_dir import atomic_dir, existing_files
+from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.errors import RunError
 
 METADATA_FILE = "curation.json"

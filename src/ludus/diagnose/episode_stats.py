@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from ludus.data.episode import Fault, StopReason
 from ludus.data.episode_reader import numbered_lines
-from ludus.train.grpo.groups import is_zero_variance
+from ludus.data.reward_variance import is_zero_variance
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'
 _FAULT_REASONS = frozenset(reason.value for reason in StopReason if reason.is_fault)

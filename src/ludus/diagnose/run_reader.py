@@ -11,12 +11,11 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
 from ludus.diagnose.diagnosis import Diagnosis, diagnose
 from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, read_episodes
 from ludus.diagnose.log_stats import LogEntry
 from ludus.errors import RunError
-from ludus.train.output.run_log import LOG_FILE, RECORD_FILE, read_log
-from ludus.train.output.training_folder import EPISODES_FILE
 
 
 @dataclass(frozen=True, slots=True)

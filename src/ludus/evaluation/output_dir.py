@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ludus.data.atomic_dir import atomic_dir, existing_files
+from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.config_diff import config_digest
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError

@@ -1,6 +1,6 @@
 """What happens between two steps: lines are logged, checkpoints fall due, somebody wants to stop.
 
-A callback of the trainer's. What a line looks like on the disk is `ludus.train.output.run_log`'s business,
+A callback of the trainer's. What a line looks like on the disk is `ludus.train.output.record`'s business,
 on a screen the watch's.
 """
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ludus.data import training_log
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.distributed import Distributed
-from ludus.train.output import run_log
 from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.progress import TrainProgress
 
@@ -118,7 +118,7 @@ class RunCallback:
     def write_log(self, line: Mapping[str, Any]) -> None:
         """Write a line down, and show it."""
         line = {**line, "seconds": round(self.seconds, 3)}
-        run_log.append_log(self.out, line)
+        training_log.append_log(self.out, line)
         self.progress.step(line)
 
     def _poll(self, step: int) -> None:

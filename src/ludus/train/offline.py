@@ -13,6 +13,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ludus.data import training_log
 from ludus.policy.hf_logging import require
 from ludus.policy.load import load_model
 from ludus.policy.preflight import check_model
@@ -26,7 +27,7 @@ from ludus.train.data.loss_mask import LossMaskIndex
 from ludus.train.data.prepared_data import PreparedData
 from ludus.train.data.tokenization import RowTokenizer
 from ludus.train.distributed import Distributed
-from ludus.train.output import checkpoints, run_log, training_folder
+from ludus.train.output import checkpoints, record, training_folder
 from ludus.train.output.finalize import finalize
 from ludus.train.output.record_schema import DataRecord, TrainingRecord
 from ludus.train.output.result import TrainResult
@@ -192,7 +193,7 @@ def _write_record(
         environments=fed.environments, task=job.data.task,
     )  # fmt: skip
     # The record first: a log without one would be a stranger's.
-    run_log.create_record(
+    record.create_record(
         job.out, job.record_fields({"data": data}), resumed_from=step if standing else None
     )
-    run_log.truncate_log(job.out, step)
+    training_log.truncate_log(job.out, step)

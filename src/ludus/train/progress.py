@@ -1,6 +1,6 @@
 """Who is told how training goes, and who may end it.
 
-A program shows it, a notebook may not care. What is kept on the disk is `ludus.train.output.run_log`'s
+A program shows it, a notebook may not care. What is kept on the disk is `ludus.train.output.record`'s
 business and does not pass through here.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.policy.engine.scoped_settings import without_cudnn_sdpa
 from ludus.train.context import TrainContext
-from ludus.train.output import checkpoints, run_log, training_folder
+from ludus.train.output import checkpoints, record, training_folder
 from ludus.train.output.finalize import build_result
 from ludus.train.output.record_schema import TrainingRecord
 from ludus.train.output.result import TrainResult
@@ -44,16 +44,16 @@ def run_or_resume(context: TrainContext, run: RunFunction, *, overwrite: bool) -
 
 def _existing_record(job: TrainContext, *, overwrite: bool) -> TrainingRecord | None:
     """What is in the folder already, if it is this very run."""
-    there = run_log.read_record(job.out)
-    if there is None or overwrite or not run_log.has_progress(job.out):
+    there = record.read_record(job.out)
+    if there is None or overwrite or not record.has_progress(job.out):
         return None
     known = job.data_identity(there) if there.kind == job.method else {}
-    run_log.check_same_run(job.out, job.record_fields(known))
+    record.check_same_run(job.out, job.record_fields(known))
     return there
 
 
 def _asks_for_more_steps(job: TrainContext, there: TrainingRecord) -> bool:
-    return run_log.previous_steps(there, job.method, job.config.as_json()) is not None
+    return record.previous_steps(there, job.method, job.config.as_json()) is not None
 
 
 def _announce_extension(job: TrainContext, there: TrainingRecord) -> None:

@@ -17,7 +17,7 @@ from ludus.curation import CurateConfig
 from ludus.curation import curate as make_rows
 from ludus.curation.writers import OutputKind
 from ludus.errors import RunError
-from ludus.train.output.run_log import create_record
+from ludus.train.output.record import create_record
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from cli.training import (
     started,
     train,
 )
-from ludus.train.output.run_log import read_record
+from ludus.train.output.record import read_record
 
 MADE = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
 TOLD = {"README.md", "training.json", "log.jsonl", "loss.png"}

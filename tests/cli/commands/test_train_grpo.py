@@ -20,7 +20,7 @@ from ludus.cli.display.grpo_summary import GRPOSummary
 from ludus.cli.main import app
 from ludus.data.episode import Episode
 from ludus.train import TrainResult
-from ludus.train.output.run_log import read_record as record_of
+from ludus.train.output.record import read_record as record_of
 
 SMALL = (
     *("--groups", "2", "--group-size", "2", "--max-episode-tokens", "8", "--max-turns", "2"),

@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from ludus.cli.display import status, train_display
+from ludus.cli.display import status
+from ludus.cli.display import train_display as display_module
 from ludus.cli.display.sft_progress import TrainMetrics
 from ludus.cli.display.sft_summary import TrainSummary
 from ludus.cli.display.train_display import train_display
@@ -68,7 +69,7 @@ def test_json_lines_hold_every_logged_figure(capfd: pytest.CaptureFixture[str]) 
 
 def test_on_a_terminal_a_bar_is_drawn_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
-    for module in (status, train_display):
+    for module in (status, display_module):
         monkeypatch.setattr(module, "console", lambda **_: terminal)
     with train_display(as_json=False) as shown:
         shown.begin(10, None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ludus.cli.display import status, train_display
+from ludus.cli.display import status
 from ludus.cli.display.formatting import sparkline
 from ludus.cli.display.grpo_progress import GRPOMetrics, first_and_last_means
 from ludus.cli.display.train_display import train_display

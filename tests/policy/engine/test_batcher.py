@@ -26,7 +26,7 @@ from ludus.policy.engine.engine_api import (
 from ludus.policy.engine.hf_decoder import HFDecoder
 from policy.forwards import answers, model_of, prompt, request
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 
 
 class Watched:

@@ -11,7 +11,7 @@ import pytest
 from ludus import episodes
 from ludus.errors import RunError
 from ludus.train import grpo
-from ludus.train.output.run_log import read_record
+from ludus.train.output.record import read_record
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve
 

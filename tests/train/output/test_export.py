@@ -64,7 +64,7 @@ def test_weights_that_are_missing_or_strange_are_told(tmp_path: Path) -> None:
 
 
 def test_weights_that_two_processes_shared_out_come_back(tmp_path: Path) -> None:
-    program = Path(__file__).with_name("sharded.py")
+    program = Path(__file__).parents[1] / "sharded.py"
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     done = subprocess.run(
         [*launcher, "--nproc_per_node", "2", str(program), str(saved(tmp_path / "base"))],

@@ -10,8 +10,8 @@ from huggingface_hub import ModelCard
 from policy.models import adapted, saved
 
 from ludus.train.output.model_card import build_model_card
+from ludus.train.output.record import create_record, finish_record
 from ludus.train.output.record_schema import TaskExample, TrainingRecord
-from ludus.train.output.run_log import create_record, finish_record
 from train.records import FIGURES, about
 
 ADAPTER = {"rank": 8, "alpha": None, "dropout": 0.0, "targets": ["q_proj"], "merge": False}

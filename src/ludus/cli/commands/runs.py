@@ -54,7 +54,7 @@ def _training_run(folder: Path) -> RunFolder | None:
     from ludus.data.config_diff import config_digest
     from ludus.data.run_folder import RunFolder, RunMetadata
     from ludus.errors import RunError
-    from ludus.train.output.run_log import read_record
+    from ludus.train.output.record import read_record
 
     try:
         record = read_record(folder)

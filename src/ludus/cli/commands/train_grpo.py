@@ -152,7 +152,7 @@ def grpo(
 
 def _read_log(out: Path) -> list[dict[str, object]]:
     """What a run that goes on has in its log."""
-    from ludus.train.output.run_log import read_log
+    from ludus.data.training_log import read_log
 
     return list(read_log(out.expanduser()))
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What the commands print: progress, summaries, tables and signals."""

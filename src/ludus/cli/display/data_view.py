@@ -89,7 +89,7 @@ def print_training(out: Console, folder: Path) -> bool:
     from rich.text import Text
 
     from ludus.cli.display.console import escape_control_chars
-    from ludus.train.output.run_log import read_record
+    from ludus.train.output.record import read_record
 
     training = read_record(folder)
     if training is None:

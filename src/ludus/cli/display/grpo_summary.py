@@ -18,7 +18,7 @@ class GRPOSummary(TrainSummary):
     _cached_diagnosis: Diagnosis | None = None
 
     def as_json(self, outcome: TrainResult) -> dict[str, Any]:
-        from ludus.train.output.metadata import to_jsonable
+        from ludus.data.jsonable import to_jsonable
 
         found = self._read_diagnosis(outcome) if outcome.stopped is None else None
         verdicts = {"verdicts": to_jsonable(found.verdicts)} if found is not None else {}

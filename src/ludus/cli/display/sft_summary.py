@@ -67,7 +67,7 @@ class TrainSummary:
 
 
 def read_record(outcome: TrainResult) -> TrainingRecord | None:
-    from ludus.train.output.run_log import read_record
+    from ludus.train.output.record import read_record
 
     return read_record(outcome.folder)
 

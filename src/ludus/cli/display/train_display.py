@@ -120,7 +120,7 @@ class JsonTrainDisplay(TrainDisplay):
         self._emit("said", message=words)
 
     def _emit(self, kind: str, **facts: Any) -> None:
-        from ludus.train.output.metadata import to_jsonable
+        from ludus.data.jsonable import to_jsonable
 
         line = json.dumps(to_jsonable({"event": kind, **facts}), allow_nan=False)
         print(line, file=self._stream, flush=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.data.atomic_dir import atomic_dir, existing_files
+from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.episode import Episode, digest_64
 from ludus.data.episode_reader import format_episode_id
 from ludus.data.journal import Journal
@@ -27,6 +27,13 @@ FORMATS = {
     "verifiers": "results and traces of verifiers",
     "inspect": ".eval and .json logs of Inspect AI",
     "messages": "any JSONL with messages and a reward",
+}
+_MODULES = {
+    "openenv": "openenv",
+    "nemo-gym": "nemo_gym.nemo_gym_rollouts",
+    "verifiers": "verifiers.verifiers_results",
+    "inspect": "inspect.inspect_samples",
+    "messages": "messages",
 }
 UNREADABLE_FILE = "unreadable.txt"
 _DRAFT_PREFIX = ".importing-"
@@ -98,7 +105,7 @@ def load_importer(name: str) -> Importer:
         known = ", ".join(FORMATS)
         hint = did_you_mean(name, FORMATS)
         raise ConfigError(f"There is no format {name!r}: one of {known}. {hint}".rstrip())
-    return cast(Importer, import_module(f"ludus.curation.importers.{name.replace('-', '_')}"))
+    return cast(Importer, import_module(f"ludus.curation.importers.{_MODULES[name]}"))
 
 
 def _find_files(format: Importer, path: Path) -> list[Path]:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Chat formats: rendering conversations to tokens and parsing replies into messages and tool calls."""

@@ -223,7 +223,7 @@ def _explain_failure(tokenizer: PreTrainedTokenizerBase, faults: Mapping[Origin,
 @cache
 def _ludus_templates() -> dict[str, str]:
     """Each of our templates as a whole: what all write alike, and then the family's turns."""
-    folder = files("ludus.policy") / "chat"
+    folder = files("ludus.policy.chat") / "templates"
     words = (folder / "words.jinja").read_text(encoding="utf-8")
     return {
         name: words + (folder / f"{name}.jinja").read_text(encoding="utf-8") for name in FAMILIES

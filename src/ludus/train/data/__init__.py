@@ -1,1 +1,1 @@
-"""TODO."""
+"""Training data: loading rows, tokenizing and filtering them, and their loss masks."""

@@ -12,12 +12,13 @@ from time import perf_counter
 from typing import Any
 
 from ludus.data.episode import Episode, Fault
+from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
 from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.groups import SeedCheck, is_zero_variance, prompt_digest, split_into_groups
+from ludus.train.grpo.groups import SeedCheck, prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rewards import RewardFunctions

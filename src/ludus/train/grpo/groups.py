@@ -13,20 +13,12 @@ from typing import TypeVar
 from ludus.data.episode import Episode, digest_64
 from ludus.errors import RunError
 
-REWARD_TOLERANCE = 1e-8
-"""Rewards that are no further apart are the same; sums of parts are not exact."""
 Item = TypeVar("Item")
 
 
 def split_into_groups(items: Sequence[Item], size: int) -> list[tuple[Item, ...]]:
     """Whole groups, one after the other."""
     return [tuple(items[at : at + size]) for at in range(0, len(items), size)]
-
-
-def is_zero_variance(rewards: Sequence[float | None]) -> bool:
-    """Whether a group teaches nothing: all of its scored members did as well as one another."""
-    scored = [reward for reward in rewards if reward is not None]
-    return len(scored) < 2 or max(scored) - min(scored) <= REWARD_TOLERANCE
 
 
 def prompt_digest(episode: Episode) -> int | None:

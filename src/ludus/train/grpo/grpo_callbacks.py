@@ -10,12 +10,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ludus.data import training_log
+from ludus.data.training_log import EPISODES_FILE
 from ludus.diagnose.saturation import SaturationDetector
 from ludus.train.callbacks import RunCallback
 from ludus.train.distributed import Distributed
-from ludus.train.output import run_log
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.training_folder import EPISODES_FILE
 from ludus.train.progress import TrainProgress
 
 EvaluateHeldOut = Callable[[Any], Mapping[str, float]]
@@ -114,7 +114,7 @@ class GRPOCallbacks(RunCallback):
 def _replay_saturation(out: Path, standing: CheckpointState | None) -> SaturationDetector:
     """Knows what was logged before a run was stopped."""
     judge, step = SaturationDetector(), standing.step if standing else 0
-    for line in run_log.read_log(out):
+    for line in training_log.read_log(out):
         if line.get("step", 0) <= step:
             judge.update(line)
     return judge

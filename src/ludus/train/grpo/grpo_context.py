@@ -10,6 +10,7 @@ from typing import Any
 
 from ludus.data.config_diff import config_digest
 from ludus.data.tool_schema import JsonObject
+from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
@@ -20,9 +21,8 @@ from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
+from ludus.train.output.record import NON_DECISIVE_IN_GRPO, decisive_config
 from ludus.train.output.record_schema import EnvironmentRecord, TaskExample, TrainingRecord
-from ludus.train.output.run_log import NON_DECISIVE_IN_GRPO, decisive_config
-from ludus.train.output.training_folder import EPISODES_FILE
 from ludus.train.overrides import drop_redundant
 from ludus.train.progress import TrainProgress
 

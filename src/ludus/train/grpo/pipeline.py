@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ludus.data import training_log
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
 from ludus.policy.hf_logging import require
@@ -35,7 +36,7 @@ from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS
 from ludus.train.grpo.vllm_engine import VllmEngine
-from ludus.train.output import checkpoints, run_log, training_folder
+from ludus.train.output import checkpoints, record, training_folder
 from ludus.train.output.finalize import finalize, is_finished
 from ludus.train.output.record_schema import TrainingRecord
 from ludus.train.output.result import TrainResult
@@ -88,7 +89,7 @@ def _run(job: GRPOContext, there: TrainingRecord | None, *, overwrite: bool) -> 
     checkpoint = checkpoints.latest_checkpoint(job.out) if there is not None else None
     standing = checkpoints.read_state(checkpoint) if checkpoint is not None else None
     job.progress.phase(PhaseProgress(f"Checking {job.subject}", in_log=True))
-    with _stage(job) as stage, EpisodeLog(job.out / training_folder.EPISODES_FILE) as episodes:
+    with _stage(job) as stage, EpisodeLog(job.out / training_log.EPISODES_FILE) as episodes:
 
         def begin() -> None:
             if overwrite:
@@ -267,6 +268,6 @@ def _begin(job: GRPOContext, stage: RolloutWorker, standing: Standing | None) ->
     step = standing.step if standing else None
     about = job.record_fields(job.environment_record(stage.names))
     # The record first: a log without one would be a stranger's.
-    run_log.create_record(job.out, about, resumed_from=step)
+    record.create_record(job.out, about, resumed_from=step)
     # Without a checkpoint everything is done again, also what comes before the first step.
-    run_log.truncate_log(job.out, -1 if step is None else step)
+    training_log.truncate_log(job.out, -1 if step is None else step)

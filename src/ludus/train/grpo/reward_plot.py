@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ludus.data.training_log import logged_values
 from ludus.errors import MissingExtra
 from ludus.train.output.loss_plot import Points, smooth
-from ludus.train.output.run_log import logged_values
 
 _SMOOTH_FROM_STEPS = 40
 """From so many steps on, one line alone is a thicket."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from ludus.data.reward_variance import REWARD_TOLERANCE
 from ludus.errors import ConfigError
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.grpo.gpu_memory import (
@@ -26,12 +27,6 @@ from ludus.train.trl_trainers import TrainerMixin, as_trainer_callback, build_pe
 
 _BEGIN_EVENTS = ("on_train_begin",)
 _STEP_EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
-REWARD_TOLERANCE = 1e-6
-"""Rewards that are no further apart, as a share of the largest, are the same in single precision.
-
-The mean of equal ones may differ from them by its rounding, and divided by their deviation that is
-an advantage: one of noise, of which an optimizer that minds no scale would make a whole step.
-"""
 _LEFT_PADDED = ("prompt_ids", "prompt_mask")
 _RIGHT_PADDED = (
     "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",

@@ -7,12 +7,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ludus.data import training_log
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import RunCallback
 from ludus.train.context import TrainContext
-from ludus.train.output import run_log, training_folder
+from ludus.train.output import record, training_folder
 from ludus.train.output.export import export_dtype, export_model
 from ludus.train.output.model_card import CARD_FILE, build_model_card, plot_file
 from ludus.train.output.record_schema import FinalMetrics
@@ -53,22 +54,27 @@ def is_finished(trainer: Any, callback: RunCallback) -> bool:
 
 def _write_results(job: TrainContext, figures: FinalMetrics) -> None:
     title = f"{job.method.upper()} of {job.source.name} on {job.subject}"
-    job.plot(list(run_log.read_log(job.out)), job.out / plot_file(job.method), title)
-    done = run_log.read_record(job.out)
+    job.plot(list(training_log.read_log(job.out)), job.out / plot_file(job.method), title)
+    done = record.read_record(job.out)
     if done is None:
-        raise RunError(f"{job.out / run_log.RECORD_FILE} was removed while the run was under way.")
+        raise RunError(
+            f"{job.out / training_log.RECORD_FILE} was removed while the run was under way."
+        )
     example = job.example_task()
     known = {"figures": figures, "example": example}
     card = build_model_card(done.model_copy(update=known), name=str(job.out))
     (job.out / CARD_FILE).write_text(card, encoding="utf-8")
     # With its figures a run is whole: what only a run under way needs goes after that.
-    run_log.finish_record(job.out, figures, example)
+    record.finish_record(job.out, figures, example)
     training_folder.remove_temporary_files(job.out, keep_last_checkpoint=job.extensible)
 
 
 def _collect_metrics(job: TrainContext, trainer: Any, pace: RunCallback) -> FinalMetrics:
-    logged = list(run_log.read_log(job.out))
-    losses, test = run_log.logged_values(logged), run_log.logged_values(logged, "eval_loss")
+    logged = list(training_log.read_log(job.out))
+    losses, test = (
+        training_log.logged_values(logged),
+        training_log.logged_values(logged, "eval_loss"),
+    )
     tokens, seconds = int(trainer._total_train_tokens), pace.seconds
     return FinalMetrics(
         steps=trainer.state.global_step,
@@ -86,8 +92,8 @@ def _collect_metrics(job: TrainContext, trainer: Any, pace: RunCallback) -> Fina
 
 def _reward_metrics(logged: Sequence[JsonObject]) -> dict[str, float]:
     """Of a run by trial: how it began and how it ended, over a few steps each."""
-    rewards = [reward for _, reward in run_log.logged_values(logged, "reward")]
-    held_out = run_log.logged_values(logged, "eval_reward")
+    rewards = [reward for _, reward in training_log.logged_values(logged, "reward")]
+    held_out = training_log.logged_values(logged, "eval_reward")
     found = {"eval_reward": held_out[-1][1]} if held_out else {}
     if rewards:
         found |= {

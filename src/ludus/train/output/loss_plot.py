@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ludus.data.training_log import logged_values
 from ludus.errors import MissingExtra
-from ludus.train.output.run_log import logged_values
 
 _SMOOTHING_FRACTION = 0.05
 """The part of the run over which the smoothed line takes the mean."""

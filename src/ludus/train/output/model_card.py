@@ -1,7 +1,7 @@
 """The card of a trained model: the README.md that people and the Hub read.
 
 Written from the record of the run, and from nothing else: what is not in it is left out. A pure
-function; its tables are in `ludus.train.output.card_tables`, files are `ludus.train.output.run_log`'s business, the Hub
+function; its tables are in `ludus.train.output.card_tables`, files are `ludus.train.output.record`'s business, the Hub
 is `ludus.publish`'s.
 """
 

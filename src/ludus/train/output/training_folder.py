@@ -11,19 +11,18 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
+from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE
 from ludus.errors import RunError
 from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.output.checkpoints import CHECKPOINTS_DIR as CHECKPOINTS
 from ludus.train.output.checkpoints import latest_checkpoint
 from ludus.train.output.model_card import CARD_FILE, LOSS_PLOT_FILE, PLOT_FILES
-from ludus.train.output.run_log import LOG_FILE, RECORD_FILE, has_progress
+from ludus.train.output.record import has_progress
 
 TOKENS_DIR = "tokens"
 ADAPTER_DIR = "adapter"
 TENSORBOARD_DIR = "runs"
 """Where TensorBoard's curves go, and are looked for on the Hub."""
-EPISODES_FILE = "episodes.jsonl"
-"""What was played, where a model learns by trial."""
 LOCK_FILE = ".training.lock"
 _OWNED_PATTERNS = (
     *(

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Faster training: packing, variable-length attention, CUDA graphs and compilation."""

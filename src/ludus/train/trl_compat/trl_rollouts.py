@@ -16,10 +16,11 @@ from typing import Any
 from ludus.client.event_loop import run_sync
 from ludus.data.episode import Episode, Tokens
 from ludus.data.episode_reader import format_episode_id
+from ludus.data.reward_variance import is_zero_variance
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.groups import SeedCheck, is_zero_variance, prompt_digest, split_into_groups
+from ludus.train.grpo.groups import SeedCheck, prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.rewards import RewardFunctions
 from ludus.train.grpo.step_metrics import episode_metrics

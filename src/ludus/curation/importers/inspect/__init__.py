@@ -1,1 +1,1 @@
-"""TODO."""
+"""Importer for the logs of Inspect AI."""

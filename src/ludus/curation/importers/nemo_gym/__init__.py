@@ -1,1 +1,1 @@
-"""TODO."""
+"""Importer for the rollouts of NeMo Gym."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Importer for the results and traces of verifiers."""

@@ -75,3 +75,16 @@ def _publish(draft: Path, out: Path, last: str, ours: Collection[str]) -> None:
     for file in sorted(draft.iterdir(), key=lambda file: file.name == last):
         if file.name in ours:
             file.replace(out / file.name)
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file whole, or not at all."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("w", encoding="utf-8") as to:
+            to.write(text)
+            to.flush()
+            os.fsync(to.fileno())
+        draft.replace(file)
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error

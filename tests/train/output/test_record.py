@@ -9,20 +9,13 @@ from typing import Any
 
 import pytest
 
+from ludus.data.jsonable import to_jsonable
+from ludus.data.training_log import append_log, logged_values, read_log, truncate_log
 from ludus.data.versions import versions
 from ludus.errors import RunError
-from ludus.train.output.metadata import config_json, device_names, file_digest, to_jsonable
+from ludus.train.output.metadata import config_json, device_names, file_digest
+from ludus.train.output.record import check_same_run, create_record, finish_record, read_record
 from ludus.train.output.record_schema import FinalMetrics
-from ludus.train.output.run_log import (
-    append_log,
-    check_same_run,
-    create_record,
-    finish_record,
-    logged_values,
-    read_log,
-    read_record,
-    truncate_log,
-)
 from train.records import FIGURES, about
 
 
