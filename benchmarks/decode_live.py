@@ -69,7 +69,7 @@ async def _episode(model: Any, ids: tuple[int, ...], number: int) -> None:
         reply = await model.sample(
             ids,
             max_tokens=made.randint(*TOKENS),
-            stops=(),
+            stop_token_ids=(),
             sampling=SamplingParams(),
             seed=number * TURNS + turn,
         )

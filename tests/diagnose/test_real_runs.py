@@ -16,7 +16,7 @@ from ludus.diagnose import read_run
 from ludus.errors import RunError
 from ludus.train import GRPOConfig, grpo
 
-HERE = "train.diagnosis.test_real_runs"
+HERE = "diagnose.test_real_runs"
 
 
 class Plain(ToolEnvironment):

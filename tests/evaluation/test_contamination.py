@@ -53,14 +53,14 @@ def test_of_a_data_set_what_is_trained_on_is_known(tmp_path: Path) -> None:
 def test_words_that_open_most_tasks_tell_nothing(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "Guess."}], "group_id": "task 4"}
     known = load_known_questions(written(tmp_path / "rows.jsonl", row))
-    attempts = [attempt(place, opening="Guess.") for place in range(5)]
+    attempts = [attempt(place, prompt="Guess.") for place in range(5)]
     assert [left.plan_index for left in exclude_known(attempts, known)] == [0, 1, 2, 3]
 
 
 def test_words_are_common_in_an_environment_and_not_in_a_mix(tmp_path: Path) -> None:
     guess = {"environment": "wordle", "group_id": "other", "prompt": "Guess."}
     known = load_known_questions(written(tmp_path / "rows.jsonl", guess, {"prompt": "Question 9?"}))
-    hidden = [attempt(at, opening="Guess.", environment="wordle") for at in range(4)]
+    hidden = [attempt(at, prompt="Guess.", environment="wordle") for at in range(4)]
     mixed = [*hidden, *(attempt(place, environment="sums") for place in range(4, 20))]
     assert [left.plan_index for left in exclude_known(mixed, known)] == [*range(9), *range(10, 20)]
     assert find_ambiguous_environments(mixed, known) == ["wordle"]
@@ -74,8 +74,8 @@ def test_words_that_open_most_tasks_of_the_data_tell_nothing_either(tmp_path: Pa
     sums = [{"environment": "sums", "group_id": f"sum {at}", "prompt": "1+1"} for at in (1, 2)]
     more = [{"environment": "sums", "group_id": f"more {at}", "prompt": f"{at}"} for at in range(3)]
     known = load_known_questions(written(tmp_path / "rows.jsonl", *guesses, *sums, *more))
-    few = [attempt(at, opening="Guess.", environment="wordle") for at in range(3)]
-    again = attempt(3, opening="1+1", environment="sums")
+    few = [attempt(at, prompt="Guess.", environment="wordle") for at in range(3)]
+    again = attempt(3, prompt="1+1", environment="sums")
     assert [left.plan_index for left in exclude_known([*few, again], known)] == [0, 2], (
         "one sum came twice"
     )

@@ -24,7 +24,7 @@ JOB = CollectConfig(COUNTER, episodes=3, seed=999, limits=EpisodeLimits(max_turn
 
 async def against_chance(model: Path, out: Path) -> Evaluation:
     candidates = parse_candidates(["random", f"base=hf:{model}"])
-    return await evaluate(JOB, candidates, out, tuning=QUICK)
+    return await evaluate(JOB, candidates, out, options=QUICK)
 
 
 async def test_a_model_plays_without_chance_and_its_tokens_are_counted(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_what_would_stop_a_model_is_told_before_anybody_plays(
         spoil(model)
     candidates = parse_candidates(["random", f"base=hf:{model}"], options)
     with pytest.raises(LudusError) as refused:
-        await evaluate(JOB, candidates, tmp_path / "eval", tuning=QUICK)
+        await evaluate(JOB, candidates, tmp_path / "eval", options=QUICK)
     assert words in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "eval").exists()
 

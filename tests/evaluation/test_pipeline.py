@@ -54,7 +54,7 @@ async def test_format_and_accuracy_are_told_apart(tmp_path: Path) -> None:
 async def test_every_candidate_plays_the_same_tasks_in_a_run_of_its_own(tmp_path: Path) -> None:
     job = CollectConfig("catch", episodes=8, seed=999, group_size=2)
     both = [playing("one", OracleAgent()), playing("two", OracleAgent())]
-    await evaluate(job, both, tmp_path / "eval", tuning=QUICK)
+    await evaluate(job, both, tmp_path / "eval", options=QUICK)
     for index in range(8):
         one, two = (
             find_episode(tmp_path / "eval" / label / "episodes.jsonl", str(index))
@@ -133,9 +133,9 @@ async def test_tasks_that_were_trained_on_do_not_count(tmp_path: Path) -> None:
         CollectConfig(COUNTER, episodes=30, seed=0), OracleAgent(), tmp_path / "run"
     )
     oracle = [playing("oracle", OracleAgent())]
-    whole = await evaluate(job, oracle, tmp_path / "eval", tuning=QUICK)
+    whole = await evaluate(job, oracle, tmp_path / "eval", options=QUICK)
     held = await evaluate(
-        job, oracle, tmp_path / "eval", tuning=QUICK, not_in=trained.folder / "episodes.jsonl"
+        job, oracle, tmp_path / "eval", options=QUICK, not_in=trained.folder / "episodes.jsonl"
     )
     (all_of_them,), (rest,) = whole.scores, held.scores
     assert all_of_them.contaminated == 0 and all_of_them.estimates["accuracy"].n == 30
@@ -164,7 +164,7 @@ async def test_tasks_that_open_alike_are_told_apart_by_their_seed_and_that_is_sa
     hidden = CollectConfig("wordle", episodes=6, seed=999)
     trained = await collect(hidden, OracleAgent(), tmp_path / "run")
     oracle, more = [playing("oracle", OracleAgent())], CollectConfig("wordle", episodes=8, seed=999)
-    found = await evaluate(more, oracle, tmp_path / "eval", tuning=QUICK, not_in=trained.folder)
+    found = await evaluate(more, oracle, tmp_path / "eval", options=QUICK, not_in=trained.folder)
     assert (found.scores[0].contaminated, found.ambiguous_environments) == (6, ("wordle",))
 
 

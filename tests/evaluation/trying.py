@@ -22,9 +22,9 @@ def attempt(place: int, reward: float | None = 1.0, **more: Any) -> Attempt:
     facts: dict[str, Any] = {
         "environment": "game",
         "task": f"task {place}",
-        "opening": f"Question {place}?",
+        "prompt": f"Question {place}?",
         "broken": False,
-        "compliant": True,
+        "format_compliant": True,
         "reply_tokens": None,
     }
     return Attempt(plan_index=place, reward=reward, **{**facts, **more})
@@ -48,4 +48,4 @@ async def evaluated(out: Path, candidates: Sequence[Candidate], **settings: Any)
     job = settings.pop("job", None) or CollectConfig(
         COUNTER, episodes, task={"goal": 5}, seed=999, group_size=settings.pop("group_size", 1)
     )
-    return await evaluate(job, candidates, out, **{"tuning": QUICK, **settings})
+    return await evaluate(job, candidates, out, **{"options": QUICK, **settings})

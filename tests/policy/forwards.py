@@ -94,7 +94,7 @@ def prompt(length: int, *, seed: int = 0) -> tuple[int, ...]:
 def request(ids: Sequence[int], **more: Any) -> Request:
     given: dict[str, Any] = {
         "max_tokens": 12,
-        "stops": (1,),
+        "stop_token_ids": (1,),
         "sampling": SamplingParams(),
         "seed": 0,
     }

@@ -31,10 +31,10 @@ def read(folder: Path) -> list[Episode]:
 
 async def run(out: Path, agent: Agent | None = None, **settings: Any) -> CollectResult:
     kept = {name: settings.pop(name) for name in list(settings) if name in _COLLECT}
-    return await collect(job(**settings), agent or OracleAgent(), out, **{"tuning": QUICK, **kept})
+    return await collect(job(**settings), agent or OracleAgent(), out, **{"options": QUICK, **kept})
 
 
-_COLLECT = ("base_url", "resume", "retry_broken", "tuning", "budget", "reporter", "token")
+_COLLECT = ("base_url", "resume", "retry_broken", "options", "budget", "progress", "token")
 
 
 class Flaky(OracleAgent):

@@ -30,8 +30,8 @@ async def test_every_planned_episode_is_there_once(tmp_path: Path) -> None:
 
 
 async def test_concurrency_changes_nothing_in_the_episodes(tmp_path: Path) -> None:
-    await run(tmp_path / "one", n=30, tuning=RolloutOptions(concurrency=1))
-    await run(tmp_path / "many", n=30, tuning=RolloutOptions(concurrency=30))
+    await run(tmp_path / "one", n=30, options=RolloutOptions(concurrency=1))
+    await run(tmp_path / "many", n=30, options=RolloutOptions(concurrency=30))
     assert [facts(e) for e in read(tmp_path / "one")] == [facts(e) for e in read(tmp_path / "many")]
 
 

@@ -55,7 +55,7 @@ async def test_time_is_a_budget_too(tmp_path: Path) -> None:
         Priced(),
         n=100_000,
         budget=Budget(max_time=0.3),
-        tuning=RolloutOptions(concurrency=4),
+        options=RolloutOptions(concurrency=4),
     )
     assert outcome.stop_reason == "--max-time 0.3 s is used up"
     assert 0 < outcome.summary["episodes"] < 100_000
@@ -73,7 +73,7 @@ async def test_a_cost_limit_without_a_price_is_refused(tmp_path: Path) -> None:
 async def test_draining_finishes_what_is_under_way(tmp_path: Path) -> None:
     drain = Ending(lambda collector: collector.drain("enough"))
     outcome = await run(
-        tmp_path / "run", Slow(), n=100, reporter=drain, tuning=RolloutOptions(concurrency=8)
+        tmp_path / "run", Slow(), n=100, progress=drain, options=RolloutOptions(concurrency=8)
     )
     assert (outcome.stop_reason, outcome.summary["episodes"]) == ("enough", 8)
 
@@ -82,14 +82,14 @@ async def test_draining_does_not_begin_another_attempt(tmp_path: Path) -> None:
     drain = Ending(lambda collector: collector.drain("enough"))
     dead = Flaky(lambda key, attempt: ModelBusy("HTTP 503"))
     patient = RolloutOptions(concurrency=4, retry_delay=60.0)
-    outcome = await run(tmp_path / "run", dead, n=4, reporter=drain, tuning=patient)
+    outcome = await run(tmp_path / "run", dead, n=4, progress=drain, options=patient)
     assert (outcome.stop_reason, outcome.summary["episodes"]) == ("enough", 0)
 
 
 async def test_aborting_leaves_what_is_under_way_to_be_played_again(tmp_path: Path) -> None:
     abort = Ending(lambda collector: collector.abort("now"))
     outcome = await run(
-        tmp_path / "run", Slow(), n=20, reporter=abort, tuning=RolloutOptions(concurrency=8)
+        tmp_path / "run", Slow(), n=20, progress=abort, options=RolloutOptions(concurrency=8)
     )
     assert (outcome.stop_reason, outcome.summary["episodes"]) == ("now", 0)
     outcome = await run(tmp_path / "run", n=20)
@@ -105,23 +105,23 @@ async def test_two_writers_do_not_share_a_run(tmp_path: Path) -> None:
 
 
 async def test_a_torn_line_is_mended_and_its_episode_played_again(tmp_path: Path) -> None:
-    await run(tmp_path / "run", n=10, tuning=RolloutOptions(concurrency=1))
+    await run(tmp_path / "run", n=10, options=RolloutOptions(concurrency=1))
     journal = tmp_path / "run/episodes.jsonl"
     journal.write_bytes(journal.read_bytes()[:-200])
     reporter = Ending(lambda collector: None)
-    outcome = await run(tmp_path / "run", n=10, reporter=reporter)
+    outcome = await run(tmp_path / "run", n=10, progress=reporter)
     assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 10)
     assert len(reporter.warnings) == 1
     assert [e.stop_reason for e in read(tmp_path / "run")] == [StopReason.DONE] * 10
 
 
 async def test_damage_in_the_middle_of_a_journal_is_told_and_played_again(tmp_path: Path) -> None:
-    await run(tmp_path / "run", n=4, tuning=RolloutOptions(concurrency=1))
+    await run(tmp_path / "run", n=4, options=RolloutOptions(concurrency=1))
     journal = tmp_path / "run/episodes.jsonl"
     first, _, *rest = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([first, b"not an episode\n", *rest, first]))
     reporter = Ending(lambda collector: None)
-    outcome = await run(tmp_path / "run", n=4, reporter=reporter)
+    outcome = await run(tmp_path / "run", n=4, progress=reporter)
     assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 4)
     damage, twice = reporter.warnings
     assert "1 damaged line (2)" in damage
@@ -130,13 +130,13 @@ async def test_damage_in_the_middle_of_a_journal_is_told_and_played_again(tmp_pa
 
 async def test_a_damaged_line_of_a_finished_run_is_found_by_the_checksum(tmp_path: Path) -> None:
     """Neither the length of the file nor the head of the line tells that an episode is lost."""
-    await run(tmp_path / "run", n=4, tuning=RolloutOptions(concurrency=1))
+    await run(tmp_path / "run", n=4, options=RolloutOptions(concurrency=1))
     journal = tmp_path / "run/episodes.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b'"messages":[', b'"messages":{')
     journal.write_bytes(b"".join(lines))
     reporter = Ending(lambda collector: None)
-    outcome = await run(tmp_path / "run", n=4, reporter=reporter)
+    outcome = await run(tmp_path / "run", n=4, progress=reporter)
     assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 4)
     assert ["1 damaged line (3)" in words for words in reporter.warnings] == [True]
     again = await run(tmp_path / "run", n=4)
@@ -152,7 +152,7 @@ async def test_the_watchdog_is_heard(tmp_path: Path) -> None:
 
     reporter = Ending(lambda collector: None)
     await run(
-        tmp_path / "run", Stuck(), n=1, reporter=reporter, tuning=RolloutOptions(stall_warning=0.1)
+        tmp_path / "run", Stuck(), n=1, progress=reporter, options=RolloutOptions(stall_warning=0.1)
     )
     assert any("has waited" in words for words in reporter.warnings)
 
@@ -198,7 +198,9 @@ async def test_a_person_plays_one_episode_after_the_other(tmp_path: Path) -> Non
 
 async def test_sessions_are_given_back(tmp_path: Path) -> None:
     with serving(Counter) as served:
-        await run(tmp_path / "run", n=30, base_url=served.url, tuning=RolloutOptions(concurrency=8))
+        await run(
+            tmp_path / "run", n=30, base_url=served.url, options=RolloutOptions(concurrency=8)
+        )
         assert len(served.sessions) == 0
 
 

@@ -103,7 +103,7 @@ async def test_episodes_from_a_server_of_theirs_bear_its_own_name(tmp_path: Path
     agent = ScriptedAgent(ToolCall(name="guess", arguments={"number": 3}))
     with their_guessing() as url:
         assert await fetch_server_names(url) == ["GuessEnvironment"]
-        await run(tmp_path / "run", agent, spec="openspiel:x", n=2, base_url=url, reporter=reporter)
+        await run(tmp_path / "run", agent, spec="openspiel:x", n=2, base_url=url, progress=reporter)
     assert {episode.environment for episode in read(tmp_path / "run")} == {"GuessEnvironment"}
     assert any("GuessEnvironment" in words for words in reporter.warnings)
 

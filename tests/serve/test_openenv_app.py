@@ -71,7 +71,7 @@ def test_an_environment_of_ours_is_served() -> None:
 )
 def test_there_are_no_more_sessions_than_it_was_told(limit: dict[str, Any]) -> None:
     app = create_app(GuessEnvironment, GuessAction, GuessObservation, **limit)
-    assert app.state.sessions.settings.max_sessions == 1
+    assert app.state.sessions.config.max_sessions == 1
 
 
 class Lonely(GuessEnvironment):
@@ -82,7 +82,7 @@ class Lonely(GuessEnvironment):
 
 def test_an_environment_that_runs_alone_gets_one_session_and_no_more() -> None:
     app = create_app(Lonely, GuessAction, GuessObservation)
-    assert app.state.sessions.settings.max_sessions == 1
+    assert app.state.sessions.config.max_sessions == 1
     with pytest.raises(ConfigError, match="max_concurrent_envs is 2"):
         create_app(Lonely, GuessAction, GuessObservation, max_concurrent_envs=2)
 

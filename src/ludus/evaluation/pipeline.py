@@ -61,7 +61,7 @@ async def evaluate(
     token: str | None = None,
     resume: bool = True,
     retry_broken: bool = False,
-    tuning: RolloutOptions | None = None,
+    options: RolloutOptions | None = None,
     make_reporter: ReporterFactory = lambda label: nullcontext(CollectProgress()),
     on_phase: Callable[[PhaseProgress], None] = lambda progress: None,
     command: str | None = None,
@@ -106,7 +106,7 @@ async def evaluate(
             base_url=base_url,
             token=token,
             retry_broken=retry_broken,
-            tuning=tuning,
+            options=options,
         )
         found = load_attempts(RunFolder.open(outcome.folder), config.episodes)
         played.append(CandidateAttempts(candidate.label, settings[candidate.label]["agent"], found))

@@ -95,7 +95,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in getattr(self, "servers", []):
             server.close()
-        await self._sessions.drain(hurry=lambda: self.force_exit)
+        await self._sessions.drain(force_exit=lambda: self.force_exit)
         await super().shutdown(sockets)
 
     @contextmanager

@@ -69,7 +69,7 @@ def generator(engine: Watched | None = None, **more: Any) -> RequestBatcher:
 
 
 async def ask(model: RequestBatcher, seed: int, *, length: int = 5, **more: Any) -> Completion:
-    given: dict[str, Any] = {"max_tokens": 6, "stops": (1,), "sampling": SamplingParams()}
+    given: dict[str, Any] = {"max_tokens": 6, "stop_token_ids": (1,), "sampling": SamplingParams()}
     return await model.sample(prompt(length), seed=seed, **(given | more))
 
 

@@ -32,7 +32,7 @@ def talker() -> Policy:
 
 
 async def ask(model: RequestBatcher, seed: int, **more: Any) -> Completion:
-    given: dict[str, Any] = {"max_tokens": 6, "stops": (), "sampling": SamplingParams()}
+    given: dict[str, Any] = {"max_tokens": 6, "stop_token_ids": (), "sampling": SamplingParams()}
     return await model.sample(prompt(9), seed=seed, **(given | more))
 
 

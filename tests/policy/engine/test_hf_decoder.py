@@ -43,7 +43,7 @@ def test_tokens_are_counted_while_replies_are_unfinished() -> None:
         counts.append(decoder.stats.sampled_tokens)
         return True
 
-    asked = [request(prompt(5, seed=seed), max_tokens=3, stops=()) for seed in (1, 2)]
+    asked = [request(prompt(5, seed=seed), max_tokens=3, stop_token_ids=()) for seed in (1, 2)]
     decoder.run(asked, lambda at, sampled: counts.append(decoder.stats.sampled_tokens), wanted)
     assert counts[0] == 2 and counts[-1] == 6 and counts == sorted(counts)
 
@@ -115,15 +115,15 @@ def test_the_seed_decides_the_reply() -> None:
 
 def test_a_reply_ends_with_its_own_stop_or_its_own_budget() -> None:
     model, ids = model_of("llama"), prompt(5)
-    (whole,) = answers(model, [request(ids, sampling=GREEDY, stops=())])
+    (whole,) = answers(model, [request(ids, sampling=GREEDY, stop_token_ids=())])
     assert len(set(whole.ids)) > 1 and not whole.stopped
     stop = next(token for token in whole.ids if token != whole.ids[0])
     until = whole.ids[: whole.ids.index(stop) + 1]
     short, cut = answers(
         model,
         [
-            request(ids, sampling=GREEDY, stops=(stop, 0)),
-            request(ids, sampling=GREEDY, stops=(), max_tokens=5),
+            request(ids, sampling=GREEDY, stop_token_ids=(stop, 0)),
+            request(ids, sampling=GREEDY, stop_token_ids=(), max_tokens=5),
         ],
     )
     assert (short.ids, short.stopped) == (until, True)
@@ -135,7 +135,7 @@ def test_the_context_is_the_most_that_a_reply_can_fill(architecture: str) -> Non
     lengths = (CONTEXT + 3, CONTEXT, CONTEXT - 1, CONTEXT - 4, 2)
     said = answers(
         model_of(architecture),
-        [request(prompt(length), stops=(), max_tokens=1000) for length in lengths],
+        [request(prompt(length), stop_token_ids=(), max_tokens=1000) for length in lengths],
     )
     assert [len(reply.ids) for reply in said] == [0, 0, 1, 4, CONTEXT - 2]
     assert not any(reply.stopped for reply in said)
@@ -147,7 +147,7 @@ def test_what_has_ended_leaves_the_batch_and_is_handed_over_at_once(architecture
     watch = model.register_forward_pre_hook(
         lambda _, __, given: sizes.append(len(given["input_ids"])), with_kwargs=True
     )
-    requests = [request(prompt(n + 1), stops=(), max_tokens=2 * n + 1) for n in range(4)]
+    requests = [request(prompt(n + 1), stop_token_ids=(), max_tokens=2 * n + 1) for n in range(4)]
     try:
         HFDecoder(model, pad_id=0).run(requests, lambda at, _: handed.append((at, len(sizes))))
     finally:
@@ -159,7 +159,7 @@ def test_what_has_ended_leaves_the_batch_and_is_handed_over_at_once(architecture
 def test_what_is_not_wanted_any_more_is_dropped() -> None:
     handed: dict[int, Completion] = {}
     model = model_of("llama")
-    requests = [request(prompt(4), stops=(), max_tokens=30, seed=n) for n in range(3)]
+    requests = [request(prompt(4), stop_token_ids=(), max_tokens=30, seed=n) for n in range(3)]
     HFDecoder(model, pad_id=0).run(requests, handed.__setitem__, lambda at: at == 1)
     assert list(handed) == [1] and len(handed[1].ids) == 30
 

@@ -57,7 +57,7 @@ def test_members_of_a_group_are_not_given_what_their_first_could_not_read(
 
     async def group() -> list[Completion]:
         async with RequestBatcher(model, engine=engine, batch_wait_s=0.05) as asked:
-            how: dict[str, Any] = {"max_tokens": 12, "stops": {1}, "sampling": GREEDY}
+            how: dict[str, Any] = {"max_tokens": 12, "stop_token_ids": {1}, "sampling": GREEDY}
             return await asyncio.gather(*(asked.sample(ids, seed=n, **how) for n in range(4)))
 
     assert {reply.ids for reply in asyncio.run(group())} == {generated(model, ids)}
@@ -67,7 +67,7 @@ def test_members_of_a_group_are_not_given_what_their_first_could_not_read(
 def test_who_had_ended_before_an_error_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, told = engine_of(model_of()), dict[int, Completion]()
     failing_once(monkeypatch, engine._runner, "advance", at=2)
-    asked = [request(prompt(5), stops=(), max_tokens=number) for number in (3, 30)]
+    asked = [request(prompt(5), stop_token_ids=(), max_tokens=number) for number in (3, 30)]
     with pytest.raises(torch.OutOfMemoryError):
         engine.run(asked, told.__setitem__)
     assert {at: len(reply.ids) for at, reply in told.items()} == {0: 3}

@@ -152,7 +152,7 @@ def test_greedy_replies_in_float32_are_those_of_generate(kind: str) -> None:
 def test_graphs_go_on_being_right_after_the_model_has_learned() -> None:
     model, ids = fresh(max_position_embeddings=512).to("cuda"), prompt(40)
     engine = engine_of(model)
-    asked = [request(ids, seed=seed, max_tokens=40, stops=()) for seed in range(20)]
+    asked = [request(ids, seed=seed, max_tokens=40, stop_token_ids=()) for seed in range(20)]
     first, again = said(engine, asked), said(engine, asked)
     assert [reply.ids for reply in first] == [reply.ids for reply in again]
     with torch.no_grad():
@@ -170,13 +170,15 @@ def test_graphs_go_on_being_right_after_the_model_has_learned() -> None:
 def test_who_comes_late_joins_and_the_cache_grows_under_way() -> None:
     model = fresh(max_position_embeddings=2048).to("cuda")
     engine = engine_of(model)
-    late = [request(prompt(700, seed=n), seed=n, max_tokens=20, stops=()) for n in range(5)]
+    late = [
+        request(prompt(700, seed=n), seed=n, max_tokens=20, stop_token_ids=()) for n in range(5)
+    ]
     told: dict[int, Completion] = {}
 
     def more(room: int) -> list[Request]:
         return [late.pop(0)] if late else []
 
-    asked = [request(prompt(9), seed=9, max_tokens=60, stops=()), *late]
+    asked = [request(prompt(9), seed=9, max_tokens=60, stop_token_ids=()), *late]
     engine.run(asked[:1], told.__setitem__, poll_requests=more)
     for at, each in enumerate(asked):
         expected = fresh_logprobs(model, each.ids, told[at].ids)

@@ -32,7 +32,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
 
 def asked_one_by_one(engine: TritonEngine, number: int, **more: Any) -> None:
     """Each comes when those before it are under way."""
-    rest = [request(prompt(20, seed=n), seed=n, stops=(), **more) for n in range(number)]
+    rest = [request(prompt(20, seed=n), seed=n, stop_token_ids=(), **more) for n in range(number)]
 
     def next_one(room: int) -> list[Request]:
         return [rest.pop()] if rest and room else []

@@ -35,8 +35,10 @@ def test_the_turns_of_an_episode_are_read_as_they_come() -> None:
     model = model_of()
     engine, ids, turns = engine_of(model), prompt(10), 3
     for turn in range(turns):
-        (reply,) = said(engine, [request(ids, seed=turn, max_tokens=6, stops=())])
-        (afresh,) = said(engine_of(model), [request(ids, seed=turn, max_tokens=6, stops=())])
+        (reply,) = said(engine, [request(ids, seed=turn, max_tokens=6, stop_token_ids=())])
+        (afresh,) = said(
+            engine_of(model), [request(ids, seed=turn, max_tokens=6, stop_token_ids=())]
+        )
         assert reply.ids == afresh.ids
         assert reply.logprobs == pytest.approx(afresh.logprobs, abs=1e-5)
         ids = (*ids, *reply.ids, *prompt(4, seed=turn))
@@ -56,16 +58,19 @@ def test_a_prompt_that_leaves_another_is_read_from_where_it_does() -> None:
 
 def test_a_reply_may_begin_where_another_is_still_being_written() -> None:
     model, ids = model_of(), prompt(12)
-    engine, late = engine_of(model), [request(ids, sampling=GREEDY, stops=(), max_tokens=9)]
+    engine, late = (
+        engine_of(model),
+        [request(ids, sampling=GREEDY, stop_token_ids=(), max_tokens=9)],
+    )
     told: dict[int, Completion] = {}
 
     def more(room: int) -> list[Request]:
         return [late.pop()] if late and not told else []
 
-    first = request(ids, seed=1, stops=(), max_tokens=30)
+    first = request(ids, seed=1, stop_token_ids=(), max_tokens=30)
     engine.run([first], told.__setitem__, poll_requests=more)
     assert list(told) == [1, 0], "the one that came later was done sooner"
-    assert told[1].ids == said(engine_of(model), [request(ids, sampling=GREEDY, stops=(),
+    assert told[1].ids == said(engine_of(model), [request(ids, sampling=GREEDY, stop_token_ids=(),
                                                           max_tokens=9)])[0].ids  # fmt: skip
     assert told[0].ids == said(engine_of(model), [first])[0].ids
     assert read_and_reused(engine) == (12 + 1, 11)

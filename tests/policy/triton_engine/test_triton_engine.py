@@ -61,15 +61,15 @@ def test_the_seed_decides_the_reply() -> None:
 
 def test_a_reply_ends_with_its_own_stop_or_its_own_budget() -> None:
     engine, ids = engine_of(model_of()), prompt(5)
-    (whole,) = said(engine, [request(ids, sampling=GREEDY, stops=())])
+    (whole,) = said(engine, [request(ids, sampling=GREEDY, stop_token_ids=())])
     stop = next(token for token in whole.ids if token != whole.ids[0])
     until = whole.ids[: whole.ids.index(stop) + 1]
     many = (*range(-20, 0), stop)
     short, cut, none = said(
         engine,
         [
-            request(ids, sampling=GREEDY, stops=many),
-            request(ids, sampling=GREEDY, stops=(), max_tokens=5),
+            request(ids, sampling=GREEDY, stop_token_ids=many),
+            request(ids, sampling=GREEDY, stop_token_ids=(), max_tokens=5),
             request((), sampling=GREEDY),
         ],
     )
@@ -82,7 +82,7 @@ def test_the_context_is_the_most_that_a_reply_can_fill() -> None:
     lengths = (CONTEXT + 3, CONTEXT, CONTEXT - 1, CONTEXT - 4, 2)
     replies = said(
         engine_of(model_of()),
-        [request(prompt(length), stops=(), max_tokens=1000) for length in lengths],
+        [request(prompt(length), stop_token_ids=(), max_tokens=1000) for length in lengths],
     )
     assert [len(reply.ids) for reply in replies] == [0, 0, 1, 4, CONTEXT - 2]
     assert not any(reply.stopped for reply in replies)
@@ -90,7 +90,9 @@ def test_the_context_is_the_most_that_a_reply_can_fill() -> None:
 
 def test_who_finds_no_slot_waits_for_one() -> None:
     model = model_of()
-    requests = [request(prompt(3 + n, seed=n), seed=n, stops=(), max_tokens=4) for n in range(9)]
+    requests = [
+        request(prompt(3 + n, seed=n), seed=n, stop_token_ids=(), max_tokens=4) for n in range(9)
+    ]
     replies = said(engine_of(model, max_batch=2), requests)
     assert [reply.ids for reply in replies] == [
         reply.ids for reply in said(engine_of(model), requests)
@@ -99,7 +101,7 @@ def test_who_finds_no_slot_waits_for_one() -> None:
 
 def test_what_is_not_wanted_any_more_is_dropped() -> None:
     handed: dict[int, Completion] = {}
-    requests = [request(prompt(4), stops=(), max_tokens=30, seed=n) for n in range(3)]
+    requests = [request(prompt(4), stop_token_ids=(), max_tokens=30, seed=n) for n in range(3)]
     engine = engine_of(model_of())
     engine.run(requests, handed.__setitem__, lambda at: at == 1)
     assert list(handed) == [1] and len(handed[1].ids) == 30
@@ -127,7 +129,7 @@ def test_a_longer_prompt_makes_the_cache_grow_and_costs_nobody_a_word() -> None:
     engine = engine_of(model)
     late = [request(prompt(600, seed=2), sampling=GREEDY, max_tokens=5)]
     told: dict[int, Completion] = {}
-    first = request(prompt(5), sampling=GREEDY, max_tokens=40, stops=())
+    first = request(prompt(5), sampling=GREEDY, max_tokens=40, stop_token_ids=())
     engine.run([first], told.__setitem__, poll_requests=lambda room: [late.pop()] if late else [])
     assert told[0].ids == generated(model, first.ids, 40)
     assert told[1].ids == generated(model, prompt(600, seed=2), 5)

@@ -47,7 +47,7 @@ def asked(policy: Policy, *parts: Any, tokens: int = 10, **more: Any) -> Request
         policy.tokenizer, policy.chat_format, [policy.vision.message_to_text(message)], None
     )
     pictures = policy.vision.process_messages([message])
-    given: dict[str, Any] = {"stops": (), "sampling": SamplingParams(), "seed": 3} | more
+    given: dict[str, Any] = {"stop_token_ids": (), "sampling": SamplingParams(), "seed": 3} | more
     return Request(
         tuple(policy.vision.expand_placeholders(ids, pictures)), tokens, images=pictures, **given
     )

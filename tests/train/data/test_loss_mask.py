@@ -40,7 +40,7 @@ def trainer(folder: Path, tokenizer: Any, method: Method, settings: TrainConfig)
     data = open_data(write(folder / "rows.jsonl", SFT if method == "sft" else DPO))
     maker = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
     draft = prepared_data.tokenize_splits(data, maker, folder / "tokens")
-    where = {"context": 2048, "to": folder / "tokens"}
+    where = {"context": 2048, "folder": folder / "tokens"}
     fed = prepared_data.prepare(draft, data, method, settings, "m", **where)  # type: ignore[arg-type]
     config = build_trl_config(method, settings, folder)
     set_data_dependent_fields(

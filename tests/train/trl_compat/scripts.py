@@ -23,7 +23,8 @@ from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.engine.engine_api import Completion
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, run_episode
-from ludus.train.trl_compat import GRPOConfig, GRPOTrainer, environment_factory, tasks
+from ludus.train import environment_factory
+from ludus.train.trl_compat import GRPOConfig, GRPOTrainer, tasks
 
 QUICK: dict[str, Any] = {
     "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True,

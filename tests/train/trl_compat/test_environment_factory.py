@@ -20,13 +20,14 @@ from ludus.errors import AgentError, ConfigError, ExecutionFailed, InvalidAction
 from ludus.rollout import SYSTEM_PROMPT, Assignment, run_episode
 from ludus.rollout.loop import NOT_RUN_MESSAGE
 from ludus.rollout.plan import Plan
-from ludus.train.trl_compat import environment_factory, tasks
+from ludus.train import environment_factory
+from ludus.train.trl_compat import tasks
 from ludus.train.trl_compat.environment_factory import tool_schemas
 
 COUNTER, FRAGILE, CAMERA = (
     "world:Counter",
-    "train.trl_rollouts.worlds:Fragile",
-    "train.trl_rollouts.worlds:Camera",
+    "train.trl_compat.worlds:Fragile",
+    "train.trl_compat.worlds:Camera",
 )
 
 
@@ -149,7 +150,7 @@ def test_a_session_is_given_back_when_its_owner_is_forgotten() -> None:
 
 def test_a_process_ends_quietly_with_sessions_open() -> None:
     code = (
-        "import sys; from ludus.train.trl_compat import environment_factory\n"
+        "import sys; from ludus.train import environment_factory\n"
         "env = environment_factory('catch')(); env.reset(seed=1); print(env.get_reward())\n"
         "assert 'torch' not in sys.modules"
     )

@@ -22,7 +22,7 @@ from ludus.policy.chat.chat_format import find_chat_format, set_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout import EpisodeLimits
 from ludus.rollout.plan import task_seed
-from ludus.train.trl_compat import rollout_func
+from ludus.train import rollout_func
 from train.trl_compat.scripts import QUICK
 
 COUNTER = "world:Counter"
@@ -164,14 +164,14 @@ def test_no_limit_of_likely_tokens_is_none(tmp_path: Path, policy: Policy, top_k
 def test_a_group_that_was_shown_different_tasks_is_refused(tmp_path: Path, policy: Policy) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
     with pytest.raises(RunError, match="different tasks for the same seed"):
-        rollout_func("train.trl_rollouts.worlds:Moody", limits=EpisodeLimits(max_turns=1))(
+        rollout_func("train.trl_compat.worlds:Moody", limits=EpisodeLimits(max_turns=1))(
             ["x"] * 2, trainer
         )
 
 
 def test_it_is_played_all_the_same_where_that_is_allowed(tmp_path: Path, policy: Policy) -> None:
     trainer = trainer_of(tmp_path, policy, print, ["task 0"])
-    moody = "train.trl_rollouts.worlds:Moody"
+    moody = "train.trl_compat.worlds:Moody"
     function = rollout_func(moody, limits=EpisodeLimits(max_turns=1), allow_unseeded=True)
     with pytest.warns(UserWarning, match="different tasks for the same seed"):
         assert len(function(["x"] * 2, trainer)["episodes"]) == 2

@@ -125,7 +125,7 @@ def test_judges_who_take_their_time_are_asked_all_at_once(tmp_path: Path, policy
 def test_a_fault_is_left_out_and_takes_nobody_with_it(tmp_path: Path, policy: Policy) -> None:
     pushes = [call("push"), call("push", hard=True), call("push"), "No."]
     kept, logged, _ = rolled(
-        tmp_path, policy, "train.trl_rollouts.worlds:Fragile", RewardFunctions(), pushes
+        tmp_path, policy, "train.trl_compat.worlds:Fragile", RewardFunctions(), pushes
     )
     assert [each.reward for each in kept] == [1.0, None, 1.0, 0.0]
     assert kept[1].broken and kept[1].error is not None
@@ -148,4 +148,4 @@ def test_a_mix_rewards_each_environment_by_its_name(tmp_path: Path, policy: Poli
 
 def test_members_of_a_group_must_have_been_shown_the_same(tmp_path: Path, policy: Policy) -> None:
     with pytest.raises(RunError, match="different tasks for the same seed"):
-        rolled(tmp_path, policy, "train.trl_rollouts.worlds:Moody", RewardFunctions(), ["Hm."] * 4)
+        rolled(tmp_path, policy, "train.trl_compat.worlds:Moody", RewardFunctions(), ["Hm."] * 4)

@@ -198,7 +198,7 @@ def collect(
             token=token,
             resume=resume,
             retry_broken=retry_broken,
-            tuning=RolloutOptions(
+            options=RolloutOptions(
                 concurrency=1 if person else concurrency,
                 max_attempts=attempts,
                 stall_warning=math.inf if person else STALL_WARNING_S,

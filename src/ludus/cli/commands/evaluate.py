@@ -152,7 +152,7 @@ def evaluate(
         token=token,
         resume=resume,
         retry_broken=retry_broken,
-        tuning=RolloutOptions(concurrency=concurrency),
+        options=RolloutOptions(concurrency=concurrency),
         command=typed_command(),
     )
     _print_result(found, as_json=as_json)

@@ -224,7 +224,7 @@ def progress(label: str | None = None) -> CollectDisplay:
     """A display for scripts and notebooks.
 
         with ludus.progress() as reporter:
-            outcome = await ludus.collect(job, reporter=reporter)
+            outcome = await ludus.collect(job, progress=reporter)
 
     `ludus.evaluation(..., watch=ludus.progress)` shows every candidate under its label.
     """

@@ -151,7 +151,7 @@ def _introduce(job: GRPOContext, stage: RolloutWorker, trainer: Any) -> None:
         learner = stage.agent = _learner(job, trainer)
         # Before the trainer wraps the model's forward pass, which an engine looks at.
         stage.run(learner.ensure_loaded())
-        by = learner.engine if job.config.rollouts == "fast" else by
+        by = learner.engine_description if job.config.rollouts == "fast" else by
     job.progress.say(f"Rollouts by {by}")
     if job.config.equal != "keep" and (why := _keeps_all(job)):
         job.progress.say(f"Groups with equal rewards are kept: {why}, rows are not left out")

@@ -70,7 +70,7 @@ class RolloutWorker:
         scored: ScoreEpisode = _keep_reward,
         base_url: str | None = None,
         token: str | None = None,
-        tuning: RolloutOptions | None = None,
+        options: RolloutOptions | None = None,
         say: Callable[[str], None] = lambda words: None,
         phase: Callable[[PhaseProgress], None] = lambda progress: None,
         stopping: Callable[[], str | None] = lambda: None,
@@ -82,7 +82,7 @@ class RolloutWorker:
         self._task = dict(task or {})
         self._scored = scored
         self._address = {"base_url": base_url, "token": token}
-        self._tuning, self._say, self._stopping = tuning or RolloutOptions(), say, stopping
+        self._options, self._say, self._stopping = options or RolloutOptions(), say, stopping
         self._pools: dict[str, SessionPool] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run_loop, name="ludus-stage", daemon=True)
@@ -156,7 +156,7 @@ class RolloutWorker:
         self, plan: Plan, indices: Sequence[int], progress: RolloutProgress
     ) -> list[Episode]:
         attempts = EpisodeRunner(
-            self.agent, self._limits, self._system_prompt, self._tuning,
+            self.agent, self._limits, self._system_prompt, self._options,
             on_attempt=self._monitor.pulse.record_attempt,
         )  # fmt: skip
 
@@ -176,14 +176,14 @@ class RolloutWorker:
 
     async def _open(self) -> None:
         self.endpoints = await resolve_endpoints(self.environments, **self._address, warn=self._say)
-        patience = self._tuning.reconnect_timeout
+        patience = self._options.reconnect_timeout
         self._pools = {
             spec: SessionPool(place.endpoint, reconnect_timeout=patience)
             for spec, place in self.endpoints.items()
         }
         self._monitor = RolloutMonitor(
             self._pools, LoopLagMonitor(instant_environments(self.endpoints.values()), self._say), self._say,
-            self._stopping, self._tuning.stall_warning, self._excused,
+            self._stopping, self._options.stall_warning, self._excused,
         )  # fmt: skip
 
     def _excused(self) -> bool:

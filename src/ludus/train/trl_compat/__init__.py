@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ludus.train.trl_compat.compat_trainer import GRPOConfig, GRPOTrainer
-    from ludus.train.trl_compat.environment_factory import environment_factory
-    from ludus.train.trl_compat.rollout_func import rollout_func
     from ludus.train.trl_compat.task_rows import tasks
 
-__all__ = ["GRPOConfig", "GRPOTrainer", "environment_factory", "rollout_func", "tasks"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "tasks"]
 
 _HOMES = {
-    "GRPOConfig": "trainer",
-    "GRPOTrainer": "trainer",
-    "environment_factory": "environment",
-    "rollout_func": "rollout",
-    "tasks": "rows",
+    "GRPOConfig": "compat_trainer",
+    "GRPOTrainer": "compat_trainer",
+    "tasks": "task_rows",
 }
 
 

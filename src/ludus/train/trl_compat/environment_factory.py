@@ -140,7 +140,7 @@ def environment_factory(
 
 def tool_schemas(kind: Any) -> list[JsonObject]:
     """The tools of such a class, as `collect` offers them."""
-    return [tool.as_openai() for tool in kind._tools]
+    return [tool.to_openai() for tool in kind._tools]
 
 
 def use_exact_tool_schemas(trainer: Any) -> None:
