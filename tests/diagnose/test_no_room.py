@@ -29,7 +29,7 @@ def without_room(sample: Sample, every: int) -> tuple[list[dict[str, Any]], list
     broken: dict[str, Any] = {
         "stop_reason": "broken",
         "reward": None,
-        "given": None,
+        "environment_reward": None,
         "fault": UNREADABLE,
     }
     return lines, [one if _fits(one, every) else one._replace(**broken) for one in attempts]
@@ -59,13 +59,13 @@ def test_groups_that_could_not_be_played_are_not_called_equal(success: float) ->
 
 
 @pytest.mark.parametrize(
-    ("sampled", "option"), [(100, "--max-turns"), (256, "--max-episode-tokens 1024")]
+    ("sampled", "advice"), [(100, "`max_turns`"), (256, "`max_episode_tokens` to 1024")]
 )
-def test_a_full_context_is_not_mended_by_more_tokens(sampled: int, option: str) -> None:
+def test_a_full_context_is_not_mended_by_more_tokens(sampled: int, advice: str) -> None:
     lines, attempts = Sample(figures={"cut_off": level(0.5)}).draw()
-    cut: dict[str, Any] = {"stop_reason": StopReason.MAX_TOKENS.value, "sampled": sampled}
+    cut: dict[str, Any] = {"stop_reason": StopReason.MAX_TOKENS.value, "sampled_tokens": sampled}
     found = diagnose(lines, group_episodes((one._replace(**cut) for one in attempts), limits=_256))
     (verdict,) = (each for each in found.verdicts if each.name == "cut off")
-    assert option in verdict.advice
+    assert advice in verdict.advice
     assert ("the model's context" in verdict.finding) is (sampled < 256)
-    assert ("--max-episode-tokens" in verdict.advice) is (sampled == 256)
+    assert ("`max_episode_tokens`" in verdict.advice) is (sampled == 256)

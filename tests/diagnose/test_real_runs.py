@@ -99,7 +99,7 @@ def test_tasks_that_cannot_be_read_are_nobodys_zero(model: str, tmp_path: Path) 
     grpo(f"{HERE}:EndlessAtTimes", model, tmp_path / "out", trying(groups=4))
     run = read_run(tmp_path / "out")
     last, (cut, verdict, *_) = run.episodes.last_broken, run.diagnose().verdicts
-    assert cut.name == "cut off" and "--max-episode-tokens" in cut.advice
+    assert cut.name == "cut off" and "`max_episode_tokens`" in cut.advice
     assert verdict.name == "unscored episodes" and "the model reads 2,048 at most" in str(verdict)
     assert last is not None and last.fault is not None and last.fault.where == "model"
     assert (

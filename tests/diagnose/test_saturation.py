@@ -1,4 +1,4 @@
-"""The judge that `--early-stop` asks after each step."""
+"""Saturation, as `early_stop` detects it after each step."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def stop(lines: Iterable[Mapping[str, Any]]) -> tuple[int, str] | None:
 
 
 def test_it_stops_when_a_whole_window_has_nothing_left_to_learn() -> None:
-    assert stop(log((30, BUSY), (40, DONE))) == (
-        30 + WINDOW_STEPS,
-        "reward has been at 0.98 for 20 steps, 95 % of groups are equal, and the gradient is gone",
-    )
+    found = stop(log((30, BUSY), (40, DONE)))
+    assert found is not None and found[0] == 30 + WINDOW_STEPS
+    for part in ("0.98", "20 steps", "95 %", "gradient"):
+        assert part in found[1]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_it_goes_on_while_one_sign_is_missing(change: dict[str, float]) -> None:
 def test_entropy_that_rises_again_is_a_sign_too() -> None:
     calm, risen = DONE | {"grad_norm": 0.4}, DONE | {"grad_norm": 0.4, "entropy": 0.3}
     found = stop(log((30, BUSY), (20, calm), (20, risen)))
-    assert found is not None and found[1].endswith("and entropy has risen from 0.2 to 0.24")
+    assert found is not None and "entropy has risen from 0.2 to 0.24" in found[1]
 
 
 def test_the_entropy_of_all_episodes_is_taken_before_that_of_those_trained_on() -> None:
@@ -64,7 +64,7 @@ def test_the_entropy_of_all_episodes_is_taken_before_that_of_those_trained_on() 
     chosen = log((30, busy), (20, calm), (40, calm | {"entropy": 0.9}))
     assert stop(chosen) is None
     risen = stop(log((30, busy), (20, calm), (20, calm | {"surprise": 0.3})))
-    assert risen is not None and risen[1].endswith("and entropy has risen from 0.2 to 0.24")
+    assert risen is not None and "entropy has risen from 0.2 to 0.24" in risen[1]
 
 
 def test_one_kind_of_entropy_is_not_held_against_the_other() -> None:
@@ -96,7 +96,7 @@ def test_a_dead_run_is_not_a_saturated_one() -> None:
 def test_a_run_that_is_perfect_from_the_start_stops_but_not_before_its_time() -> None:
     found = stop(log((60, DONE | {"equal": 1.0, "grad_norm": 0.0})))
     assert found is not None and found[0] == max(MIN_STEPS, WINDOW_STEPS)
-    assert "hardly a group is left to learn from" in found[1]
+    assert "hardly any group" in found[1]
 
 
 def test_a_reward_that_fell_from_its_best_is_not_saturation() -> None:

@@ -40,8 +40,8 @@ def test_a_lower_bar_solves_more() -> None:
 
 
 def test_what_broke_counts_for_nothing_and_what_is_unscored_for_the_format_alone() -> None:
-    broken = attempt(2, None, broken=True, compliant=False)
-    unscored = attempt(3, None, compliant=False)
+    broken = attempt(2, None, broken=True, format_compliant=False)
+    unscored = attempt(3, None, format_compliant=False)
     attempts = [*rewarded(1.0, 0.0), broken, unscored]
     counted = {metric.name: estimate(metric, attempts) for metric in (FORMAT, ACCURACY, REWARD)}
     assert {name: (found.value, found.n) for name, found in counted.items() if found} == {
@@ -83,8 +83,8 @@ def test_rewards_that_are_all_equal_are_no_certainty() -> None:
 
 
 def test_an_episode_that_was_cut_off_before_a_whole_reply_tells_nothing_of_the_format() -> None:
-    cut = [attempt(place, 0.0, compliant=None, cut_off=True) for place in range(3)]
-    attempts = [*cut, attempt(3), attempt(4, compliant=False)]
+    cut = [attempt(place, 0.0, format_compliant=None, cut_off=True) for place in range(3)]
+    attempts = [*cut, attempt(3), attempt(4, format_compliant=False)]
     known, share = estimate(FORMAT, attempts), estimate(CUT_OFF, attempts)
     assert known is not None and (known.value, known.n) == (0.5, 2)
     assert share is not None and (share.value, share.n) == (0.6, 5)

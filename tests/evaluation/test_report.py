@@ -93,7 +93,7 @@ def test_what_is_not_counted_is_told() -> None:
 def test_cut_off_has_a_row_and_a_note_only_where_there_are_any() -> None:
     whole = evaluation(base=solving(5))
     assert "Cut off" not in [row[0] for row in build_wide_table(whole).rows]
-    cut = [attempt(place, 0.0, compliant=None, cut_off=True) for place in range(50)]
+    cut = [attempt(place, 0.0, format_compliant=None, cut_off=True) for place in range(50)]
     found = evaluation(base=solving(5), small=cut)
     found = replace(found, settings={**found.settings, "max_tokens": 16})
     rows = {row[0]: row[1:3] for row in build_wide_table(found).rows}

@@ -86,9 +86,9 @@ def test_a_failed_upload_is_one_line_that_says_how_to_go_on(tmp_path: Path) -> N
     folder = trained(tmp_path / "model")
     with (
         fake_hub(fail={"commit": 503}) as hub,
-        pytest.raises(PublishFailed, match=r"HTTP 503.*Go on with: the same command"),
+        pytest.raises(PublishFailed, match=r"HTTP 503.*again"),
     ):
-        push_model(folder, "ada/player", card=CARD, endpoint=hub.url, retry="the same command")
+        push_model(folder, "ada/player", card=CARD, endpoint=hub.url, retry_command="again")
 
 
 def test_a_repository_is_opened_as_a_model_and_private_if_asked() -> None:
