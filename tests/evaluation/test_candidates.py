@@ -36,7 +36,7 @@ def test_agents_are_of_the_kind_that_is_written(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_temperature_is_for_models_and_an_endpoint_for_openai() -> None:
-    options = CandidateConfig(endpoint="http://127.0.0.1:9/v1", temperature=0.3)
+    options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", temperature=0.3)
     oracle, model = (one.make_agent() for one in parse_candidates(["oracle", "openai:m"], options))
     assert oracle.describe() == {"provider": "oracle"}
     facts = model.describe()
@@ -49,13 +49,13 @@ def test_arguments_of_a_chat_template_are_for_those_who_have_one(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
     off = {"enable_thinking": False}
-    options = CandidateConfig(endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
+    options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
     texts = ["oracle", "hf:nobody/has-this", "openai:m", "anthropic:m"]
     found = parse_candidates(texts, options)
     told = [one.make_agent().describe().get("chat_template_kwargs") for one in found]
     assert told == [None, off, off, None]
     assert found[1].chat_template_kwargs == off
-    with pytest.raises(ConfigError, match="--no-thinking"):
+    with pytest.raises(ConfigError, match="`thinking`"):
         parse_candidates(["oracle", "openai:m"], CandidateConfig(chat_template_kwargs=off))
 
 
@@ -116,16 +116,16 @@ def test_a_folder_without_a_kind_is_a_local_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "option"),
     [
-        (CandidateConfig(endpoint="http://127.0.0.1:9/v1"), "--llm-endpoint"),
-        (CandidateConfig(temperature=0.0), "--temperature"),
-        (CandidateConfig(device="cpu"), "--device"),
-        (CandidateConfig(dtype="float32"), "--dtype"),
+        (CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1"), "llm_endpoint"),
+        (CandidateConfig(temperature=0.0), "temperature"),
+        (CandidateConfig(device="cpu"), "device"),
+        (CandidateConfig(dtype="float32"), "dtype"),
     ],
 )
 def test_an_option_that_means_nothing_to_anybody_is_refused(
     options: CandidateConfig, option: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{option} means nothing here"):
+    with pytest.raises(ConfigError, match=f"`{option}`"):
         parse_candidates(["oracle", "random"], options)
 
 

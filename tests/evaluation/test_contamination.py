@@ -85,7 +85,7 @@ def test_words_that_open_most_tasks_of_the_data_tell_nothing_either(tmp_path: Pa
 def test_a_folder_without_rows_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.jsonl or episodes\.jsonl"):
         load_known_questions(tmp_path)
-    with pytest.raises(ConfigError, match="neither a JSONL file"):
+    with pytest.raises(ConfigError, match="`exclude_tasks_in`"):
         load_known_questions(tmp_path / "nothing.jsonl")
 
 

@@ -99,7 +99,7 @@ async def test_what_is_stopped_says_so_and_goes_on(tmp_path: Path) -> None:
         return nullcontext(Ended() if label == "wrong" else CollectProgress())
 
     out = tmp_path / "eval"
-    found = await evaluated(out, [RIGHT, WRONG, SILENT], make_reporter=watch)
+    found = await evaluated(out, [RIGHT, WRONG, SILENT], watch=watch)
     assert (found.stopped, found.complete) == ("enough", False)
     assert [(score.label, score.remaining) for score in found.scores] == [
         ("right", 0),

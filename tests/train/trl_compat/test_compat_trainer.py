@@ -98,7 +98,7 @@ def test_log_probabilities_may_come_with_those_of_other_tokens() -> None:
 
 def test_a_function_that_gives_too_little_is_told_what_is_wanted() -> None:
     few = {"prompt_ids": [[1], [2]], "completion_ids": [[3], [4]], "logprobs": None}
-    with pytest.raises(ConfigError, match="gave 2 completions for 2 prompts; give 4 for each"):
+    with pytest.raises(ConfigError, match="2 completions for 2 prompts"):
         expand_per_completion(few, 8, 4)
     with pytest.raises(ConfigError, match="'logprobs'"):
         expand_per_completion({"prompt_ids": [], "completion_ids": []}, 0, 2)
@@ -163,7 +163,7 @@ def test_the_policy_is_served_while_it_is_trained_and_only_to_its_own_rollouts(
     trainer.reward_funcs = [reward]
     trainer.train()
     assert asked == [200, 503]
-    assert capsys.readouterr().err.startswith(f"The policy itself answers at port {port}")
+    assert f"port {port}" in capsys.readouterr().err
     assert trainer.model.training
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{url}/health/", timeout=5)
@@ -195,9 +195,9 @@ def test_completions_are_ids_with_log_probabilities_and_other_each_time(
 @pytest.mark.parametrize(
     ("payload", "words"),
     [
-        ({}, '"prompts"'),
-        ({"prompts": []}, "with something in it"),
-        ({"prompts": ["a"], "n": 0}, "must be 1 or more"),
+        ({}, "`prompts`"),
+        ({"prompts": []}, "`prompts`"),
+        ({"prompts": ["a"], "n": 0}, "`n`"),
         ({"prompts": ["a"], "repetition_penalty": 1.5}, "repetition_penalty=1.5"),
         ({"prompts": ["a"], "temperature": -1}, "temperature"),
     ],

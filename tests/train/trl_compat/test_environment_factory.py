@@ -129,7 +129,7 @@ def test_a_server_that_goes_and_comes_back_costs_one_episode() -> None:
     with serving("catch", port=port):
         assert env.reset(seed=3, rows=4) == first
         assert env.get_reward() == 0.0
-    env._session.patience = 0.0
+    env._session.reconnect_timeout = 0.0
     with pytest.raises(SessionLost, match="Nobody answers"):
         env.reset(seed=3)
 
@@ -171,7 +171,7 @@ def test_a_model_without_eyes_is_shown_no_pictures_and_not_scored_for_them() -> 
     kind = environment_factory(CAMERA)
     env = kind()
     env.reset(seed=1)
-    kind._has_eyes = False
+    kind._accepts_images = False
     assert "reads only text" in env.name(color="red") and env.get_reward() is None
     with pytest.raises(AgentError, match="reads only text"):
         env.reset(seed=1)
@@ -189,7 +189,7 @@ def test_tasks_are_those_that_collect_plays_with_a_seed_for_each_row() -> None:
     system, user = rows[0]["prompt"]
     assert (system["content"], user["content"]) == (SYSTEM_PROMPT, "")
     assert tasks("catch", 1, system_prompt=None)[0]["prompt"] == [user]
-    with pytest.raises(ConfigError, match="at least one task"):
+    with pytest.raises(ConfigError, match="`count`"):
         tasks("catch", 0)
 
 

@@ -65,7 +65,7 @@ def test_a_script_with_a_rollout_function_of_three_arguments_trains_on_a_ludus_s
         )  # fmt: skip
         made["client"].close()
     trainer = made["trainer"]
-    assert f"answers at port {port}" in capsys.readouterr().err
+    assert f"port {port}" in capsys.readouterr().err
     logged = [line for line in trainer.state.log_history if "reward" in line]
     assert [line["step"] for line in logged] == [1, 2]
     # The echo gives a tenth for each character, and eight tokens have some.

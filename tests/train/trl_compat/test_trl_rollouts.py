@@ -41,9 +41,14 @@ def rolled(
     """One real step in which each member says its reply, and then gives up."""
     kept: list[Episode] = []
     rollouts = build_trl_rollouts(
-        parse_mixture(spec), SETTINGS, rewards=rewards, distributed=Distributed(), on_episodes=kept.extend,
-        agent={"model": "speaker"}, run_id="0badcafe",
-    )  # fmt: skip
+        parse_mixture(spec),
+        SETTINGS,
+        rewards=rewards,
+        distributed=Distributed(),
+        on_episodes=kept.extend,
+        agent={"model": "speaker"},
+        run_id="0badcafe",
+    )
     settings = {**QUICK, "per_device_train_batch_size": 4, "max_completion_length": 600}
     config = TRLConfig(
         str(folder), **settings, max_steps=1, logging_steps=1, shuffle_dataset=False,
