@@ -1,4 +1,4 @@
-"""The doctor finds what is broken, and only that."""
+"""Each check finds its own defect, and sound environments pass."""
 
 from __future__ import annotations
 

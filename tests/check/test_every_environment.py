@@ -1,4 +1,4 @@
-"""The doctor is content with everything that ships."""
+"""All environments that ship with Ludus pass the checks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ludus.environment.registry import registered_environments
 from ludus.envs.reasoning_gym import ReasoningGym
 
 SAMPLE = 8
-"""Every so manieth variant is examined with each test run; `make test-slow` takes all of them."""
+"""Check every eighth variant; `make test-slow` checks all of them."""
 
 
 @pytest.mark.parametrize("spec", sorted(registered_environments()))
-async def test_it_passes(spec: str) -> None:
+async def test_registered_environment_passes(spec: str) -> None:
     report = await run_checks(spec)
     assert report.passed, report.failures
 
