@@ -19,7 +19,7 @@ async def test_registered_environment_passes(spec: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ReasoningGym.variants()[::SAMPLE])
-async def test_a_sample_of_the_variants_passes(variant: str) -> None:
+async def test_sampled_variant_passes(variant: str) -> None:
     report = await run_checks(f"reasoning_gym:{variant}", seeds=3)
     assert report.passed, report.failures
 
@@ -27,6 +27,6 @@ async def test_a_sample_of_the_variants_passes(variant: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("variant", ReasoningGym.variants())
-async def test_every_variant_passes(variant: str) -> None:
+async def test_variant_passes(variant: str) -> None:
     report = await run_checks(f"reasoning_gym:{variant}", seeds=3)
     assert report.passed, report.failures
