@@ -30,8 +30,8 @@ class GRPOCallbacks(RunCallback):
     def __init__(
         self,
         out: Path,
-        watch: TrainProgress,
-        world: Distributed,
+        progress: TrainProgress,
+        distributed: Distributed,
         *,
         num_iterations: int = 1,
         evaluate_held_out: EvaluateHeldOut | None = None,
@@ -39,7 +39,7 @@ class GRPOCallbacks(RunCallback):
         early_stop: bool = False,
         **more: Any,
     ) -> None:
-        super().__init__(out, watch, world, **more)
+        super().__init__(out, progress, distributed, **more)
         self._num_iterations = num_iterations
         """Steps that learn from the same episodes: a checkpoint in between could not go on."""
         self._evaluate_held_out, self._eval_every = evaluate_held_out, eval_every
@@ -57,30 +57,32 @@ class GRPOCallbacks(RunCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._step_began = perf_counter()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._record_step_time(perf_counter() - self._step_began)
+    def on_step_end(self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any) -> None:
+        self._record_step_time(trainer, perf_counter() - self._step_began)
         if self.distributed.is_main:
             self._episode_bytes = (self.out / EPISODES_FILE).stat().st_size
         step = state.global_step
         ends = self._should_stop_early(step)
-        self._poll(step)
+        self._poll()
         last = ends or step >= state.max_steps
-        if self._eval_every and not self.stopped and (last or step % self._eval_every == 0):
-            self._log_held_out(step)
+        if self._eval_every and not self.stop_reason and (last or step % self._eval_every == 0):
+            self._log_held_out(step, trainer)
         if step % self._num_iterations == 0 and step < state.max_steps:
             self._save_or_stop(control)
         if ends:
             control.should_training_stop = True
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        super().on_train_begin(args, state, control)
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any
+    ) -> None:
+        super().on_train_begin(args, state, control, trainer=trainer)
         if self._eval_every and self.resume_state is None:
-            self._log_held_out(0)
+            self._log_held_out(0, trainer)
 
-    def _log_held_out(self, step: int) -> None:
+    def _log_held_out(self, step: int, trainer: Any) -> None:
         """Say how the model does on held-out tasks, as it is after so many steps."""
         assert self._evaluate_held_out is not None
-        found = self._evaluate_held_out(self.trainer)
+        found = self._evaluate_held_out(trainer)
         if self.distributed.is_main:
             self.write_log({"step": step, **found})
 
@@ -97,8 +99,8 @@ class GRPOCallbacks(RunCallback):
             if self.saturation_reason:
                 self.progress.say(f"Nothing is left to learn: {self.saturation_reason}")
 
-    def _record_step_time(self, seconds: float) -> None:
-        metrics = self.trainer._metrics["train"]
+    def _record_step_time(self, trainer: Any, seconds: float) -> None:
+        metrics = trainer._metrics["train"]
         played = metrics["time/rollout"][-1] if metrics["time/rollout"] else 0.0
         metrics["time/step"].append(seconds)
         metrics["time/train"].append(max(0.0, seconds - played))

@@ -15,7 +15,7 @@ from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.vision.model_families import build_vision_processor
-from ludus.train.context import TrainContext, load_chat_parts
+from ludus.train.context import TrainContext, load_tokenizer
 from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
@@ -43,7 +43,7 @@ class GRPOContext(TrainContext):
     def subject(self) -> str:
         return str(self.environments)
 
-    def data_identity(self, there: TrainingRecord) -> dict[str, Any]:
+    def data_identity(self, previous: TrainingRecord) -> dict[str, Any]:
         return self.environment_record(())
 
     def environment_record(self, names: Sequence[str]) -> dict[str, Any]:
@@ -55,15 +55,17 @@ class GRPOContext(TrainContext):
         """The same for the same run, so that its episodes have the same names when it goes on, or
         is extended."""
         settings = decisive_config(self.config.as_json(), ignored=NON_DECISIVE_IN_GRPO | {"steps"})
-        return config_digest({**settings, "model": self.source.name, "environment": self.subject})
+        return config_digest(
+            {**settings, "model": self.model_ref.name, "environment": self.subject}
+        )
 
     def example_task(self) -> TaskExample | None:
         return sample_episode_task(self.out / EPISODES_FILE)
 
-    def plot(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
+    def plot(self, log: Sequence[JsonObject], file: Path, title: str) -> None:
         from ludus.train.grpo.reward_plot import plot_rewards
 
-        plot_rewards(lines, file, title)
+        plot_rewards(log, file, title)
 
 
 def build_context(
@@ -71,12 +73,10 @@ def build_context(
     base_url: str | None, token: str | None, command: str | None, watch: TrainProgress,
 ) -> GRPOContext:  # fmt: skip
     rewards = parse_reward_functions(settings.rewards)
-    made_with = load_chat_parts(model, out, settings, watch)
+    model_ref, tokenizer = load_tokenizer(model, out, watch)
     # Whoever acts needs tools: a dialect without them is refused here.
-    dialect = made_with["dialect"] = find_chat_format(
-        made_with["tokenizer"], chat_template_kwargs=settings.chat_template_kwargs
-    )
-    eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], dialect)
+    dialect = find_chat_format(tokenizer, chat_template_kwargs=settings.chat_template_kwargs)
+    eyes = build_vision_processor(model_ref, tokenizer, dialect)
     config = build_trl_grpo_config(settings, out)
     # For TRL's own loop, which renders prompts itself.
     config.chat_template_kwargs = dict(dialect.chat_template_kwargs) or None
@@ -89,7 +89,8 @@ def build_context(
     return GRPOContext(
         method="grpo", out=out, config=settings, trl_config=config, distributed=Distributed.current(),
         progress=watch, command=command, environments=environments, rewards=rewards, vision=eyes,
-        base_url=base_url, token=token, **made_with,
+        base_url=base_url, token=token, model_ref=model_ref, tokenizer=tokenizer,
+        chat_format=dialect,
     )  # fmt: skip
 
 
