@@ -11,12 +11,12 @@ from policy.conversations import ENDED, PLAYED
 from policy.models import saved
 from students import of_family
 
-from ludus import episodes
+from ludus import episodes, grpo, sft
 from ludus.errors import ConfigError, RunError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.chat.rendering import render
 from ludus.policy.load import load
-from ludus.train import Lora, grpo, sft
+from ludus.train import Lora
 from train.grpo.trials import PICK, tried
 from train.lessons import dpo_row, quick, sft_data, write
 
@@ -89,7 +89,7 @@ def test_a_run_does_not_go_on_with_another_value(quiet: Path, base: str) -> None
 def test_rows_with_thoughts_are_refused_where_none_are_asked_for(
     kind: str, base: str, tmp_path: Path
 ) -> None:
-    from ludus.train import dpo
+    from ludus import dpo
 
     row = dpo_row(1)
     row["chosen"][0]["reasoning_content"] = "Hm."

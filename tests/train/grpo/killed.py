@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ludus.train import GRPOConfig, grpo
+from ludus import grpo
+from ludus.train import GRPOConfig
 from train.grpo.trials import PICK, tried
 from train.killed import Killing
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from ludus import episodes
+from ludus import episodes, grpo
 from ludus.errors import RunError
-from ludus.train import grpo
 from ludus.train.output.record import read_record
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from policy.vision.gallery import GALLERY, taught
 
-from ludus import episodes
+from ludus import episodes, grpo
 from ludus.errors import ConfigError, RunError
 from ludus.policy.load import load
 from ludus.policy.vision import trainer_inputs
-from ludus.train import grpo
 from train.grpo.trials import tried
 from train.lessons import curve
 

@@ -10,11 +10,10 @@ from typing import Any, cast
 import pytest
 from world import serving
 
-from ludus import Episode, episodes
+from ludus import Episode, episodes, grpo
 from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError
 from ludus.rollout.options import RolloutOptions
-from ludus.train import grpo
 from ludus.train.grpo import monitor, rollout_worker
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from train.grpo.trials import PICK, Pick, tried

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from ludus import episodes
+from ludus import episodes, grpo
 from ludus.errors import OutOfMemory
-from ludus.train import grpo
 from ludus.train.grpo import pipeline
 from ludus.train.grpo.gpu_memory import divisors_below, find_largest_batch
 from train.grpo.trials import PICK, tried

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from ludus import Episode, ToolEnvironment, episodes, tool
+from ludus import Episode, ToolEnvironment, episodes, grpo, tool
 from ludus.data.episode import StopReason
 from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
-from ludus.train import grpo
 from ludus.train.grpo.groups import split_into_groups
 from ludus.train.grpo.task_dataset import FIRST_SPARE_TASK, spare_task_number
 from ludus.train.grpo.trainer import rows_to_keep

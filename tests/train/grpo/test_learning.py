@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from ludus import episodes
-from ludus.train import grpo
+from ludus import episodes, grpo
 from train.grpo.trials import PICK, tried
 from train.lessons import curve
 

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from ludus.train import Lora, grpo
+from ludus import grpo
+from ludus.train import Lora
 from ludus.train.grpo import prefix_sharing
 from ludus.train.grpo.prefix_sharing import (
     PrefixSharingMixin,

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from ludus import episodes
+from ludus import episodes, grpo
 from ludus.errors import RunError
-from ludus.train import grpo
 from train.grpo import killed
 from train.grpo.trials import PICK, tried
 from train.lessons import Seen, curve

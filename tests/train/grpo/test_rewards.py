@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from ludus import Episode, episodes
+from ludus import Episode, episodes, grpo
 from ludus.data.episode import StopReason
 from ludus.errors import ConfigError, RunError
-from ludus.train import grpo
 from ludus.train.grpo.rewards import parse_reward_functions
 from train.grpo.trials import CLIMB, PICK, tried
 from train.lessons import curve

@@ -10,9 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ludus import Episode
+from ludus import Episode, grpo
 from ludus.errors import ConfigError
-from ludus.train import grpo
 from ludus.train.grpo.trainer import sum_rewards, warmup_linear_schedule, zero_variance_mask
 from train.grpo.trials import FLAT, PICK, tried
 from train.lessons import Seen, curve

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from ludus import Episode, episodes
+from ludus import Episode, episodes, grpo
 from ludus.errors import ConfigError
 from ludus.policy.engine.engine_api import Completion, Request
 from ludus.policy.engine.sampling import SamplingParams
-from ludus.train import Lora, grpo
+from ludus.train import Lora
 from ludus.train.grpo.vllm_engine import VllmEngine
 from train.grpo.trials import CLIMB, FLAT, PICK, tried
 from train.lessons import Seen, curve

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from policy.models import saved
 
-from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, tool
+from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, sft, tool
 from ludus.agents.random_agent import RandomAgent
-from ludus.train import GRPOConfig, sft
+from ludus.train import GRPOConfig
 from train.lessons import quick, write
 
 LETTERS = "abcde"

@@ -194,9 +194,9 @@ def _train_on_rows(
     push: HubPush | None,
     as_json: bool,
 ) -> None:
-    import ludus.train as stages
+    from ludus.train import offline
 
-    method = stages.sft if kind == "sft" else stages.dpo
+    method = offline.sft if kind == "sft" else offline.dpo
 
     def stage(watch: TrainProgress) -> TrainResult:
         return method(

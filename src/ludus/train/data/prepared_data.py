@@ -91,7 +91,7 @@ def tokenize_splits(
 
 def prepare(
     tokenized: TokenizedSplits, data: TrainingData, method: Method, config: TrainConfig, model: str,
-    *, context: int | None, folder: Path, image_token: int | None = None,
+    *, context_length: int | None, folder: Path, image_token: int | None = None,
 ) -> PreparedData:  # fmt: skip
     """Cut and pack; raise where rows would be trained on of which nothing can be learned.
 
@@ -99,11 +99,11 @@ def prepare(
     """
     dataset = tokenized.train.load()
     shape = measure_rows(dataset, method)
-    asked = config.max_length or _curated_max_length(data, model, context)
-    max_length = choose_max_length(shape, requested=asked, context_length=context)
+    asked = config.max_length or _curated_max_length(data, model, context_length)
+    max_length = choose_max_length(shape, requested=asked, context_length=context_length)
     found = find_unusable(tokenized.train, shape, max_length)
     if not config.drop:
-        check_usable(found, data.train, context_length=context)
+        check_usable(found, data.train, context_length=context_length)
     kept = write_usable_rows(dataset, shape, method, max_length, folder / _TRAIN_FILE, image_token)
     if not len(kept):
         raise ConfigError(f"{data.name} holds no row that can be learned from.")

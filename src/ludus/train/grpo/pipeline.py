@@ -5,10 +5,7 @@ Reads top to bottom. What each part does is the business of the module that it i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,34 +33,33 @@ from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS
 from ludus.train.grpo.vllm_engine import VllmEngine
-from ludus.train.output import checkpoints, record, training_folder
-from ludus.train.output.finalize import finalize, is_finished
-from ludus.train.output.record_schema import TrainingRecord
+from ludus.train.output import checkpoints, training_folder
+from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
 from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.resume import run_or_resume, run_trainer
+from ludus.train.resume import PreviousRun, find_previous_run, run_trainer, start_record
 from ludus.train.speed.acceleration import skip_unlabelled_logits
 
-Begin = Callable[[], None]
 Standing = checkpoints.CheckpointState
+_DEFAULT_CONFIG = GRPOConfig()
 
 
-def train(
+def grpo(
     environment: str | Mixture,
     model: str,
     out: str | Path,
-    config: GRPOConfig,
+    config: GRPOConfig = _DEFAULT_CONFIG,
     *,
-    base_url: str | None,
-    token: str | None,
-    overwrite: bool,
-    command: str | None,
-    watch: TrainProgress | None,
+    base_url: str | None = None,
+    token: str | None = None,
+    overwrite: bool = False,
+    command: str | None = None,
+    progress: TrainProgress | None = None,
 ) -> TrainResult:
     """Train, or go on where a run with the same settings stood."""
-    out, watch = Path(out).expanduser(), watch or NoProgress()
+    out, watch = Path(out).expanduser(), progress or NoProgress()
     training_folder.check_output_dir(out)
     mix = parse_mixture(environment) if isinstance(environment, str) else environment
     if base_url is None:
@@ -73,37 +69,55 @@ def train(
     extra = ("peft",) if config.lora else ()
     watch.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
-    with training_process(out), ExitStack() as stack:
+    with training_process(out):
         job = build_context(
             mix, model, out, config, base_url=base_url, token=token, command=command,
             watch=watch,
         )  # fmt: skip
-        with job.distributed.raise_on_all_ranks():
-            # One process holds it for all that train together.
-            if job.distributed.is_main:
-                stack.enter_context(training_folder.lock_folder(out))
-        return run_or_resume(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
+        with training_folder.lock_folder(out, job.distributed):
+            previous = find_previous_run(job, overwrite=overwrite)
+            if previous.finished:
+                return finished_result(job, previous.record)
+            with training_folder.discard_if_unstarted(out, job.distributed):
+                return _run(job, previous, overwrite=overwrite)
 
 
-def _run(job: GRPOContext, there: TrainingRecord | None, *, overwrite: bool) -> TrainResult:
-    checkpoint = checkpoints.latest_checkpoint(job.out) if there is not None else None
-    standing = checkpoints.read_state(checkpoint) if checkpoint is not None else None
+def _run(job: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> TrainResult:
     job.progress.phase(PhaseProgress(f"Checking {job.subject}", in_log=True))
     with _stage(job) as stage, EpisodeLog(job.out / training_log.EPISODES_FILE) as episodes:
-
-        def begin() -> None:
-            if overwrite:
-                training_folder.remove_run(job.out)
-            _begin(job, stage, standing)
-            episodes.open(standing.episodes if standing else 0)
-
         with job.distributed.raise_on_all_ranks():
-            trainer, pace = _trainer(job, stage, episodes, standing, begin)
+            trainer, pace = _trainer(job, stage, episodes, previous.state, overwrite)
         with skip_unlabelled_logits():
-            _trained(job, stage, trainer, checkpoint)
+            _trained(job, stage, trainer, previous.checkpoint)
         if is_finished(trainer, pace):
             _keep_last(job, trainer)
         return finalize(job, trainer, pace)
+
+
+class PipelineCallbacks(GRPOCallbacks):
+    """Starts the record of a GRPO run."""
+
+    def __init__(
+        self,
+        job: GRPOContext,
+        stage: RolloutWorker,
+        episodes: EpisodeLog,
+        standing: Standing | None,
+        *,
+        overwrite: bool,
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            job.out, job.progress, job.distributed, checkpoint_every=job.config.checkpoint_every,
+            resume_state=standing, **more,
+        )  # fmt: skip
+        self._job, self._stage, self._episodes, self._overwrite = job, stage, episodes, overwrite
+
+    def start_run(self) -> None:
+        state = self.resume_state
+        trained_on = self._job.environment_record(self._stage.names)
+        start_record(self._job, trained_on, state, overwrite=self._overwrite)
+        self._episodes.open(state.episodes if state else 0)
 
 
 def _stage(job: GRPOContext) -> RolloutWorker:
@@ -120,18 +134,18 @@ def _trainer(
     stage: RolloutWorker,
     episodes: EpisodeLog,
     standing: Standing | None,
-    begin: Begin,
+    overwrite: bool,
 ) -> tuple[Any, GRPOCallbacks]:
     settings, config = job.config, job.trl_config
     plan = stage.plan(job.run_id, seed=settings.seed, group_size=settings.group_size)
     stage.rehearse(plan)
-    job.progress.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
-    model = load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
+    job.progress.phase(PhaseProgress(f"Loading {job.model_ref.name}", in_log=True))
+    model = load_model(job.model_ref.name, device="cpu", dtype="float32", allow_vision=True)
     if job.vision is not None:
         allow_batches_without_images(model)
     weights = model.num_parameters()
     config.learning_rate = resolve_learning_rate(settings, "grpo", weights, groups=settings.groups)
-    pace = _pace(job, stage, standing, begin)
+    pace = _pace(job, stage, episodes, standing, overwrite)
     made = {
         "model": model, "config": config, "tokenizer": job.tokenizer, "settings": settings,
         "pace": pace, "eyes": job.vision,
@@ -183,10 +197,10 @@ def _by_trl(job: GRPOContext, episodes: EpisodeLog, made: dict[str, Any]) -> Any
     from ludus.train.trl_compat.trl_rollouts import build_trl_rollouts
 
     who: dict[str, Any] = {
-        "provider": "hf", "model": job.source.name, "temperature": job.config.temperature,
+        "provider": "hf", "model": job.model_ref.name, "temperature": job.config.temperature,
     }  # fmt: skip
-    if job.dialect.chat_template_kwargs:
-        who["chat_template_kwargs"] = dict(job.dialect.chat_template_kwargs)
+    if job.chat_format.chat_template_kwargs:
+        who["chat_template_kwargs"] = dict(job.chat_format.chat_template_kwargs)
     rolled = build_trl_rollouts(
         job.environments, job.config, rewards=job.rewards, distributed=job.distributed, on_episodes=episodes.append,
         agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,
@@ -199,15 +213,18 @@ def _by_trl(job: GRPOContext, episodes: EpisodeLog, made: dict[str, Any]) -> Any
 
 
 def _pace(
-    job: GRPOContext, stage: RolloutWorker, standing: Standing | None, begin: Begin
+    job: GRPOContext,
+    stage: RolloutWorker,
+    episodes: EpisodeLog,
+    standing: Standing | None,
+    overwrite: bool,
 ) -> GRPOCallbacks:
     settings = job.config
     held_out = HeldOutEvaluator(
         stage, job.run_id, settings.seed, settings.eval_episodes, job.distributed
     )
-    return GRPOCallbacks(
-        job.out, job.progress, job.distributed, every=settings.checkpoint_every, standing=standing,
-        begin=begin, num_iterations=job.trl_config.num_iterations, evaluate_held_out=held_out,
+    return PipelineCallbacks(
+        job, stage, episodes, standing, overwrite=overwrite, num_iterations=job.trl_config.num_iterations, evaluate_held_out=held_out,
         eval_every=settings.eval_every, early_stop=settings.early_stop,
     )  # fmt: skip
 
@@ -215,8 +232,10 @@ def _pace(
 def _learner(job: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
     """Whoever plays is the very model that is trained."""
     model = trainer.model
-    dialect = replace(job.dialect, stop_token_ids=job.dialect.stop_token_ids | eos_token_ids(model))
-    policy = Policy(job.source.name, model, job.tokenizer, dialect, vision=job.vision)
+    dialect = replace(
+        job.chat_format, stop_token_ids=job.chat_format.stop_token_ids | eos_token_ids(model)
+    )
+    policy = Policy(job.model_ref.name, model, job.tokenizer, dialect, vision=job.vision)
     engine = VllmEngine(trainer) if job.config.vllm else None
     rows = job.config.episodes // job.distributed.world_size
     return TrainingPolicyAgent(policy, job.config, engine=engine, max_batch=rows)
@@ -230,11 +249,16 @@ def _trained(job: GRPOContext, stage: RolloutWorker, trainer: Any, checkpoint: P
         step = trainer.state.global_step
         # Several processes keep one together, and only one of them may have run out of memory.
         alone = isinstance(error, OutOfMemory) and job.distributed.world_size > 1
-        due = trainer.stepped and step and step % job.trl_config.num_iterations == 0 and not alone
+        due = (
+            trainer.first_step_started
+            and step
+            and step % job.trl_config.num_iterations == 0
+            and not alone
+        )
         kept = _is_kept(job, trainer) if due else True
         if stage.stop_reason is None or not kept:
             raise
-        trainer.pace.stopped = stage.stop_reason
+        trainer.callback.stop_reason = stage.stop_reason
 
 
 def _is_kept(job: GRPOContext, trainer: Any) -> bool:
@@ -261,13 +285,3 @@ def _keep_last(job: GRPOContext, trainer: Any) -> None:
     """
     if trainer.state.global_step % job.trl_config.num_iterations == 0:
         _is_kept(job, trainer)
-
-
-def _begin(job: GRPOContext, stage: RolloutWorker, standing: Standing | None) -> None:
-    checkpoints.remove_incomplete(job.out)
-    step = standing.step if standing else None
-    about = job.record_fields(job.environment_record(stage.names))
-    # The record first: a log without one would be a stranger's.
-    record.create_record(job.out, about, resumed_from=step)
-    # Without a checkpoint everything is done again, also what comes before the first step.
-    training_log.truncate_log(job.out, -1 if step is None else step)

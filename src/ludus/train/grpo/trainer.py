@@ -11,6 +11,7 @@ from typing import Any, cast
 from ludus.data.reward_variance import REWARD_TOLERANCE
 from ludus.errors import ConfigError
 from ludus.policy.vision.processor import VisionProcessor
+from ludus.train.callbacks import add_callback
 from ludus.train.grpo.gpu_memory import (
     StepSnapshot,
     divisors_below,
@@ -23,10 +24,9 @@ from ludus.train.grpo.gpu_memory import (
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.grpo_callbacks import GRPOCallbacks
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.trl_trainers import TrainerMixin, as_trainer_callback, build_peft_config
+from ludus.train.trl_trainers import TrainerMixin, build_peft_config
 
-_BEGIN_EVENTS = ("on_train_begin",)
-_STEP_EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
+_EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
 _LEFT_PADDED = ("prompt_ids", "prompt_mask")
 _RIGHT_PADDED = (
     "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",
@@ -286,7 +286,6 @@ def build_trainer(
 ) -> Any:
     """A trainer that is ready to go; `parts` are TRL's: tasks, rewards, and who plays."""
     import trl
-    from transformers import PrinterCallback, TrainerCallback
 
     from ludus.train.grpo.prefix_sharing import PrefixSharingMixin
 
@@ -294,19 +293,13 @@ def build_trainer(
     try:
         trainer: Any = kind(
             model=model, args=config, processing_class=tokenizer,
-            callbacks=[as_trainer_callback(TrainerCallback, pace, _STEP_EVENTS)],
             peft_config=build_peft_config(settings.lora) if settings.lora else None,
             **parts,
         )  # fmt: skip
     except (ValueError, ImportError) as error:
         said = " ".join(str(error).split())
         raise ConfigError(f"The trainer does not take these settings: {said}") from error
-    trainer.remove_callback(PrinterCallback)
-    # Before any other: those that report write into the folder, which may be cleared first.
-    trainer.callback_handler.callbacks.insert(
-        0, as_trainer_callback(TrainerCallback, pace, _BEGIN_EVENTS)
-    )
-    trainer.pace, pace.trainer = pace, trainer
+    add_callback(trainer, pace, _EVENTS)
     trainer.rollouts, trainer.eyes = rollouts, eyes
     # Of what keeps the model near its base, rows of equal rewards have as much to say as others.
     trainer.leaves_out = settings.equal != "keep" and not config.beta
