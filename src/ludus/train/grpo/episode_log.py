@@ -35,7 +35,7 @@ class EpisodeLog:
     def append(self, episodes: Sequence[Episode]) -> None:
         assert self._journal is not None
         for episode in episodes:
-            self._journal.append(episode.as_line())
+            self._journal.append(episode.to_line())
 
     def __enter__(self) -> Self:
         return self

@@ -92,9 +92,7 @@ def out_of_memory_error(batch_size: int, largest: int | None, device: Any) -> Ou
             "`max_episode_tokens`."
         )
     else:
-        advice = (
-            f"The largest that fits is {largest}: set `batch_size` to it to continue this run."
-        )
+        advice = f"The largest that fits is {largest}: set `batch_size` to it to continue this run."
     return OutOfMemory(
         f"The GPU ran out of memory with `batch_size` {batch_size}{_other_processes_note(device)}. "
         f"{advice}",

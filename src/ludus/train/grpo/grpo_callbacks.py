@@ -76,7 +76,9 @@ class GRPOCallbacks(RunCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._step_started = perf_counter()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, *, trainer: Any = None, **_: Any
+    ) -> None:
         self._record_step_time(trainer._metrics["train"])
         if self.distributed.is_main:
             self._episode_bytes = (self.out / EPISODES_FILE).stat().st_size

@@ -1,4 +1,4 @@
-"""What a GRPO run needs and what is known before environments are reached and weights are loaded."""
+"""What a GRPO run needs, and what is known before environments are reached and weights loaded."""
 
 from __future__ import annotations
 
@@ -108,3 +108,17 @@ def _check_not_sharded(trl_config: Any) -> None:
             "A model that is sharded over processes (FSDP, DeepSpeed) cannot decode in one of "
             "them. Use `rollouts` trl without `eval_every`, or train without sharding."
         )
+
+
+_OLD_NAMES = {
+    "zero_variance_groups": "equal", "max_resamples": "resamples", "vllm_mode": "vllm",
+    "reward_funcs": "rewards", "target_modules": "targets", "merge_adapter": "merge",
+}  # fmt: skip
+
+
+def _with_old_names(config: JsonObject) -> JsonObject:
+    """Fields under the names with which run ids were first computed, so that they do not change."""
+    return {
+        _OLD_NAMES.get(name, name): _with_old_names(value) if name == "lora" and value else value
+        for name, value in config.items()
+    }

@@ -104,7 +104,8 @@ def build_trees(ids: Any, mask: Any, keep: int, *, width: int) -> PrefixTrees | 
     longest = max(tree.size for tree in trees)
     length = -(-longest // LANE_LENGTH_MULTIPLE) * LANE_LENGTH_MULTIPLE
     lanes = _pack_lanes(trees, length)
-    if _estimate_cost(len(lanes), length, width) >= _estimate_cost(*ids.shape, width):
+    cost_of_rows = _estimate_cost(len(rows), ids.shape[1], width)
+    if _estimate_cost(len(lanes), length, width) >= cost_of_rows:
         return None
     return _lay_out(rows, lanes, length, keep, ids.device)
 
@@ -175,7 +176,7 @@ def _lay_out(
                 index[row, : len(completion)] = number * length + at + np.arange(len(completion))
                 at += 1 + len(completion)
     tensors = torch.from_numpy(parts).to(device)
-    return PrefixTrees(*tensors, token_index=torch.from_numpy(index).to(device))
+    return PrefixTrees(*tensors, torch.from_numpy(index).to(device))
 
 
 def _write_tokens(piece: Any, tokens: Any, position: int, tree_id: int, branch_id: int) -> None:

@@ -1,7 +1,7 @@
-"""Plays episodes for a trainer: sessions that stay open between steps, on the background event loop.
+"""Plays episodes for a trainer, in sessions that stay open between steps.
 
-The trainer is synchronous; episodes are many concurrent conversations. All episodes of a call are
-played concurrently, by the same code that collecting and evaluating use.
+The trainer is synchronous; the episodes of a call are played concurrently on the background event
+loop, by the same code that collecting and evaluating use.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""TRL's vLLM as a decoding engine: colocated with the trainer or on a server, as TRL configured it.
-"""
+"""TRL's vLLM as a decoding engine: in the trainer's process or on a server."""
 
 from __future__ import annotations
 
