@@ -16,7 +16,7 @@ from ludus.errors import EnvironmentNotFound, RunError
 from ludus.rollout.options import RolloutOptions
 from ludus.train.grpo import monitor, rollout_worker
 from ludus.train.grpo.group_rollouts import GroupRollouts
-from train.grpo.trials import PICK, Pick, tried
+from train.grpo.toy_environments import PICK, Pick, small_config
 from train.lessons import Seen, curve
 
 
@@ -48,8 +48,8 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_broken_episode_is_left_out_and_not_a_zero(model: Path, tmp_path: Path) -> None:
-    grpo("train.grpo.test_faults:Shaky", str(model), tmp_path / "out", tried(steps=2, groups=3))
+def test_broken_episodes_are_unscored_and_do_not_count_as_zero(model: Path, tmp_path: Path) -> None:
+    grpo("train.grpo.test_faults:Shaky", str(model), tmp_path / "out", small_config(steps=2, groups=3))
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
     broken = [episode for episode in played if episode.stop_reason is StopReason.BROKEN]
     assert broken and all(episode.reward is None for episode in broken)
@@ -61,12 +61,12 @@ def test_a_broken_episode_is_left_out_and_not_a_zero(model: Path, tmp_path: Path
         assert line["unscored"] == pytest.approx(1 - len(rewards) / len(of_step))
 
 
-def test_what_was_learned_is_kept_when_the_environment_goes_away(
+def test_a_checkpoint_is_saved_when_the_environment_fails(
     model: Path, tmp_path: Path
 ) -> None:
     # One for the rehearsal, and two steps.
     Gone.left = 17
-    settings = tried(steps=5)
+    settings = small_config(steps=5)
     spec, out = "train.grpo.test_faults:Gone", tmp_path / "out"
     with pytest.raises(RunError, match=r"Not one of 8 .* played: .*nobody is there"):
         grpo(spec, str(model), out, settings)
@@ -78,7 +78,7 @@ def test_what_was_learned_is_kept_when_the_environment_goes_away(
     assert steps == [step for step in range(1, 6) for _ in range(8)]
 
 
-def test_why_it_ends_is_told_also_where_no_checkpoint_can_be_made(
+def test_the_cause_is_raised_also_when_the_checkpoint_cannot_be_saved(
     model: Path, tmp_path: Path
 ) -> None:
     Gone.left, out = 17, tmp_path / "out"
@@ -91,18 +91,18 @@ def test_why_it_ends_is_told_also_where_no_checkpoint_can_be_made(
 
     seen = InTheWay()
     with pytest.raises(RunError, match="nobody is there"):
-        grpo("train.grpo.test_faults:Gone", str(model), out, tried(steps=5), progress=seen)
+        grpo("train.grpo.test_faults:Gone", str(model), out, small_config(steps=5), progress=seen)
     assert [words for words in seen.words if words.startswith("No checkpoint could be made of")]
     assert not torn.exists() and [line["step"] for line in curve(out)] == [1, 2]
 
 
-def test_a_checkpoint_that_is_there_is_not_written_over(model: Path, tmp_path: Path) -> None:
+def test_an_existing_checkpoint_of_the_step_is_not_overwritten(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     written = []
     # One for the rehearsal and a step; then for the rehearsal alone.
     for Gone.left in (9, 1):
         with pytest.raises(RunError, match="nobody is there"):
-            grpo("train.grpo.test_faults:Gone", str(model), out, tried(steps=5))
+            grpo("train.grpo.test_faults:Gone", str(model), out, small_config(steps=5))
         weights = out / "checkpoints" / "checkpoint-1" / "model.safetensors"
         written.append(weights.stat().st_mtime_ns)
     assert written[0] == written[1]
@@ -130,11 +130,11 @@ class Away(Seen):
         return self.wish
 
 
-def test_who_stops_while_a_server_is_waited_for_keeps_what_was_learned(
+def test_stopping_while_a_server_is_unreachable_saves_a_checkpoint(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "SILENCE_WARNING_S", 0.0)
-    out, settings, server = tmp_path / "out", tried(steps=4), ExitStack()
+    out, settings, server = tmp_path / "out", small_config(steps=4), ExitStack()
     url = server.enter_context(serving(Pick)).url
     stopped = grpo(PICK, str(model), out, settings, base_url=url, progress=Away(server))
     assert (stopped.stopped, stopped.steps) == ("interrupted", 2)
@@ -145,11 +145,11 @@ def test_who_stops_while_a_server_is_waited_for_keeps_what_was_learned(
     assert steps == [step for step in range(1, 5) for _ in range(8)]
 
 
-def test_an_environment_that_is_not_there_leaves_nothing_behind(
+def test_an_unknown_environment_leaves_no_output_folder(
     model: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(EnvironmentNotFound, match="No environment named 'nowhere'"):
-        grpo("nowhere", str(model), tmp_path / "out", tried())
+        grpo("nowhere", str(model), tmp_path / "out", small_config())
     assert not (tmp_path / "out").exists()
 
 
@@ -158,7 +158,7 @@ def an_episode(task: str, fault: Fault | None) -> Episode:
     return Episode(episode_id=task, stop_reason=reason, environment="e", group_id=task, error=fault)
 
 
-def test_tasks_that_nobody_can_take_on_end_a_run_when_none_or_no_more_can_be_played() -> None:
+def test_consecutive_steps_without_playable_episodes_end_the_run() -> None:
     too_long = Fault(kind="RequestRefused", where="model", message="Too long.")
     vain = [an_episode(task, too_long) for task in "ab"]
     rollouts = GroupRollouts(*[cast(Any, None)] * 6)

@@ -58,12 +58,12 @@ def taught(made: Any, trees: PrefixTrees) -> tuple[torch.Tensor, list[torch.Tens
     return logps.detach(), [each.grad.clone() for each in made.parameters()]
 
 
-def test_trees_say_what_rows_do() -> None:
+def test_trees_match_rows_on_the_gpu() -> None:
     ids, mask = rows(5, seed=0)
     assert trees_match_rows(model(), trees_of(ids, mask), ids, mask)
 
 
-def test_graphs_say_and_teach_what_is_computed_also_after_the_model_has_learned() -> None:
+def test_graphs_give_the_same_logprobs_and_gradients_while_weights_change() -> None:
     plain, played = model(), model()
     said: list[str] = []
     playback = GraphCache(played.base_model, torch.bfloat16, said.append)

@@ -15,7 +15,7 @@ from ludus import episodes, grpo
 from ludus.errors import OutOfMemory
 from ludus.train.grpo import pipeline
 from ludus.train.grpo.gpu_memory import divisors_below, find_largest_batch
-from train.grpo.trials import PICK, tried
+from train.grpo.toy_environments import PICK, small_config
 from train.lessons import curve
 
 
@@ -41,15 +41,15 @@ def room_for(rows: int, *, after: int, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield
 
 
-def test_the_largest_batch_that_fits_is_named_and_the_run_goes_on_with_it(
+def test_out_of_memory_names_the_largest_batch_size_and_the_run_resumes_with_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, settings = tmp_path / "out", {"steps": 3, "equal": "keep"}
+    out, settings = tmp_path / "out", {"steps": 3, "zero_variance_groups": "keep"}
     with room_for(3, after=1, monkeypatch=monkeypatch):
         with pytest.raises(OutOfMemory, match="largest that fits is --batch-size 2:") as caught:
-            grpo(PICK, str(model), out, tried(**settings))
+            grpo(PICK, str(model), out, small_config(**settings))
         assert caught.value.batch_size == 2 and "--batch-size 8" in str(caught.value)
-        outcome = grpo(PICK, str(model), out, tried(**settings, batch_size=2))
+        outcome = grpo(PICK, str(model), out, small_config(**settings, batch_size=2))
     assert (outcome.resumed_from, outcome.steps) == (1, 3)
     played = list(episodes(out / "episodes.jsonl"))
     assert [each.agent["step"] for each in played] == [step for step in (1, 2, 3) for _ in range(8)]
@@ -61,19 +61,19 @@ def test_the_largest_batch_that_fits_is_named_and_the_run_goes_on_with_it(
     assert max(two - one, three - two) < 1.5 * one, "the step that failed is not counted"
 
 
-def test_where_not_one_row_fits_something_else_is_advised(
+def test_out_of_memory_with_a_single_row_advises_other_options(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
         room_for(0, after=0, monkeypatch=monkeypatch),
         pytest.raises(OutOfMemory, match="--gradient-checkpointing") as caught,
     ):
-        grpo(PICK, str(model), tmp_path / "out", tried(equal="keep"))
+        grpo(PICK, str(model), tmp_path / "out", small_config(zero_variance_groups="keep"))
     assert caught.value.batch_size is None
     assert not (tmp_path / "out").exists(), "nothing was learned"
 
 
-def test_sizes_are_tried_from_the_largest_down() -> None:
+def test_batch_sizes_are_tried_from_the_largest_down() -> None:
     tried_sizes = []
 
     def attempt(size: int) -> None:

@@ -61,7 +61,7 @@ def test_a_shape_is_captured_once(shown: list[tuple[int, int]]) -> None:
     assert shown == [(8, 128)]
 
 
-def test_what_is_only_looked_at_or_laid_out_in_rows_is_not(shown: list[tuple[int, int]]) -> None:
+def test_no_graph_is_captured_without_gradients_or_for_plain_rows(shown: list[tuple[int, int]]) -> None:
     core = Core()
     GraphCache(core, torch.bfloat16, print)
     with torch.no_grad():
@@ -71,7 +71,7 @@ def test_what_is_only_looked_at_or_laid_out_in_rows_is_not(shown: list[tuple[int
     assert shown == []
 
 
-def test_a_larger_shape_will_do_when_there_is_no_room_for_more(
+def test_a_larger_shape_is_reused_when_the_cache_is_full(
     shown: list[tuple[int, int]],
 ) -> None:
     core = Core()
@@ -84,14 +84,14 @@ def test_a_larger_shape_will_do_when_there_is_no_room_for_more(
     assert played.graph_shape(2, 64) is None
 
 
-def test_what_keeps_the_device_busy_is_computed(shown: list[tuple[int, int]]) -> None:
+def test_large_batches_get_no_graph(shown: list[tuple[int, int]]) -> None:
     played = GraphCache(Core(), torch.bfloat16, print)
     assert played.graph_shape(1, MAX_GRAPH_TOKENS) == (1, MAX_GRAPH_TOKENS)
     assert played.graph_shape(1, MAX_GRAPH_TOKENS + 1) is None
     assert played.graph_shape(3, MAX_GRAPH_TOKENS // 2) is None
 
 
-def test_a_device_with_little_memory_holds_fewer(
+def test_a_small_gpu_gets_fewer_and_smaller_graphs(
     shown: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = SimpleNamespace(total_memory=25 * 2**20)
@@ -106,7 +106,7 @@ def test_a_device_with_little_memory_holds_fewer(
     assert len(shown) == 2 and played.graph_shape(1, 192) is None
 
 
-def test_what_cannot_be_captured_is_computed_and_said_once(
+def test_a_failed_capture_falls_back_and_is_reported_once(
     shown: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any, **__: Any) -> Any:
