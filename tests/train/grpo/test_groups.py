@@ -114,7 +114,9 @@ def test_zero_variance_groups_are_left_out_of_a_step(model: Path, tmp_path: Path
 
 
 def test_zero_variance_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -> None:
-    settings = small_config(steps=2, groups=3, zero_variance_groups="resample", max_resamples=3, seed=3)
+    settings = small_config(
+        steps=2, groups=3, zero_variance_groups="resample", max_resamples=3, seed=3
+    )
     grpo(FLAT, str(model), tmp_path / "out", settings)
     log = curve(tmp_path / "out")
     assert sum(line["resampled"] for line in log) > 0
@@ -143,11 +145,15 @@ def test_an_episode_without_sampled_tokens_is_masked() -> None:
     assert to_trl_row(episode, 7) == ([7], [7], [0.0], [0])
 
 
-def test_skipping_changes_only_the_normalization_of_the_gradient(model: Path, tmp_path: Path) -> None:
+def test_skipping_changes_only_the_normalization_of_the_gradient(
+    model: Path, tmp_path: Path
+) -> None:
     """With the loss summed over rows that teach, those beside them weigh nothing."""
     grads = {}
     for mode in ("skip", "keep"):
-        settings = small_config(steps=1, groups=4, zero_variance_groups=mode, seed=3, learning_rate=1e-9)
+        settings = small_config(
+            steps=1, groups=4, zero_variance_groups=mode, seed=3, learning_rate=1e-9
+        )
         grpo(FLAT, str(model), tmp_path / mode, settings)
         (grads[mode],) = (line for line in curve(tmp_path / mode) if "grad_norm" in line)
     played = list(episodes(tmp_path / "skip" / "episodes.jsonl"))

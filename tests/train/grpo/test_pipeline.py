@@ -81,7 +81,9 @@ def test_an_adapter_is_trained_and_merged(model: Path, tmp_path: Path) -> None:
 
 def test_the_batch_size_does_not_change_the_gradient(model: Path, tmp_path: Path) -> None:
     for batch in (None, 4):
-        settings = small_config(steps=2, groups=2, group_size=4, batch_size=batch, zero_variance_groups="keep")
+        settings = small_config(
+            steps=2, groups=2, group_size=4, batch_size=batch, zero_variance_groups="keep"
+        )
         grpo(PICK, str(model), tmp_path / str(batch), settings)
     one, other = curve(tmp_path / "None"), curve(tmp_path / "4")
     for a, b in zip(one, other, strict=True):
@@ -89,7 +91,9 @@ def test_the_batch_size_does_not_change_the_gradient(model: Path, tmp_path: Path
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
 
 
-def test_held_out_tasks_are_evaluated_before_during_and_after_training(model: Path, tmp_path: Path) -> None:
+def test_held_out_tasks_are_evaluated_before_during_and_after_training(
+    model: Path, tmp_path: Path
+) -> None:
     settings = small_config(steps=5, eval_every=2, eval_episodes=6)
     grpo(PICK, str(model), tmp_path / "out", settings)
     held = [line for line in curve(tmp_path / "out") if "eval_reward" in line]

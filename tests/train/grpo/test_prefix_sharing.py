@@ -134,9 +134,7 @@ def test_padding_changes_no_scores() -> None:
         ([(0, [12, 12]), (30, [12, 12])], "there is no token to begin a branch with"),
     ],
 )
-def test_no_trees_where_they_save_nothing(
-    groups: list[tuple[int, list[int]]], why: str
-) -> None:
+def test_no_trees_where_they_save_nothing(groups: list[tuple[int, list[int]]], why: str) -> None:
     assert build_trees(*rows(*groups), SAID, width=WIDTH) is None, why
 
 
@@ -239,11 +237,11 @@ def test_prefix_sharing_does_not_change_training(
 
 
 @pytest.mark.parametrize("mode", ["skip", "keep"])
-def test_a_batch_without_loss_tokens_is_no_check(
-    model: Path, tmp_path: Path, mode: str
-) -> None:
+def test_a_batch_without_loss_tokens_is_no_check(model: Path, tmp_path: Path, mode: str) -> None:
     cut = {"mask_truncated_completions": "true"}
-    settings = small_config(groups=4, steps=1, max_episode_tokens=3, zero_variance_groups=mode, overrides=cut)
+    settings = small_config(
+        groups=4, steps=1, max_episode_tokens=3, zero_variance_groups=mode, overrides=cut
+    )
     grpo(PICK, str(model), tmp_path / "out", settings)
     assert len(curve(tmp_path / "out")) == 1
 

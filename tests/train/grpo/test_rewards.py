@@ -96,7 +96,9 @@ def test_broken_episodes_stay_unscored() -> None:
     [True, Fraction(1, 4), np.float32(0.5), np.int64(3), np.array(2.0), torch.tensor(0.5)],
     ids=repr,
 )
-def test_scalars_of_all_libraries_are_accepted(number: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scalars_of_all_libraries_are_accepted(
+    number: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{HERE}.GIVEN", [number])
     made = scored([f"{HERE}:given"], an_episode()).rewards["given"]
     assert made == float(number) and type(made) is float

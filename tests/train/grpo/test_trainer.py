@@ -30,10 +30,10 @@ def weights(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["skip", "keep"])
-def test_equal_rewards_leave_the_weights_unchanged(
-    model: Path, tmp_path: Path, mode: str
-) -> None:
-    settings = small_config(group_size=8, zero_variance_groups=mode, reward_funcs=(f"{__name__}:third",))
+def test_equal_rewards_leave_the_weights_unchanged(model: Path, tmp_path: Path, mode: str) -> None:
+    settings = small_config(
+        group_size=8, zero_variance_groups=mode, reward_funcs=(f"{__name__}:third",)
+    )
     grpo(PICK, str(model), tmp_path / "out", settings)
     for line in curve(tmp_path / "out"):
         assert (line["equal"], line["trained"]) == (1.0, 0.0)
@@ -56,7 +56,9 @@ def test_rows_with_the_mean_reward_count_in_the_loss_normalization(
     logs = []
     for mode in ("skip", "keep"):
         rewards = (f"{__name__}:graded",)
-        settings = small_config(steps=1, groups=3, zero_variance_groups=mode, seed=GRADED, reward_funcs=rewards)
+        settings = small_config(
+            steps=1, groups=3, zero_variance_groups=mode, seed=GRADED, reward_funcs=rewards
+        )
         grpo(PICK, str(model), tmp_path / mode, settings)
         logs.append(curve(tmp_path / mode)[0])
     skipped, kept = logs
@@ -82,11 +84,11 @@ def test_unscored_rows_are_ignored_in_the_variance() -> None:
     assert zero_variance_mask(parts, 2).tolist() == [True, True, False, False, True, True]
 
 
-def test_with_a_kl_penalty_zero_variance_groups_are_kept(
-    model: Path, tmp_path: Path
-) -> None:
+def test_with_a_kl_penalty_zero_variance_groups_are_kept(model: Path, tmp_path: Path) -> None:
     for mode in ("skip", "keep"):
-        settings = small_config(groups=4, zero_variance_groups=mode, seed=3, beta=0.5, learning_rate=1e-2)
+        settings = small_config(
+            groups=4, zero_variance_groups=mode, seed=3, beta=0.5, learning_rate=1e-2
+        )
         watch = Seen()
         grpo(FLAT, str(model), tmp_path / mode, settings, progress=watch)
         told = [words for words in watch.words if "rewards are kept" in words]

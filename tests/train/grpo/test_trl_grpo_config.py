@@ -76,7 +76,9 @@ def test_tensor_parallel_vllm_is_rejected_for_ludus_rollouts(
 ) -> None:
     overrides = {"vllm_tensor_parallel_size": "2"}
     with pytest.raises(ConfigError, match="needs all of them to ask at once"):
-        build_trl_grpo_config(small_config(vllm_mode="colocate", overrides=overrides, **more), tmp_path)
+        build_trl_grpo_config(
+            small_config(vllm_mode="colocate", overrides=overrides, **more), tmp_path
+        )
 
 
 def test_tensor_parallel_vllm_is_accepted_for_trls_loop(tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def test_images_of_episodes_reach_the_trainer(
         return shown[-1]
 
     monkeypatch.setattr(trainer_inputs, "episode_image_inputs", watched)
-    settings = small_config(steps=1, groups=2, group_size=2, zero_variance_groups="keep", max_episode_tokens=200)
+    settings = small_config(
+        steps=1, groups=2, group_size=2, zero_variance_groups="keep", max_episode_tokens=200
+    )
     grpo(GALLERY, str(seer(tmp_path / "base")), tmp_path / "out", settings)
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
     assert any(episode.reward == 1.0 for episode in played)
@@ -55,7 +57,9 @@ def test_a_reference_model_is_not_supported_with_images(tmp_path: Path) -> None:
         grpo(GALLERY, base, tmp_path / "out", small_config(beta=0.1))
 
 
-def test_a_text_model_is_rejected_when_the_environment_shows_images(model: Path, tmp_path: Path) -> None:
+def test_a_text_model_is_rejected_when_the_environment_shows_images(
+    model: Path, tmp_path: Path
+) -> None:
     with pytest.raises(RunError, match="picture"):
         grpo(GALLERY, str(model), tmp_path / "out", small_config())
     assert not (tmp_path / "out").exists()
