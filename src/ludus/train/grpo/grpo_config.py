@@ -66,7 +66,7 @@ class GRPOConfig(BaseTrainConfig):
     def __post_init__(self) -> None:
         BaseTrainConfig.__post_init__(self)
         for option, least in _MINIMUMS.items():
-            check_at_least(f"--{option.replace('_', '-')}", getattr(self, option), least)
+            check_at_least(option, getattr(self, option), least)
         _check_choice("--equal", self.equal, get_args(ZeroVarianceMode))
         _check_choice("--rollouts", self.rollouts, get_args(RolloutBackend))
         _check_choice("--vllm", self.vllm, (None, *get_args(VllmMode)))

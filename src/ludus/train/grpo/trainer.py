@@ -138,7 +138,7 @@ class GRPOMixin(TrainerMixin):
         if not us.model.training:
             return batch
         rows = len(batch["advantages"])
-        first = self.pace.distributed.rank * rows
+        first = self.callback.distributed.rank * rows
         mine, scored = (each[first : first + rows] for each in (self._zero_variance, self._scored))
         batch["advantages"] = batch["advantages"].masked_fill(mine, 0.0)
         if self.eyes is not None and self.rollouts is not None:
@@ -146,13 +146,13 @@ class GRPOMixin(TrainerMixin):
         teaches = (batch["advantages"] != 0).tolist()
         if self.leaves_out and not self._any_images(batch):
             batch = self._drop_zero_advantage_rows(batch, teaches, scored & ~mine)
-        flags = self.pace.distributed.all_gather(teaches)
+        flags = self.callback.distributed.all_gather(teaches)
         us._metrics["train"]["trained"].append(sum(flags) / len(flags))
         return batch
 
     def _any_images(self, batch: dict[str, Any]) -> bool:
         """Whether there are pictures in any process, which are not laid out by rows."""
-        (shows,) = self.pace.distributed.all_reduce_max([int("pixel_values" in batch)])
+        (shows,) = self.callback.distributed.all_reduce_max([int("pixel_values" in batch)])
         return bool(shows)
 
     def _drop_zero_advantage_rows(
@@ -167,7 +167,7 @@ class GRPOMixin(TrainerMixin):
         items = us.accelerator.gather(_count_loss_tokens(batch, counts)).sum()
         chunks = int(us.args.steps_per_generation)
         # What each process counts and averages must be as many rows in all of them.
-        (size,) = self.pace.distributed.all_reduce_max([-(-sum(teaches) // chunks) or 1])
+        (size,) = self.callback.distributed.all_reduce_max([-(-sum(teaches) // chunks) or 1])
         made = select_rows(batch, rows_to_keep(teaches, size * chunks))
         return {**made, "num_items_in_batch": items}
 
