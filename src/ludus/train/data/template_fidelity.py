@@ -57,8 +57,8 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
                 raise ConfigError(
                     f"{split.location(number)}: an assistant message has reasoning_content, and "
                     "the chat template turns thinking off, so the model would never be prompted "
-                    "for it. Leave reasoning out when curating, or turn thinking on (`thinking`, or "
-                    "enable_thinking in `chat_template_kwargs`)."
+                    "for it. Leave reasoning out when curating, or turn thinking on "
+                    "(`thinking`, or enable_thinking in `chat_template_kwargs`)."
                 )
 
 
