@@ -35,7 +35,7 @@ def test_checkpoints_are_no_further_apart_than_the_interval_or_one_step(
         now += step_seconds
         state.global_step += 1
         control = SimpleNamespace(should_save=False)
-        callback.on_step_end(None, state, control)
+        callback.on_step_end(None, state, control, trainer=None)
         if control.should_save:
             saved.append(state.global_step)
     assert saved == expected

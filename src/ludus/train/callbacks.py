@@ -74,7 +74,7 @@ class RunCallback:
             if self.distributed.is_main:
                 self.start_run()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any) -> None:
         self._poll()
         if state.global_step >= state.max_steps:
             return

@@ -227,5 +227,6 @@ def _count_steps(trl_config: Any, rows: int, world_size: int) -> int:
     if (max_steps := int(trl_config.max_steps)) > 0:
         return max_steps
     batches = ceil(rows / (trl_config.per_device_train_batch_size * world_size))
-    steps_per_epoch = ceil(batches / trl_config.gradient_accumulation_steps)
-    return ceil(steps_per_epoch * trl_config.num_train_epochs)
+    steps_per_epoch: int = ceil(batches / trl_config.gradient_accumulation_steps)
+    epochs: float = trl_config.num_train_epochs
+    return ceil(steps_per_epoch * epochs)

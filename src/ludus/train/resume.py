@@ -1,4 +1,4 @@
-"""Resuming a run: what an earlier call left in the output folder, and running the trainer from it."""
+"""Resuming a run: what an earlier call left in the output folder, and training from there."""
 
 from __future__ import annotations
 

@@ -17,8 +17,13 @@ from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.trainer_inputs import image_inputs
 from ludus.train.callbacks import RunCallback, add_callback
 from ludus.train.config import Lora, Method, TrainConfig
-from ludus.train.data.loss_mask import LossMaskIndex, check_loss_mask
-from ludus.train.data.tokenization import IGNORE_INDEX, IMAGE_COLUMNS, TOKEN_COLUMNS
+from ludus.train.data.loss_mask import (
+    IGNORE_INDEX,
+    LossMaskIndex,
+    check_loss_mask,
+    to_completion_mask,
+)
+from ludus.train.data.row_schema import IMAGE_COLUMNS, TOKEN_COLUMNS
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
 
 REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
@@ -167,7 +172,7 @@ class PairCollator:
         batch = {
             "input_ids": _pad(ids, self.pad_token_id, width),
             "attention_mask": _pad([[1] * len(each) for each in ids], 0, width),
-            "completion_mask": (_pad(labels, IGNORE_INDEX, width) != IGNORE_INDEX).long(),
+            "completion_mask": to_completion_mask(_pad(labels, IGNORE_INDEX, width)),
         }
         if self.vision is not None:
             urls = [url for column in IMAGE_COLUMNS["dpo"] for row in rows for url in row[column]]
@@ -231,6 +236,6 @@ def build_peft_config(lora: Lora) -> Any:
         r=lora.rank,
         lora_alpha=lora.effective_alpha,
         lora_dropout=lora.dropout,
-        target_modules=list(lora.targets) if lora.targets else "all-linear",
+        target_modules=list(lora.target_modules) if lora.target_modules else "all-linear",
         task_type="CAUSAL_LM",
     )

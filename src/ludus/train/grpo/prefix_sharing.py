@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from ludus.train.data.tokenization import IGNORE_INDEX
+from ludus.train.data.loss_mask import IGNORE_INDEX
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.graph_cache import GraphCache
 from ludus.train.grpo.prefix_tree import PrefixTrees, build_trees

@@ -77,11 +77,11 @@ def _save_model(context: TrainContext, model: Any) -> None:
     if lora is not None:
         for peft_config in model.peft_config.values():
             peft_config.base_model_name_or_path = context.model_ref.portable_name
-        adapter_dir = out / ADAPTER_DIR if lora.merge else out
+        adapter_dir = out / ADAPTER_DIR if lora.merge_adapter else out
         model.save_pretrained(adapter_dir)
         # PEFT writes an empty model card.
         (adapter_dir / "README.md").unlink(missing_ok=True)
-        if not lora.merge:
+        if not lora.merge_adapter:
             return
         model = model.merge_and_unload()
     _set_eos_tokens(model, context.chat_format)
