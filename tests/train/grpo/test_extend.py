@@ -60,7 +60,7 @@ def test_a_stopped_run_can_be_extended_but_not_shortened(model: Path, tmp_path: 
     out = tmp_path / "out"
     grpo(PICK, str(model), out, small_config(steps=3), progress=Seen(stop_after=1))
     assert grpo(PICK, str(model), out, small_config(steps=4)).resumed_from == 1
-    with pytest.raises(RunError, match="steps: 4 .*3 "):
+    with pytest.raises(RunError, match=r"steps: 4 .*3 "):
         grpo(PICK, str(model), out, small_config(steps=3))
     with pytest.raises(RunError, match="temperature"):
         grpo(PICK, str(model), out, small_config(steps=9, temperature=0.5))

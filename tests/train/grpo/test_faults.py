@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +14,8 @@ from world import serving
 from ludus import Episode, episodes, grpo
 from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError
-from ludus.rollout.options import RolloutOptions
-from ludus.train.grpo import monitor, rollout_worker
+from ludus.rollout.config import RolloutConfig
+from ludus.train.grpo import grpo_config, monitor
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from train.grpo.toy_environments import PICK, Pick, small_config
 from train.lessons import Seen, curve
@@ -44,7 +45,7 @@ class Failing(Pick):
 @pytest.fixture(autouse=True)
 def _retry_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        rollout_worker, "RolloutOptions", lambda: RolloutOptions(max_attempts=2, retry_delay=0.01)
+        grpo_config, "RolloutConfig", partial(RolloutConfig, max_attempts=2, retry_delay=0.01)
     )
 
 
@@ -166,7 +167,7 @@ def test_consecutive_steps_without_playable_episodes_end_the_run() -> None:
     too_long = Fault(kind="RequestRefused", where="model", message="Too long.")
     failed = [build_episode(task, too_long) for task in "ab"]
     rollouts = GroupRollouts(*[cast(Any, None)] * 6)
-    with pytest.raises(RunError, match="2 episodes .*Too long"):
+    with pytest.raises(RunError, match=r"2 episodes .*Too long"):
         rollouts._check_failures(failed)
     for _ in range(2):
         rollouts._check_failures([build_episode("a", None), failed[1]])

@@ -33,8 +33,8 @@ HIDDEN_SIZE = 32
 def build_model(kind: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     shape: dict[str, Any] = {
-        "vocab_size": 90, "hidden_size": HIDDEN_SIZE, "intermediate_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "vocab_size": 90, "hidden_size": HIDDEN_SIZE, "intermediate_size": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     }  # fmt: skip
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**shape, **changes}))
     for weights in model.parameters():
@@ -100,9 +100,8 @@ def test_each_prompt_is_laid_out_once_and_trees_share_lanes() -> None:
     trees = trees_of(ids, mask)
     tree_sizes = {30 - 1 + 36, 21 - 1 + 9, 30 - 1 + 6, 9 - 1 + 33}
     assert int((trees.tree_ids >= 0).sum()) == sum(tree_sizes)
-    assert trees.input_ids.shape[1] % LANE_LENGTH_MULTIPLE == 0 and trees.input_ids.shape[0] < len(
-        of_trees
-    )
+    lanes, length = trees.input_ids.shape
+    assert length % LANE_LENGTH_MULTIPLE == 0 and lanes < len(tree_sizes)
     assert int((trees.labels >= 0).sum()) == int(mask[:, -COMPLETION_LENGTH:].sum())
     assert torch.equal(trees.labels[trees.labels >= 0].sort()[0], completion_tokens(ids, mask))
 

@@ -60,6 +60,6 @@ def test_a_reference_model_is_not_supported_with_images(tmp_path: Path) -> None:
 def test_a_text_model_is_rejected_when_the_environment_shows_images(
     model: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunError, match="picture|image"):
+    with pytest.raises(RunError, match=r"picture|image"):
         grpo(GALLERY, str(model), tmp_path / "out", small_config())
     assert not (tmp_path / "out").exists()

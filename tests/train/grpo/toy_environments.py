@@ -74,12 +74,13 @@ PICK, FLAT, CLIMB = (f"train.grpo.toy_environments:{name}" for name in ("Pick", 
 
 def train_tool_caller(folder: Path, *, environments: str = PICK, epochs: float = 12.0) -> Path:
     """A tiny model, fine-tuned on random tool calls: it writes calls with random arguments."""
-    asyncio.run(collect(CollectConfig(environments, episodes=80), RandomAgent(), folder / "run"))
+    config = CollectConfig(agent=RandomAgent(), num_episodes=80)
+    asyncio.run(collect(environments, folder / "run", config))
     rows = [_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
     write(folder / "data" / "train.jsonl", rows)
     base = saved(folder / "base")
-    config = quick(epochs=epochs, batch_size=8, learning_rate=2e-2)
-    sft(folder / "data", str(base), folder / "caller", config)
+    train_config = quick(epochs=epochs, batch_size=8, learning_rate=2e-2)
+    sft(folder / "data", str(base), folder / "caller", train_config)
     return folder / "caller"
 
 
