@@ -150,7 +150,7 @@ def test_an_environment_that_blocks_the_loop_is_reported_once() -> None:
     with build_worker("Sleepy", warnings.append, CONFIG) as worker:
         assert [play(worker), play(worker)] == [[1.0] * EPISODES] * 2
     (warning,) = warnings
-    assert warning.startswith(f"{HERE}:Sleepy") and "`blocking = True`" in warning
+    assert warning.startswith(f"{HERE}:Sleepy") and "blocking = True" in warning
 
 
 def test_a_blocking_environment_runs_concurrently_in_threads() -> None:

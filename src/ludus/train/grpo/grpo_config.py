@@ -21,8 +21,8 @@ VllmMode = Literal["colocate", "server"]
 class GRPOConfig(BaseTrainConfig):
     """How a model is trained by GRPO.
 
-    `batch_size` defaults to all episodes that a process has of a step (8 on a CPU), and `beta` to 0:
-    no reference model.
+    `batch_size` defaults to all episodes of a step that a process has (8 on a CPU), and `beta` to
+    0: no reference model.
     """
 
     steps: int = 150
