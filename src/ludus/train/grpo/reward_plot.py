@@ -55,7 +55,13 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         return
     unit_scale = all(0.0 <= reward <= 1.0 for _, reward in (*train, *test))
     _plot_std_band(axes, lines, (0.0, 1.0) if unit_scale else (-inf, inf))
-    _plot_training_rewards(axes, train)
+    if len(train) < _SMOOTH_FROM_STEPS:
+        style = {"color": _SMOOTH_COLOR, "linewidth": 1.2, "markersize": 3}
+        axes.plot(*_to_columns(train), "o-", label="train", **style)
+    else:
+        axes.plot(*_to_columns(train), color=_RAW_COLOR, linewidth=0.9, label="train")
+        smoothed = _to_columns(smooth(train))
+        axes.plot(*smoothed, color=_SMOOTH_COLOR, linewidth=2.2, label="train, smoothed")
     _plot_reward_parts(axes, lines)
     if test:
         axes.plot(
@@ -66,17 +72,6 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         # The whole scale: an increase by 0.01 must not look large.
         axes.set_ylim(-0.02, 1.02)
     axes.legend(frameon=False, loc="best", fontsize=9)
-
-
-def _plot_training_rewards(axes: Any, train: Points) -> None:
-    points = _to_columns(train)
-    if len(train) < _SMOOTH_FROM_STEPS:
-        style = {"color": _SMOOTH_COLOR, "linewidth": 1.2, "markersize": 3}
-        axes.plot(*points, "o-", label="train", **style)
-        return
-    axes.plot(*points, color=_RAW_COLOR, linewidth=0.9, label="train")
-    smoothed = _to_columns(smooth(train))
-    axes.plot(*smoothed, color=_SMOOTH_COLOR, linewidth=2.2, label="train, smoothed")
 
 
 def _plot_std_band(

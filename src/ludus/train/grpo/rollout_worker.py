@@ -35,10 +35,6 @@ ScoreEpisode = Callable[[Episode], Awaitable[Episode]]
 """Sets an episode's reward, where it is more than the environment's own."""
 
 
-async def _keep_reward(episode: Episode) -> Episode:
-    return episode
-
-
 class RolloutWorker:
     """A context manager that holds the sessions.
 
@@ -56,7 +52,7 @@ class RolloutWorker:
         environments: Mixture,
         config: RolloutConfig,
         *,
-        score_episode: ScoreEpisode = _keep_reward,
+        score_episode: ScoreEpisode | None = None,
         say: Callable[[str], None] = lambda text: None,
         on_phase: Callable[[PhaseProgress], None] = lambda progress: None,
         stop_requested: Callable[[], str | None] = lambda: None,
@@ -158,9 +154,10 @@ class RolloutWorker:
         async def play_one(index: int) -> Episode:
             episode = await runner.run(plan[index], self._pools[plan.spec_of(index)])
             assert episode is not None  # Only a stopped runner returns None.
-            scored = await self._score_episode(episode)
+            if self._score_episode is not None:
+                episode = await self._score_episode(episode)
             progress.finish_episode(episode.usage.completion_tokens)
-            return scored
+            return episode
 
         async def play_all() -> list[Episode]:
             async with asyncio.TaskGroup() as group:
