@@ -23,7 +23,12 @@ from ludus.train.grpo.reward_plot import plot_rewards
 from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
 from ludus.train.output.record import NON_DECISIVE_IN_GRPO, decisive_config
-from ludus.train.output.record_schema import EnvironmentRecord, TaskExample, TrainingRecord
+from ludus.train.output.record_schema import (
+    RENAMED_SETTINGS,
+    EnvironmentRecord,
+    TaskExample,
+    TrainingRecord,
+)
 from ludus.train.overrides import drop_redundant
 from ludus.train.progress import TrainProgress
 
@@ -104,10 +109,7 @@ def _check_supported(config: GRPOConfig, trl_config: Any, *, has_images: bool) -
         )
 
 
-_OLD_NAMES = {
-    "zero_variance_groups": "equal", "max_resamples": "resamples", "vllm_mode": "vllm",
-    "reward_funcs": "rewards", "target_modules": "targets", "merge_adapter": "merge",
-}  # fmt: skip
+_OLD_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
 
 
 def _with_old_names(config: JsonObject) -> JsonObject:
