@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from ludus import episodes, grpo
+from ludus import grpo
 from ludus.errors import OutOfMemory
 from ludus.train.grpo import pipeline
 from ludus.train.grpo.gpu_memory import divisors_below, find_largest_batch
-from train.grpo.toy_environments import PICK, small_config
+from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.lessons import curve
 
 
@@ -51,10 +51,12 @@ def test_out_of_memory_names_the_largest_batch_size_and_the_run_resumes_with_it(
         assert caught.value.batch_size == 2
         result = grpo(PICK, str(model), out, small_config(**config, batch_size=2))
     assert (result.resumed_from, result.steps) == (1, 3)
-    played = list(episodes(out / "episodes.jsonl"))
-    assert [each.agent["step"] for each in played] == [step for step in (1, 2, 3) for _ in range(8)]
+    episodes = read_episodes(out)
+    assert [each.agent["step"] for each in episodes] == [
+        step for step in (1, 2, 3) for _ in range(8)
+    ]
     for line in curve(out):
-        mine = [each for each in played if each.agent["step"] == line["step"]]
+        mine = [each for each in episodes if each.agent["step"] == line["step"]]
         assert line["turns"] == pytest.approx(fmean(each.turns for each in mine))
         assert line["reward"] == pytest.approx(fmean(each.reward or 0.0 for each in mine))
     one, two, three = (line["tokens"] for line in curve(out))

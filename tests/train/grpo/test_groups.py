@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from ludus import Episode, ToolEnvironment, episodes, grpo, tool
+from ludus import Episode, ToolEnvironment, grpo, tool
 from ludus.data.episode import StopReason
 from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
 from ludus.train.grpo.groups import split_into_groups
 from ludus.train.grpo.task_dataset import FIRST_SPARE_TASK, spare_task_number
 from ludus.train.grpo.trainer import rows_to_keep
-from train.grpo.toy_environments import FLAT, PICK, small_config
+from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
 from train.lessons import Seen, curve
 
 
@@ -37,12 +37,12 @@ def test_spare_task_numbers_are_unique() -> None:
 
 def test_all_members_of_a_group_have_the_same_task(model: Path, tmp_path: Path) -> None:
     grpo(PICK, str(model), tmp_path / "out", small_config(steps=2, groups=2, group_size=4))
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    for group in split_into_groups(played, 4):
+    episodes = read_episodes(tmp_path / "out")
+    for group in split_into_groups(episodes, 4):
         assert len({episode.seed for episode in group}) == 1
         assert len({episode.group_id for episode in group}) == 1
         assert len({episode.messages[1].content for episode in group}) == 1
-    assert len({episode.group_id for episode in played}) == 4
+    assert len({episode.group_id for episode in episodes}) == 4
 
 
 UNSEEDED = "train.grpo.test_groups:Unseeded"
@@ -51,11 +51,11 @@ UNSEEDED = "train.grpo.test_groups:Unseeded"
 class Unseeded(ToolEnvironment):
     """Ignores its seed."""
 
-    shown = 0
+    resets = 0
 
     def reset(self, *, seed: int | None = None) -> str:
-        Unseeded.shown += 1
-        return f"Task {Unseeded.shown}."
+        Unseeded.resets += 1
+        return f"Task {Unseeded.resets}."
 
     @tool
     def pick(self, letter: str) -> str:
@@ -107,18 +107,15 @@ def test_zero_variance_groups_are_replaced_by_other_tasks(model: Path, tmp_path:
     for line in log:
         assert line["trained"] >= 1 - line["equal"]
     # `reward` is that of the first tasks, before resampling.
-    first = [
-        episode.reward or 0.0
-        for episode in list(episodes(tmp_path / "out" / "episodes.jsonl"))[:12]
-    ]
+    first = [episode.reward or 0.0 for episode in read_episodes(tmp_path / "out")[:12]]
     assert log[0]["reward"] == pytest.approx(sum(first) / 12)
     assert any(line["reward_trained"] > line["reward"] for line in log)
     # All episodes are kept, and no task was played twice.
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    assert len(played) > 2 * 3 * 4
-    ids = [episode.episode_id for episode in played]
+    episodes = read_episodes(tmp_path / "out")
+    assert len(episodes) > 2 * 3 * 4
+    ids = [episode.episode_id for episode in episodes]
     assert len(set(ids)) == len(ids)
-    groups = [group[0].group_id for group in split_into_groups(played, 4)]
+    groups = [group[0].group_id for group in split_into_groups(episodes, 4)]
     assert len(set(groups)) == len(groups)
 
 
@@ -140,10 +137,10 @@ def test_skipping_changes_only_the_normalization_of_the_gradient(
         )
         grpo(FLAT, str(model), tmp_path / mode, config)
         (grads[mode],) = (line for line in curve(tmp_path / mode) if "grad_norm" in line)
-    played = list(episodes(tmp_path / "skip" / "episodes.jsonl"))
+    episodes = read_episodes(tmp_path / "skip")
     assert 0 < grads["skip"]["equal"] < 1
-    sampled = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in played]
-    rewards = split_into_groups([episode.reward for episode in played], 4)
+    sampled = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in episodes]
+    rewards = split_into_groups([episode.reward for episode in episodes], 4)
     trained = sum(
         sum(sampled[4 * at : 4 * at + 4])
         for at, group in enumerate(rewards)

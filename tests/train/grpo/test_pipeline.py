@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from ludus import Episode, episodes, grpo
+from ludus import Episode, grpo
 from ludus.errors import ConfigError
 from ludus.train import Lora
-from train.grpo.toy_environments import CLIMB, FLAT, PICK, small_config
+from train.grpo.toy_environments import CLIMB, FLAT, PICK, read_episodes, small_config
 from train.lessons import Seen, curve
 from train.test_processes import launch
 
@@ -40,11 +40,11 @@ def test_training_raises_the_reward_and_writes_all_files(model: Path, tmp_path: 
     assert fmean(line["reward"] for line in log[:3]) < 0.3
     assert fmean(line["reward"] for line in log[-3:]) > 0.8
     # All episodes are kept, with the step that they were played for.
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    assert [episode.agent["step"] for episode in played] == [
+    episodes = read_episodes(tmp_path / "out")
+    assert [episode.agent["step"] for episode in episodes] == [
         step for step in range(1, 31) for _ in range(32)
     ]
-    last = [episode.reward for episode in played[-32:]]
+    last = [episode.reward for episode in episodes[-32:]]
     assert log[-1]["reward"] == fmean(reward for reward in last if reward is not None)
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["kind"] == "grpo" and record["environment"]["spec"] == PICK
@@ -63,29 +63,29 @@ def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
         assert probe.cudnn_enabled and not any(probe.cudnn_enabled)
         assert torch.backends.cuda.cudnn_sdp_enabled()
         assert any(text.startswith("Rollouts by") for text in probe.words)
-    played = [list(episodes(tmp_path / way / "episodes.jsonl")) for way in ("fast", "trl")]
-    seeds, shown = (
-        [[getattr(episode, name) for episode in way] for way in played]
+    episodes = [read_episodes(tmp_path / run) for run in ("fast", "trl")]
+    seeds, tools = (
+        [[getattr(episode, name) for episode in run] for run in episodes]
         for name in ("seed", "tools")
     )
-    assert seeds[0] == seeds[1] and shown[0] == shown[1]
-    openings = [[episode.messages[:2] for episode in way] for way in played]
-    assert openings[0] == openings[1]
+    assert seeds[0] == seeds[1] and tools[0] == tools[1]
+    first_messages = [[episode.messages[:2] for episode in run] for run in episodes]
+    assert first_messages[0] == first_messages[1]
     prompts = [
-        [each.tokens.ids[: each.tokens.mask.index(1)] for each in way if each.tokens]
-        for way in played
+        [each.tokens.ids[: each.tokens.mask.index(1)] for each in run if each.tokens]
+        for run in episodes
     ]
     assert prompts[0] == prompts[1]
-    keys = [set().union(*curve(tmp_path / way)) for way in ("fast", "trl")]
+    keys = [set().union(*curve(tmp_path / run)) for run in ("fast", "trl")]
     assert {"reward", "reward_std", "equal", "format", "length", "entropy"} <= keys[0] & keys[1]
 
 
 def test_trls_loop_supports_mixtures(model: Path, tmp_path: Path) -> None:
     config = small_config(rollouts="trl", groups=4, max_episode_tokens=400)
     grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", config)
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    assert {episode.environment for episode in played} == {PICK, CLIMB}
-    for episode in played:
+    episodes = read_episodes(tmp_path / "out")
+    assert {episode.environment for episode in episodes} == {PICK, CLIMB}
+    for episode in episodes:
         names = [each["function"]["name"] for each in episode.tools]
         assert names == (["climb"] if episode.environment == CLIMB else ["pick"])
     assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
@@ -142,8 +142,8 @@ def test_two_processes_train_like_one(
     assert done.returncode == 0, done.stderr
     config = small_config(steps=2, groups=3, group_size=4, seed=3)
     grpo(FLAT, str(model), tmp_path / "one", config)
-    one, two = (list(episodes(tmp_path / way / "episodes.jsonl")) for way in ("one", "two"))
-    facts = [[(e.seed, e.group_id, e.messages) for e in way[:12]] for way in (one, two)]
+    one, two = (read_episodes(tmp_path / run) for run in ("one", "two"))
+    facts = [[(e.seed, e.group_id, e.messages) for e in run[:12]] for run in (one, two)]
     assert facts[0] == facts[1]
     first, other = curve(tmp_path / "one")[0], curve(tmp_path / "two")[0]
     assert 0 < first["equal"] < 1

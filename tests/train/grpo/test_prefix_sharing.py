@@ -215,13 +215,15 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("more", [{}, {"batch_size": 4}, {"beta": 0.1, "batch_size": 4}])
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 4}, {"beta": 0.1, "batch_size": 4}])
 def test_prefix_sharing_does_not_change_training(
     model: Path, tmp_path: Path, tree_calls: list[int], monkeypatch: pytest.MonkeyPatch,
-    more: dict[str, Any],
+    changes: dict[str, Any],
 ) -> None:  # fmt: skip
     # Plain SGD: Adam would make a whole step of a gradient that is only rounding.
-    config = small_config(groups=4, seed=1, overrides={"optim": "sgd"}, learning_rate=0.1, **more)
+    config = small_config(
+        groups=4, seed=1, overrides={"optim": "sgd"}, learning_rate=0.1, **changes
+    )
     grpo(PICK, str(model), tmp_path / "trees", config)
     assert tree_calls
     calls = len(tree_calls)
@@ -234,7 +236,7 @@ def test_prefix_sharing_does_not_change_training(
     assert change > 1e-4 and difference < 1e-2 * change
     assert all(line["read"] < 0.7 for line in curve(tmp_path / "trees"))
     for name in ("loss", "entropy", "grad_norm"):
-        logs = [[line[name] for line in curve(tmp_path / way)] for way in ("trees", "rows")]
+        logs = [[line[name] for line in curve(tmp_path / run)] for run in ("trees", "rows")]
         assert logs[0] == pytest.approx(logs[1], abs=1e-4)
 
 

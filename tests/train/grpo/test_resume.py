@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ludus import episodes, grpo
+from ludus import grpo
 from ludus.errors import RunError
 from train.grpo import killed_run
-from train.grpo.toy_environments import PICK, small_config
+from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.lessons import Seen, curve
 
 TIMING_METRICS = ("reused", *(f"time/{name}" for name in (
@@ -41,11 +41,11 @@ def test_a_stopped_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -
     assert [line.keys() for line in one] == [line.keys() for line in other]
     for a, b in zip(one, other, strict=True):
         assert a == pytest.approx(b, rel=1e-4)
-    played = [
-        [(episode.episode_id, episode.messages) for episode in episodes(out / "episodes.jsonl")]
+    episodes = [
+        [(episode.episode_id, episode.messages) for episode in read_episodes(out)]
         for out in (tmp_path / "whole", tmp_path / "parts")
     ]
-    assert played[0] == played[1]
+    assert episodes[0] == episodes[1]
     again = grpo(PICK, str(model), tmp_path / "parts", config)
     assert again.steps == 5 and again.resumed_from is None
 
@@ -80,8 +80,8 @@ def test_a_killed_run_resumes_to_the_same_result(model: Path, tmp_path: Path) ->
     for a, b in zip(one, other, strict=True):
         assert a == pytest.approx(b, rel=1e-4)
     names = [
-        [episode.episode_id for episode in episodes(tmp_path / way / "episodes.jsonl")]
-        for way in ("whole", "parts")
+        [episode.episode_id for episode in read_episodes(tmp_path / run)]
+        for run in ("whole", "parts")
     ]
     assert names[0] == names[1]
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from ludus import Episode, episodes, grpo
+from ludus import Episode, grpo
 from ludus.data.episode import StopReason
 from ludus.errors import ConfigError, RunError
 from ludus.train.grpo.rewards import parse_reward_functions
-from train.grpo.toy_environments import CLIMB, PICK, small_config
+from train.grpo.toy_environments import CLIMB, PICK, read_episodes, small_config
 from train.lessons import curve
 
 HERE = "train.grpo.test_rewards"
@@ -185,6 +185,6 @@ def test_a_mixture_logs_rewards_per_environment_and_never_nan(model: Path, tmp_p
     # A step without an environment logs no metrics of it.
     alone = [line for line in log if f"rewards/{CLIMB}/mean" not in line]
     assert all("rewards/climbing/mean" not in line for line in alone)
-    for episode in episodes(tmp_path / "out" / "episodes.jsonl"):
+    for episode in read_episodes(tmp_path / "out"):
         names = [tool["function"]["name"] for tool in episode.tools]
         assert names == (["climb"] if "Climb" in episode.environment else ["pick"])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from policy.vision.gallery import GALLERY, taught
 
-from ludus import episodes, grpo
+from ludus import grpo
 from ludus.errors import ConfigError, RunError
 from ludus.policy.load import load
 from ludus.policy.vision import trainer_inputs
-from train.grpo.toy_environments import small_config
+from train.grpo.toy_environments import read_episodes, small_config
 from train.lessons import curve
 
 
@@ -41,8 +41,8 @@ def test_images_of_episodes_reach_the_trainer(
         steps=1, groups=2, group_size=2, zero_variance_groups="keep", max_episode_tokens=200
     )
     grpo(GALLERY, str(save_vision_model(tmp_path / "base")), tmp_path / "out", config)
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    assert any(episode.reward == 1.0 for episode in played)
+    episodes = read_episodes(tmp_path / "out")
+    assert any(episode.reward == 1.0 for episode in episodes)
     # The first two observations, but not the one after the last reply.
     assert [len(each["num_images"]) for each in image_inputs] == [4]
     assert max(image_inputs[0]["num_images"]) == 2
