@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import Policy
+from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.group_rollouts import to_trl_batch
@@ -71,18 +72,10 @@ def rollout_func(
             metric `unseeded` is then the share of groups at different tasks.
     """
     mixture = parse_mixture(environment) if isinstance(environment, str) else environment
-
-    def build_worker(limits: EpisodeLimits) -> RolloutWorker:
-        return RolloutWorker(
-            mixture,
-            limits=limits,
-            system_prompt=system_prompt,
-            task=task,
-            base_url=base_url,
-            token=token,
-        )
-
-    return _RolloutFunc(build_worker, limits, seed, SeedCheck(allow_unseeded))
+    config = RolloutConfig(
+        system_prompt=system_prompt, task=dict(task or {}), base_url=base_url, token=token
+    )
+    return _RolloutFunc(mixture, config, limits, seed, SeedCheck(allow_unseeded))
 
 
 class _RolloutFunc:
@@ -90,12 +83,13 @@ class _RolloutFunc:
 
     def __init__(
         self,
-        build_worker: Callable[[EpisodeLimits], RolloutWorker],
+        mixture: Mixture,
+        config: RolloutConfig,
         limits: EpisodeLimits | None,
         seed: int,
         check_seeds: SeedCheck,
     ) -> None:
-        self._build_worker, self._limits, self._seed = build_worker, limits, seed
+        self._mixture, self._config, self._limits, self._seed = mixture, config, limits, seed
         self._check_seeds = check_seeds
         self._worker: RolloutWorker | None = None
         self._eval_progress = (0, 0)
@@ -124,7 +118,7 @@ class _RolloutFunc:
         ]
         trainer.model.eval()
         try:
-            worker.run(_policy_agent(worker).renewed())
+            worker.run(_policy_agent(worker).refresh_weights())
             episodes = worker.play(plan, indices)
         finally:
             trainer.model.train(training)
@@ -148,10 +142,8 @@ class _RolloutFunc:
     def _ensure_worker(self, trainer: Any) -> RolloutWorker:
         if self._worker is None:
             _reject_ignored_args(trainer.args)
-            tokens = trainer.max_completion_length
-            self._worker = self._build_worker(
-                self._limits or EpisodeLimits(max_episode_tokens=tokens)
-            )
+            limits = self._limits or EpisodeLimits(max_episode_tokens=trainer.max_completion_length)
+            self._worker = RolloutWorker(self._mixture, replace(self._config, **asdict(limits)))
             self._worker.__enter__()
             self._worker.agent = _build_policy_agent(trainer)
             weakref.finalize(self, self._worker.__exit__)
