@@ -72,7 +72,7 @@ def small_config(**more: Any) -> GRPOConfig:
 
 
 def test_component_changes_match_the_log(model: str, tmp_path: Path) -> None:
-    config = small_config(rewards=(f"{HERE}:spread",), overrides={"num_iterations": 2})
+    config = small_config(reward_funcs=(f"{HERE}:spread",), overrides={"num_iterations": 2})
     grpo(f"{HERE}:Plain,{HERE}:Other", model, tmp_path / "out", config)
     lines = [line for line in curve(tmp_path / "out") if "reward" in line]
     found = read_run(tmp_path / "out").diagnose()
@@ -87,7 +87,7 @@ def test_component_changes_match_the_log(model: str, tmp_path: Path) -> None:
 
 
 def test_run_stops_when_no_prompt_fits_the_context(model: str, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"Not one of 4 episodes could be played: The prompt has 3,"):
+    with pytest.raises(RunError, match=r"4 episodes could be played.* 3,\d+ tokens"):
         grpo(f"{HERE}:Endless", model, tmp_path / "out", small_config())
 
 

@@ -39,7 +39,8 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
         arguments = inspect.signature(super().__init__).bind(*args, **kwargs).arguments
-        function = self._user_rollout_func = arguments.get("rollout_func")
+        self._user_rollout_func: Any = arguments.get("rollout_func")
+        function = self._user_rollout_func
         self._is_legacy = function is not None and legacy_rollout_func.is_legacy(function)
         self._server_port: int | None = None
         """The port at which the policy is served during training."""

@@ -109,11 +109,13 @@ def parse_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
         if message["role"] == "assistant":
             open_calls = [call.id for call in calls]
         call_id = open_calls.pop(0) if message["role"] == "tool" and open_calls else None
-        content = message.get("content") or ""
+        content: Any = message.get("content") or ""
+        if not isinstance(content, str):
+            content = tuple(map(_parse_part, content))
         converted.append(
             Message(
                 role=message["role"],
-                content=content if isinstance(content, str) else [*map(_parse_part, content)],
+                content=content,
                 reasoning_content=message.get("reasoning_content") or message.get("thinking"),
                 tool_calls=calls or None,
                 tool_call_id=call_id,
