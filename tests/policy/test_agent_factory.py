@@ -19,7 +19,7 @@ def test_players_without_a_model_are_chosen_by_name(provider: str) -> None:
 
 def test_without_a_provider_it_is_the_oracle_or_the_model_behind_an_endpoint() -> None:
     assert agent_from_config(AgentConfig()).provider == "oracle"
-    asked = agent_from_config(AgentConfig(endpoint="http://127.0.0.1:9", model="m"))
+    asked = agent_from_config(AgentConfig(llm_endpoint="http://127.0.0.1:9", model="m"))
     assert asked.describe()["provider"] == "openai-compatible"
 
 

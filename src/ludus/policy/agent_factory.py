@@ -19,7 +19,7 @@ class AgentConfig:
 
     provider: str | None = None
     model: str | None = None
-    endpoint: str | None = None
+    llm_endpoint: str | None = None
     temperature: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More fields of the request, such as top_p."""
@@ -28,7 +28,7 @@ class AgentConfig:
     concurrency: int = 64
     """The most replies that are asked for at once."""
     call_timeout: float = 300.0
-    retries: int = 8
+    max_retries: int = 8
     cache: Path | None = None
     prices: Path | None = None
     device: str | None = None
@@ -37,7 +37,7 @@ class AgentConfig:
 
 def agent_from_config(config: AgentConfig) -> Agent:
     """The agent; without a provider the oracle, or the model behind an endpoint."""
-    provider = config.provider or ("openai" if config.endpoint else "oracle")
+    provider = config.provider or ("openai" if config.llm_endpoint else "oracle")
     if provider not in _BUILDERS:
         known = ", ".join(_BUILDERS)
         hint = did_you_mean(provider, _BUILDERS, f"There are: {known}.")
@@ -50,7 +50,7 @@ def agent_from_config(config: AgentConfig) -> Agent:
         )
         raise ConfigError(f"{trouble}; {_suggest_provider(unused, config)}.")
     if config.chat_template_kwargs:
-        _check_template_kwargs_supported(provider, config.endpoint)
+        _check_template_kwargs_supported(provider, config.llm_endpoint)
     if provider in _EXAMPLE_MODELS and not config.model:
         raise ConfigError(
             f"--provider {provider} needs a --model, such as {_EXAMPLE_MODELS[provider]}."
@@ -107,7 +107,7 @@ def _find_unsupported_option(choice: AgentConfig, provider: str) -> str | None:
     """An option that was given and that this provider can make nothing of."""
     given = {
         "--model": choice.model,
-        "--llm-endpoint": choice.endpoint,
+        "--llm-endpoint": choice.llm_endpoint,
         "--temperature": choice.temperature is not None,
         "--extra": choice.extra,
         "--cache": choice.cache,
@@ -199,12 +199,12 @@ def _api_options(choice: AgentConfig) -> dict[str, Any]:
     from ludus.agents.prices import PriceTable
 
     return {
-        "endpoint": choice.endpoint,
+        "endpoint": choice.llm_endpoint,
         "temperature": choice.temperature,
         "extra": choice.extra,
         "concurrency": choice.concurrency,
         "call_timeout": choice.call_timeout,
-        "retries": choice.retries,
+        "retries": choice.max_retries,
         "cache": choice.cache,
         "prices": PriceTable.load(choice.prices),
     }
