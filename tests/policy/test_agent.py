@@ -18,9 +18,9 @@ from ludus.policy.agent import PolicyAgent
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
-from policy.forwards import fresh_logprobs
 from policy.models import tiny
-from policy.players import COUNTER, GOAL, player
+from policy.forwards import fresh_logprobs
+from policy.trained_policies import COUNTER, GOAL, player
 
 
 @pytest.fixture(scope="module", params=["qwen3", "chatml"])

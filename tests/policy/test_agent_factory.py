@@ -50,7 +50,7 @@ def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
     [
         ({"provider": "hff"}, "No provider is named 'hff'. Did you mean 'hf'?"),
         ({"provider": "hf"}, "--provider hf needs a --model, such as smollm2."),
-        ({"provider": "hf", "model": "m", "endpoint": "http://x"}, "--llm-endpoint means nothing"),
+        ({"provider": "hf", "model": "m", "llm_endpoint": "http://x"}, "--llm-endpoint means nothing"),
         ({"provider": "hf", "model": "m", "cache": "c"}, "--cache means nothing to 'hf'"),
         ({"provider": "hf", "model": "m", "prices": "p"}, "--prices means nothing to 'hf'"),
         ({"provider": "openai", "model": "m", "device": "cpu"}, "--device means nothing to"),
@@ -70,7 +70,7 @@ OFF = {"enable_thinking": False}
 
 
 def test_arguments_of_a_chat_template_reach_whoever_renders_one() -> None:
-    for more in ({"provider": "hf"}, {"endpoint": "http://127.0.0.1:9"}):
+    for more in ({"provider": "hf"}, {"llm_endpoint": "http://127.0.0.1:9"}):
         agent = agent_from_config(
             AgentConfig(model="nobody/has-this", chat_template_kwargs=OFF, **more)  # type: ignore[arg-type]
         )

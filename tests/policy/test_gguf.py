@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from ludus.errors import ConfigError
 from ludus.policy.load import load_model
 from ludus.policy.tokenizer import load_tokenizer
-from policy.ggufs import CHAT, LONGEST, gguf_file, speller
+from policy.gguf_files import CHAT, LONGEST, gguf_file, speller
 from policy.models import tiny
 
 SPACED = ["  17", "\n\n42", "17 plus  25", "What is  17?"]

@@ -14,7 +14,7 @@ from ludus.errors import ConfigError, LudusError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
-from policy.ggufs import gguf_file
+from policy.gguf_files import gguf_file
 from policy.models import adapted, saved, tiny
 
 IDS = torch.arange(3, 40)[None]

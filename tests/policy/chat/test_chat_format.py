@@ -261,6 +261,6 @@ def test_a_model_that_can_only_be_talked_to_has_at_best_words() -> None:
 
 
 def test_a_dialect_is_found_without_loading_torch() -> None:
-    program = "import sys, ludus.policy.chat.chat_format as d; d.families(); print('torch' in sys.modules)"
+    program = "import sys, ludus.policy.chat.chat_format as d; d.trl_families(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "False\n" and {"qwen3", "llama3"} <= set(trl_families())

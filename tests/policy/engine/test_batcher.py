@@ -88,7 +88,7 @@ async def together(engine: Watched, model: RequestBatcher, number: int) -> list[
 
 async def test_what_is_asked_at_once_is_one_batch_and_each_gets_its_own_reply() -> None:
     engine = Watched()
-    async with generator(engine, lull=1.0) as model:
+    async with generator(engine, batch_wait_s=1.0) as model:
         said = await asyncio.gather(*(ask(model, seed) for seed in range(20)))
     assert engine.batches == [list(range(20))]
     alone = [answers(model_of("llama"), [request(prompt(5), seed=n, max_tokens=6)])[0].ids
@@ -208,7 +208,7 @@ async def test_close_waits_for_nothing_and_the_thread_ends_at_its_next_token() -
     engine = Watched()
     engine.free.clear()
     model = generator(engine)
-    asked = asyncio.ensure_future(ask(model, 0, max_tokens=50, stops=()))
+    asked = asyncio.ensure_future(ask(model, 0, max_tokens=50, stop_token_ids=()))
     await until(lambda: engine.batches)
     await model.close()
     await model.close()
@@ -226,14 +226,14 @@ def test_a_process_ends_though_nobody_closed_the_model() -> None:
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 from policy.forwards import model_of, prompt
-from ludus.policy.engine.batcher import Generator, Sampling
+from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
 
 async def main():
-    model = Generator(model_of("llama"), pad_id=0)
-    sampling = Sampling()
+    model = RequestBatcher(model_of("llama"), pad_id=0)
+    sampling = SamplingParams()
     async with asyncio.timeout(0.2):
         while True:
-            await model.sample(prompt(4), max_tokens=50, stops=(), sampling=sampling, seed=0)
+            await model.sample(prompt(4), max_tokens=50, stop_token_ids=(), sampling=sampling, seed=0)
 
 try:
     asyncio.run(main())

@@ -19,9 +19,9 @@ from ludus.policy.engine.engine_selection import choose_engine
 from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.load import Policy
 from ludus.policy.triton_engine.triton_engine import TritonEngine
+from policy.models import tiny
 from policy.forwards import model_of as other_model_of
 from policy.forwards import prompt
-from policy.models import tiny
 from policy.triton_engine.families import engine_of, fresh, model_of
 
 

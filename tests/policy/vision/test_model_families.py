@@ -13,7 +13,7 @@ from ludus.errors import ConfigError
 from ludus.policy.load import Policy, load, load_model
 from ludus.policy.vision.model_families import VISION_FAMILIES
 from policy import models
-from policy.vision.seers import SIGHT, processor_of, saved, tiny, tokenizer_of
+from policy.vision.tiny_vlms import SIGHT, processor_of, saved, tiny, tokenizer_of
 
 
 def loaded(folder: Path) -> Policy:

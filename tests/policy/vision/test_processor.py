@@ -10,8 +10,8 @@ from ludus.data.messages import ImagePart, ImageUrl, Message, message_from_conte
 from ludus.errors import RequestRefused
 from ludus.policy.vision.images import message_image_urls, stack_images
 from ludus.policy.vision.processor import VisionProcessor
-from policy.vision.gallery import MARK, picture
-from policy.vision.seers import processor_of
+from policy.vision.image_env import MARK, picture
+from policy.vision.tiny_vlms import processor_of
 
 TOKEN = 7
 

@@ -23,7 +23,7 @@ from ludus.policy.vision.trainer_inputs import (
     images_in_tokens,
 )
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
-from policy.vision.gallery import GALLERY, taught
+from policy.vision.image_env import GALLERY, taught
 
 TEMPERATURE = 0.5
 Given = dict[str, Any]

@@ -192,7 +192,7 @@ def _vision_loading_code(name: str) -> tuple[str, ...]:
         "",
         f"policy = load({name})",
         "model, tokenizer = policy.model, policy.tokenizer",
-        "image_processor = policy.eyes.processor",
+        "image_processor = policy.vision.image_processor",
     )
 
 

@@ -12,7 +12,7 @@ from ludus.errors import TemplateRefused
 from ludus.policy.chat.chat_format import FAMILIES, find_chat_format, set_chat_format
 from ludus.policy.chat.rendering import RenderedConversation, render, render_pair
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
-from policy.trained import Trained, dpo, sft
+from policy.trl_batches import Trained, dpo, sft
 
 pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.
 

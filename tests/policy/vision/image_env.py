@@ -20,9 +20,9 @@ from ludus.policy.load import Policy
 from ludus.policy.vision.images import stack_images
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.rollout import Assignment, run_episode
-from policy.vision.seers import SIGHT, processor_of, tiny, tokenizer_of
+from policy.vision.tiny_vlms import SIGHT, processor_of, tiny, tokenizer_of
 
-GALLERY = "policy.eyes.gallery:Gallery"
+GALLERY = "policy.vision.image_env:Gallery"
 COLOURS = ("red", "blue")
 MARK = "<|vision_start|><|image_pad|><|vision_end|>"
 

@@ -19,7 +19,7 @@ from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import Policy
 from ludus.rollout import EpisodeLimits, collect
 from policy.models import saved
-from policy.players import GOAL, player
+from policy.trained_policies import GOAL, player
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from ludus.policy.load import Policy
 from ludus.policy.vision.images import stack_images
 from ludus.policy.vision.model_families import VISION_FAMILIES
 from ludus.policy.vision.vlm_decoder import VLMDecoder
-from policy.vision.gallery import picture, untaught
+from policy.vision.image_env import picture, untaught
 
 RED, BLUE = picture(24, 16, "red"), picture(16, 32, "blue")
 GREEDY = SamplingParams(temperature=0)

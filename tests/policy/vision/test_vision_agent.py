@@ -23,7 +23,7 @@ from ludus.policy.chat.rendering import render
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, EpisodeLimits, collect, run_episode
 from policy import models
-from policy.vision.gallery import COLOURS, GALLERY, picture, taught, untaught
+from policy.vision.image_env import COLOURS, GALLERY, picture, taught, untaught
 
 
 @pytest.fixture(scope="module", params=["qwen2_vl", "qwen3_vl"])
@@ -122,7 +122,7 @@ def reader() -> Policy:
 
 
 async def test_words_that_look_like_a_picture_break_one_episode_and_say_so() -> None:
-    episode = await played(untaught("qwen2_vl"), "policy.eyes.gallery:Forger")
+    episode = await played(untaught("qwen2_vl"), "policy.vision.image_env:Forger")
     assert episode.error is not None and episode.error.kind == "RequestRefused"
     assert "writes <|vision_start|><|image_pad|><|vision_end|> in its words" in (
         episode.error.message
