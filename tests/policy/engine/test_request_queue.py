@@ -1,4 +1,4 @@
-"""How answers find their way back, who is still waited for, and what is kept meanwhile."""
+"""Delivery of results to event loops, in-flight batches, and settings while decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from world import until
 
 from ludus.errors import AgentError
-from ludus.policy.engine import batcher
+from ludus.policy.engine import batcher as batcher_module
 from ludus.policy.engine.batcher import Completion, RequestBatcher, SamplingParams
 from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.engine_api import DeliverCompletion, IsWanted, PollRequests, Request
@@ -26,56 +26,56 @@ from ludus.policy.engine.scoped_settings import (
 )
 from policy.forwards import request
 
-REPLY = Completion((5,), (-0.5,), stopped=False)
+COMPLETION = Completion((5,), (-0.5,), stopped=False)
 
 
-def orders(number: int) -> list[PendingRequest]:
-    mail = ResultQueue(asyncio.get_running_loop())
-    return [PendingRequest(request((1, 2)), mail) for _ in range(number)]
+def pending_requests(number: int) -> list[PendingRequest]:
+    queue = ResultQueue(asyncio.get_running_loop())
+    return [PendingRequest(request((1, 2)), queue) for _ in range(number)]
 
 
-async def test_answers_that_come_together_wake_the_loop_once(
+async def test_results_that_arrive_together_wake_the_loop_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop, waiting = asyncio.get_running_loop(), orders(30)
+    loop, waiting = asyncio.get_running_loop(), pending_requests(30)
     call, calls = loop.call_soon_threadsafe, list[Any]()
 
-    def counted(*given: Any) -> Any:
+    def count_calls(*given: Any) -> Any:
         calls.append(given)
         return call(*given)
 
-    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
-    for each in waiting:
-        each.resolve(REPLY)
-    assert await asyncio.gather(*(each.future for each in waiting)) == [REPLY] * 30
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count_calls)
+    for pending in waiting:
+        pending.resolve(COMPLETION)
+    assert await asyncio.gather(*(pending.future for pending in waiting)) == [COMPLETION] * 30
     assert len(calls) == 1
-    (late,) = orders(1)
+    (late,) = pending_requests(1)
     late.resolve(ValueError("no"))
     with pytest.raises(ValueError, match="no"):
         await late.future
     assert len(calls) == 2
 
 
-async def test_a_party_knows_whom_it_waits_for_and_forgets_the_rest() -> None:
-    first, second, third, late = orders(4)
-    party = InFlightBatch([first, second, third])
-    party.resolve(0, REPLY)
+async def test_a_batch_drops_resolved_and_cancelled_requests() -> None:
+    first, second, third, late = pending_requests(4)
+    batch = InFlightBatch([first, second, third])
+    batch.resolve(0, COMPLETION)
     second.future.cancel()
-    assert [party.is_wanted(at) for at in range(4)] == [False, False, True, False]
-    party.add([late])
-    assert (len(party), party.unresolved, party.peak_size) == (2, [third, late], 3)
-    party.resolve(1, REPLY)
-    party.resolve(3, REPLY)
-    assert (await first.future, await late.future) == (REPLY, REPLY)
-    assert party.unresolved == [third]
+    assert [batch.is_wanted(at) for at in range(4)] == [False, False, True, False]
+    batch.add([late])
+    assert (len(batch), batch.unresolved, batch.peak_size) == (2, [third, late], 3)
+    batch.resolve(1, COMPLETION)
+    batch.resolve(3, COMPLETION)
+    assert (await first.future, await late.future) == (COMPLETION, COMPLETION)
+    assert batch.unresolved == [third]
 
 
-class Endless:
-    """An engine that answers at once, and goes on as long as it is told to."""
+class ContinuousEngine:
+    """An engine with continuous batching that completes requests at once."""
 
     def __init__(self) -> None:
         self.stats = DecodeStats()
-        self.going = True
+        self.keep_running = True
         self.interval = 0.0
         self.refreshed = 0
         self.fails = self.silent = False
@@ -84,21 +84,21 @@ class Endless:
         self,
         requests: Sequence[Request],
         deliver: DeliverCompletion,
-        wanted: IsWanted,
-        more: PollRequests,
+        is_wanted: IsWanted,
+        poll_requests: PollRequests,
     ) -> None:
-        self.interval, came = sys.getswitchinterval(), 0
+        self.interval, num_requests = sys.getswitchinterval(), 0
         if self.fails:
             raise torch.OutOfMemoryError("too much")
         if self.silent:
-            while wanted(0):
+            while is_wanted(0):
                 time.sleep(0.001)
             return
-        while requests or self.going:
-            for at in range(came, came + len(requests)):
-                deliver(at, REPLY)
-            came += len(requests)
-            requests = more(100)
+        while requests or self.keep_running:
+            for at in range(num_requests, num_requests + len(requests)):
+                deliver(at, COMPLETION)
+            num_requests += len(requests)
+            requests = poll_requests(100)
             time.sleep(0.0005)
 
     def refresh(self) -> None:
@@ -106,120 +106,120 @@ class Endless:
 
 
 @pytest.fixture
-def engine() -> Iterator[Endless]:
-    made = Endless()
-    yield made
-    made.going = False
+def engine() -> Iterator[ContinuousEngine]:
+    engine = ContinuousEngine()
+    yield engine
+    engine.keep_running = False
 
 
 @pytest.fixture
-def usual() -> float:
-    """Python's interval when nobody decodes: a closed generator ends its last step by itself."""
+def default_interval() -> float:
+    """The switch interval when nothing decodes: closed batchers of other tests may still end."""
     end = time.monotonic() + 20
     while (interval := sys.getswitchinterval()) <= SWITCH_INTERVAL_S:
-        assert time.monotonic() < end, "something decodes that no test waits for"
+        assert time.monotonic() < end, "a batcher of another test is still decoding"
         time.sleep(0.001)
     return interval
 
 
-async def ask(model: RequestBatcher) -> Completion:
-    return await model.sample(
+async def sample(batcher: RequestBatcher) -> Completion:
+    return await batcher.sample(
         (1, 2), max_tokens=3, stop_token_ids=(), sampling=SamplingParams(), seed=0
     )
 
 
-async def test_a_run_that_never_ends_keeps_nobody_who_was_answered(
-    engine: Endless, monkeypatch: pytest.MonkeyPatch
+async def test_a_continuous_run_keeps_no_resolved_requests(
+    engine: ContinuousEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parties = list[InFlightBatch]()
-    made = InFlightBatch.__init__
+    batches = list[InFlightBatch]()
+    original_init = InFlightBatch.__init__
 
-    def noted(self: InFlightBatch, orders: Sequence[PendingRequest]) -> None:
-        made(self, orders)
-        parties.append(self)
+    def record_batch(self: InFlightBatch, requests: Sequence[PendingRequest]) -> None:
+        original_init(self, requests)
+        batches.append(self)
 
-    monkeypatch.setattr(InFlightBatch, "__init__", noted)
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0, max_batch=4) as model:
+    monkeypatch.setattr(InFlightBatch, "__init__", record_batch)
+    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0, max_batch=4) as batcher:
         for _ in range(40):
-            await ask(model)
-        # All of them went into one run, which still goes on.
-        assert len(parties) == 1 and len(parties[0]) == 0 and parties[0].peak_size == 1
+            await sample(batcher)
+        # All requests went into one run, which has not ended.
+        assert len(batches) == 1 and len(batches[0]) == 0 and batches[0].peak_size == 1
 
 
-async def test_threads_take_turns_quickly_while_something_is_decoded_and_no_longer(
-    engine: Endless, usual: float
+async def test_the_switch_interval_is_short_only_while_decoding(
+    engine: ContinuousEngine, default_interval: float
 ) -> None:
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as model:
-        await ask(model)
+    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as batcher:
+        await sample(batcher)
         assert engine.interval == pytest.approx(SWITCH_INTERVAL_S) == sys.getswitchinterval()
-        engine.going = False
-        await until(lambda: sys.getswitchinterval() == pytest.approx(usual))
+        engine.keep_running = False
+        await until(lambda: sys.getswitchinterval() == pytest.approx(default_interval))
 
 
-def test_the_last_who_leaves_puts_back_what_was(usual: float) -> None:
+def test_a_nested_setting_is_restored_by_the_outermost_exit(default_interval: float) -> None:
     with short_switch_interval():
         with short_switch_interval():
             pass
         assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
-    assert sys.getswitchinterval() == pytest.approx(usual)
+    assert sys.getswitchinterval() == pytest.approx(default_interval)
 
 
-async def test_attention_is_not_planned_for_a_shape_that_does_not_come_again(
-    engine: Endless, usual: float
+async def test_cudnn_attention_is_off_while_decoding(
+    engine: ContinuousEngine, default_interval: float
 ) -> None:
-    planned = torch.backends.cuda.cudnn_sdp_enabled
-    assert planned()
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as model:
-        await ask(model)
-        assert not planned()
+    cudnn_enabled = torch.backends.cuda.cudnn_sdp_enabled
+    assert cudnn_enabled()
+    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as batcher:
+        await sample(batcher)
+        assert not cudnn_enabled()
         with without_cudnn_sdpa():
-            engine.going = False
-            await until(lambda: sys.getswitchinterval() == pytest.approx(usual))
-            assert not planned()
-    assert planned()
+            engine.keep_running = False
+            await until(lambda: sys.getswitchinterval() == pytest.approx(default_interval))
+            assert not cudnn_enabled()
+    assert cudnn_enabled()
 
 
-async def test_an_engine_is_at_work_as_long_as_it_gives_signs(
-    engine: Endless, monkeypatch: pytest.MonkeyPatch
+async def test_an_engine_counts_as_working_until_the_stall_timeout(
+    engine: ContinuousEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as model:
-        assert not model.is_working
-        await ask(model)
-        assert model.is_working
-        monkeypatch.setattr(batcher, "STALL_TIMEOUT_S", 0.0)
-        assert not model.is_working
+    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as batcher:
+        assert not batcher.is_working
+        await sample(batcher)
+        assert batcher.is_working
+        monkeypatch.setattr(batcher_module, "STALL_TIMEOUT_S", 0.0)
+        assert not batcher.is_working
 
 
-async def test_memory_that_was_short_once_is_tried_again_after_the_model_has_learned(
-    engine: Endless,
+async def test_refresh_restores_max_batch_after_out_of_memory(
+    engine: ContinuousEngine,
 ) -> None:
-    engine.fails, engine.going = True, False
-    async with RequestBatcher(None, engine=engine, max_batch=8) as model:
+    engine.fails, engine.keep_running = True, False
+    async with RequestBatcher(None, engine=engine, max_batch=8) as batcher:
         with pytest.raises(torch.OutOfMemoryError):
-            await ask(model)
-        assert model.max_batch == 1
-        model.refresh()
-        assert (model.max_batch, engine.refreshed) == (8, 1)
+            await sample(batcher)
+        assert batcher.max_batch == 1
+        batcher.refresh()
+        assert (batcher.max_batch, engine.refreshed) == (8, 1)
 
 
-async def test_whoever_asks_from_another_loop_is_told_of_the_end_too(engine: Endless) -> None:
-    engine.silent, engine.going = True, False
-    model, told = RequestBatcher(None, engine=engine), list[str]()
+async def test_close_fails_requests_of_other_event_loops_too(engine: ContinuousEngine) -> None:
+    engine.silent, engine.keep_running = True, False
+    batcher, errors = RequestBatcher(None, engine=engine), list[str]()
 
-    def elsewhere() -> None:
+    def sample_in_other_loop() -> None:
         try:
-            asyncio.run(ask(model))
+            asyncio.run(sample(batcher))
         except AgentError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
-    other = threading.Thread(target=elsewhere)
+    other = threading.Thread(target=sample_in_other_loop)
     other.start()
-    await until(lambda: model._unanswered)
-    here = asyncio.ensure_future(ask(model))
+    await until(lambda: batcher._unanswered)
+    here = asyncio.ensure_future(sample(batcher))
     await asyncio.sleep(0)
-    await model.close()
-    with pytest.raises(AgentError, match="put away"):
+    await batcher.close()
+    with pytest.raises(AgentError, match="was closed"):
         await here
     await asyncio.to_thread(other.join, 10)
-    assert len(told) == 1 and "put away" in told[0]
-    assert not model._unanswered
+    assert len(errors) == 1 and "was closed" in errors[0]
+    assert not batcher._unanswered
