@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ class AgentConfig:
 def agent_from_config(config: AgentConfig) -> Agent:
     """Build the agent. The default provider is the oracle, or openai if `llm_endpoint` is set."""
     provider = config.provider or ("openai" if config.llm_endpoint else "oracle")
-    if provider not in _BUILDERS:
-        hint = did_you_mean(provider, _BUILDERS, f"Known providers: {', '.join(_BUILDERS)}.")
+    if provider not in _PROVIDERS:
+        hint = did_you_mean(provider, _PROVIDERS, f"Known providers: {', '.join(_PROVIDERS)}.")
         raise ConfigError(f"Unknown `provider` {provider!r}. {hint}")
     supported = _OPTIONS_BY_PROVIDER.get(provider, frozenset())
     for option in _OPTIONS:
@@ -59,7 +59,7 @@ def agent_from_config(config: AgentConfig) -> Agent:
     if provider in _EXAMPLE_MODELS and not config.model:
         example = _EXAMPLE_MODELS[provider]
         raise ConfigError(f"Provider {provider!r} needs a `model`, such as {example}.")
-    return _BUILDERS[provider](config)
+    return _build_agent(provider, config)
 
 
 def parse_agent(spec: str) -> tuple[str, str | None]:
@@ -69,16 +69,16 @@ def parse_agent(spec: str) -> tuple[str, str | None]:
         return provider, _expand_home(model) if provider == "hf" else model
     if provider in _EXAMPLE_MODELS:
         raise ConfigError(f"{spec!r} names no model. Write {provider}:MODEL.")
-    if provider in _BUILDERS and not colon:
+    if provider in _PROVIDERS and not colon:
         return provider, None
-    if provider in _BUILDERS:
+    if provider in _PROVIDERS:
         raise ConfigError(f"{spec!r}: {provider!r} takes no model. Write {provider}.")
     if spec == smollm2.NAME or (spec and Path(_expand_home(spec)).exists()):
         return "hf", _expand_home(spec)
     if not colon and "/" in spec:
         check_name(spec)
         raise ConfigError(f"{spec!r} may be a model on the Hub. Write hf:{spec}.")
-    known = (*_BUILDERS, smollm2.NAME)
+    known = (*_PROVIDERS, smollm2.NAME)
     forms = "oracle, random, openai:MODEL, anthropic:MODEL, hf:MODEL, a model's folder or smollm2"
     raise ConfigError(f"Unknown agent {spec!r}. {did_you_mean(provider, known, f'Write {forms}.')}")
 
@@ -135,43 +135,33 @@ def _is_local_model(model: str) -> bool:
     return local or closest_match(model.lower(), [smollm2.NAME]) is not None
 
 
-def _build_oracle(config: AgentConfig) -> Agent:
-    from ludus.agents.oracle import OracleAgent
+def _build_agent(provider: str, config: AgentConfig) -> Agent:
+    model = config.model or ""
+    if provider == "oracle":
+        from ludus.agents.oracle import OracleAgent
 
-    return OracleAgent()
+        return OracleAgent()
+    if provider == "random":
+        from ludus.agents.random_agent import RandomAgent
 
+        return RandomAgent()
+    if provider == "human":
+        from ludus.agents.human import HumanAgent
 
-def _build_random(config: AgentConfig) -> Agent:
-    from ludus.agents.random_agent import RandomAgent
+        return HumanAgent()
+    if provider == "openai":
+        from ludus.agents.openai import OpenAIAgent
 
-    return RandomAgent()
+        kwargs = config.chat_template_kwargs
+        return OpenAIAgent(model, chat_template_kwargs=kwargs, **_api_options(config))
+    if provider == "anthropic":
+        from ludus.agents.anthropic import AnthropicAgent
 
-
-def _build_human(config: AgentConfig) -> Agent:
-    from ludus.agents.human import HumanAgent
-
-    return HumanAgent()
-
-
-def _build_openai(config: AgentConfig) -> Agent:
-    from ludus.agents.openai import OpenAIAgent
-
-    return OpenAIAgent(
-        config.model or "", chat_template_kwargs=config.chat_template_kwargs, **_api_options(config)
-    )
-
-
-def _build_anthropic(config: AgentConfig) -> Agent:
-    from ludus.agents.anthropic import AnthropicAgent
-
-    return AnthropicAgent(config.model or "", **_api_options(config))
-
-
-def _build_hf(config: AgentConfig) -> Agent:
+        return AnthropicAgent(model, **_api_options(config))
     from ludus.policy.agent import PolicyAgent
 
     return PolicyAgent(
-        config.model or "",
+        model,
         temperature=config.temperature,
         extra=config.extra,
         device=config.device,
@@ -196,14 +186,7 @@ def _api_options(config: AgentConfig) -> dict[str, Any]:
     }
 
 
-_BUILDERS: Mapping[str, Callable[[AgentConfig], Agent]] = {
-    "oracle": _build_oracle,
-    "openai": _build_openai,
-    "anthropic": _build_anthropic,
-    "hf": _build_hf,
-    "random": _build_random,
-    "human": _build_human,
-}
+_PROVIDERS = ("oracle", "openai", "anthropic", "hf", "random", "human")
 _EXAMPLE_MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "hf": "smollm2"}
 """The providers that need a model, with an example."""
 _THINKING_EXTRAS = {

@@ -121,7 +121,14 @@ def _load_on_device(ref: ModelRef, device: str, dtype: str, *, allow_vision: boo
 def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> Any:
     if ref.kind is ModelKind.ADAPTER:
         base = _load_weights(resolve_base_model(ref), dtype, allow_vision=allow_vision)
-        return _merge_adapter(ref, base)
+        require("Using an adapter", "peft")
+        from peft import PeftModel
+
+        try:
+            adapted: Any = PeftModel.from_pretrained(base, ref.path, local_files_only=True)
+            return adapted.merge_and_unload()
+        except Exception as error:
+            raise ConfigError(describe_load_error(ref.name, "adapter", error)) from None
     try:
         model, info = _read_model(ref, dtype, allow_vision=allow_vision)
     except LudusError:
@@ -168,17 +175,6 @@ def _read_model(ref: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, 
         ref.path, dtype=dtype, output_loading_info=True, **kwargs
     )
     return loaded
-
-
-def _merge_adapter(adapter: ModelRef, base: Any) -> Any:
-    require("Using an adapter", "peft")
-    from peft import PeftModel
-
-    try:
-        model: Any = PeftModel.from_pretrained(base, adapter.path, local_files_only=True)
-        return model.merge_and_unload()
-    except Exception as error:
-        raise ConfigError(describe_load_error(adapter.name, "adapter", error)) from None
 
 
 def _weights_error(ref: ModelRef, error: Exception) -> ConfigError:

@@ -75,7 +75,17 @@ class _CachedTokenizer:
         pieces, cache = list(pieces), self._cache
         cached = {piece: cache[piece] for piece in pieces if piece in cache}
         new = [piece for piece in pieces if piece not in cached]
-        encoded = dict(zip(new, _encode_texts(self._tokenizer(), new), strict=True))
+        encoded: dict[str, Encoding] = {}
+        if new:
+            tokenizer: Any = self._tokenizer()
+            output = tokenizer(
+                new, add_special_tokens=False, return_offsets_mapping=True,
+                return_attention_mask=False, return_token_type_ids=False,
+            )  # fmt: skip
+            columns = zip(new, output["input_ids"], output["offset_mapping"], strict=True)
+            for piece, ids, offsets in columns:
+                starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
+                encoded[piece] = Encoding(ids, starts, ends)
         if len(cache) > CACHE_SIZE:
             cache.clear()
         cache.update(
@@ -91,19 +101,6 @@ class _CachedTokenizer:
 _CACHED_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, _CachedTokenizer] = (
     WeakKeyDictionary()
 )
-
-
-def _encode_texts(tokenizer: Any, texts: list[str]) -> list[Encoding]:
-    if not texts:
-        return []
-    output = tokenizer(
-        texts, add_special_tokens=False, return_offsets_mapping=True,
-        return_attention_mask=False, return_token_type_ids=False,
-    )  # fmt: skip
-    return [
-        Encoding(ids, [start for start, _ in offsets], [end for _, end in offsets])
-        for ids, offsets in zip(output["input_ids"], output["offset_mapping"], strict=True)
-    ]
 
 
 def _concatenate(pieces: Sequence[tuple[str, Encoding]]) -> Encoding:

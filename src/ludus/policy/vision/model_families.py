@@ -46,9 +46,15 @@ def build_vision_processor(
 
     Reads no weights.
     """
+    from transformers import AutoConfig
+
     if ref.kind is ModelKind.ADAPTER:
         return build_vision_processor(resolve_base_model(ref), tokenizer, chat_format)
-    config = _read_config(ref)
+    config = None
+    if ref.kind is not ModelKind.GGUF:
+        # Loading the weights reports what is wrong with a config.
+        with suppress_hf_logging(), suppress(Exception):
+            config = AutoConfig.from_pretrained(ref.path, **_loading_kwargs(ref))
     if not supports_images(config):
         return None
     vision = _build_processor(ref, tokenizer, config)
@@ -70,17 +76,6 @@ def load_vision_processor(name: str, tokenizer: PreTrainedTokenizerBase) -> Visi
 def _loading_kwargs(ref: ModelRef) -> dict[str, Any]:
     local_files_only = ref.cache_only or ref.kind is not ModelKind.HUB
     return {"local_files_only": local_files_only, "trust_remote_code": False}
-
-
-def _read_config(ref: ModelRef) -> Any:
-    from transformers import AutoConfig
-
-    if ref.kind is ModelKind.GGUF:
-        return None
-    # Loading the weights reports what is wrong with a config.
-    with suppress_hf_logging(), suppress(Exception):
-        return AutoConfig.from_pretrained(ref.path, **_loading_kwargs(ref))
-    return None
 
 
 def _build_processor(
