@@ -1,4 +1,4 @@
-"""Exactly the assistant's words bear the loss, with tools and over turns, token by token."""
+"""The loss is exactly on the assistant's tokens, with tools and over several turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from students import of_family, student
 from transformers import PreTrainedTokenizerFast
 
-from ludus.policy.chat.chat_format import ChatFormat, find_chat_format
+from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.chat.rendering import RenderedConversation, render, render_pair
 from policy.conversations import PLAYED, TOOLS, call, calling, said
 
@@ -36,69 +36,73 @@ LLAMA3 = [
     "<think>\nDone.\n</think>\n\nFound it.<|eot_id|>",
     "Gladly.<|eot_id|>",
 ]
-WORSE = {
+REJECTED = {
     "qwen3": '<think>\n\n</think>\n\n<tool_call>\n{"name": "guess", "arguments": {"word": "zzz"}}\n'
     "</tool_call><|im_end|>\n",
     "chatml": '<tool_call>\n{"name": "guess", "arguments": {"word": "zzz"}}\n'
     "</tool_call><|im_end|>",
     "llama3": '{"name": "guess", "parameters": {"word": "zzz"}}<|eot_id|>',
 }
-SPEAKERS = [
+CASES = [
     pytest.param(of_family("qwen3"), "qwen3", QWEN3, id="qwen3"),
     pytest.param(student(), "chatml", CHATML, id="chatml"),
     pytest.param(of_family("llama3_1"), "llama3", LLAMA3, id="llama3"),
 ]
 
 
-def trained(tokenizer: PreTrainedTokenizerFast, made: RenderedConversation) -> list[str]:
-    """What the tokens that bear the loss say, stretch by stretch."""
-    return [tokenizer.decode(made.ids[begin:end]) for begin, end in made.spans]
+def texts_with_loss(
+    tokenizer: PreTrainedTokenizerFast, rendered: RenderedConversation
+) -> list[str]:
+    """The text of each range of tokens with loss."""
+    return [tokenizer.decode(rendered.ids[start:end]) for start, end in rendered.spans]
 
 
-def spelled(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[int]:
+def tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[int]:
     return [
-        token for each in words for token in tokenizer(each, add_special_tokens=False).input_ids
+        token for text in texts for token in tokenizer(text, add_special_tokens=False).input_ids
     ]
 
 
-def bearing(made: RenderedConversation) -> list[int]:
-    return [token for token, bears in zip(made.ids, made.mask, strict=True) if bears]
+def ids_with_loss(rendered: RenderedConversation) -> list[int]:
+    return [token for token, has_loss in zip(rendered.ids, rendered.mask, strict=True) if has_loss]
 
 
-def dialect(tokenizer: PreTrainedTokenizerFast, name: str) -> ChatFormat:
-    found = find_chat_format(tokenizer)
-    assert found.name == name
-    return found
+def template_for(tokenizer: PreTrainedTokenizerFast, name: str) -> str:
+    chat_format = find_chat_format(tokenizer)
+    assert chat_format.name == name
+    return chat_format.template
 
 
-@pytest.mark.parametrize(("tokenizer", "name", "words"), SPEAKERS)
-def test_rows_of_sft(tokenizer: PreTrainedTokenizerFast, name: str, words: list[str]) -> None:
-    template = dialect(tokenizer, name).template
-    made = render(tokenizer, MESSAGES, TOOLS, template)
-    assert trained(tokenizer, made) == words
-    assert bearing(made) == spelled(tokenizer, words)
-
-
-@pytest.mark.parametrize(("tokenizer", "name", "words"), SPEAKERS)
-def test_a_row_whose_prompt_is_given_apart(
-    tokenizer: PreTrainedTokenizerFast, name: str, words: list[str]
+@pytest.mark.parametrize(("tokenizer", "name", "expected"), CASES)
+def test_loss_of_an_sft_row(
+    tokenizer: PreTrainedTokenizerFast, name: str, expected: list[str]
 ) -> None:
-    template = dialect(tokenizer, name).template
-    made = render(tokenizer, MESSAGES, TOOLS, template, num_prompt_messages=4)
-    assert trained(tokenizer, made) == words[1:]
+    template = template_for(tokenizer, name)
+    rendered = render(tokenizer, MESSAGES, TOOLS, template)
+    assert texts_with_loss(tokenizer, rendered) == expected
+    assert ids_with_loss(rendered) == tokenize(tokenizer, expected)
 
 
-@pytest.mark.parametrize(("tokenizer", "name", "words"), SPEAKERS)
-def test_both_sides_of_a_pair(
-    tokenizer: PreTrainedTokenizerFast, name: str, words: list[str]
+@pytest.mark.parametrize(("tokenizer", "name", "expected"), CASES)
+def test_the_prompt_of_a_row_has_no_loss(
+    tokenizer: PreTrainedTokenizerFast, name: str, expected: list[str]
 ) -> None:
-    prompt, better = MESSAGES[:4], MESSAGES[4:]
-    worse = [calling(call("guess", {"word": "zzz"})), said("tool", "no", tool_call_id="call_1")]
-    template = dialect(tokenizer, name).template
-    pair = render_pair(tokenizer, prompt, better, worse, TOOLS, template)
-    assert trained(tokenizer, pair.chosen) == words[1:]
-    assert trained(tokenizer, pair.rejected) == [WORSE[name]]
-    assert bearing(pair.rejected) == spelled(tokenizer, [WORSE[name]])
+    template = template_for(tokenizer, name)
+    rendered = render(tokenizer, MESSAGES, TOOLS, template, num_prompt_messages=4)
+    assert texts_with_loss(tokenizer, rendered) == expected[1:]
+
+
+@pytest.mark.parametrize(("tokenizer", "name", "expected"), CASES)
+def test_loss_of_both_sides_of_a_pair(
+    tokenizer: PreTrainedTokenizerFast, name: str, expected: list[str]
+) -> None:
+    prompt, chosen = MESSAGES[:4], MESSAGES[4:]
+    rejected = [calling(call("guess", {"word": "zzz"})), said("tool", "no", tool_call_id="call_1")]
+    template = template_for(tokenizer, name)
+    pair = render_pair(tokenizer, prompt, chosen, rejected, TOOLS, template)
+    assert texts_with_loss(tokenizer, pair.chosen) == expected[1:]
+    assert texts_with_loss(tokenizer, pair.rejected) == [REJECTED[name]]
+    assert ids_with_loss(pair.rejected) == tokenize(tokenizer, [REJECTED[name]])
     assert pair.rejected.text.rstrip().endswith(
         ("</tool_response><|im_end|>", "no<|im_end|>", "no<|eot_id|>")
     )

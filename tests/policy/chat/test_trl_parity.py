@@ -1,4 +1,4 @@
-"""The tokens that are marked here are those that TRL's real trainers train on, one by one."""
+"""Ids and loss masks equal those of TRL's trainers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ludus.errors import TemplateRefused
 from ludus.policy.chat.chat_format import FAMILIES, find_chat_format, set_chat_format
 from ludus.policy.chat.rendering import RenderedConversation, render, render_pair
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
-from policy.trl_batches import Trained, dpo, sft
+from policy.trl_batches import IdsAndMask, dpo_batch, sft_batch
 
 pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.
 
-# One with tools comes first: `from_list` takes the columns of the first row for all.
-EVERYTHING = [PLAYED, TALK, INSTRUCTED, ENDED]
+# A row with tools comes first: `from_list` takes the columns from the first row.
+ALL_ROWS = [PLAYED, TALK, INSTRUCTED, ENDED]
 WITH_TOOLS = [
     "qwen3",
     "qwen2_5",
@@ -30,20 +30,20 @@ WITH_TOOLS = [
 WITHOUT_TOOLS = ["llama3", "phi3", "gemma3"]
 
 
-def adopted(family: str) -> PreTrainedTokenizerFast:
-    """A student that has been given our own template, which TRL then takes as it is."""
+def tokenizer_with_ludus_template(family: str) -> PreTrainedTokenizerFast:
+    """A tokenizer with Ludus's template, which TRL uses unchanged."""
     tokenizer = with_tokens_of(family)
     set_chat_format(tokenizer, find_chat_format(tokenizer))
     return tokenizer
 
 
-def marked(
+def render_rows(
     rows: list[Row], student: str | PreTrainedTokenizerFast, max_length: int | None = None
-) -> list[Trained]:
-    """As we say that they are trained on. A row of which nothing is left is not trained on."""
+) -> list[IdsAndMask]:
+    """Render rows with Ludus; rows without loss are dropped, as TRL does."""
     tokenizer = of_family(student) if isinstance(student, str) else student
     template = find_chat_format(tokenizer, tools=False).template
-    made = [
+    rendered = [
         render(
             tokenizer,
             row["messages"] if "messages" in row else row["prompt"] + row["completion"],
@@ -53,68 +53,68 @@ def marked(
         ).truncate(max_length)
         for row in rows
     ]
-    return sorted(map(as_trained, (each for each in made if any(each.mask))))
+    return sorted(map(ids_and_mask, (each for each in rendered if any(each.mask))))
 
 
-def as_trained(made: RenderedConversation) -> Trained:
-    return list(made.ids), list(made.mask)
+def ids_and_mask(rendered: RenderedConversation) -> IdsAndMask:
+    return list(rendered.ids), list(rendered.mask)
 
 
 @pytest.mark.parametrize("family", WITH_TOOLS)
-def test_with_tools_calls_and_reasoning(family: str, tmp_path: Path) -> None:
-    expected = sft(EVERYTHING, of_family(family), tmp_path)
-    assert marked(EVERYTHING, family) == expected
-    assert len(expected) == len(EVERYTHING)
+def test_rows_with_tools_and_reasoning(family: str, tmp_path: Path) -> None:
+    expected = sft_batch(ALL_ROWS, of_family(family), tmp_path)
+    assert render_rows(ALL_ROWS, family) == expected
+    assert len(expected) == len(ALL_ROWS)
 
 
 @pytest.mark.parametrize("family", WITHOUT_TOOLS)
-def test_with_templates_that_know_no_tools(family: str, tmp_path: Path) -> None:
+def test_templates_without_tools(family: str, tmp_path: Path) -> None:
     rows = [TALK, INSTRUCTED]
-    assert marked(rows, family) == sft(rows, of_family(family), tmp_path)
+    assert render_rows(rows, family) == sft_batch(rows, of_family(family), tmp_path)
 
 
 @pytest.mark.parametrize("max_length", [400, 450, 560])
-def test_cut_off_at_a_length(max_length: int, tmp_path: Path) -> None:
-    expected = sft(EVERYTHING, of_family("qwen3"), tmp_path, max_length)
-    assert marked(EVERYTHING, "qwen3", max_length) == expected
+def test_truncated_rows(max_length: int, tmp_path: Path) -> None:
+    expected = sft_batch(ALL_ROWS, of_family("qwen3"), tmp_path, max_length)
+    assert render_rows(ALL_ROWS, "qwen3", max_length) == expected
     assert max(len(ids) for ids, _ in expected) <= max_length
 
 
-def test_rows_whose_prompt_is_given_apart(tmp_path: Path) -> None:
+def test_rows_with_a_separate_prompt(tmp_path: Path) -> None:
     at = [message["role"] for message in PLAYED["messages"]].index("tool") + 1
     cut = {"prompt": PLAYED["messages"][:at], "completion": PLAYED["messages"][at : at + 1]}
     rows = [{**cut, "tools": TOOLS}]
-    assert marked(rows, "qwen3") == sft(rows, of_family("qwen3"), tmp_path)
+    assert render_rows(rows, "qwen3") == sft_batch(rows, of_family("qwen3"), tmp_path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_with_our_own_templates(family: str, tmp_path: Path) -> None:
-    tokenizer = adopted(family)
-    assert marked(EVERYTHING, tokenizer) == sft(EVERYTHING, tokenizer, tmp_path)
+def test_ludus_templates(family: str, tmp_path: Path) -> None:
+    tokenizer = tokenizer_with_ludus_template(family)
+    assert render_rows(ALL_ROWS, tokenizer) == sft_batch(ALL_ROWS, tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["chatml", "llama3", "gemma"])
-def test_pairs_are_trls_without_what_the_environment_wrote(family: str, tmp_path: Path) -> None:
-    prompt, played = PLAYED["messages"][:2], PLAYED["messages"][2:]
-    row = {"prompt": prompt, "chosen": played, "rejected": played[:1], "tools": TOOLS}
-    tokenizer = adopted(family)
+def test_pairs_equal_trls_without_the_environments_tokens(family: str, tmp_path: Path) -> None:
+    prompt, completion = PLAYED["messages"][:2], PLAYED["messages"][2:]
+    row = {"prompt": prompt, "chosen": completion, "rejected": completion[:1], "tools": TOOLS}
+    tokenizer = tokenizer_with_ludus_template(family)
     template = find_chat_format(tokenizer).template
-    pair = render_pair(tokenizer, prompt, played, played[:1], TOOLS, template)
-    ours = sorted([as_trained(pair.chosen), as_trained(pair.rejected)])
-    theirs = dpo([row], tokenizer, tmp_path)
-    assert [ids for ids, _ in ours] == [ids for ids, _ in theirs]
-    for side, (_, mask), (_, wider) in zip(
-        (played, played[:1]), ours[::-1], theirs[::-1], strict=True
+    pair = render_pair(tokenizer, prompt, completion, completion[:1], TOOLS, template)
+    ours = sorted([ids_and_mask(pair.chosen), ids_and_mask(pair.rejected)])
+    trl = dpo_batch([row], tokenizer, tmp_path)
+    assert [ids for ids, _ in ours] == [ids for ids, _ in trl]
+    for side, (_, mask), (_, trl_mask) in zip(
+        (completion, completion[:1]), ours[::-1], trl[::-1], strict=True
     ):
         assistant = render(tokenizer, [*prompt, *side], TOOLS, template).mask
-        assert mask == [a & b for a, b in zip(wider, assistant, strict=True)]
+        assert mask == [a & b for a, b in zip(trl_mask, assistant, strict=True)]
 
 
-def test_what_a_template_refuses_ends_the_training_too(tmp_path: Path) -> None:
+def test_trl_fails_on_rows_that_a_template_refuses(tmp_path: Path) -> None:
     tokenizer = of_family("gemma3")
     with pytest.raises(TemplateRefused, match="must alternate"):
         render(
             tokenizer, PLAYED["messages"], TOOLS, find_chat_format(tokenizer, tools=False).template
         )
     with pytest.raises(Exception, match="must alternate"):
-        sft([PLAYED], tokenizer, tmp_path)
+        sft_batch([PLAYED], tokenizer, tmp_path)
