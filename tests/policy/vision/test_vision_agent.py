@@ -1,4 +1,4 @@
-"""A model that sees plays an environment that shows pictures; one that cannot is told so once."""
+"""Rollouts of vision models, and of a text-only model in an environment with images."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from policy.vision.image_env import COLOURS, GALLERY, picture, taught, untaught
 
 
 @pytest.fixture(scope="module", params=["qwen2_vl", "qwen3_vl"])
-def seer(request: pytest.FixtureRequest) -> Policy:
-    """Spoken to under one of our templates, and under its own."""
+def policy(request: pytest.FixtureRequest) -> Policy:
+    """One with a template of Ludus, one with its own."""
     return taught(request.param)
 
 
-async def played(policy: Policy, spec: str = GALLERY, **task: Any) -> Episode:
+async def play(policy: Policy, spec: str = GALLERY, **task: Any) -> Episode:
     async with PolicyAgent(policy, temperature=0) as agent, connect(spec).session() as session:
         return await run_episode(
             session, agent, Assignment.of(spec, **task), limits=EpisodeLimits(max_turns=3)
@@ -40,90 +40,89 @@ async def played(policy: Policy, spec: str = GALLERY, **task: Any) -> Episode:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-async def test_a_model_says_what_it_sees(seer: Policy, seed: int) -> None:
-    episode = await played(seer, seed=seed)
+async def test_a_trained_model_names_the_colours(policy: Policy, seed: int) -> None:
+    episode = await play(policy, seed=seed)
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.DONE)
     calls = [call for message in episode.messages for call in message.tool_calls or ()]
     assert [call.function.name for call in calls] == ["draw", "name"]
     assert json.loads(calls[1].function.arguments) == {"colour": COLOURS[seed]}
 
 
-async def test_the_ids_of_an_episode_are_its_conversation_with_its_pictures(seer: Policy) -> None:
-    eyes = seer.vision
-    assert eyes is not None
-    episode = await played(seer, seed=1)
+async def test_the_ids_of_an_episode_are_its_rendered_conversation_with_images(
+    policy: Policy,
+) -> None:
+    vision = policy.vision
+    assert vision is not None
+    episode = await play(policy, seed=1)
     assert episode.tokens is not None
     ids, mask = episode.tokens.ids, episode.tokens.mask
-    assert sum(token == eyes.image_token_id for token in ids) == 6 + 8, (
-        "the last picture came too late"
+    assert sum(token == vision.image_token_id for token in ids) == 6 + 8, (
+        "the last image comes after the last reply"
     )
-    assert {own for own, token in zip(mask, ids, strict=True) if token == eyes.image_token_id} == {
-        0
-    }
-    talk = [to_template_message(eyes.message_to_text(message)) for message in episode.messages]
-    whole = render(seer.tokenizer, talk, episode.tools, seer.chat_format.template)
-    made = eyes.expand_placeholders(whole.ids, eyes.process_messages(episode.messages))
-    assert list(ids) == made[: len(ids)]
+    assert {
+        own for own, token in zip(mask, ids, strict=True) if token == vision.image_token_id
+    } == {0}
+    messages = [
+        to_template_message(vision.message_to_text(message)) for message in episode.messages
+    ]
+    rendered = render(policy.tokenizer, messages, episode.tools, policy.chat_format.template)
+    expected = vision.expand_placeholders(rendered.ids, vision.process_messages(episode.messages))
+    assert list(ids) == expected[: len(ids)]
     assert episode.usage.completion_tokens == sum(mask)
 
 
-async def test_a_model_in_a_folder_collects_many_episodes_at_once(
-    seer: Policy, tmp_path: Path
-) -> None:
-    assert seer.vision is not None
-    for part in (seer.model, seer.tokenizer, seer.vision.image_processor):
+async def test_a_vision_model_collects_concurrent_episodes(policy: Policy, tmp_path: Path) -> None:
+    assert policy.vision is not None
+    for part in (policy.model, policy.tokenizer, policy.vision.image_processor):
         part.save_pretrained(tmp_path / "model")
-    asked = job(GALLERY, n=8, group_size=2)
+    config = job(GALLERY, n=8, group_size=2)
     async with PolicyAgent(
         str(tmp_path / "model"), temperature=0, device="cpu", dtype="float32"
     ) as agent:
-        await collect(asked, agent, tmp_path / "run", options=QUICK)
-        assert agent.engine_description == "plain generate: the model sees pictures"
+        await collect(config, agent, tmp_path / "run", options=QUICK)
+        assert agent.engine_description.startswith("HF decoder")
     episodes = read(tmp_path / "run")
     assert [episode.reward for episode in episodes] == [1.0] * 8
     assert {episode.messages[1].text for episode in episodes} == {"Draw the curtain.\n[image]"}
 
 
-async def test_a_model_that_sees_plays_where_there_is_nothing_to_be_seen() -> None:
-    episode = await played(untaught("qwen2_vl"), "world:Counter", goal=3)
+async def test_a_vision_model_plays_an_environment_without_images() -> None:
+    episode = await play(untaught("qwen2_vl"), "world:Counter", goal=3)
     assert episode.error is None and episode.tokens is not None and any(episode.tokens.mask)
 
 
-async def test_a_model_that_reads_only_text_ends_the_run_at_the_first_picture(
-    reader: Policy, tmp_path: Path
+async def test_a_text_only_model_ends_the_run_at_the_first_image(
+    text_policy: Policy, tmp_path: Path
 ) -> None:
-    async with PolicyAgent(reader, temperature=0) as agent:
-        with pytest.raises(StoppedEarly) as raised:
+    async with PolicyAgent(text_policy, temperature=0) as agent:
+        with pytest.raises(StoppedEarly) as caught:
             await collect(job(GALLERY, n=50), agent, tmp_path / "run", options=QUICK)
-    assert (
-        f"{GALLERY} shows pictures, and reader reads only text. Play it with a model that sees "
-        "(Qwen2-VL, Qwen2.5-VL, Qwen3-VL, or one of --provider openai), or have the environment "
-        "write."
-    ) in str(raised.value)
+    message = str(caught.value)
+    assert GALLERY in message and "reads only text" in message and "Qwen2.5-VL" in message
     assert read(tmp_path / "run") == []
 
 
-async def test_a_picture_that_only_a_tool_shows_is_refused_as_well(reader: Policy) -> None:
-    asked = Message(role="user", content="Draw the curtain.")
-    drawn = message_from_content(
+async def test_images_in_tool_results_are_rejected_for_a_text_only_model(
+    text_policy: Policy,
+) -> None:
+    prompt = Message(role="user", content="Draw the curtain.")
+    result = message_from_content(
         "tool", [Text(text="There:"), picture(16, 16, "red")], tool_call_id="a"
     )
-    async with PolicyAgent(reader) as agent:
+    async with PolicyAgent(text_policy) as agent:
         player = await agent.begin(EpisodeContext(GALLERY, tools=()))
-        reply = await player.act([asked], max_tokens=3)
-        with pytest.raises(ProviderRefuses, match="shows pictures, and reader reads only text"):
-            await player.act([asked, reply.message, drawn], max_tokens=3)
+        reply = await player.act([prompt], max_tokens=3)
+        with pytest.raises(ProviderRefuses, match="reads only text"):
+            await player.act([prompt, reply.message, result], max_tokens=3)
 
 
 @pytest.fixture
-def reader() -> Policy:
+def text_policy() -> Policy:
     tokenizer = of_family("qwen3")
-    return Policy("reader", models.tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
+    return Policy("text-only", models.tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
 
 
-async def test_words_that_look_like_a_picture_break_one_episode_and_say_so() -> None:
-    episode = await played(untaught("qwen2_vl"), "policy.vision.image_env:Forger")
+async def test_a_placeholder_in_the_text_breaks_only_that_episode() -> None:
+    episode = await play(untaught("qwen2_vl"), "policy.vision.image_env:Forger")
     assert episode.error is not None and episode.error.kind == "RequestRefused"
-    assert "writes <|vision_start|><|image_pad|><|vision_end|> in its words" in (
-        episode.error.message
-    )
+    assert "<|vision_start|><|image_pad|><|vision_end|>" in episode.error.message

@@ -1,4 +1,4 @@
-"""Sampling after pictures: what a whole forward pass says, whoever is in the batch."""
+"""The VLM decoder against single forward passes and `generate`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ GREEDY = SamplingParams(temperature=0)
 
 
 @cache
-def seer(family: str) -> Policy:
-    """Its weights are large enough to make it decided, and its pictures felt."""
+def build_policy(family: str) -> Policy:
+    """A model with large weights, so that logits are distinct and images matter."""
     policy = untaught(family)
     with torch.no_grad():
         for name, weight in policy.model.named_parameters():
@@ -37,121 +37,124 @@ def seer(family: str) -> Policy:
 
 @pytest.fixture(scope="module", params=VISION_FAMILIES)
 def policy(request: pytest.FixtureRequest) -> Policy:
-    return seer(request.param)
+    return build_policy(request.param)
 
 
-def asked(policy: Policy, *parts: Any, tokens: int = 10, **more: Any) -> Request:
+def build_request(policy: Policy, *parts: Any, tokens: int = 10, **kwargs: Any) -> Request:
     assert policy.vision is not None
     message = message_from_content("user", [Text(text="Look."), *parts])
     ids = incremental_prompt.initial_prompt_ids(
         policy.tokenizer, policy.chat_format, [policy.vision.message_to_text(message)], None
     )
-    pictures = policy.vision.process_messages([message])
-    given: dict[str, Any] = {"stop_token_ids": (), "sampling": SamplingParams(), "seed": 3} | more
-    return Request(
-        tuple(policy.vision.expand_placeholders(ids, pictures)), tokens, images=pictures, **given
-    )
+    images = policy.vision.process_messages([message])
+    options: dict[str, Any] = {"stop_token_ids": (), "sampling": SamplingParams(), "seed": 3}
+    prompt = tuple(policy.vision.expand_placeholders(ids, images))
+    return Request(prompt, tokens, images=images, **(options | kwargs))
 
 
-def answers(policy: Policy, requests: Sequence[Request]) -> list[Completion]:
+def complete(policy: Policy, requests: Sequence[Request]) -> list[Completion]:
     assert policy.vision is not None
-    told: dict[int, Completion] = {}
-    VLMDecoder(policy.model, pad_id=0, vision=policy.vision).run(requests, told.__setitem__)
-    return [told[at] for at in range(len(requests))]
+    completions: dict[int, Completion] = {}
+    VLMDecoder(policy.model, pad_id=0, vision=policy.vision).run(requests, completions.__setitem__)
+    return [completions[index] for index in range(len(requests))]
 
 
-def given(policy: Policy, request: Request, ids: torch.Tensor) -> dict[str, Any]:
+def model_inputs(policy: Policy, request: Request, ids: torch.Tensor) -> dict[str, Any]:
     assert policy.vision is not None
-    seen = stack_images(request.images)
-    kinds = {"mm_token_type_ids": (ids == policy.vision.image_token_id).long()} if seen else {}
-    return {"input_ids": ids, **seen, **kinds}
+    images = stack_images(request.images)
+    types = {"mm_token_type_ids": (ids == policy.vision.image_token_id).long()} if images else {}
+    return {"input_ids": ids, **images, **types}
 
 
-def fresh(policy: Policy, request: Request, said: Completion) -> list[float]:
-    """By one forward pass over all of it, in which the model places everything itself."""
-    whole = torch.tensor([[*request.ids, *said.ids]])
+def fresh_logprobs(policy: Policy, request: Request, completion: Completion) -> list[float]:
+    """By one forward pass over all tokens, for which the model computes the positions itself."""
+    whole = torch.tensor([[*request.ids, *completion.ids]])
     with torch.inference_mode():
-        logits = policy.model(**given(policy, request, whole)).logits[0].float()
+        logits = policy.model(**model_inputs(policy, request, whole)).logits[0].float()
     logprobs = torch.log_softmax(logits, dim=-1)[len(request.ids) - 1 : -1]
-    return [float(row[token]) for row, token in zip(logprobs, said.ids, strict=True)]
+    return [float(row[token]) for row, token in zip(logprobs, completion.ids, strict=True)]
 
 
-def test_a_batch_with_and_without_pictures_is_sampled_as_one_pass_would(policy: Policy) -> None:
+def test_a_mixed_batch_has_the_logprobs_of_single_forward_passes(policy: Policy) -> None:
     requests = [
-        asked(policy, RED, BLUE),
-        asked(policy, tokens=4),
-        asked(policy, BLUE, Text(text="Well?"), tokens=7),
-        asked(policy, Text(text="And this?"), tokens=2),
-        asked(policy, BLUE, tokens=3),
+        build_request(policy, RED, BLUE),
+        build_request(policy, tokens=4),
+        build_request(policy, BLUE, Text(text="Well?"), tokens=7),
+        build_request(policy, Text(text="And this?"), tokens=2),
+        build_request(policy, BLUE, tokens=3),
     ]
-    told = answers(policy, requests)
-    assert [len(each.ids) for each in told] == [10, 4, 7, 2, 3]
-    for request, each in zip(requests, told, strict=True):
-        assert list(each.logprobs) == pytest.approx(fresh(policy, request, each), abs=1e-3)
-        assert answers(policy, [request])[0].ids == each.ids
+    completions = complete(policy, requests)
+    assert [len(each.ids) for each in completions] == [10, 4, 7, 2, 3]
+    for request, each in zip(requests, completions, strict=True):
+        assert list(each.logprobs) == pytest.approx(fresh_logprobs(policy, request, each), abs=1e-3)
+        assert complete(policy, [request])[0].ids == each.ids
 
 
-def test_the_likeliest_tokens_are_those_of_generate(policy: Policy) -> None:
+def test_greedy_replies_are_those_of_generate(policy: Policy) -> None:
     assert policy.vision is not None
-    request = asked(policy, RED, BLUE, sampling=GREEDY)
+    request = build_request(policy, RED, BLUE, sampling=GREEDY)
     prompt = torch.tensor([request.ids])
-    made = policy.model.generate(
-        **given(policy, request, prompt),
+    output = policy.model.generate(
+        **model_inputs(policy, request, prompt),
         attention_mask=torch.ones_like(prompt),
         do_sample=False,
         max_new_tokens=10,
         eos_token_id=None,
         suppress_tokens=sorted(policy.vision.suppressed_ids),
     )
-    (told,) = answers(policy, [request])
-    assert list(told.ids) == made[0, len(request.ids) :].tolist()
+    (completion,) = complete(policy, [request])
+    assert list(completion.ids) == output[0, len(request.ids) :].tolist()
 
 
-def test_what_is_in_a_picture_matters(policy: Policy) -> None:
-    request = asked(policy, picture(24, 16, "red"), sampling=GREEDY)
-    other = asked(policy, picture(24, 16, "white"), sampling=GREEDY)
+def test_the_pixels_of_an_image_matter(policy: Policy) -> None:
+    request = build_request(policy, picture(24, 16, "red"), sampling=GREEDY)
+    other = build_request(policy, picture(24, 16, "white"), sampling=GREEDY)
     assert request.ids == other.ids
-    red, white = answers(policy, [request, other])
+    red, white = complete(policy, [request, other])
     assert red.logprobs != pytest.approx(white.logprobs, abs=1e-3)
 
 
-def test_a_model_under_an_adapter_sees_too() -> None:
+def test_a_model_with_an_adapter_takes_images() -> None:
     from peft import LoraConfig, get_peft_model
 
     plain = untaught("qwen2_vl")
     config: Any = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     policy = replace(plain, model=get_peft_model(plain.model, config).eval())
-    request = asked(policy, RED, BLUE)
-    (told,) = answers(policy, [request])
-    assert list(told.logprobs) == pytest.approx(fresh(policy, request, told), abs=1e-3)
+    request = build_request(policy, RED, BLUE)
+    (completion,) = complete(policy, [request])
+    expected = fresh_logprobs(policy, request, completion)
+    assert list(completion.logprobs) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(), GREEDY])
-def test_a_model_never_says_a_placeholder_however_much_it_wants_to(
-    sampling: SamplingParams,
-) -> None:
-    """And says how likely its words were among all that it could have said."""
+def test_placeholder_tokens_are_never_sampled(sampling: SamplingParams) -> None:
+    """The log-probabilities are still those over the whole vocabulary."""
     policy = untaught("qwen2_vl")
     assert policy.vision is not None
-    requests = [asked(policy, RED, sampling=sampling), asked(policy, sampling=sampling)]
-    wants = torch.zeros(len(policy.tokenizer))
-    wants[policy.vision.image_token_id] = 6.0
-    watch = policy.model.lm_head.register_forward_hook(lambda _, __, logits: logits + wants)
+    requests = [
+        build_request(policy, RED, sampling=sampling),
+        build_request(policy, sampling=sampling),
+    ]
+    bias = torch.zeros(len(policy.tokenizer))
+    bias[policy.vision.image_token_id] = 6.0
+    hook = policy.model.lm_head.register_forward_hook(lambda _, __, logits: logits + bias)
     try:
-        told = answers(policy, requests)
-        expected = [fresh(policy, *each) for each in zip(requests, told, strict=True)]
+        completions = complete(policy, requests)
+        expected = [
+            fresh_logprobs(policy, *each) for each in zip(requests, completions, strict=True)
+        ]
     finally:
-        watch.remove()
-    assert all(policy.vision.image_token_id not in each.ids for each in told)
-    for each, logprobs in zip(told, expected, strict=True):
+        hook.remove()
+    assert all(policy.vision.image_token_id not in each.ids for each in completions)
+    for each, logprobs in zip(completions, expected, strict=True):
         assert list(each.logprobs) == pytest.approx(logprobs, abs=1e-3)
-        assert max(each.logprobs) < -0.5, "its wish for a picture is counted in"
+        assert max(each.logprobs) < -0.5, "the suppressed token has its share"
 
 
-def test_a_reply_ends_with_a_stop_and_within_the_context(policy: Policy) -> None:
-    request = asked(policy, RED, sampling=GREEDY)
-    (whole,) = answers(policy, [request])
-    (cut,) = answers(policy, [replace(request, stop_token_ids=whole.ids[2:3])])
+def test_a_reply_ends_at_its_stop_token_and_within_the_context(policy: Policy) -> None:
+    request = build_request(policy, RED, sampling=GREEDY)
+    (whole,) = complete(policy, [request])
+    (cut,) = complete(policy, [replace(request, stop_token_ids=whole.ids[2:3])])
     assert cut.stopped and cut.ids == whole.ids[: whole.ids.index(whole.ids[2]) + 1]
     long = replace(request, ids=(1,) * (1022 - len(request.ids)) + request.ids)
-    assert len(answers(policy, [long])[0].ids) == 2
+    assert len(complete(policy, [long])[0].ids) == 2
