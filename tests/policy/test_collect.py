@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from rollout.collecting import QUICK, job, read
+from rollout.small_runs import read, run
 from students import of_family
 from world import Counter
 
@@ -16,7 +16,6 @@ from ludus.errors import ConfigError, RunError
 from ludus.policy import load
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import Policy
-from ludus.rollout import EpisodeLimits, collect
 from policy.models import saved
 from policy.trained_policies import GOAL, player
 
@@ -33,9 +32,7 @@ async def test_concurrent_episodes_share_batches(policy: Policy, tmp_path: Path)
     )
     try:
         async with PolicyAgent(policy, temperature=0, max_batch=16) as agent:
-            result = await collect(
-                job(n=24, group_size=2, task={"goal": GOAL}), agent, tmp_path / "run", options=QUICK
-            )
+            result = await run(tmp_path / "run", agent, n=24, group_size=2, task={"goal": GOAL})
     finally:
         hook.remove()
     episodes = read(tmp_path / "run")
@@ -55,8 +52,8 @@ async def test_a_prompt_that_exceeds_the_context_is_a_fault_without_retry(
     policy: Policy, tmp_path: Path
 ) -> None:
     async with PolicyAgent(policy, temperature=0) as agent:
-        config = job("policy.test_collect:LongPrompts", n=12, task={"goal": GOAL})
-        await collect(config, agent, tmp_path / "run", options=QUICK)
+        spec = "policy.test_collect:LongPrompts"
+        await run(tmp_path / "run", agent, spec=spec, n=12, task={"goal": GOAL})
     episodes = read(tmp_path / "run")
     long_ones = [episode for episode in episodes if (episode.seed or 0) % 2]
     short_ones = [episode for episode in episodes if episode not in long_ones]
@@ -89,9 +86,8 @@ async def test_a_retrained_model_does_not_resume_an_old_run(
 ) -> None:
     async def collect_one(seed: int) -> None:
         model = saved(tmp_path / "model", of_family("qwen3"), seed=seed)
-        short_ones = job(n=1, limits=EpisodeLimits(max_turns=1, max_tokens=4))
         async with PolicyAgent(str(model), device="cpu") as agent:
-            await collect(short_ones, agent, tmp_path / "run", options=QUICK)
+            await run(tmp_path / "run", agent, n=1, max_turns=1, max_tokens=4)
 
     await collect_one(seed=0)
     await collect_one(seed=0)
@@ -103,7 +99,7 @@ async def test_a_model_that_cannot_be_loaded_leaves_no_run_folder(tmp_path: Path
     (tmp_path / "empty").mkdir()
     async with PolicyAgent(str(tmp_path / "empty")) as agent:
         with pytest.raises(ConfigError, match="empty"):
-            await collect(job(n=2), agent, tmp_path / "run", options=QUICK)
+            await run(tmp_path / "run", agent, n=2)
     assert not (tmp_path / "run").exists()
 
 

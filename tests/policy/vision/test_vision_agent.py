@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout.collecting import QUICK, job, read
+from rollout.small_runs import read, run
 from students import of_family
 
 from ludus import connect
@@ -21,7 +21,7 @@ from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.chat.incremental_prompt import to_template_message
 from ludus.policy.chat.rendering import render
 from ludus.policy.load import Policy
-from ludus.rollout import Assignment, EpisodeLimits, collect, run_episode
+from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from policy import models
 from policy.vision.image_env import COLOURS, GALLERY, picture, taught, untaught
 
@@ -75,11 +75,10 @@ async def test_a_vision_model_collects_concurrent_episodes(policy: Policy, tmp_p
     assert policy.vision is not None
     for part in (policy.model, policy.tokenizer, policy.vision.image_processor):
         part.save_pretrained(tmp_path / "model")
-    config = job(GALLERY, n=8, group_size=2)
     async with PolicyAgent(
         str(tmp_path / "model"), temperature=0, device="cpu", dtype="float32"
     ) as agent:
-        await collect(config, agent, tmp_path / "run", options=QUICK)
+        await run(tmp_path / "run", agent, spec=GALLERY, n=8, group_size=2)
         assert agent.engine_description.startswith("HF decoder")
     episodes = read(tmp_path / "run")
     assert [episode.reward for episode in episodes] == [1.0] * 8
@@ -96,7 +95,7 @@ async def test_a_text_only_model_ends_the_run_at_the_first_image(
 ) -> None:
     async with PolicyAgent(text_policy, temperature=0) as agent:
         with pytest.raises(StoppedEarly) as caught:
-            await collect(job(GALLERY, n=50), agent, tmp_path / "run", options=QUICK)
+            await run(tmp_path / "run", agent, spec=GALLERY, n=50)
     message = str(caught.value)
     assert GALLERY in message and "reads only text" in message and "Qwen2.5-VL" in message
     assert read(tmp_path / "run") == []

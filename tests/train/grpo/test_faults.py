@@ -13,7 +13,7 @@ from world import serving
 from ludus import Episode, episodes
 from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError
-from ludus.rollout.options import RolloutOptions
+from ludus.rollout.config import RolloutConfig
 from ludus.train import grpo
 from ludus.train.grpo import monitor, rollout_worker
 from ludus.train.grpo.group_rollouts import GroupRollouts
@@ -45,7 +45,7 @@ class Gone(Pick):
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        rollout_worker, "RolloutOptions", lambda: RolloutOptions(max_attempts=2, retry_delay=0.01)
+        rollout_worker, "RolloutConfig", lambda: RolloutConfig(max_attempts=2, retry_delay=0.01)
     )
 
 

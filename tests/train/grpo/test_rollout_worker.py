@@ -17,13 +17,13 @@ from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.environment.mixture import parse_mixture
 from ludus.errors import ConfigError, RunError
+from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import EpisodeLimits
-from ludus.rollout.options import RolloutOptions
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.rollout_worker import RolloutWorker
 
 HERE = "train.grpo.test_stage"
-QUICK = RolloutOptions(retry_delay=0.01, reconnect_timeout=5.0, stall_warning=0.1)
+QUICK = RolloutConfig(retry_delay=0.01, reconnect_timeout=5.0, stall_warning=0.1)
 
 
 class Walk(ToolEnvironment):
@@ -95,7 +95,7 @@ class Walker(Agent):
 
 
 def staged(name: str, said: Callable[[str], None], **more: Any) -> RolloutWorker:
-    given = {"limits": EpisodeLimits(), "system_prompt": None, "tuning": QUICK, "say": said}
+    given = {"limits": EpisodeLimits(), "system_prompt": None, "options": QUICK, "say": said}
     stage = RolloutWorker(parse_mixture(f"{HERE}:{name}"), **{**given, **more})
     stage.agent = Walker()
     return stage
@@ -133,20 +133,20 @@ def test_a_reset_that_hangs_is_named_before_anything_is_played(name: str) -> Non
     Stuck.heard.clear()
     with staged(name, say) as stage:
         stage.rehearse(stage.plan("run", seed=0, group_size=1))
-    assert f"rehearsal of {HERE}:{name}" in said[0] and "reset" in said[0]
+    assert f"{HERE}:{name}" in said[0] and "reset" in said[0]
 
 
 def test_an_environment_that_holds_up_all_others_is_named_once() -> None:
     said: list[str] = []
-    with staged("Sleepy", said.append, tuning=RolloutOptions()) as stage:
+    with staged("Sleepy", said.append, options=RolloutConfig()) as stage:
         assert [played(stage), played(stage)] == [[1.0] * 6] * 2
     (line,) = said
-    assert line.startswith(f"{HERE}:Sleepy holds up all other") and "`blocking = True`" in line
+    assert line.startswith(f"{HERE}:Sleepy ") and "blocking = True" in line
 
 
 def test_one_that_works_in_a_thread_holds_up_nobody() -> None:
     said: list[str] = []
-    with staged("Considerate", said.append, tuning=RolloutOptions()) as stage:
+    with staged("Considerate", said.append, options=RolloutConfig()) as stage:
         began = time.monotonic()
         played(stage)
         assert time.monotonic() - began < 6 * 3 * Sleepy.nap

@@ -76,7 +76,8 @@ PICK, FLAT, CLIMB = (f"train.grpo.trials:{name}" for name in ("Pick", "Flat", "C
 
 def caller(folder: Path, *, environments: str = PICK, epochs: float = 12.0) -> Path:
     """A tiny model that has learned from chance how calls are written."""
-    asyncio.run(collect(CollectConfig(environments, episodes=80), RandomAgent(), folder / "run"))
+    config = CollectConfig(agent=RandomAgent(), num_episodes=80)
+    asyncio.run(collect(environments, folder / "run", config))
     rows = [_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
     write(folder / "data" / "train.jsonl", rows)
     base = saved(folder / "base")

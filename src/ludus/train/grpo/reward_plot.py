@@ -7,11 +7,11 @@ a canvas of its own: no window, no state that others share.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ludus.data.atomic_write import atomic_file
 from ludus.data.training_log import logged_values
 from ludus.errors import MissingExtra
 from ludus.train.output.loss_plot import Points, smooth
@@ -41,9 +41,8 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     above.set_title(_shorten(title, 90), loc="left", fontsize=11, parse_math=False)
     below.set_xlabel("step")
     below.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    FigureCanvasAgg(figure).print_png(str(draft))
-    draft.replace(path)
+    with atomic_file(path) as draft:
+        FigureCanvasAgg(figure).print_png(str(draft))
 
 
 def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:

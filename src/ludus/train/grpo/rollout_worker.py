@@ -21,11 +21,10 @@ from ludus.environment.mixture import Mixture
 from ludus.errors import RunError
 from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.collect import preflight
+from ludus.rollout.config import RolloutConfig
 from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
-from ludus.rollout.episode_status import EpisodeStatus
 from ludus.rollout.loop import EpisodeLimits
-from ludus.rollout.loop_lag import LoopLagMonitor, instant_environments
-from ludus.rollout.options import RolloutOptions
+from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor, instant_environments
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress, RolloutProgress
 from ludus.rollout.session_pool import SessionPool
@@ -70,7 +69,7 @@ class RolloutWorker:
         scored: ScoreEpisode = _keep_reward,
         base_url: str | None = None,
         token: str | None = None,
-        options: RolloutOptions | None = None,
+        options: RolloutConfig | None = None,
         say: Callable[[str], None] = lambda words: None,
         phase: Callable[[PhaseProgress], None] = lambda progress: None,
         stopping: Callable[[], str | None] = lambda: None,
@@ -82,7 +81,7 @@ class RolloutWorker:
         self._task = dict(task or {})
         self._scored = scored
         self._address = {"base_url": base_url, "token": token}
-        self._options, self._say, self._stopping = options or RolloutOptions(), say, stopping
+        self._options, self._say, self._stopping = options or RolloutConfig(), say, stopping
         self._pools: dict[str, SessionPool] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run_loop, name="ludus-stage", daemon=True)
@@ -156,9 +155,13 @@ class RolloutWorker:
         self, plan: Plan, indices: Sequence[int], progress: RolloutProgress
     ) -> list[Episode]:
         attempts = EpisodeRunner(
-            self.agent, self._limits, self._system_prompt, self._options,
+            agent=self.agent,
+            limits=self._limits,
+            system_prompt=self._system_prompt,
+            max_attempts=self._options.max_attempts,
+            retry_delay=self._options.retry_delay,
             on_attempt=self._monitor.pulse.record_attempt,
-        )  # fmt: skip
+        )
 
         async def one(index: int) -> Episode:
             episode = await attempts.run(plan[index], self._pools[plan.spec_of(index)])

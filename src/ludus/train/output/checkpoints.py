@@ -9,10 +9,11 @@ Files only. When one is due is `ludus.train.callbacks`'s business, writing the w
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from ludus.data.atomic_write import write_atomically
 
 CHECKPOINTS_DIR = "checkpoints"
 _PREFIX = "checkpoint-"
@@ -37,12 +38,7 @@ class CheckpointState:
 
 def mark_complete(checkpoint: Path, state: CheckpointState) -> None:
     """Say that all of it is on the disk."""
-    draft = checkpoint / f".{_STATE_FILE}.draft"
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(state)))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(checkpoint / _STATE_FILE)
+    write_atomically(checkpoint / _STATE_FILE, json.dumps(asdict(state)))
 
 
 def read_state(checkpoint: Path) -> CheckpointState | None:
