@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rollout.collecting import QUICK, job, read
+from rollout.small_runs import read, run
 from students import of_family
 from world import Counter
 
@@ -17,7 +17,6 @@ from ludus.errors import ConfigError, RunError
 from ludus.policy import load
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import Policy
-from ludus.rollout import EpisodeLimits, collect
 from policy.models import saved
 from policy.players import GOAL, player
 
@@ -36,9 +35,7 @@ async def test_episodes_that_are_played_at_once_share_batches(
     )
     try:
         async with PolicyAgent(taught, temperature=0, max_batch=16) as agent:
-            outcome = await collect(
-                job(n=24, group_size=2, task={"goal": GOAL}), agent, tmp_path / "run", options=QUICK
-            )
+            outcome = await run(tmp_path / "run", agent, n=24, group_size=2, task={"goal": GOAL})
     finally:
         watch.remove()
     episodes = read(tmp_path / "run")
@@ -58,8 +55,8 @@ async def test_a_task_that_cannot_be_read_is_a_fault_and_is_not_tried_again(
     taught: Policy, tmp_path: Path
 ) -> None:
     async with PolicyAgent(taught, temperature=0) as agent:
-        wordy = job("policy.test_collecting:Wordy", n=12, task={"goal": GOAL})
-        await collect(wordy, agent, tmp_path / "run", options=QUICK)
+        wordy = "policy.test_collecting:Wordy"
+        await run(tmp_path / "run", agent, spec=wordy, n=12, task={"goal": GOAL})
     played = read(tmp_path / "run")
     long = [each for each in played if (each.seed or 0) % 2]
     short = [each for each in played if each not in long]
@@ -92,9 +89,8 @@ async def test_a_model_that_was_trained_anew_does_not_go_on_with_the_old_ones_ru
 ) -> None:
     async def played(seed: int) -> None:
         model = saved(tmp_path / "model", of_family("qwen3"), seed=seed)
-        short = job(n=1, limits=EpisodeLimits(max_turns=1, max_tokens=4))
         async with PolicyAgent(str(model), device="cpu") as agent:
-            await collect(short, agent, tmp_path / "run", options=QUICK)
+            await run(tmp_path / "run", agent, n=1, max_turns=1, max_tokens=4)
 
     await played(seed=0)
     await played(seed=0)
@@ -106,7 +102,7 @@ async def test_a_model_that_cannot_be_loaded_leaves_no_run_folder(tmp_path: Path
     (tmp_path / "empty").mkdir()
     async with PolicyAgent(str(tmp_path / "empty")) as agent:
         with pytest.raises(ConfigError, match="empty"):
-            await collect(job(n=2), agent, tmp_path / "run", options=QUICK)
+            await run(tmp_path / "run", agent, n=2)
     assert not (tmp_path / "run").exists()
 
 

@@ -16,7 +16,7 @@ from ludus.agents.oracle import OracleAgent
 from ludus.cli.display.collect_display import CollectDisplay, JsonCollectDisplay
 from ludus.cli.display.status import LogStatus
 from ludus.rollout import CollectConfig
-from ludus.rollout import collect as play_all
+from ludus.rollout.collect import collect as play_all
 
 
 def test_the_summary_names_the_counts_the_reward_and_the_folder(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ class Unhurried(OracleAgent):
 
 async def shown(display: CollectDisplay, out: Path) -> None:
     with display:
-        job = CollectConfig("catch", episodes=8)
-        await play_all(job, Unhurried(), out, progress=display)
+        config = CollectConfig(agent=Unhurried(), num_episodes=8)
+        await play_all("catch", out, config, progress=display)
 
 
 async def test_a_log_file_gets_plain_lines(

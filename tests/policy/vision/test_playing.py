@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout.collecting import QUICK, job, read
+from rollout.small_runs import read, run
 from students import of_family
 
 from ludus import connect
@@ -21,7 +21,7 @@ from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.chat.incremental_prompt import to_template_message
 from ludus.policy.chat.rendering import render
 from ludus.policy.load import Policy
-from ludus.rollout import Assignment, EpisodeLimits, collect, run_episode
+from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from policy import models
 from policy.vision.gallery import COLOURS, GALLERY, picture, taught, untaught
 
@@ -73,11 +73,10 @@ async def test_a_model_in_a_folder_collects_many_episodes_at_once(
     assert seer.vision is not None
     for part in (seer.model, seer.tokenizer, seer.vision.image_processor):
         part.save_pretrained(tmp_path / "model")
-    asked = job(GALLERY, n=8, group_size=2)
     async with PolicyAgent(
         str(tmp_path / "model"), temperature=0, device="cpu", dtype="float32"
     ) as agent:
-        await collect(asked, agent, tmp_path / "run", options=QUICK)
+        await run(tmp_path / "run", agent, spec=GALLERY, n=8, group_size=2)
         assert agent.engine_description == "plain generate: the model sees pictures"
     episodes = read(tmp_path / "run")
     assert [episode.reward for episode in episodes] == [1.0] * 8
@@ -94,7 +93,7 @@ async def test_a_model_that_reads_only_text_ends_the_run_at_the_first_picture(
 ) -> None:
     async with PolicyAgent(reader, temperature=0) as agent:
         with pytest.raises(StoppedEarly) as raised:
-            await collect(job(GALLERY, n=50), agent, tmp_path / "run", options=QUICK)
+            await run(tmp_path / "run", agent, spec=GALLERY, n=50)
     assert (
         f"{GALLERY} shows pictures, and reader reads only text. Play it with a model that sees "
         "(Qwen2-VL, Qwen2.5-VL, Qwen3-VL, or one of --provider openai), or have the environment "

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -139,9 +139,8 @@ def collect(
     from ludus.cli.display.collect_display import collect_display
     from ludus.cli.display.environment_errors import record_environment_errors
     from ludus.policy.agent_factory import AgentConfig, agent_from_config
-    from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
-    from ludus.rollout.budget import Budget
-    from ludus.rollout.options import STALL_WARNING_S, RolloutOptions
+    from ludus.rollout import SYSTEM_PROMPT, CollectConfig, read_tasks
+    from ludus.rollout.config import STALL_WARNING_S
 
     if push_to_hub is not None:
         from ludus.publish.hub_upload import check_login, check_repo_id
@@ -167,47 +166,40 @@ def collect(
     )
     _reject_api_options(agent.provider, call_timeout, retries)
     person = agent.provider == "human"
-    job = CollectConfig(
-        environment=environment,
-        episodes=num_episodes or (0 if tasks is not None else 10),
+    config = CollectConfig(
+        agent=agent,
+        num_episodes=num_episodes,
         task=task_arguments(task, dataset_config),
         seed=seed,
         group_size=group_size,
         tasks=read_tasks(tasks) if tasks is not None else (),
         system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
-        limits=EpisodeLimits(
-            max_turns=max_turns,
-            max_tokens=max_tokens if model is not None else None,
-            max_episode_tokens=max_episode_tokens,
-            episode_timeout=None
-            if person
-            else parse_duration(episode_timeout, "--episode-timeout"),
-        ),
+        max_turns=max_turns,
+        max_tokens=max_tokens if model is not None else None,
+        max_episode_tokens=max_episode_tokens,
+        episode_timeout=None if person else parse_duration(episode_timeout, "--episode-timeout"),
+        base_url=base_url,
+        token=token,
+        resume=resume,
+        retry_broken=retry_broken,
+        concurrency=1 if person else concurrency,
+        max_attempts=attempts,
+        stall_warning=math.inf if person else STALL_WARNING_S,
+        max_cost=max_cost,
+        max_total_tokens=max_total_tokens,
+        max_time=parse_duration(max_time, "--max-time") if max_time is not None else None,
     )
     with (
         record_environment_errors(debug=debug) as faults,
         collect_display(as_json=as_json, quiet=person) as shown,
     ):
         outcome = _run_collect(
-            job,
+            environment,
+            output_dir,
+            config,
             agent,
             shown,
             partial(_open_repo, push_to_hub, private),
-            out=output_dir,
-            base_url=base_url,
-            token=token,
-            resume=resume,
-            retry_broken=retry_broken,
-            options=RolloutOptions(
-                concurrency=1 if person else concurrency,
-                max_attempts=attempts,
-                stall_warning=math.inf if person else STALL_WARNING_S,
-            ),
-            budget=Budget(
-                max_cost=max_cost,
-                max_total_tokens=max_total_tokens,
-                max_time=parse_duration(max_time, "--max-time") if max_time is not None else None,
-            ),
         )
     _print_outcome(outcome, faults, as_json=as_json)
     if push_to_hub is not None:
@@ -235,19 +227,20 @@ def _open_repo(repo_id: str | None, private: bool) -> None:
 
 
 def _run_collect(
-    job: CollectConfig,
+    environment: str,
+    out: Path | None,
+    config: CollectConfig,
     agent: Agent,
     display: CollectDisplay,
     on_checked: Callable[[], None],
-    **settings: Any,
 ) -> CollectResult:
     from ludus.cli.display.signals import InterruptHandler, run_async
-    from ludus.rollout import collect as play_all
+    from ludus.rollout.collect import collect as collect_episodes
 
     async def main() -> CollectResult:
         with InterruptHandler(display, on_checked) as reporter:
             async with agent:
-                return await play_all(job, agent, progress=reporter, **settings)
+                return await collect_episodes(environment, out, config, progress=reporter)
 
     try:
         return run_async(main())

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ludus.evaluation import Candidate, Evaluation
+    from ludus.evaluation.config import EvalConfig
     from ludus.evaluation.table import ResultTable
-    from ludus.rollout import CollectConfig
     from ludus.rollout.callbacks import CollectProgress
 
 _COLUMN_PADDING = 3
@@ -115,23 +115,27 @@ def evaluate(
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
     """
     from ludus.evaluation.candidates import CandidateConfig, parse_candidates
-    from ludus.rollout import SYSTEM_PROMPT, CollectConfig, EpisodeLimits, read_tasks
-    from ludus.rollout.options import RolloutOptions
+    from ludus.evaluation.config import EvalConfig
+    from ludus.rollout import SYSTEM_PROMPT, read_tasks
 
-    job = CollectConfig(
-        environment=environment,
-        episodes=num_episodes or (0 if tasks is not None else 50),
+    config = EvalConfig(
+        num_episodes=num_episodes,
         task=task_arguments(task, dataset_config),
         seed=seed,
         group_size=group_size,
         tasks=read_tasks(tasks) if tasks is not None else (),
         system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
-        limits=EpisodeLimits(
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-            max_episode_tokens=max_episode_tokens,
-            episode_timeout=parse_duration(episode_timeout, "--episode-timeout"),
-        ),
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+        max_episode_tokens=max_episode_tokens,
+        episode_timeout=parse_duration(episode_timeout, "--episode-timeout"),
+        base_url=base_url,
+        token=token,
+        resume=resume,
+        retry_broken=retry_broken,
+        concurrency=concurrency,
+        solved_at=solved_at,
+        exclude_tasks_in=not_in,
     )
     options = CandidateConfig(
         llm_endpoint,
@@ -142,28 +146,22 @@ def evaluate(
         template_kwargs(thinking, chat_template_kwargs),
     )
     found = _run_evaluation(
-        job,
-        parse_candidates(candidate, options),
-        as_json=as_json,
-        out=output_dir,
-        solved_at=solved_at,
-        not_in=not_in,
-        base_url=base_url,
-        token=token,
-        resume=resume,
-        retry_broken=retry_broken,
-        options=RolloutOptions(concurrency=concurrency),
-        command=typed_command(),
+        environment, parse_candidates(candidate, options), output_dir, config, as_json=as_json
     )
     _print_result(found, as_json=as_json)
 
 
 def _run_evaluation(
-    job: CollectConfig, candidates: list[Candidate], *, as_json: bool, **settings: Any
+    environment: str,
+    candidates: list[Candidate],
+    out: Path | None,
+    config: EvalConfig,
+    *,
+    as_json: bool,
 ) -> Evaluation:
     from ludus.cli.display.collect_display import collect_display
     from ludus.cli.display.signals import InterruptHandler, run_async
-    from ludus.evaluation import evaluate as play_all
+    from ludus.evaluation.pipeline import evaluate as evaluate_candidates
 
     with collect_display(as_json=as_json) as shown:
 
@@ -176,7 +174,15 @@ def _run_evaluation(
 
         try:
             return run_async(
-                play_all(job, candidates, make_reporter=watch, on_phase=shown.phase, **settings)
+                evaluate_candidates(
+                    environment,
+                    candidates,
+                    out,
+                    config,
+                    progress=watch,
+                    on_phase=shown.phase,
+                    command=typed_command(),
+                )
             )
         except LudusError as error:
             shown.report_failure(str(error))

@@ -204,7 +204,7 @@ def _problem_text(collector: Collector) -> str:
     faults = _fault_counts(collector)
     parts = [f"tried again: {format_counts(faults)}"] if faults else []
     level = collector.agent.concurrency_limit
-    if level is not None and level < collector.options.concurrency:
+    if level is not None and level < collector.config.concurrency:
         parts.append(f"slowed to {level} calls at once")
     if (pause := collector.agent.retry_after_s) > 1:
         parts.append(f"the provider asks to wait {format_clock(pause)}")
@@ -224,9 +224,9 @@ def progress(label: str | None = None) -> CollectDisplay:
     """A display for scripts and notebooks.
 
         with ludus.progress() as reporter:
-            outcome = await ludus.collect(job, progress=reporter)
+            result = await ludus.collect("wordle", progress=reporter)
 
-    `ludus.evaluation(..., watch=ludus.progress)` shows every candidate under its label.
+    `ludus.evaluate(..., progress=ludus.progress)` shows every candidate under its label.
     """
     shown = collect_display(as_json=False)
     shown.label = label or ""
