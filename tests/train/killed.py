@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.train import Lora, TrainConfig, sft
+from ludus import sft
+from ludus.train import Lora, TrainConfig
 from train.lessons import Seen, quick
 
 CASES: dict[str, TrainConfig] = {

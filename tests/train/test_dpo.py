@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from policy.models import saved
 
-from ludus.train import Lora, dpo
+from ludus import dpo
+from ludus.train import Lora
 from train.lessons import Seen, curve, dpo_row, quick, same, write
 
 

@@ -14,12 +14,13 @@ from policy.models import saved as saved_without_eyes
 from policy.vision.image_env import GALLERY, picture
 from policy.vision.tiny_vlms import processor_of, saved
 
+from ludus import dpo, sft
 from ludus.errors import ConfigError
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
 from ludus.policy.vision.model_families import load_vision_processor
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.train import Lora, dpo, sft
+from ludus.train import Lora
 from ludus.train.data.filtering import truncation_point
 from ludus.train.data.loading import JsonlRows
 from ludus.train.data.tokenization import IGNORE_INDEX, RowTokenizer

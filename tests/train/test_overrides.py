@@ -15,7 +15,7 @@ from ludus.train.overrides import (
     parse_overrides,
 )
 from ludus.train.trl_config import build_trl_config
-from train.grpo.trials import tried
+from train.grpo.toy_environments import small_config
 from train.lessons import quick
 
 
@@ -24,7 +24,7 @@ def config(method: Method = "sft", /, **overrides: str) -> Any:
 
 
 def grpo(overrides: dict[str, str], **settings: Any) -> Any:
-    return build_trl_grpo_config(tried(overrides=overrides, **settings), Path("out"))
+    return build_trl_grpo_config(small_config(overrides=overrides, **settings), Path("out"))
 
 
 def test_a_value_is_read_by_the_type_of_its_field() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from policy.models import adapted, saved
 
+from ludus import sft
 from ludus.errors import ConfigError, LudusError, MissingExtra, RunError
-from ludus.train import sft
 from ludus.train.output import training_folder
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
 from ludus.train.output.record import create_record

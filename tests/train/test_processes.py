@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from policy.models import saved
 
-from ludus.train import Lora, dpo, sft
+from ludus import dpo, sft
+from ludus.train import Lora
 from train.lessons import curve, dpo_row, quick, sft_data, write
 
 

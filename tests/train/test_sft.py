@@ -8,8 +8,9 @@ import pytest
 from policy.models import saved
 from students import student
 
+from ludus import sft
 from ludus.errors import ConfigError, RunError
-from ludus.train import Lora, sft
+from ludus.train import Lora
 from train.lessons import Seen, curve, quick, same, sft_data, sft_row, write
 
 MODEL = {"config.json", "generation_config.json", "model.safetensors"}

@@ -11,13 +11,13 @@ from policy.conversations import ENDED, PLAYED
 from policy.models import saved
 from students import of_family
 
-from ludus import episodes
+from ludus import episodes, grpo, sft
 from ludus.errors import ConfigError, RunError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.chat.rendering import render
 from ludus.policy.load import load
-from ludus.train import Lora, grpo, sft
-from train.grpo.trials import PICK, tried
+from ludus.train import Lora
+from train.grpo.toy_environments import PICK, small_config
 from train.lessons import dpo_row, quick, sft_data, write
 
 OFF, ON = {"enable_thinking": False}, {"enable_thinking": True}
@@ -89,7 +89,7 @@ def test_a_run_does_not_go_on_with_another_value(quiet: Path, base: str) -> None
 def test_rows_with_thoughts_are_refused_where_none_are_asked_for(
     kind: str, base: str, tmp_path: Path
 ) -> None:
-    from ludus.train import dpo
+    from ludus import dpo
 
     row = dpo_row(1)
     row["chosen"][0]["reasoning_content"] = "Hm."
@@ -108,7 +108,7 @@ def test_a_template_without_the_switch_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match="'enable_thinking'"):
         sft(data, str(model), tmp_path / "out", quick(chat_template_kwargs=OFF))
     with pytest.raises(ConfigError, match="'enable_thinking'"):
-        grpo(PICK, str(model), tmp_path / "out", tried(chat_template_kwargs=OFF))
+        grpo(PICK, str(model), tmp_path / "out", small_config(chat_template_kwargs=OFF))
     assert not (tmp_path / "out").exists()
 
 
@@ -119,7 +119,7 @@ def test_grpo_asks_alike_with_both_loops_and_saves_it(
     found = []
     for rollouts, model, given in (("fast", base, OFF), ("trl", base, OFF), ("trl", quiet, {})):
         out = tmp_path / f"{rollouts} {Path(model).name}"
-        settings = tried(
+        settings = small_config(
             steps=1, rollouts=rollouts, equal="keep", max_episode_tokens=8,
             chat_template_kwargs=given,
         )  # fmt: skip

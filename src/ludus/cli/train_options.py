@@ -162,8 +162,8 @@ def build_lora_config(
         "rank": rank,
         "alpha": alpha,
         "dropout": dropout,
-        "targets": names if targets is not None else None,
-        "merge": merge,
+        "target_modules": names if targets is not None else None,
+        "merge_adapter": merge,
     }
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     if enabled:
@@ -175,7 +175,7 @@ def build_lora_config(
 
 
 def _lora_flag(name: str, value: object) -> str:
-    if name == "merge":
+    if name == "merge_adapter":
         return "--merge" if value else "--no-merge"
     return f"--lora-{name}"
 

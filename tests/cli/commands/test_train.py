@@ -99,15 +99,15 @@ def test_a_failed_upload_is_told_to_machines_and_does_not_advise_to_begin_anew(
 
 
 def test_what_others_print_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ludus.train as stages
+    from ludus.train import offline
 
-    sft = stages.sft
+    sft = offline.sft
 
     def noisy(*given: Any, **more: Any) -> Any:
         print("* Trackio project initialized")
         return sft(*given, **more)
 
-    monkeypatch.setattr(stages, "sft", noisy)
+    monkeypatch.setattr(offline, "sft", noisy)
     model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 4), tmp_path / "out"
     done = here("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "1", "--json")
     told = [line["event"] for line in events(done.stdout)]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import ludus.train as stages
 from cli.training import here, refused, train
 from ludus.rollout import SYSTEM_PROMPT
 from ludus.train import Lora, TrainResult
+from ludus.train.grpo import pipeline
 from ludus.train.grpo.grpo_config import GRPOConfig
 
 COMMAND = ("grpo", "wordle", "-m", "model", "-o", "out")
@@ -25,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[s
         calls.append((given, more))
         return TrainResult(Path("out"), 0, None, 0.0, 0)
 
-    monkeypatch.setattr(stages, "grpo", stage)
+    monkeypatch.setattr(pipeline, "grpo", stage)
     return calls
 
 

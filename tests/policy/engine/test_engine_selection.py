@@ -22,7 +22,9 @@ from ludus.policy.triton_engine.triton_engine import TritonEngine
 from policy.forwards import model_of as other_model_of
 from policy.forwards import prompt
 from policy.models import tiny
-from policy.triton_engine.families import engine_of, fresh, model_of
+from policy.triton_engine.tiny_models import build_engine as engine_of
+from policy.triton_engine.tiny_models import build_model as fresh
+from policy.triton_engine.tiny_models import shared_model as model_of
 
 
 @pytest.fixture(scope="module")

@@ -35,26 +35,24 @@ SFT = [sft_row(number, turns=1 + number % 3) for number in range(6)]
 DPO = [dpo_row(number, turns=2 + number % 3) for number in range(4)]
 
 
-def trainer(folder: Path, tokenizer: Any, method: Method, settings: TrainConfig) -> Any:
-    """As `ludus.train.offline` makes one, over a model that is new."""
+def trainer(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -> Any:
+    """Built as `ludus.train.offline` does, on a new tiny model."""
     data = open_data(write(folder / "rows.jsonl", SFT if method == "sft" else DPO))
-    maker = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
-    draft = prepared_data.tokenize_splits(data, maker, folder / "tokens")
-    where = {"context": 2048, "folder": folder / "tokens"}
-    fed = prepared_data.prepare(draft, data, method, settings, "m", **where)  # type: ignore[arg-type]
-    config = build_trl_config(method, settings, folder)
-    set_data_dependent_fields(
-        config,
-        settings,
-        learning_rate=1e-4,
-        max_length=fed.max_length,
-        steps=3,
-        has_test_rows=False,
+    row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
+    tokens = folder / "tokens"
+    tokenized = prepared_data.tokenize_splits(data, row_tokenizer, tokens)
+    prepared = prepared_data.prepare(
+        tokenized, data, method, config, "m", context_length=2048, folder=tokens
     )
-    pace = RunCallback(folder, NoProgress(), Distributed(), every=60)
+    trl_config = build_trl_config(method, config, folder)
+    set_data_dependent_fields(
+        trl_config, config, learning_rate=1e-4, max_length=prepared.max_length, steps=3,
+        has_test_rows=False,
+    )  # fmt: skip
+    callback = RunCallback(folder, NoProgress(), Distributed(), checkpoint_every=60)
     return build_trainer(
-        method, model=tiny(tokenizer), trl_config=config, tokenizer=tokenizer,
-        train_dataset=prepared_data.load_train_rows(folder / "tokens"), eval_dataset=None, config=settings, callback=pace,
+        method, model=tiny(tokenizer), trl_config=trl_config, tokenizer=tokenizer, config=config,
+        train_dataset=prepared_data.load_train_rows(tokens), eval_dataset=None, callback=callback,
     )  # fmt: skip
 
 
@@ -150,7 +148,9 @@ def test_a_batch_that_bears_loss_elsewhere_is_never_trained_on(
     tmp_path: Path, method: Method
 ) -> None:
     made = trainer(tmp_path, student(), method, quick())
-    made.marked = LossMaskIndex.build(prepared_data.load_unpacked_rows(tmp_path / "tokens"), method)
+    made.loss_masks = LossMaskIndex.build(
+        prepared_data.load_unpacked_rows(tmp_path / "tokens"), method
+    )
     inner = made.data_collator
 
     def careless(rows: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from policy.models import saved
 
-from ludus.train import sft
+from ludus import sft
 from train.lessons import curve, quick, sft_data
 
 torch = pytest.importorskip("torch")

@@ -75,10 +75,10 @@ def sft(
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
-        accumulate=accumulate,
+        gradient_accumulation_steps=accumulate,
         learning_rate=learning_rate,
         max_length=max_length,
-        drop=drop,
+        drop_untrainable=drop,
         chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         packing=packing,
         lora=build_lora_config(
@@ -152,10 +152,10 @@ def dpo(
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
-        accumulate=accumulate,
+        gradient_accumulation_steps=accumulate,
         learning_rate=learning_rate,
         max_length=max_length,
-        drop=drop,
+        drop_untrainable=drop,
         chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         beta=beta,
         lora=build_lora_config(
@@ -194,9 +194,9 @@ def _train_on_rows(
     push: HubPush | None,
     as_json: bool,
 ) -> None:
-    import ludus.train as stages
+    from ludus.train import offline
 
-    method = stages.sft if kind == "sft" else stages.dpo
+    method = offline.sft if kind == "sft" else offline.dpo
 
     def stage(watch: TrainProgress) -> TrainResult:
         return method(

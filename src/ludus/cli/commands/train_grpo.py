@@ -126,9 +126,9 @@ def grpo(
     push = HubPush.from_options(push_to_hub, private=private)
 
     def stage(watch: TrainProgress) -> TrainResult:
-        import ludus.train as stages
+        from ludus.train.grpo import pipeline
 
-        return stages.grpo(
+        return pipeline.grpo(
             environment, model, out, settings,
             base_url=base_url, token=token, overwrite=overwrite, command=typed_command(), progress=watch,
         )  # fmt: skip
