@@ -79,7 +79,7 @@ def test_a_bad_flag_is_named_and_exit_code_2(arguments: tuple[str, ...]) -> None
     assert done.returncode == 2 and arguments[2] in done.stderr
 
 
-def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_without_module(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the program as if this module were not installed."""
     script = (
         "import importlib.util, sys\n"
@@ -106,13 +106,13 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_missing_extra_is_one_line_with_the_way_to_install_it(
     module: str, arguments: tuple[str, ...], extra: str
 ) -> None:
-    done = without(module, *arguments)
+    done = run_without_module(module, *arguments)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.endswith(f"pip install 'ludus-rl[{extra}]'\n")
 
 
 def test_what_can_be_used_is_listed_though_something_is_missing() -> None:
-    listed = without("reasoning_gym", "envs")
+    listed = run_without_module("reasoning_gym", "envs")
     assert listed.returncode == 0
     assert "wordle" in listed.stdout and "ludus-rl[reasoning]" in listed.stdout.replace("\n", "")
 

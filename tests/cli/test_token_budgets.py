@@ -10,7 +10,7 @@ import pytest
 from chat_stub import chat_stub
 from typer.testing import CliRunner
 
-from cli.collecting import NOBODY, asking, read
+from cli.collect_cli import CLEAN_ENV, stub_args, read_episodes
 from ludus.cli.commands.collect import collect
 from ludus.cli.commands.evaluate import evaluate
 from ludus.cli.commands.train_grpo import grpo
@@ -34,10 +34,10 @@ def test_replies_share_the_budget_of_their_episode(tmp_path: Path) -> None:
     run, limits = tmp_path / "run", ("--max-tokens", "64", "--max-episode-tokens", "80")
     with chat_stub() as stub:
         task = ("--task", '{"goal": 30}', "-n", "1", "-o", run)
-        done = CliRunner().invoke(app, ["collect", *asking(stub, *limits, *task)], env=NOBODY)
+        done = CliRunner().invoke(app, ["collect", *stub_args(stub, *limits, *task)], env=CLEAN_ENV)
         assert done.exit_code == 0, done.output
         budgets = [body["max_tokens"] for body in stub.bodies]
-    (episode,) = read(run)
+    (episode,) = read_episodes(run)
     assert budgets[0] == 64 and budgets[1:] == sorted(budgets[1:], reverse=True)
     assert 0 < budgets[-1] < 64 and len(budgets) == episode.turns < 10
     assert episode.stop_reason is StopReason.MAX_TOKENS

@@ -60,7 +60,7 @@ LearningRate = Annotated[
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option(help="Maximum number of tokens per row.", show_default="the longest row"),
+    typer.Option(help="Maximum number of tokens per row.", show_default="depends on the rows"),
 ]
 DropUntrainable = Annotated[
     bool,

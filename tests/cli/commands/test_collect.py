@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 from chat_stub import chat_stub
 
-from cli.collecting import COUNTER, asking, collect, complaint, places, read, summary
+from cli.collect_cli import (
+    COUNTER,
+    stub_args,
+    collect,
+    error_line,
+    episode_indexes,
+    read_episodes,
+    read_summary,
+)
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.cli.display.collect_display import CollectDisplay, JsonCollectDisplay
@@ -53,22 +61,22 @@ def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path
     }
 
 
-class Unhurried(OracleAgent):
+class SlowOracle(OracleAgent):
     async def begin(self, situation: EpisodeContext) -> Player:
         await asyncio.sleep(0.3)
         return await super().begin(situation)
 
 
-async def shown(display: CollectDisplay, out: Path) -> None:
+async def collect_with_display(display: CollectDisplay, out: Path) -> None:
     with display:
         job = CollectConfig("catch", episodes=8)
-        await play_all(job, Unhurried(), out, progress=display)
+        await play_all(job, SlowOracle(), out, progress=display)
 
 
 async def test_a_log_file_gets_plain_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await shown(CollectDisplay(LogStatus(interval_s=0.05)), tmp_path / "run")
+    await collect_with_display(CollectDisplay(LogStatus(interval_s=0.05)), tmp_path / "run")
     said, complained = capfd.readouterr()
     assert said == ""
     lines = [line for line in complained.splitlines() if line != "Checking catch"]
@@ -78,7 +86,7 @@ async def test_a_log_file_gets_plain_lines(
 async def test_a_machine_gets_progress_as_json(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await shown(JsonCollectDisplay(interval_s=0.05), tmp_path / "run")
+    await collect_with_display(JsonCollectDisplay(interval_s=0.05), tmp_path / "run")
     said, complained = capfd.readouterr()
     assert complained == ""
     first = json.loads(said.splitlines()[0])
@@ -89,14 +97,19 @@ def test_no_resume_makes_a_second_run_beside_the_first(tmp_path: Path) -> None:
     collect("catch", "-n", "2", "-o", "run", cwd=tmp_path)
     done = collect("catch", "-n", "3", "-o", "run", "--no-resume", cwd=tmp_path)
     assert done.returncode == 0 and "run-2" in done.stdout
-    assert (places(tmp_path / "run"), places(tmp_path / "run-2")) == ([0, 1], [0, 1, 2])
+    assert (episode_indexes(tmp_path / "run"), episode_indexes(tmp_path / "run-2")) == (
+        [0, 1],
+        [0, 1, 2],
+    )
 
 
 def test_a_group_plays_a_task_again_and_a_seed_picks_other_tasks(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         options = ("--seed", seed, "--group-size", "2", "-o", tmp_path / seed)
         assert collect("catch", "-n", "4", *options).returncode == 0
-    first, second = ([episode.group_id for episode in read(tmp_path / seed)] for seed in ("1", "2"))
+    first, second = (
+        [episode.group_id for episode in read_episodes(tmp_path / seed)] for seed in ("1", "2")
+    )
     assert first[0] == first[1] != first[2] == first[3]
     assert not {*first} & {*second}
 
@@ -104,17 +117,17 @@ def test_a_group_plays_a_task_again_and_a_seed_picks_other_tasks(tmp_path: Path)
 def test_a_mix_is_played_by_its_weights(tmp_path: Path) -> None:
     done = collect(f"catch=0.75,{COUNTER}=0.25", "-n", "8", "-o", tmp_path / "run")
     assert done.returncode == 0
-    played = [episode.environment for episode in read(tmp_path / "run")]
+    played = [episode.environment for episode in read_episodes(tmp_path / "run")]
     assert (played.count("catch"), played.count(COUNTER)) == (6, 2)
 
 
 def test_chance_plays(tmp_path: Path) -> None:
     done = collect("catch", "-n", "10", "--provider", "random", "-o", tmp_path / "run")
     assert done.returncode == 0
-    found = read(tmp_path / "run")
+    found = read_episodes(tmp_path / "run")
     assert {episode.agent["provider"] for episode in found} == {"random"}
     assert len({episode.messages[2].model_dump_json() for episode in found}) > 1
-    assert 0.0 <= summary(tmp_path / "run")["mean_reward"] < 1.0
+    assert 0.0 <= read_summary(tmp_path / "run")["mean_reward"] < 1.0
 
 
 def test_a_person_plays_one_episode_after_the_other_and_sees_what_it_is(tmp_path: Path) -> None:
@@ -123,35 +136,35 @@ def test_a_person_plays_one_episode_after_the_other_and_sees_what_it_is(tmp_path
     assert (done.returncode, done.stderr) == (0, "")
     said = ("Reach 5.", "Total 2.", "Total 5.", "Total 1.")
     assert [done.stdout.count(words) for words in said] == [2, 1, 2, 1]
-    found = [(e.reward, e.turns, e.agent["provider"]) for e in read(tmp_path / "run")]
+    found = [(e.reward, e.turns, e.agent["provider"]) for e in read_episodes(tmp_path / "run")]
     assert found == [(1.0, 2, "human")] * 2
 
 
 def test_an_episode_that_broke_is_played_again_when_asked_for(tmp_path: Path) -> None:
     with chat_stub(script=["reply", 500]) as stub:
-        once = ("--concurrency", "1", "--attempts", "1", "--retries", "0")
-        command = asking(stub, "-n", "3", *once, "-o", tmp_path / "run")
+        once = ("--concurrency", "1", "--max-attempts", "1", "--max-retries", "0")
+        command = stub_args(stub, "-n", "3", *once, "-o", tmp_path / "run")
         first = collect(*command)
         assert first.returncode == 0 and "--retry-broken plays what broke again" in first.stdout
-        assert [e.broken for e in read(tmp_path / "run")].count(True) == 1
+        assert [e.broken for e in read_episodes(tmp_path / "run")].count(True) == 1
         again = collect(*command, "--retry-broken")
     assert again.returncode == 0 and "3 (1 new)" in again.stdout
-    facts = summary(tmp_path / "run")
+    facts = read_summary(tmp_path / "run")
     assert (facts["episodes"], facts["scored"], facts["broken"]) == (3, 3, 0)
 
 
 def test_with_a_cache_nothing_is_asked_twice(tmp_path: Path) -> None:
     with chat_stub() as stub:
         first, second = (
-            asking(stub, "-n", "4", "--cache", tmp_path / "kept", "-o", tmp_path / name)
+            stub_args(stub, "-n", "4", "--cache", tmp_path / "kept", "-o", tmp_path / name)
             for name in ("first", "second")
         )
         assert collect(*first).returncode == 0
         asked = stub.replies
         assert collect(*second).returncode == 0
         assert stub.replies == asked > 0
-    assert [e.messages for e in read(tmp_path / "first")] == [
-        e.messages for e in read(tmp_path / "second")
+    assert [e.messages for e in read_episodes(tmp_path / "first")] == [
+        e.messages for e in read_episodes(tmp_path / "second")
     ]
 
 
@@ -168,12 +181,12 @@ def test_a_budget_ends_the_run_and_the_rest_is_left(
     prices = tmp_path / "prices.json"
     prices.write_text('{"stub": {"input": 100, "output": 100}}')
     with chat_stub() as stub:
-        command = asking(stub, "-n", "100", "--prices", prices, "-o", tmp_path / "run")
+        command = stub_args(stub, "-n", "100", "--prices", prices, "-o", tmp_path / "run")
         done = collect(*command, *limit, "--concurrency", "1")
     assert (done.returncode, done.stderr) == (0, "")
-    recorded = len(read(tmp_path / "run"))
+    recorded = len(read_episodes(tmp_path / "run"))
     assert f"Left to do: {100 - recorded} episodes ({why})." in done.stdout
-    usage = summary(tmp_path / "run")["usage"]
+    usage = read_summary(tmp_path / "run")["usage"]
     spent = usage["prompt_tokens"] + usage["completion_tokens"]
     assert 15_000 < spent < 30_000
     assert usage["cost"] == pytest.approx(spent / 10_000)
@@ -182,15 +195,17 @@ def test_a_budget_ends_the_run_and_the_rest_is_left(
 def test_a_budget_is_kept_though_the_first_episodes_to_end_are_short_ones(tmp_path: Path) -> None:
     with chat_stub(latency=0.02) as stub:
         limit = ("--max-total-tokens", "20000")
-        assert collect(*asking(stub, "-n", "100", *limit, "-o", tmp_path / "run")).returncode == 0
-    usage = summary(tmp_path / "run")["usage"]
+        assert (
+            collect(*stub_args(stub, "-n", "100", *limit, "-o", tmp_path / "run")).returncode == 0
+        )
+    usage = read_summary(tmp_path / "run")["usage"]
     assert usage["prompt_tokens"] + usage["completion_tokens"] < 60_000
 
 
 def test_a_limit_in_dollars_needs_a_price(tmp_path: Path) -> None:
     with chat_stub() as stub:
-        done = collect(*asking(stub, "--max-cost", "1", "-o", tmp_path / "run"))
-    assert "none is known for this model" in complaint(done)
+        done = collect(*stub_args(stub, "--max-cost", "1", "-o", tmp_path / "run"))
+    assert "none is known for this model" in error_line(done)
     assert not (tmp_path / "run").exists() and stub.replies == 0
 
 
@@ -204,7 +219,7 @@ def test_anthropics_api_is_spoken(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert {*stub.paths} == {"/v1/messages"}
     assert stub.bodies[0]["model"] == "claude-x"
-    found = read(tmp_path / "run")
+    found = read_episodes(tmp_path / "run")
     assert [episode.stop_reason.value for episode in found] == ["done", "done"]
     calls = found[0].messages[2].tool_calls
     assert calls is not None and calls[0].function.name == "add"

@@ -14,7 +14,7 @@ from publish.fake_hub import TOKEN, FakeHub, fake_hub
 from test_readme import blocks
 from world import serving
 
-from cli.collecting import KEY, collect, complaint, read
+from cli.collect_cli import KEY, collect, error_line, read_episodes
 
 DATASET_CONFIG = {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}
 SYSTEM_PROMPT = """You are a careful arithmetic assistant.
@@ -132,11 +132,11 @@ def test_a_failed_upload_costs_nothing_that_was_played(tmp_path: Path) -> None:
     for status in (500, 403):
         with fake_hub(fail={"commit": status}) as hub:
             done = collect(*command, cwd=tmp_path, env=logged_in(hub, tmp_path))
-        said = complaint(done)
+        said = error_line(done)
         assert f"HTTP {status}" in said and "Everything is in run." in said
         assert TOKEN not in said and hub.files == {}
         kept = kept or journal.read_bytes()
-        assert len(read(tmp_path / "run")) == 3 and journal.read_bytes() == kept
+        assert len(read_episodes(tmp_path / "run")) == 3 and journal.read_bytes() == kept
     with fake_hub() as hub:
         done = collect(*command, cwd=tmp_path, env=logged_in(hub, tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
@@ -148,7 +148,7 @@ def test_a_hub_that_says_no_is_heard_before_anything_is_played(tmp_path: Path) -
     with fake_hub(fail={"create": 403}) as hub:
         command = ("catch", "--push-to-hub", "ada/catches", "-o", "run")
         done = collect(*command, cwd=tmp_path, env=logged_in(hub, tmp_path))
-    assert "Nothing can be uploaded to ada/catches" in complaint(done)
+    assert "Nothing can be uploaded to ada/catches" in error_line(done)
     assert not (tmp_path / "run").exists()
 
 

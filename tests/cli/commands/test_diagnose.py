@@ -10,7 +10,7 @@ from diagnose.runs import Sample, episode, level, ramp, write
 from program import run_ludus
 from typer.testing import CliRunner, Result
 
-from cli.collecting import complaint
+from cli.collect_cli import error_line
 from ludus.cli.commands.diagnose import sparkline
 from ludus.cli.main import app
 from ludus.diagnose import read_run
@@ -22,7 +22,7 @@ def diagnose(*arguments: str | Path) -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["diagnose", *map(str, arguments)])
 
 
-def refused(run: Path) -> str:
+def error_message(run: Path) -> str:
     done = diagnose(run)
     assert isinstance(done.exception, RunError) and done.stdout == ""
     assert "\n" not in str(done.exception)
@@ -131,17 +131,17 @@ def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
 
 def test_no_folder_is_one_line(tmp_path: Path) -> None:
     done = run_ludus("diagnose", str(tmp_path / "nowhere"))
-    assert "There is no folder" in complaint(done)
+    assert "There is no folder" in error_line(done)
 
 
 def test_a_folder_without_a_training_is_refused(tmp_path: Path) -> None:
-    assert "there is no training.json in it" in refused(tmp_path)
+    assert "there is no training.json in it" in error_message(tmp_path)
     (tmp_path / "training.json").write_text("{")
-    assert "training.json is not JSON" in refused(tmp_path)
+    assert "training.json is not JSON" in error_message(tmp_path)
 
 
 def test_another_kind_of_training_is_refused(tmp_path: Path) -> None:
-    said = refused(write(Sample(steps=3), tmp_path / "run", kind="sft"))
+    said = error_message(write(Sample(steps=3), tmp_path / "run", kind="sft"))
     assert "holds a run of `ludus train sft`, which has no rewards" in said
 
 
@@ -151,7 +151,7 @@ def test_a_run_without_steps_is_refused(log: str | None, tmp_path: Path) -> None
     (folder / "log.jsonl").unlink()
     if log is not None:
         (folder / "log.jsonl").write_text(log)
-    assert "No step of" in refused(folder) and "is logged yet" in refused(folder)
+    assert "No step of" in error_message(folder) and "is logged yet" in error_message(folder)
 
 
 def test_a_curve_is_drawn_from_the_worst_to_the_best() -> None:

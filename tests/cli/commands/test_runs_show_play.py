@@ -12,12 +12,20 @@ from chat_stub import chat_stub
 from program import LUDUS, run_ludus
 from world import wait_until
 
-from cli.collecting import COUNTER, TESTS, asking, collect, complaint, read, started
+from cli.collect_cli import (
+    COUNTER,
+    TESTS,
+    stub_args,
+    collect,
+    error_line,
+    read_episodes,
+    start_collect,
+)
 
 MARKUP = "[bold]x[/bold] [/] [red"
 
 
-def talking(request: dict[str, Any]) -> dict[str, Any]:
+def scripted_reply(request: dict[str, Any]) -> dict[str, Any]:
     """A model that only ever says what a careless printer would take for markup."""
     return {"content": MARKUP}
 
@@ -28,13 +36,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     prices = root / "prices.json"
     prices.write_text('{"stub": {"input": 100, "output": 100}}')
-    once = ("--concurrency", "1", "--attempts", "1", "--retries", "0")
+    once = ("--concurrency", "1", "--max-attempts", "1", "--max-retries", "0")
     with chat_stub() as stub:
-        collect(*asking(stub, "-n", "4", "--prices", prices, "-o", root / "paid"))
+        collect(*stub_args(stub, "-n", "4", "--prices", prices, "-o", root / "paid"))
     with chat_stub(script=["reply", 500]) as stub:
-        collect(*asking(stub, "-n", "3", *once, "-o", root / "some/broken"))
-    with chat_stub(talking) as stub:
-        collect(*asking(stub, "-n", "2", "--system-prompt", MARKUP, "-o", root / "talk"))
+        collect(*stub_args(stub, "-n", "3", *once, "-o", root / "some/broken"))
+    with chat_stub(scripted_reply) as stub:
+        collect(*stub_args(stub, "-n", "2", "--system-prompt", MARKUP, "-o", root / "talk"))
     return root
 
 
@@ -45,7 +53,7 @@ def test_runs_are_listed_with_counts_rewards_and_cost(root: Path) -> None:
     assert (
         " ".join(header) == "run environment agent episodes reward ± std. error broken tokens cost"
     )
-    found = read(root / "paid")
+    found = read_episodes(root / "paid")
     tokens = sum(episode.usage.total_tokens for episode in found)
     mean = sum(episode.reward or 0.0 for episode in found) / 4
     paid, broken, talk = rows
@@ -69,10 +77,10 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two episodes that was made longer, and killed with -9 on the way to a hundred."""
     run = tmp_path_factory.mktemp("killed") / "run"
     with chat_stub() as stub:
-        command = asking(stub, "--concurrency", "2", "-o", run)
+        command = stub_args(stub, "--concurrency", "2", "-o", run)
         collect(*command, "-n", "2")
         stub.latency = 0.02
-        with started(*command, "-n", "100"):
+        with start_collect(*command, "-n", "100"):
             wait_until(lambda: (run / "episodes.jsonl").read_bytes().count(b"\n") > 6, seconds=30)
     assert json.loads((run / "summary.json").read_text())["episodes"] == 2
     return run
@@ -80,7 +88,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_that_was_killed_is_counted_anew(killed: Path) -> None:
     (line,) = run_ludus("runs", str(killed), "--json").stdout.splitlines()
-    fact, recorded = json.loads(line), read(killed)
+    fact, recorded = json.loads(line), read_episodes(killed)
     assert fact["episodes"] == fact["scored"] == len(recorded) > 6
     mean = sum(episode.reward or 0.0 for episode in recorded) / len(recorded)
     assert fact["mean_reward"] == pytest.approx(mean)
@@ -94,8 +102,8 @@ def test_a_run_that_was_killed_is_not_taken_for_a_whole_one(killed: Path) -> Non
 
 
 def test_no_runs_are_one_line(tmp_path: Path) -> None:
-    assert "There is no folder runs" in complaint(run_ludus("runs", cwd=tmp_path))
-    assert "No run is in" in complaint(run_ludus("runs", str(tmp_path)))
+    assert "There is no folder runs" in error_line(run_ludus("runs", cwd=tmp_path))
+    assert "No run is in" in error_line(run_ludus("runs", str(tmp_path)))
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -107,7 +115,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> N
 
 
 def test_an_episode_is_shown_by_number_by_id_and_first_by_default(root: Path) -> None:
-    run, found = root / "paid", read(root / "paid")
+    run, found = root / "paid", read_episodes(root / "paid")
     third = run_ludus("show", str(run), "3").stdout
     assert third.startswith(f"{found[3].episode_id}  {COUNTER} · seed {found[3].seed} · ")
     assert found[3].messages[1].text in third and 'add({"number": ' in third
@@ -123,7 +131,7 @@ def test_an_episode_is_shown_as_it_is_stored(root: Path) -> None:
 
 
 def test_a_broken_episode_shows_what_broke_it(root: Path) -> None:
-    (broken,) = (episode for episode in read(root / "some/broken") if episode.broken)
+    (broken,) = (episode for episode in read_episodes(root / "some/broken") if episode.broken)
     shown = run_ludus("show", str(root / "some/broken"), broken.episode_id).stdout
     assert "unscored · broken" in shown
     assert "ModelBusy (model): stub at http://127.0.0.1" in shown and "500" in shown
@@ -136,7 +144,7 @@ def test_square_brackets_are_shown_as_they_are(root: Path) -> None:
 
 def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
     with chat_stub(lambda request: {"content": "\x1b]0;owned\x07\x1b[2J"}) as stub:
-        collect(*asking(stub, "-n", "1", "-o", tmp_path / "run"))
+        collect(*stub_args(stub, "-n", "1", "-o", tmp_path / "run"))
     assert "\x1b" not in run_ludus("show", str(tmp_path / "run")).stdout
 
 
@@ -154,7 +162,7 @@ def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
 def test_what_cannot_be_shown_is_one_line(
     arguments: tuple[str, ...], words: str, root: Path
 ) -> None:
-    assert words in complaint(run_ludus("show", *arguments, cwd=root))
+    assert words in error_line(run_ludus("show", *arguments, cwd=root))
 
 
 def play(typed: str) -> subprocess.CompletedProcess[str]:

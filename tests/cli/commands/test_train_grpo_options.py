@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ludus.train as stages
-from cli.training import here, refused, train
+from cli.train_cli import invoke_train, error_message, train
 from ludus.rollout import SYSTEM_PROMPT
 from ludus.train import Lora, TrainResult
 from ludus.train.grpo.grpo_config import GRPOConfig
@@ -29,29 +29,38 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[s
     return calls
 
 
-def settings(asked: list[Any], *options: str) -> GRPOConfig:
-    done = here(*COMMAND, "--report-to", "none", *options)
+def parse_config(asked: list[Any], *options: str) -> GRPOConfig:
+    done = invoke_train(*COMMAND, "--report-to", "none", *options)
     assert done.exit_code == 0, (done.output, done.exception)
     found: GRPOConfig = asked[-1][0][3]
     return found
 
 
 def test_without_options_the_settings_are_the_usual_ones(asked: list[Any]) -> None:
-    assert settings(asked) == GRPOConfig()
+    assert parse_config(asked) == GRPOConfig()
     given, more = asked[-1]
     assert given[:3] == ("wordle", "model", Path("out"))
     assert (more["base_url"], more["token"], more["overwrite"]) == (None, None, False)
 
 
 def test_every_option_reaches_its_setting(asked: list[Any]) -> None:
-    found = settings(
+    found = parse_config(
         asked,
         *("--steps", "3", "--groups", "2", "--group-size", "4", "--max-tokens", "77"),
         *("--max-episode-tokens", "99", "--no-thinking"),
         *("--max-turns", "5", "--temperature", "0.9", "--top-p", "0.95", "--top-k", "20"),
         *("--beta", "0.04", "--learning-rate", "1e-5", "--batch-size", "16"),
-        *("--equal", "resample", "--resamples", "3", "--rollouts", "fast", "--vllm", "colocate"),
-        *("--reward", "mine:brief=0.5", "--reward", "mine:kind"),
+        *(
+            "--zero-variance-groups",
+            "resample",
+            "--max-resamples",
+            "3",
+            "--rollouts",
+            "fast",
+            "--vllm-mode",
+            "colocate",
+        ),
+        *("--reward-func", "mine:brief=0.5", "--reward-func", "mine:kind"),
         *("--eval-every", "10", "--eval-episodes", "12", "--early-stop"),
         *("--task", '{"length": 6}', "--dataset-config", '{"max_terms": 3}'),
         *("--system-prompt", "Play.", "--lora", "--lora-rank", "4", "--gradient-checkpointing"),
@@ -72,19 +81,21 @@ def test_every_option_reaches_its_setting(asked: list[Any]) -> None:
 
 
 def test_an_empty_system_prompt_is_none_at_all(asked: list[Any]) -> None:
-    assert settings(asked, "--system-prompt", "").system_prompt is None
-    assert settings(asked).system_prompt == SYSTEM_PROMPT
+    assert parse_config(asked, "--system-prompt", "").system_prompt is None
+    assert parse_config(asked).system_prompt == SYSTEM_PROMPT
 
 
 def test_where_the_environment_is_served_is_no_setting_of_the_training(asked: list[Any]) -> None:
-    settings(asked, "--base-url", "http://127.0.0.1:1", "--token", "secret", "--overwrite")
+    parse_config(asked, "--base-url", "http://127.0.0.1:1", "--token", "secret", "--overwrite")
     more = asked[-1][1]
     assert (more["base_url"], more["token"]) == ("http://127.0.0.1:1", "secret")
     assert more["overwrite"] is True
 
 
 def test_what_comes_next_is_played_as_it_was_trained(asked: list[Any]) -> None:
-    done = here(*COMMAND, "--task", '{"length": 6}', "--system-prompt", "", "--token", "secret")
+    done = invoke_train(
+        *COMMAND, "--task", '{"length": 6}', "--system-prompt", "", "--token", "secret"
+    )
     assert done.stdout.splitlines()[-1] == (
         """Next: ludus eval wordle --task '{"length": 6}' --system-prompt '' """
         "-c hf:model -c hf:out -n 100"
@@ -99,8 +110,11 @@ def test_what_comes_next_is_played_as_it_was_trained(asked: list[Any]) -> None:
         (("--beta", "-1"), "--beta -1.0 is too little: 0 is the least."),
         (("--temperature", "0"), "--temperature 0 gives every member of a group the same reply"),
         (("--top-p", "1.5"), "1.5"),
-        (("--resamples", "3"), "--resamples means nothing without --equal resample."),
-        (("--equal", "resample", "--rollouts", "trl"), "TRL's loop plays only once"),
+        (
+            ("--max-resamples", "3"),
+            "--max-resamples means nothing without --zero-variance-groups resample.",
+        ),
+        (("--zero-variance-groups", "resample", "--rollouts", "trl"), "TRL's loop plays only once"),
         (("--eval-episodes", "3"), "--eval-episodes means nothing without --eval-every."),
         (("--task", '{"seed": 1}'), "The seed of each episode comes from --seed"),
         (("--lora-rank", "4"), "--lora-rank says how an adapter is made. Add --lora"),
@@ -115,16 +129,16 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(
     options: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert words in refused(here(*COMMAND, *options))
+    assert words in error_message(invoke_train(*COMMAND, *options))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--equal", "drop"), "'drop' is not one of 'skip', 'resample', 'keep'"),
+        (("--zero-variance-groups", "drop"), "'drop' is not one of 'skip', 'resample', 'keep'"),
         (("--rollouts", "slow"), "'slow' is not one of 'fast', 'trl'"),
-        (("--vllm", "remote"), "'remote' is not one of 'colocate', 'server'"),
+        (("--vllm-mode", "remote"), "'remote' is not one of 'colocate', 'server'"),
         (("--task", "[1]"), "--task wants a JSON object."),
         (("--checkpoint-every", "soon"), "'soon' is no time"),
         (("--epochs", "3"), "No such option: --epochs"),
@@ -132,12 +146,12 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(
     ],
 )
 def test_what_cannot_be_read_ends_with_2(options: tuple[str, ...], words: str) -> None:
-    done = here(*COMMAND, *options)
+    done = invoke_train(*COMMAND, *options)
     assert done.exit_code == 2 and words in " ".join(done.stderr.split())
 
 
 def test_the_three_methods_are_named_and_help_loads_nothing_heavy() -> None:
-    told = " ".join(here("--help").stdout.split())
+    told = " ".join(invoke_train("--help").stdout.split())
     assert "imitation (sft), preferences (dpo), or trial and reward (grpo)." in told
     done = train("grpo", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.returncode == 0
@@ -149,7 +163,7 @@ def test_the_three_methods_are_named_and_help_loads_nothing_heavy() -> None:
 
 def test_what_is_not_said_is_told_as_it_will_be() -> None:
     """Defaults stand in the command and in the settings: they must not part."""
-    usual, told = GRPOConfig(), " ".join(here("grpo", "--help").stdout.split())
+    usual, told = GRPOConfig(), " ".join(invoke_train("grpo", "--help").stdout.split())
     assert f"how often, at the most. [default: ({usual.resamples})]" in told
     assert f"Episodes of such a test. [default: ({usual.eval_episodes})]" in told
     assert f"move away from the model. [default: ({usual.beta or 0})]" in told

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from cli.collecting import complaint
-from cli.training import QUICK, a_model, here, refused, rows, train
+from cli.collect_cli import error_line
+from cli.train_cli import FAST_OPTIONS, save_model, invoke_train, error_message, write_rows, train
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--lora-rank", "4"), "--lora-rank says how an adapter is made. Add --lora"),
-        (("--no-merge",), "--no-merge says how an adapter is made."),
-        (("--lora-targets", "q_proj"), "--lora-targets says"),
-        (("--lora", "--lora-targets", ","), "--lora-targets names no layer."),
+        (("--no-merge-adapter",), "--no-merge-adapter says how an adapter is made."),
+        (("--lora-target-modules", "q_proj"), "--lora-target-modules says"),
+        (("--lora", "--lora-target-modules", ","), "--lora-target-modules names no layer."),
         (("--lora", "--lora-dropout", "1.5"), "--lora-dropout 1.5 is no share"),
         (("--set", "warmup_steps"), "--set warmup_steps is no assignment."),
         (("--set", "hub_token=x"), "--set hub_token would be written down. Set HF_TOKEN"),
@@ -34,42 +34,48 @@ def test_what_cannot_be_is_one_line(
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_OIDC_RESOURCE"):
         monkeypatch.delenv(name, raising=False)
-    assert words in refused(here("sft", "data", "-m", "model", "-o", "out", *options))
+    assert words in error_message(invoke_train("sft", "data", "-m", "model", "-o", "out", *options))
     assert not list(tmp_path.iterdir())
 
 
 def test_the_program_says_it_in_red_and_ends_with_1(tmp_path: Path) -> None:
     done = train("dpo", tmp_path / "none", "-m", "model", "-o", tmp_path / "out")
-    assert complaint(done).startswith(f"There is no data set {str(tmp_path / 'none')!r}")
+    assert error_line(done).startswith(f"There is no data set {str(tmp_path / 'none')!r}")
 
 
 def test_the_two_methods_have_options_of_their_own() -> None:
     for method, option in (("sft", "--beta=0.1"), ("dpo", "--packing"), ("dpo", "--compile")):
-        done = here(method, "data", "-m", "model", "-o", "out", option)
+        done = invoke_train(method, "data", "-m", "model", "-o", "out", option)
         assert done.exit_code == 2 and "No such option" in done.stderr
 
 
 def test_help_offers_what_is_taken() -> None:
     for method in ("sft", "dpo"):
-        told = " ".join(here(method, "--help").stdout.split())
+        told = " ".join(invoke_train(method, "--help").stdout.split())
         assert "cuda, mps or cpu." in told and "cuda:1" not in told
         assert "How often every row is seen. [default: (3 for sft, 1 for dpo)]" in told
 
 
 def test_a_field_that_trl_does_not_have_is_met_with_the_nearest_one(tmp_path: Path) -> None:
-    model, data = a_model(tmp_path / "model"), rows(tmp_path / "data")
-    command = ("sft", data, "-m", model, "-o", tmp_path / "out", *QUICK)
-    said = refused(here(*command, "--set", "warmup_step=3"))
+    model, data = save_model(tmp_path / "model"), write_rows(tmp_path / "data")
+    command = ("sft", data, "-m", model, "-o", tmp_path / "out", *FAST_OPTIONS)
+    said = error_message(invoke_train(*command, "--set", "warmup_step=3"))
     assert "warmup_step" in said and "Did you mean 'warmup_steps'?" in said
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
-    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data"), tmp_path / "out"
+    model, data, out = (
+        save_model(tmp_path / "model"),
+        write_rows(tmp_path / "data"),
+        tmp_path / "out",
+    )
     out.mkdir()
     (out / "thesis.tex").write_text("mine")
     for more in ((), ("--overwrite",)):
-        said = refused(here("sft", data, "-m", model, "-o", out, *QUICK, *more))
+        said = error_message(
+            invoke_train("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, *more)
+        )
         assert "is not empty (thesis.tex)" in said
     assert [file.name for file in out.iterdir()] == ["thesis.tex"]
 

@@ -31,11 +31,11 @@ MIXED = {
 }
 
 
-def told(story: GRPOMetrics) -> dict[str, str]:
+def row_texts(story: GRPOMetrics) -> dict[str, str]:
     return dict(story.rows())
 
 
-def after(*lines: Mapping[str, Any]) -> GRPOMetrics:
+def metrics_after(*lines: Mapping[str, Any]) -> GRPOMetrics:
     story = GRPOMetrics()
     story.begin(100, None)
     for number, line in enumerate(lines, 1):
@@ -44,7 +44,7 @@ def after(*lines: Mapping[str, Any]) -> GRPOMetrics:
 
 
 def test_every_figure_of_a_step_has_its_row() -> None:
-    assert told(after({"kl": 0.002})) == {
+    assert row_texts(metrics_after({"kl": 0.002})) == {
         "reward": "0.250",
         "groups": "std. dev. 0.300  equal groups 25%  drawn anew 2  trained on 75%  unscored 0%",
         "episodes": "84 tokens  3.2 turns  format 98%  done 90%  cut off 5%",
@@ -55,13 +55,13 @@ def test_every_figure_of_a_step_has_its_row() -> None:
 
 
 def test_the_parts_of_a_mix_are_told_and_a_single_one_is_not_told_twice() -> None:
-    assert told(after(MIXED))["parts"] == "wordle 0.125  catch 0.500"
-    assert "parts" not in told(after({"rewards/wordle/mean": 0.25}))
+    assert row_texts(metrics_after(MIXED))["parts"] == "wordle 0.125  catch 0.500"
+    assert "parts" not in row_texts(metrics_after({"rewards/wordle/mean": 0.25}))
 
 
 def test_the_change_is_between_the_means_of_both_ends() -> None:
-    story = after(*({"reward": number / 100} for number in range(40)))
-    reward = told(story)["reward"]
+    story = metrics_after(*({"reward": number / 100} for number in range(40)))
+    reward = row_texts(story)["reward"]
     assert reward.startswith("0.390  (+0.300 since the start)  ▁")
     assert len(reward.rpartition("  ")[2]) == 40
     assert dict(story.rows(ascii_only=True))["reward"] == "0.390  (+0.300 since the start)"
@@ -76,7 +76,9 @@ def test_a_run_that_goes_on_remembers_how_it_began() -> None:
     story = GRPOMetrics(lambda: past)
     story.begin(100, 3)
     story.add({**LINE, "step": 4, "reward": 0.5})
-    assert told(story)["reward"].startswith("0.500  (+0.200 since the start)"), "step 9 was undone"
+    assert row_texts(story)["reward"].startswith("0.500  (+0.200 since the start)"), (
+        "step 9 was undone"
+    )
 
 
 def test_figures_that_are_not_there_are_not_told() -> None:
@@ -84,15 +86,15 @@ def test_figures_that_are_not_there_are_not_told() -> None:
     story.begin(10, None)
     assert story.rows() == [] and story.log_texts() == []
     story.add({"step": 1, "equal": 1.0, "unscored": 1.0})
-    assert told(story) == {"groups": "equal groups 100%  unscored 100%"}
+    assert row_texts(story) == {"groups": "equal groups 100%  unscored 100%"}
 
 
 def test_a_held_out_reward_is_told_from_when_it_is_known() -> None:
-    story = after({})
-    assert "held out" not in told(story)
+    story = metrics_after({})
+    assert "held out" not in row_texts(story)
     story.add({"step": 1, "eval_reward": 0.375, "eval_format": 0.5, "eval_episodes": 8})
-    assert told(story)["held out"] == "reward 0.375  format 50%"
-    assert told(story)["reward"] == "0.250"
+    assert row_texts(story)["held out"] == "reward 0.375  format 50%"
+    assert row_texts(story)["reward"] == "0.250"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_a_sparkline_has_the_lowest_at_the_bottom(values: list[float], line: str
     assert sparkline(values, width=3) == line
 
 
-def drawn(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
+def draw(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
     """All that goes to a terminal of this width."""
     to = io.StringIO()
     terminal = Console(
@@ -129,7 +131,7 @@ def drawn(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
 def test_a_terminal_shows_a_bar_and_rows_that_fit_its_width(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = drawn(width, monkeypatch)
+    text = draw(width, monkeypatch)
     assert "30/150" in text and "tokens/s" in text
     last = text[text.rindex("30/150") :]
     assert "unscored 0%" in last and last.count("0.80 s") == 1 and "…" not in last, "all is there"
@@ -142,7 +144,7 @@ def test_a_terminal_shows_a_bar_and_rows_that_fit_its_width(
 def test_a_name_that_a_server_chose_cannot_steer_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = drawn(120, monkeypatch, **{"rewards/\x1b[2Jowned/mean": 1.0})
+    text = draw(120, monkeypatch, **{"rewards/\x1b[2Jowned/mean": 1.0})
     assert "\x1b[2J" not in text and "owned 1.000" in text
 
 

@@ -19,7 +19,7 @@ from ludus.data.episode_reader import episodes
 TESTS = Path(__file__).parents[1]
 COUNTER = "world:Counter"
 KEY = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
-NOBODY = {
+CLEAN_ENV = {
     **{name: "" for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY", "LUDUS_PRICES")},
     **{name: "" for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_OIDC_RESOURCE")},
     **{"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"},
@@ -35,24 +35,24 @@ def collect(
     **more: Any,
 ) -> subprocess.CompletedProcess[str]:
     return run_ludus(
-        "collect", *map(str, arguments), cwd=cwd, env={**NOBODY, **(env or {})}, **more
+        "collect", *map(str, arguments), cwd=cwd, env={**CLEAN_ENV, **(env or {})}, **more
     )
 
 
-def asking(stub: Stub, *arguments: str | Path, spec: str = COUNTER) -> list[str]:
+def stub_args(stub: Stub, *arguments: str | Path, spec: str = COUNTER) -> list[str]:
     """Arguments with which the stub plays."""
     return [spec, "--model", "stub", "--llm-endpoint", stub.url, *map(str, arguments)]
 
 
 @contextmanager
-def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def start_collect(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """A run that goes on meanwhile."""
     process = subprocess.Popen(
         [*LUDUS, "collect", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **NOBODY, "COLUMNS": "200"},
+        env={**os.environ, **CLEAN_ENV, "COLUMNS": "200"},
     )
     try:
         yield process
@@ -62,26 +62,26 @@ def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
             process.communicate()
 
 
-def read(folder: Path) -> list[Episode]:
+def read_episodes(folder: Path) -> list[Episode]:
     """What was recorded; every line has to be whole."""
     journal = folder / "episodes.jsonl"
     assert journal.read_bytes().endswith(b"\n")
     return sorted(episodes(journal, strict=True), key=lambda episode: episode.episode_id)
 
 
-def places(folder: Path) -> list[int]:
+def episode_indexes(folder: Path) -> list[int]:
     """The indexes of the plan that are recorded, in order."""
-    return [int(episode.episode_id[-6:]) for episode in read(folder)]
+    return [int(episode.episode_id[-6:]) for episode in read_episodes(folder)]
 
 
-def summary(folder: Path) -> dict[str, Any]:
+def read_summary(folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return facts
 
 
-def complaint(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
+def error_line(process: subprocess.CompletedProcess[str], code: int = 1) -> str:
     """The one line that says what is wrong."""
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
+    assert process.returncode == code, process.stdout + process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stderr.count("\n") == 1, process.stderr
+    return process.stderr
