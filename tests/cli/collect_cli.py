@@ -1,9 +1,10 @@
-"""`ludus collect` as a user types it, and what it leaves behind."""
+"""Run `ludus collect` in tests, and read its run folder."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ CLEAN_ENV = {
     **{"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"},
     "PYTHONPATH": str(TESTS),
 }
-"""The environment of a user who has no keys, and can play the tests' own worlds."""
+"""Environment variables without API keys, and with the tests' environments importable."""
 
 
 def collect(
@@ -40,19 +41,21 @@ def collect(
 
 
 def stub_args(stub: Stub, *arguments: str | Path, spec: str = COUNTER) -> list[str]:
-    """Arguments with which the stub plays."""
+    """Arguments for an agent that the stub answers."""
     return [spec, "--model", "stub", "--llm-endpoint", stub.url, *map(str, arguments)]
 
 
 @contextmanager
 def start_collect(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A run that goes on meanwhile."""
+    """Start `ludus collect` in another process."""
     process = subprocess.Popen(
         [*LUDUS, "collect", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **CLEAN_ENV, "COLUMNS": "200"},
+        # Pytest may run as a background job, which ignores SIGINT and passes that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process
@@ -63,24 +66,24 @@ def start_collect(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_episodes(folder: Path) -> list[Episode]:
-    """What was recorded; every line has to be whole."""
+    """Read the episodes of a run, sorted by id; every line must be complete."""
     journal = folder / "episodes.jsonl"
     assert journal.read_bytes().endswith(b"\n")
     return sorted(episodes(journal, strict=True), key=lambda episode: episode.episode_id)
 
 
 def episode_indexes(folder: Path) -> list[int]:
-    """The indexes of the plan that are recorded, in order."""
+    """The indexes of the recorded episodes in the plan, in order."""
     return [int(episode.episode_id[-6:]) for episode in read_episodes(folder)]
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return facts
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
 
 
 def error_line(process: subprocess.CompletedProcess[str], code: int = 1) -> str:
-    """The one line that says what is wrong."""
+    """The error message, which must be the only line on stderr."""
     assert process.returncode == code, process.stdout + process.stderr
     assert "Traceback" not in process.stderr
     assert process.stderr.count("\n") == 1, process.stderr

@@ -69,7 +69,7 @@ def check_report(folder: Path, name: str) -> CheckReport:
     return CheckReport.model_validate(json.loads(done.stdout))
 
 
-def test_check_tells_an_exception_once_and_what_to_do(folder: Path) -> None:
+def test_check_reports_an_exception_once_with_advice(folder: Path) -> None:
     (failure,) = check_report(folder, "Always").failures
     assert (failure.check, failure.detail) == ("plays an episode", ERROR_LINE)
     assert failure.advice
@@ -86,20 +86,20 @@ def test_check_tells_an_exception_once_and_what_to_do(folder: Path) -> None:
         ("Undocumented", "starts", "guessing.py:41: tool Undocumented.think has no docstring"),
     ],
 )
-def test_what_is_missing_fails_one_check(folder: Path, name: str, check: str, detail: str) -> None:
+def test_a_missing_part_fails_one_check(folder: Path, name: str, check: str, detail: str) -> None:
     (failure,) = check_report(folder, name).failures
     assert (failure.check, failure.detail[: len(detail)]) == (check, detail)
     assert failure.advice
 
 
-def test_play_and_collect_tell_it_once(folder: Path) -> None:
+def test_play_and_collect_report_an_exception_once(folder: Path) -> None:
     played = run_ludus("play", "guessing.py:Always", typed="0\n", cwd=folder)
     assert (played.returncode, played.stderr) == (1, f"{ERROR_LINE}\n")
     done = run_ludus("collect", "guessing.py:Always", "-n", "4", "--max-attempts", "1", cwd=folder)
     assert (done.returncode, done.stderr.count(ERROR_LINE)) == (1, 1)
 
 
-def test_a_run_in_which_some_episodes_broke_says_where(folder: Path) -> None:
+def test_a_run_with_broken_episodes_reports_the_location(folder: Path) -> None:
     command = ("collect", "guessing.py:Base", "-n", "12", "--max-attempts", "1")
     done = run_ludus(*command, "-o", "run", cwd=folder)
     assert (done.returncode, done.stdout.count(ERROR_LINE)) == (0, 1), done.stderr
@@ -117,7 +117,7 @@ def test_debug_prints_the_traceback_once(folder: Path, command: tuple[str, ...])
     assert "line 19, in guess" in done.stderr and "Traceback" not in done.stdout
 
 
-def test_a_server_logs_the_line_and_does_not_send_it(folder: Path) -> None:
+def test_a_server_logs_an_exception_and_does_not_send_it(folder: Path) -> None:
     with served_by_program("guessing.py:Base", "--workers", "2", cwd=folder) as server:
         played = run_ludus("play", server.url, "--seed", "0", typed="0\n")
         server.process.terminate()

@@ -72,7 +72,7 @@ SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
         (("lint", "data/sums", "--student", "models/wordl"), "'models/wordle'"),
     ],
 )
-def test_a_mistake_is_named_before_anything_heavy_is_imported(
+def test_errors_are_reported_before_heavy_imports(
     watched: Path, tmp_path: Path, arguments: Sequence[str], named: str
 ) -> None:
     (tmp_path / "models" / "wordle").mkdir(parents=True)

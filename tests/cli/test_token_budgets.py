@@ -10,7 +10,7 @@ import pytest
 from chat_stub import chat_stub
 from typer.testing import CliRunner
 
-from cli.collect_cli import CLEAN_ENV, stub_args, read_episodes
+from cli.collect_cli import CLEAN_ENV, read_episodes, stub_args
 from ludus.cli.commands.collect import collect
 from ludus.cli.commands.evaluate import evaluate
 from ludus.cli.commands.train_grpo import grpo
@@ -22,14 +22,14 @@ from ludus.data.episode import StopReason
     ("command", "reply", "episode"),
     [(collect, 2048, None), (evaluate, 512, None), (grpo, None, 256)],
 )
-def test_every_command_has_both_by_the_same_names(
+def test_all_commands_have_the_same_token_options(
     command: Any, reply: int | None, episode: int | None
 ) -> None:
     defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
     assert (defaults["max_tokens"], defaults["max_episode_tokens"]) == (reply, episode)
 
 
-def test_replies_share_the_budget_of_their_episode(tmp_path: Path) -> None:
+def test_replies_share_the_token_budget_of_their_episode(tmp_path: Path) -> None:
     """A reply of the stub has some twenty tokens, and the task takes ten of them."""
     run, limits = tmp_path / "run", ("--max-tokens", "64", "--max-episode-tokens", "80")
     with chat_stub() as stub:

@@ -1,4 +1,4 @@
-"""`ludus train` as a user types it, on a model and rows that are made on the spot."""
+"""Run `ludus train` in tests, on a tiny model and a few rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from students import student, template_of
 from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV
+from ludus.cli.flags import name_flags
 from ludus.cli.main import app
 from ludus.errors import LudusError
 
 OFFLINE_ENV = {**CLEAN_ENV, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-"""A user without keys, on one core."""
+"""No API keys, no Hub, one core."""
 FAST_OPTIONS = ("--device", "cpu", "--report-to", "none", "--batch-size", "4")
 
 
@@ -32,28 +33,28 @@ def train(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[st
 
 
 def invoke_train(*arguments: str | Path) -> Result:
-    """The same in this process, which has the trainers loaded already."""
+    """Run `ludus train` in this process, which has imported the trainers already."""
     return CliRunner().invoke(app, ["train", *map(str, arguments)])
 
 
 def error_message(result: Result) -> str:
-    """The one line with which it ended."""
+    """The error that ended the command, as the program prints it: one line, with flags."""
     assert isinstance(result.exception, LudusError), result.output
-    said = str(result.exception)
-    assert "\n" not in said and result.stdout == ""
-    return said
+    message = name_flags(str(result.exception))
+    assert "\n" not in message and result.stdout == ""
+    return message
 
 
 @contextmanager
 def start_train(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A training that goes on meanwhile."""
+    """Start `ludus train` in another process."""
     process = subprocess.Popen(
         [*LUDUS, "train", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **OFFLINE_ENV, "COLUMNS": "200"},
-        # Where the tests run in the background, interrupts are ignored, and that is inherited.
+        # Pytest may run as a background job, which ignores SIGINT and passes that on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
@@ -69,12 +70,12 @@ def save_model(folder: Path) -> Path:
 
 
 def write_rows(folder: Path, count: int = 12, test: int = 0) -> Path:
-    """Conversations with tools, as `ludus curate --to sft` writes them."""
+    """Write conversations with tools, as `ludus curate --to sft` does."""
     return _write_splits(folder, [(ENDED, PLAYED)[number % 2] for number in range(count)], test)
 
 
 def write_pairs(folder: Path, count: int = 8, **more: Any) -> Path:
-    """Two endings to one question, as `ludus curate --to dpo` writes them."""
+    """Write preference pairs, as `ludus curate --to dpo` does."""
     prompt, good = ENDED["messages"][:-1], ENDED["messages"][-1:]
     bad = [{"role": "assistant", "content": "I do not know."}]
     pair = {"prompt": prompt, "chosen": good, "rejected": bad, "tools": ENDED["tools"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli.curate_cli import curate, stdout_of, kept_ids, ludus, printed_steps, read_rows, card_steps
+from cli.curate_cli import card_steps, curate, kept_ids, ludus, printed_steps, read_rows, stdout_of
 from students import WORDS, of_family, student
 
 from ludus.data.episode_reader import episodes

@@ -11,7 +11,7 @@ import pytest
 from policy.ggufs import gguf_file
 from typer.testing import CliRunner, Result
 
-from cli.collect_cli import COUNTER, CLEAN_ENV
+from cli.collect_cli import CLEAN_ENV, COUNTER
 from ludus.cli.main import app
 from ludus.policy import smollm2
 from ludus.policy.pypi_download import PackagedFile
@@ -46,7 +46,7 @@ def list_episodes(done: Result) -> list[str]:
     return [line.split()[0] for line in done.stderr.splitlines()]
 
 
-def test_with_json_it_is_said_beside_the_results(tmp_path: Path) -> None:
+def test_with_json_the_download_notice_goes_to_stderr(tmp_path: Path) -> None:
     asked = (COUNTER, "--provider", "hf", "--model", "smollm2", *SHORT, "--json")
     done = ludus("collect", *asked, "-o", tmp_path / "run")
     assert list_episodes(done) == ["Fetching", "Converting"]
@@ -56,7 +56,7 @@ def test_with_json_it_is_said_beside_the_results(tmp_path: Path) -> None:
     assert again.stderr == "", "it is there now"
 
 
-def test_in_an_evaluation_it_is_said_before_anybody_plays(tmp_path: Path) -> None:
+def test_an_evaluation_prints_the_download_notice_before_playing(tmp_path: Path) -> None:
     who = ("-c", "random", "-c", "base=smollm2")
     done = ludus("eval", COUNTER, *who, *SHORT, "-o", tmp_path / "eval")
     said = list_episodes(done)

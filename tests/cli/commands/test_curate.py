@@ -1,4 +1,4 @@
-"""What `ludus curate` makes of a run, and how it accounts for it."""
+"""`ludus curate`: filters, row options, file formats and the report."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from datasets import load_dataset, load_from_disk
 from students import of_family
 
 from cli.curate_cli import (
-    write_run,
-    read_metadata,
-    make_episode,
+    card_steps,
     curate,
-    stdout_of,
     kept_ids,
     ludus,
+    make_episode,
     printed_steps,
+    read_metadata,
     read_rows,
-    card_steps,
+    stdout_of,
+    write_run,
 )
 from ludus.data.episode import Episode
 
@@ -36,7 +36,7 @@ EPISODES = (
     make_episode("h", task="net", reward=1.0, turns=1, environment="catch"),
     make_episode("i", task="net", reward=None, turns=1, environment="catch"),
 )
-"""At three words and a net; the last is unscored."""
+"""Three tasks of wordle and one of catch; the last episode is unscored."""
 
 
 def write_example_run(folder: Path) -> Path:
@@ -69,7 +69,7 @@ def write_example_run(folder: Path) -> Path:
         (("--min-reward", "0.8", "--max-turns", "5", "--best-of-group"), "aefh"),
     ],
 )
-def test_the_episodes_that_are_asked_for_become_rows(
+def test_filters_select_the_episodes_that_become_rows(
     options: tuple[str, ...], names: str, tmp_path: Path
 ) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
@@ -77,7 +77,7 @@ def test_the_episodes_that_are_asked_for_become_rows(
     assert kept_ids(data) == list(names)
 
 
-def test_what_is_printed_what_is_in_the_card_and_what_programs_read_is_the_same(
+def test_output_card_and_json_report_the_same_counts(
     tmp_path: Path,
 ) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
@@ -94,7 +94,7 @@ def test_what_is_printed_what_is_in_the_card_and_what_programs_read_is_the_same(
     assert report["rows"] == {"train": len(read_rows(data)), "test": len(read_rows(data, "test"))}
 
 
-def test_a_row_has_the_prompt_the_calls_as_objects_and_the_tools(tmp_path: Path) -> None:
+def test_a_row_has_prompt_tool_calls_and_tools(tmp_path: Path) -> None:
     data = tmp_path / "data"
     stdout_of(curate(write_example_run(tmp_path), "-o", data))
     row = read_rows(data)[0]
@@ -105,7 +105,7 @@ def test_a_row_has_the_prompt_the_calls_as_objects_and_the_tools(tmp_path: Path)
     assert row["tools"] == list(EPISODES[0].tools)
 
 
-def test_a_row_is_written_in_the_form_that_is_asked_for(tmp_path: Path) -> None:
+def test_row_options_change_the_form_of_rows(tmp_path: Path) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
     stdout_of(curate(run, "--no-tool-results", "--no-reasoning", "-o", data))
     said = json.dumps(read_rows(data))
@@ -117,7 +117,7 @@ def test_a_row_is_written_in_the_form_that_is_asked_for(tmp_path: Path) -> None:
     assert "a0 is noted." in row["prompt"][-1]["content"] and "messages" not in row
 
 
-def test_pairs_are_the_best_against_the_worst_or_all(tmp_path: Path) -> None:
+def test_pairs_are_best_against_worst_or_all(tmp_path: Path) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
     stdout_of(curate(run, "--to", "dpo", "-o", data))
     assert [(row["chosen_id"], row["rejected_id"]) for row in read_rows(data)] == [("a", "c")]
@@ -154,7 +154,7 @@ def test_episodes_come_out_as_they_went_in(tmp_path: Path) -> None:
     assert [Episode.from_line(line) for line in lines] == wanted
 
 
-def test_a_held_out_side_stays_held_out(tmp_path: Path) -> None:
+def test_the_test_split_stays_held_out(tmp_path: Path) -> None:
     names = [f"word{number} of page {number * 7}" for number in range(12)]
     run = write_run(
         tmp_path / "run", *(make_episode(f"n{at}", task=name) for at, name in enumerate(names))
@@ -168,7 +168,7 @@ def test_a_held_out_side_stays_held_out(tmp_path: Path) -> None:
     assert kept_ids(other) == train
 
 
-def test_every_episode_that_was_left_out_is_explained(tmp_path: Path) -> None:
+def test_explain_lists_every_removed_episode(tmp_path: Path) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
     stdout_of(curate(run, "--min-reward", "0.9", "--explain", "-o", data))
     told = [json.loads(line) for line in (data / "left_out.jsonl").read_text().splitlines()]
@@ -177,7 +177,7 @@ def test_every_episode_that_was_left_out_is_explained(tmp_path: Path) -> None:
     assert {each["line"] for each in told if each["episode_id"] == "i"} == {9}
 
 
-def test_overwriting_leaves_nothing_of_the_data_set_before_and_all_that_is_not_its(
+def test_overwrite_replaces_the_data_set_and_keeps_other_files(
     tmp_path: Path,
 ) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
@@ -189,7 +189,7 @@ def test_overwriting_leaves_nothing_of_the_data_set_before_and_all_that_is_not_i
     }
 
 
-def test_a_line_that_is_being_written_is_named_and_not_a_row(tmp_path: Path) -> None:
+def test_a_partially_written_line_is_reported_and_skipped(tmp_path: Path) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
     with (run / "episodes.jsonl").open("ab") as file:
         file.write(make_episode("j").to_line()[:200])
@@ -198,7 +198,7 @@ def test_a_line_that_is_being_written_is_named_and_not_a_row(tmp_path: Path) -> 
     assert printed_steps(said)[0] == ("unreadable", 1, 9) and kept_ids(data) == list("abcdefgh")
 
 
-def test_runs_are_curated_together_also_through_links_and_odd_names(tmp_path: Path) -> None:
+def test_several_runs_are_curated_through_links_and_odd_names(tmp_path: Path) -> None:
     one = write_run(tmp_path / "it's [a] run*", make_episode("a"), make_episode("b", task="fox"))
     two = write_run(tmp_path / "two", make_episode("a"), make_episode("c", task="bee"))
     (tmp_path / "link").symlink_to(two)
@@ -207,7 +207,7 @@ def test_runs_are_curated_together_also_through_links_and_odd_names(tmp_path: Pa
     assert kept_ids(data) == ["a", "b", "c"]
 
 
-def test_rows_are_measured_in_the_tokens_of_the_student_that_is_named(tmp_path: Path) -> None:
+def test_rows_are_measured_with_the_students_tokenizer(tmp_path: Path) -> None:
     student, data = tmp_path / "student", tmp_path / "data"
     of_family("qwen3").save_pretrained(student)
     said = stdout_of(curate(write_example_run(tmp_path), "--student", student, "-o", data))
@@ -217,7 +217,7 @@ def test_rows_are_measured_in_the_tokens_of_the_student_that_is_named(tmp_path: 
 
 
 @pytest.mark.parametrize("command", ["curate", "import"])
-def test_help_answers_without_loading_anything_heavy(command: str) -> None:
+def test_help_imports_nothing_heavy(command: str) -> None:
     script = (
         f"import sys; sys.argv = ['ludus', {command!r}, '--help']\n"
         "from ludus.cli.main import main\n"

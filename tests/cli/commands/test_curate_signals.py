@@ -1,7 +1,4 @@
-"""Ctrl-C, SIGTERM, a kill and a full disk: what was begun is gone, and the same command works.
-
-And the bar, for whoever watches until the end.
-"""
+"""`ludus curate` and `import`: signals, a kill, a full disk, and the bar on a terminal."""
 
 from __future__ import annotations
 
@@ -23,18 +20,18 @@ from world import wait_until
 
 from cli.collect_cli import CLEAN_ENV, error_line
 from cli.curate_cli import (
-    write_large_run,
-    write_run,
-    make_episode,
     curate,
-    stdout_of,
     ludus,
+    make_episode,
     read_rows,
     start_ludus,
+    stdout_of,
+    write_large_run,
+    write_run,
 )
 
 SLOW_FILTER = ("--where", "len(list_filter(range(3000 + turns), lambda x: x % 7 = 3)) > 0")
-"""Keeps DuckDB busy for seconds, in which it must hear a signal."""
+"""A filter that keeps DuckDB busy for seconds."""
 
 
 @pytest.mark.parametrize(
@@ -42,7 +39,7 @@ SLOW_FILTER = ("--where", "len(list_filter(range(3000 + turns), lambda x: x % 7 
     [(signal.SIGINT, 130, "Interrupted.\n"), (signal.SIGTERM, 143, "")],
 )
 @pytest.mark.parametrize("step", ["reading", "writing"])
-def test_a_signal_ends_it_and_leaves_nothing(
+def test_a_signal_stops_curate_and_writes_nothing(
     step: str, number: signal.Signals, code: int, words: str, tmp_path: Path
 ) -> None:
     run, data = write_large_run(tmp_path / "run"), tmp_path / "data"
@@ -59,7 +56,7 @@ def test_a_signal_ends_it_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_an_import_and_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_stops_import_and_writes_nothing(number: signal.Signals, tmp_path: Path) -> None:
     source, out = write_large_run(tmp_path / "source"), tmp_path / "run"
     with start_ludus("import", "messages", source / "episodes.jsonl", "-o", out) as process:
         wait_until(lambda: any(out.glob(".importing-*/episodes.jsonl")), seconds=60)
@@ -69,7 +66,7 @@ def test_a_signal_ends_an_import_and_leaves_nothing(number: signal.Signals, tmp_
     assert [file.name for file in tmp_path.iterdir()] == ["source"]
 
 
-def test_after_a_kill_the_same_command_works(tmp_path: Path) -> None:
+def test_curate_works_after_a_kill(tmp_path: Path) -> None:
     run, data = write_large_run(tmp_path / "run", 6_000), tmp_path / "data"
     with start_ludus("curate", run, "-o", data) as process:
         wait_until(lambda: any(data.glob(".curating-*/train.jsonl")), seconds=60)
@@ -81,7 +78,7 @@ def test_after_a_kill_the_same_command_works(tmp_path: Path) -> None:
     assert {file.name for file in data.iterdir()} == {"README.md", "curation.json", "train.jsonl"}
 
 
-def test_after_a_kill_the_same_import_works(tmp_path: Path) -> None:
+def test_import_works_after_a_kill(tmp_path: Path) -> None:
     source, out = write_large_run(tmp_path / "source", 3_000), tmp_path / "run"
     command = ("import", "messages", source / "episodes.jsonl", "-o", out)
     with start_ludus(*command) as process:
@@ -94,14 +91,14 @@ def test_after_a_kill_the_same_import_works(tmp_path: Path) -> None:
 
 
 def limit_file_size() -> None:
-    """A disk on which no file can grow beyond a few kilobytes."""
+    """Let no file grow beyond a few kilobytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
 @pytest.mark.parametrize(
     "command", [("curate", "run"), ("import", "messages", "run/episodes.jsonl")]
 )
-def test_a_full_disk_is_one_line_and_leaves_nothing(
+def test_a_full_disk_is_one_line_and_writes_nothing(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:
     write_run(
@@ -115,12 +112,12 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
         env={**os.environ, **CLEAN_ENV, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"},
         preexec_fn=limit_file_size,
     )
-    assert "out cannot be written: File too large." in error_line(done)
+    assert "File too large" in error_line(done)
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
 
 
 def run_on_terminal(*arguments: str | Path) -> tuple[int, str]:
-    """Run it where a person sits; what it drew."""
+    """Run the command on a pseudo-terminal; return its exit code and output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 160, 0, 0))
     env = {**os.environ, **CLEAN_ENV, "TERM": "xterm-256color"}
@@ -134,13 +131,13 @@ def run_on_terminal(*arguments: str | Path) -> tuple[int, str]:
         while chunk := os.read(ours, 65536):
             drawn += chunk
     except OSError:
-        pass  # Linux says so when the other side is closed.
+        pass  # Linux raises EIO when the other side is closed.
     finally:
         os.close(ours)
     return process.wait(30), re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", drawn.decode())
 
 
-def test_on_a_terminal_every_step_has_its_own_bar_and_then_there_is_the_table(
+def test_a_terminal_shows_a_bar_per_step_and_then_the_table(
     tmp_path: Path,
 ) -> None:
     run, data = write_large_run(tmp_path / "run", 6_000), tmp_path / "data"
@@ -153,7 +150,7 @@ def test_on_a_terminal_every_step_has_its_own_bar_and_then_there_is_the_table(
     assert "train: 6,000 rows of 1,500 tasks" in drawn.partition("duplicate")[2]
 
 
-def test_in_a_pipe_there_is_the_result_and_nothing_else(tmp_path: Path) -> None:
+def test_a_pipe_gets_the_result_only(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", make_episode("a"), make_episode("b"))
     done = curate(run, "-o", tmp_path / "data")
     assert "\x1b" not in stdout_of(done) and done.stdout.startswith("step ")

@@ -16,7 +16,7 @@ from program import LUDUS, run_ludus
 from typer.testing import CliRunner, Result
 from world import wait_until
 
-from cli.collect_cli import COUNTER, CLEAN_ENV, read_episodes, read_summary
+from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes, read_summary
 from ludus.cli.main import app
 from ludus.errors import LudusError
 
@@ -36,7 +36,7 @@ def stub_args(stub: Stub, *arguments: str | Path) -> list[str]:
     return [COUNTER, *who, *map(str, arguments)]
 
 
-def test_the_table_compares_with_the_first_and_the_folder_is_named(tmp_path: Path) -> None:
+def test_the_table_compares_with_the_first_candidate(tmp_path: Path) -> None:
     command = ("catch", "--candidate", "chance=random", "--candidate", "oracle", "-n", "12")
     done = evaluate(*command, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "chance plays\noracle plays\n")
@@ -57,7 +57,7 @@ def narrow_output(*arguments: str | Path) -> list[str]:
     return [line.rstrip() for line in done.stdout.splitlines()]
 
 
-def test_on_a_narrow_terminal_intervals_stand_below_their_values(tmp_path: Path) -> None:
+def test_a_narrow_terminal_puts_intervals_below_values(tmp_path: Path) -> None:
     lines = narrow_output(
         "catch", "-c", "random", "-c", "oracle", "-n", "4", "-o", tmp_path / "eval"
     )
@@ -67,7 +67,7 @@ def test_on_a_narrow_terminal_intervals_stand_below_their_values(tmp_path: Path)
     assert below == ["51.0 to 100.0)", "51.0 to 100.0)", "-49.0 to +49.0)"]
 
 
-def test_many_candidates_stand_below_each_other_and_only_labels_are_folded(tmp_path: Path) -> None:
+def test_many_candidates_become_rows_and_only_labels_are_folded(tmp_path: Path) -> None:
     long = "a-label-that-is-longer-than-its-column"
     who = ("-c", "random", "-c", "oracle", "-c", "third=oracle", "-c", f"{long}=oracle")
     lines = narrow_output("catch", *who, "-n", "4", "-o", tmp_path / "eval")
@@ -100,7 +100,7 @@ def test_a_candidates_episodes_are_a_run_that_can_be_shown(tmp_path: Path) -> No
     assert "oracle" in run_ludus("runs", str(tmp_path / "eval")).stdout
 
 
-def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> None:
+def test_options_select_tasks_and_the_solve_threshold(tmp_path: Path) -> None:
     with chat_stub() as stub:
         limits = (
             *("--max-turns", "3", "--max-tokens", "77", "--max-episode-tokens", "999"),
@@ -128,7 +128,7 @@ def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> 
     assert facts["accuracy"]["value"] == 1.0 and facts["reply_tokens"]["n"] == 4
 
 
-def test_tasks_of_a_data_set_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_excluded_tasks_are_left_out_and_counted(tmp_path: Path) -> None:
     CliRunner().invoke(app, ["collect", COUNTER, "-n", "40", "-o", str(tmp_path / "run")])
     data = ("--exclude-tasks-in", tmp_path / "run")
     done = evaluate(COUNTER, "-c", "oracle", "-n", "20", *data, "-o", tmp_path / "eval")
@@ -140,7 +140,7 @@ def test_tasks_of_a_data_set_are_left_out_and_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_invalid_options_print_one_line_and_write_nothing(tmp_path: Path) -> None:
     out = tmp_path / "eval"
     for words, arguments in {
         "Did you mean 'oracle'?": ("catch", "-c", "oracel"),
@@ -155,7 +155,7 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_home_is_found_in_what_no_shell_has_seen(
+def test_tilde_is_expanded_in_option_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -169,7 +169,7 @@ def test_home_is_found_in_what_no_shell_has_seen(
     assert done.exit_code == 2 and "no such user" in done.stderr
 
 
-def test_what_both_commands_take_is_told_in_the_same_words() -> None:
+def test_collect_and_eval_share_their_help_texts() -> None:
     told = {name: _options(name) for name in ("collect", "eval")}
     assert len(told["eval"] & told["collect"]) >= 14
     names = {option for option, _ in told["eval"]} & {option for option, _ in told["collect"]}
@@ -187,7 +187,7 @@ def _options(command: str) -> set[tuple[str, str]]:
     return {(max(param.opts, key=len), getattr(param, "help", "") or "") for param in found}
 
 
-def test_ctrl_c_keeps_what_was_played_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_episodes_and_the_same_command_resumes(tmp_path: Path) -> None:
     out = tmp_path / "eval"
     with chat_stub(latency=0.05) as stub:
         command = stub_args(stub, "-n", "60", "--concurrency", "4", "-o", out)

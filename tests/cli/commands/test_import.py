@@ -14,7 +14,7 @@ from curation.importers.openenv_records import collected
 from curation.importers.verifiers_lines import TRACES
 
 from cli.collect_cli import error_line, read_episodes
-from cli.curate_cli import write_run, make_episode, curate, stdout_of, ludus, read_rows
+from cli.curate_cli import curate, ludus, make_episode, read_rows, stdout_of, write_run
 from ludus.data.episode import Episode
 
 
@@ -58,7 +58,7 @@ def conversations(episodes: list[Episode]) -> list[Any]:
 
 
 @pytest.mark.parametrize("format", ["openenv", "nemo-gym", "verifiers", "inspect", "messages"])
-def test_what_another_tool_wrote_is_a_run_for_every_command(format: str, tmp_path: Path) -> None:
+def test_imported_rollouts_are_a_run_for_every_command(format: str, tmp_path: Path) -> None:
     told = json.loads(
         stdout_of(run_import(format, write_source(format, tmp_path), "--json", cwd=tmp_path))
     )
@@ -78,7 +78,7 @@ def test_what_another_tool_wrote_is_a_run_for_every_command(format: str, tmp_pat
 
 
 @pytest.mark.parametrize("format", ["openenv", "nemo-gym"])
-def test_a_file_comes_back_as_it_was(format: str, tmp_path: Path) -> None:
+def test_a_file_survives_import_and_export(format: str, tmp_path: Path) -> None:
     first, data, again = tmp_path / "first", tmp_path / "data", tmp_path / "again"
     stdout_of(run_import(format, write_source(format, tmp_path), "-o", first))
     stdout_of(curate(first, "--to", format, "-o", data))
@@ -88,7 +88,7 @@ def test_a_file_comes_back_as_it_was(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["openenv", "nemo-gym"])
-def test_episodes_go_to_another_tool_and_come_back_whole(format: str, tmp_path: Path) -> None:
+def test_episodes_survive_export_and_import(format: str, tmp_path: Path) -> None:
     attempts = [
         make_episode("a", rewards={"letters": 0.5, "word": 0.5}, seed=3),
         make_episode("b", reward=0.0, turns=3, stop_reason="max_turns", done=False),
@@ -99,7 +99,7 @@ def test_episodes_go_to_another_tool_and_come_back_whole(format: str, tmp_path: 
     assert read_episodes(tmp_path / "again") == attempts
 
 
-def test_tasks_for_nemo_gym_are_one_line_each_and_no_rollouts(tmp_path: Path) -> None:
+def test_nemo_gym_input_has_one_line_per_task(tmp_path: Path) -> None:
     attempts = [make_episode("a"), make_episode("b", reward=0.0), make_episode("c", task="fox")]
     run, data = write_run(tmp_path / "run", *attempts), tmp_path / "data"
     stdout_of(curate(run, "--to", "nemo-gym-input", "-o", data))
@@ -109,7 +109,7 @@ def test_tasks_for_nemo_gym_are_one_line_each_and_no_rollouts(tmp_path: Path) ->
     assert "There is no episode in the files that were named" in error_line(done)
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_is_imported(tmp_path: Path) -> None:
+def test_unreadable_lines_are_listed_and_the_rest_is_imported(tmp_path: Path) -> None:
     path = write_message_rows(tmp_path)
     with path.open("a") as file:
         file.write('{"a": 1}\nnonsense\n' + "[]\n" * 12)
@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_imported(tmp_path: Path) -
     assert len((tmp_path / "run/unreadable.txt").read_text().splitlines()) == 14
 
 
-def test_files_of_a_folder_that_are_left_alone_are_named(tmp_path: Path) -> None:
+def test_skipped_files_of_a_folder_are_listed(tmp_path: Path) -> None:
     write_message_rows(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     done = run_import("messages", tmp_path, "-o", tmp_path / "out/run")
@@ -143,7 +143,7 @@ def test_files_of_a_folder_that_are_left_alone_are_named(tmp_path: Path) -> None
         (("messages", "talk.jsonl", "-o", "thesis.tex"), "thesis.tex is"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_leaves_nothing(
+def test_invalid_options_print_one_line_and_write_nothing(
     arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     write_message_rows(tmp_path)
@@ -156,19 +156,19 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_wrong_format_is_answered_with_those_that_there_are(tmp_path: Path) -> None:
+def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     done = run_import("mesages", write_message_rows(tmp_path))
     assert done.returncode == 2 and "'nemo-gym', 'verifiers'" in done.stderr.splitlines()[-1]
 
 
-def test_a_run_can_be_made_in_the_folder_that_one_is_in(tmp_path: Path) -> None:
+def test_import_can_write_into_the_source_folder(tmp_path: Path) -> None:
     path, here = write_message_rows(tmp_path), tmp_path / "here"
     here.mkdir()
     stdout_of(run_import("messages", path, "-o", ".", cwd=here))
     assert len(read_episodes(here)) == 1 and (here / "run.json").is_file()
 
 
-def test_an_import_does_not_take_the_name_of_another(tmp_path: Path) -> None:
+def test_two_imports_get_different_names(tmp_path: Path) -> None:
     path = write_message_rows(tmp_path)
     for name in ("messages-talk", "messages-talk-2"):
         assert f"run: runs/{name}" in stdout_of(run_import("messages", path, cwd=tmp_path))

@@ -17,7 +17,7 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments)], env=CLEAN_ENV)
 
 
-def test_each_episode_of_a_mix_is_offered_its_own_tools_alone(tmp_path: Path) -> None:
+def test_each_episode_of_a_mixture_has_only_its_own_tools(tmp_path: Path) -> None:
     done = invoke("collect", MIXTURE, "-n", "20", "-o", tmp_path / "run")
     assert done.exit_code == 0, done.output
     found = read_episodes(tmp_path / "run")
@@ -29,7 +29,7 @@ def test_each_episode_of_a_mix_is_offered_its_own_tools_alone(tmp_path: Path) ->
     assert sum(episode.environment == "wordle" for episode in found) in (13, 14, 15)
 
 
-def test_the_reward_is_told_of_each_environment_of_a_mix(tmp_path: Path) -> None:
+def test_a_mixture_reports_the_reward_of_each_environment(tmp_path: Path) -> None:
     who = ("-c", "random", "-c", "oracle", "-n", "12", "-o", tmp_path / "eval")
     done = invoke("eval", MIXTURE, *who)
     assert done.exit_code == 0, done.output
@@ -46,6 +46,6 @@ def test_the_reward_is_told_of_each_environment_of_a_mix(tmp_path: Path) -> None
     assert total["n"] == 12
 
 
-def test_of_one_environment_the_reward_is_told_once(tmp_path: Path) -> None:
+def test_a_single_environment_reports_its_reward_once(tmp_path: Path) -> None:
     done = invoke("eval", "catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
     assert "Mean reward" in done.stdout and "Reward in" not in done.stdout

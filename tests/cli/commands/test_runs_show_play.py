@@ -15,11 +15,11 @@ from world import wait_until
 from cli.collect_cli import (
     COUNTER,
     TESTS,
-    stub_args,
     collect,
     error_line,
     read_episodes,
     start_collect,
+    stub_args,
 )
 
 MARKUP = "[bold]x[/bold] [/] [red"
@@ -86,7 +86,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_a_run_that_was_killed_is_counted_anew(killed: Path) -> None:
+def test_a_killed_run_is_recounted(killed: Path) -> None:
     (line,) = run_ludus("runs", str(killed), "--json").stdout.splitlines()
     fact, recorded = json.loads(line), read_episodes(killed)
     assert fact["episodes"] == fact["scored"] == len(recorded) > 6
@@ -95,18 +95,18 @@ def test_a_run_that_was_killed_is_counted_anew(killed: Path) -> None:
     assert fact["usage"]["prompt_tokens"] == sum(e.usage.prompt_tokens for e in recorded)
 
 
-def test_a_run_that_was_killed_is_not_taken_for_a_whole_one(killed: Path) -> None:
+def test_a_killed_run_is_not_taken_for_a_complete_one(killed: Path) -> None:
     (line,) = run_ludus("runs", str(killed), "--json").stdout.splitlines()
     fact = json.loads(line)
     assert (fact["planned"], fact["complete"]) == (100, False)
 
 
-def test_no_runs_are_one_line(tmp_path: Path) -> None:
+def test_no_runs_is_one_line(tmp_path: Path) -> None:
     assert "There is no folder runs" in error_line(run_ludus("runs", cwd=tmp_path))
     assert "No run is in" in error_line(run_ludus("runs", str(tmp_path)))
 
 
-def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_an_unreadable_run_does_not_hide_the_others(tmp_path: Path) -> None:
     for name in ("empty", "good"):
         collect("catch", "-n", "1", "-o", tmp_path / name)
     for name in ("episodes.jsonl", "summary.json"):
@@ -137,12 +137,12 @@ def test_a_broken_episode_shows_what_broke_it(root: Path) -> None:
     assert "ModelBusy (model): stub at http://127.0.0.1" in shown and "500" in shown
 
 
-def test_square_brackets_are_shown_as_they_are(root: Path) -> None:
+def test_square_brackets_are_not_taken_for_markup(root: Path) -> None:
     shown = [line.strip() for line in run_ludus("show", str(root / "talk")).stdout.splitlines()]
     assert shown.count(MARKUP) == 2, "the system prompt's and the model's"
 
 
-def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_of_a_model_are_escaped(tmp_path: Path) -> None:
     with chat_stub(lambda request: {"content": "\x1b]0;owned\x07\x1b[2J"}) as stub:
         collect(*stub_args(stub, "-n", "1", "-o", tmp_path / "run"))
     assert "\x1b" not in run_ludus("show", str(tmp_path / "run")).stdout
@@ -159,9 +159,7 @@ def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
         (("runs/nowhere",), "runs/nowhere cannot be read: No such file or directory."),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(
-    arguments: tuple[str, ...], words: str, root: Path
-) -> None:
+def test_a_missing_episode_is_one_line(arguments: tuple[str, ...], words: str, root: Path) -> None:
     assert words in error_line(run_ludus("show", *arguments, cwd=root))
 
 
@@ -169,7 +167,7 @@ def play(typed: str) -> subprocess.CompletedProcess[str]:
     return run_ludus("play", COUNTER, "--task", '{"goal": 5}', typed=typed, cwd=TESTS)
 
 
-def test_a_person_who_types_nonsense_is_told_and_may_go_on() -> None:
+def test_invalid_input_is_reported_and_play_continues() -> None:
     done = play("two\n-3\n2\n3\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert "number must be a whole number, not 'two'." in done.stdout
@@ -177,13 +175,13 @@ def test_a_person_who_types_nonsense_is_told_and_may_go_on() -> None:
     assert "Total 5." in done.stdout and "Reward 1" in done.stdout.splitlines()[-1]
 
 
-def test_a_person_may_leave_before_the_end() -> None:
+def test_play_can_be_left_before_the_end() -> None:
     done = play("2\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Total 2." in done.stdout and "You left before the end." in done.stdout
 
 
-def test_a_file_may_play(tmp_path: Path) -> None:
+def test_play_reads_input_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "moves").write_text("2\n3")
     with (tmp_path / "moves").open() as moves:
         done = subprocess.run(

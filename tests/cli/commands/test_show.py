@@ -11,7 +11,7 @@ from train.records import about
 from typer.testing import CliRunner
 
 from cli.collect_cli import collect, error_line
-from cli.curate_cli import write_run, make_episode, curate, stdout_of, ludus
+from cli.curate_cli import curate, ludus, make_episode, stdout_of, write_run
 from ludus.cli.main import app
 from ludus.curation import CurateConfig
 from ludus.curation import curate as make_rows
@@ -47,7 +47,7 @@ def test_a_run_is_shown_by_its_name_and_as_the_last_one(home: Path) -> None:
     assert f"Did you mean '{Path(new).name}'?" in error_line(ludus("show", "catch", cwd=home))
 
 
-def test_of_several_runs_the_newest_is_shown_and_the_others_are_named(home: Path) -> None:
+def test_of_several_runs_the_newest_is_shown(home: Path) -> None:
     old, new = runs(home)
     for given in ([old, new], [new, old]):
         done = ludus("show", *given, "2", cwd=home)
@@ -56,7 +56,7 @@ def test_of_several_runs_the_newest_is_shown_and_the_others_are_named(home: Path
         assert f"ludus show {old} 2" in done.stderr
 
 
-def test_rows_are_curated_by_the_same_names_and_the_same_command_twice(home: Path) -> None:
+def test_curate_accepts_run_names_and_can_be_repeated(home: Path) -> None:
     by_path = ("--keep-unscored", "--no-dedupe", "-o", "data/path")
     for _ in range(2):
         stdout_of(curate(*runs(home), *by_path, cwd=home))
@@ -93,7 +93,7 @@ def test_a_row_of_a_data_set_is_shown(tmp_path: Path, monkeypatch: pytest.Monkey
         show_output("sft", "7")
 
 
-def test_an_evaluation_is_shown_and_its_candidates_are_named(
+def test_an_evaluation_is_shown_with_its_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -106,7 +106,7 @@ def test_an_evaluation_is_shown_and_its_candidates_are_named(
     assert "catch" in show_output("ev/random", "1")
 
 
-def test_a_trained_model_tells_what_it_was_trained_on(
+def test_a_trained_model_shows_its_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -117,7 +117,7 @@ def test_a_trained_model_tells_what_it_was_trained_on(
     assert "--model model" in said and "-c trained=hf:model" in said
 
 
-def test_what_cannot_be_shown_says_what_to_type(
+def test_an_unshowable_target_suggests_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

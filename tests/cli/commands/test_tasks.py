@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from cli.collect_cli import collect, error_line, read_episodes
-from cli.curate_cli import stdout_of, ludus
+from cli.curate_cli import ludus, stdout_of
 
 
-def test_candidates_and_the_collector_play_the_tasks_of_a_file(tmp_path: Path) -> None:
+def test_collect_and_eval_play_the_tasks_of_a_file(tmp_path: Path) -> None:
     lines = "".join(json.dumps({"seed": seed}) + "\n" for seed in (3, 1, 2))
     (tmp_path / "tasks.jsonl").write_text(lines)
     stdout_of(collect("catch", "--tasks", "tasks.jsonl", "-o", "run", cwd=tmp_path))

@@ -1,4 +1,4 @@
-"""What `ludus train` refuses before anything is loaded: one line, and nothing is written."""
+"""Errors of `ludus train` before anything is loaded: one line, and nothing is written."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 
 from cli.collect_cli import error_line
-from cli.train_cli import FAST_OPTIONS, save_model, invoke_train, error_message, write_rows, train
+from cli.train_cli import FAST_OPTIONS, error_message, invoke_train, save_model, train, write_rows
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--lora-rank", "4"), "--lora-rank says how an adapter is made. Add --lora"),
-        (("--no-merge-adapter",), "--no-merge-adapter says how an adapter is made."),
-        (("--lora-target-modules", "q_proj"), "--lora-target-modules says"),
-        (("--lora", "--lora-target-modules", ","), "--lora-target-modules names no layer."),
-        (("--lora", "--lora-dropout", "1.5"), "--lora-dropout 1.5 is no share"),
-        (("--set", "warmup_steps"), "--set warmup_steps is no assignment."),
-        (("--set", "hub_token=x"), "--set hub_token would be written down. Set HF_TOKEN"),
-        (("--epochs", "0"), "--epochs 0.0 cannot be"),
-        (("--precision", "bf61"), "--precision bf61 is unknown. Did you mean 'bf16'?"),
-        (("--private",), "--private is about the Hub. Add --push-to-hub"),
-        (("--push-to-hub", "mine"), "'mine' cannot be the name of a model on the Hub."),
+        (("--lora-rank", "4"), "--lora-rank needs --lora"),
+        (("--no-merge-adapter",), "--no-merge-adapter needs --lora"),
+        (("--lora-target-modules", "q_proj"), "--lora-target-modules needs --lora"),
+        (("--lora", "--lora-target-modules", ","), "--lora-target-modules"),
+        (("--lora", "--lora-dropout", "1.5"), "--lora-dropout"),
+        (("--set", "warmup_steps"), "warmup_steps"),
+        (("--set", "hub_token=x"), "HF_TOKEN"),
+        (("--epochs", "0"), "--epochs"),
+        (("--precision", "bf61"), "'bf16'"),
+        (("--private",), "--push-to-hub"),
+        (("--push-to-hub", "mine"), "'mine'"),
         (("--push-to-hub", "ada/player"), "hf auth login"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_options_print_one_line(
     options: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -38,25 +38,25 @@ def test_what_cannot_be_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_program_says_it_in_red_and_ends_with_1(tmp_path: Path) -> None:
+def test_the_program_prints_the_error_and_exits_with_1(tmp_path: Path) -> None:
     done = train("dpo", tmp_path / "none", "-m", "model", "-o", tmp_path / "out")
-    assert error_line(done).startswith(f"There is no data set {str(tmp_path / 'none')!r}")
+    assert str(tmp_path / "none") in error_line(done)
 
 
-def test_the_two_methods_have_options_of_their_own() -> None:
+def test_sft_and_dpo_have_options_of_their_own() -> None:
     for method, option in (("sft", "--beta=0.1"), ("dpo", "--packing"), ("dpo", "--compile")):
         done = invoke_train(method, "data", "-m", "model", "-o", "out", option)
         assert done.exit_code == 2 and "No such option" in done.stderr
 
 
-def test_help_offers_what_is_taken() -> None:
+def test_help_states_devices_and_defaults() -> None:
     for method in ("sft", "dpo"):
-        told = " ".join(invoke_train(method, "--help").stdout.split())
-        assert "cuda, mps or cpu." in told and "cuda:1" not in told
-        assert "How often every row is seen. [default: (3 for sft, 1 for dpo)]" in told
+        help_text = " ".join(invoke_train(method, "--help").stdout.split())
+        assert "cuda, mps or cpu." in help_text and "cuda:1" not in help_text
+        assert "[default: (3 for sft, 1 for dpo)]" in help_text
 
 
-def test_a_field_that_trl_does_not_have_is_met_with_the_nearest_one(tmp_path: Path) -> None:
+def test_an_unknown_trl_field_gets_a_suggestion(tmp_path: Path) -> None:
     model, data = save_model(tmp_path / "model"), write_rows(tmp_path / "data")
     command = ("sft", data, "-m", model, "-o", tmp_path / "out", *FAST_OPTIONS)
     said = error_message(invoke_train(*command, "--set", "warmup_step=3"))
@@ -64,7 +64,7 @@ def test_a_field_that_trl_does_not_have_is_met_with_the_nearest_one(tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     model, data, out = (
         save_model(tmp_path / "model"),
         write_rows(tmp_path / "data"),
@@ -76,7 +76,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
         said = error_message(
             invoke_train("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, *more)
         )
-        assert "is not empty (thesis.tex)" in said
+        assert "thesis.tex" in said
     assert [file.name for file in out.iterdir()] == ["thesis.tex"]
 
 

@@ -15,7 +15,7 @@ from students import of_family
 from terminal import open_terminal, screens, stderr_on_a_terminal
 
 from cli.collect_cli import COUNTER, TESTS
-from cli.train_cli import OFFLINE_ENV, FAST_OPTIONS, save_model, write_rows
+from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_rows
 from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
 from ludus.cli.display.status import LiveStatus, LogStatus, PhaseView
@@ -81,7 +81,7 @@ def height(screen: Sequence[str]) -> int:
 
 
 @pytest.mark.parametrize("name", ["collect", "eval", "sft", "dpo", "grpo"])
-def test_a_terminal_shows_life_before_torch_is_imported(
+def test_a_terminal_shows_progress_before_torch_is_imported(
     name: str, model: Path, tmp_path: Path
 ) -> None:
     before = read_until_torch_import(
@@ -100,9 +100,7 @@ def test_a_log_file_gets_a_line_before_torch_is_imported(
     assert before.endswith("\n") and before.startswith(("Loading", "Checking"))
 
 
-def test_a_local_model_shows_tokens_and_tokens_per_second_in_one_place(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_local_model_shows_tokens_per_second_on_one_line(model: Path, tmp_path: Path) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "6", *SHORT)
     with stderr_on_a_terminal() as drawn:
         app([*command, "-o", str(tmp_path / "run")], standalone_mode=False)
@@ -114,7 +112,7 @@ def test_a_local_model_shows_tokens_and_tokens_per_second_in_one_place(
 
 
 @pytest.mark.usefixtures("every_view")
-def test_candidates_have_their_names_in_the_one_display(model: Path, tmp_path: Path) -> None:
+def test_candidates_are_labelled_in_one_display(model: Path, tmp_path: Path) -> None:
     command = ("eval", COUNTER, "-c", f"base=hf:{model}", "-c", "random", "-n", "2", *SHORT)
     with stderr_on_a_terminal() as drawn:
         app([*command, "-o", str(tmp_path / "eval")], standalone_mode=False)
@@ -138,7 +136,7 @@ def test_the_test_loss_shows_rows_tokens_and_an_estimate(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("every_view")
-def test_grpo_shows_how_far_the_playing_is(model: Path, tmp_path: Path) -> None:
+def test_grpo_shows_progress_of_its_rollouts(model: Path, tmp_path: Path) -> None:
     command = ("train", "grpo", COUNTER, "-m", str(model), "-o", str(tmp_path / "out"), *SHORT)
     small = ("--steps", "2", "--groups", "1", "--group-size", "4", "--report-to", "none")
     more = ("--eval-every", "2", "--eval-episodes", "3")
@@ -165,7 +163,7 @@ def test_a_log_file_gets_each_phase_once_and_no_control_characters(
     assert "\x1b" not in told and "\r" not in told
 
 
-def test_json_is_all_that_is_written_if_asked(
+def test_with_json_nothing_else_is_printed(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "2", *SHORT)
@@ -176,7 +174,7 @@ def test_json_is_all_that_is_written_if_asked(
     assert [first["phase"], second["phase"]] == [f"Checking {COUNTER}", f"Loading {model}"]
 
 
-def test_a_log_file_is_told_now_and_then_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_log_file_gets_one_progress_line_per_interval(capfd: pytest.CaptureFixture[str]) -> None:
     progress = PhaseProgress("Measuring", 8, "rows", token_count=0, in_log=True)
     with LogStatus(interval_s=3600) as shown:
         shown.show(PhaseView(progress))
@@ -188,7 +186,7 @@ def test_a_log_file_is_told_now_and_then_how_far_it_is(capfd: pytest.CaptureFixt
     assert told[1].startswith("Measuring, 2/8 rows, 10 tokens")
 
 
-def test_a_line_is_not_repeated_while_nothing_happens(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unchanged_line_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
     with LogStatus(interval_s=0) as shown:
         shown.show(PhaseView(PhaseProgress("Loading a model", in_log=True)))
         for _ in range(3):
@@ -197,7 +195,7 @@ def test_a_line_is_not_repeated_while_nothing_happens(capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("every_view")
-def test_a_line_that_stays_is_above_the_display() -> None:
+def test_a_printed_line_stays_above_the_display() -> None:
     with stderr_on_a_terminal() as drawn, LiveStatus() as shown:
         shown.show(PhaseView(PhaseProgress("Loading")))
         shown.print_line("A disk is full.")
