@@ -159,8 +159,8 @@ def test_a_log_file_gets_one_line_per_interval(capfd: pytest.CaptureFixture[str]
     assert said == ""
     assert line.startswith(
         "step 1/150, reward 0.250, wordle 0.125, catch 0.500, std 0.300, zero-variance groups "
-        "25%, 84 tokens per episode, 3.2 turns, cut off 5%, format 98%, entropy 0.412, grad norm 0.83, "
-        "rollout 1.2 s, training 0.8 s, "
+        "25%, 84 tokens per episode, 3.2 turns, cut off 5%, format 98%, entropy 0.412, "
+        "grad norm 0.83, rollout 1.2 s, training 0.8 s, "
     )
     assert line.endswith(" left")
 

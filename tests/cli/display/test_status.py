@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def every_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is shown is drawn, however fast it is replaced."""
+    """Draw every view, however fast it is replaced."""
     monkeypatch.setattr(status, "MIN_REDRAW_INTERVAL_S", 0.0)
 
 
@@ -50,7 +50,7 @@ def build_commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]
 
 
 def read_until_torch_import(command: tuple[str | Path, ...], file: int, stderr: int) -> bytes:
-    """What was written before torch was imported; the command is not waited for after that."""
+    """The output up to the import of torch; the command is killed then."""
     paths = os.pathsep.join(map(str, (TESTS / "cli" / "first_import", TESTS)))
     env = {**os.environ, **OFFLINE_ENV, "PYTHONPATH": paths, "TERM": "xterm-256color"}
     env.pop("NO_COLOR", None)
@@ -76,7 +76,7 @@ def read_until_torch_import(command: tuple[str | Path, ...], file: int, stderr: 
 
 
 def height(screen: Sequence[str]) -> int:
-    """How many lines have something on them."""
+    """The number of lines that are not empty."""
     return sum(map(bool, screen))
 
 
@@ -107,8 +107,8 @@ def test_a_local_model_shows_tokens_per_second_on_one_line(model: Path, tmp_path
     seen = list(screens(drawn.decode()))
     playing = [line for screen in seen for line in screen if "6/6" in line]
     assert "36 tokens" in playing[-1] and "tokens/s" in playing[-1]
-    assert max(map(height, seen)) == 1, "one line, drawn again and again"
-    assert height(seen[-1]) == 0, "and it is gone in the end"
+    assert max(map(height, seen)) == 1, "one line, redrawn"
+    assert height(seen[-1]) == 0, "removed at the end"
 
 
 @pytest.mark.usefixtures("every_view")
@@ -148,7 +148,7 @@ def test_grpo_shows_progress_of_its_rollouts(model: Path, tmp_path: Path) -> Non
         playing = [line for line in lines if phase in line and f"{total}/{total} episodes" in line]
         assert f"{6 * total} tokens" in playing[-1] and "tokens/s" in playing[-1], phase
     assert any("Training" in line for line in lines)
-    assert not any("episodes" in line for line in last), "nothing of it is left"
+    assert not any("episodes" in line for line in last), "removed at the end"
 
 
 def test_a_log_file_gets_each_phase_once_and_no_control_characters(
