@@ -15,6 +15,7 @@ from program import run_ludus, served_by_program
 from world import serving, wait_until
 
 import ludus
+from cli.collect_cli import PYTHONPATH
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
@@ -179,7 +180,7 @@ def test_a_generated_package_passes_its_check_and_its_test(tmp_path: Path) -> No
         "--no-build-isolation",
     ]
     subprocess.run([*install, "--target", str(home), str(package)], check=True, timeout=120)
-    env = {"PYTHONPATH": str(home)}
+    env = {"PYTHONPATH": os.pathsep.join((str(home), PYTHONPATH))}
     checked = run_ludus("check", "guess_number", env=env, cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "guess_number" in run_ludus("envs", env=env, cwd=tmp_path).stdout
@@ -216,7 +217,7 @@ def test_an_interrupted_check_prints_one_line(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         # Pytest may run as a background job, which ignores SIGINT and passes that on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

@@ -14,7 +14,7 @@ from program import LUDUS
 from students import of_family
 from terminal import open_terminal, screens, stderr_on_a_terminal
 
-from cli.collect_cli import COUNTER, TESTS
+from cli.collect_cli import COUNTER, PYTHONPATH, TESTS
 from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_rows
 from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
@@ -51,7 +51,7 @@ def build_commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]
 
 def read_until_torch_import(command: tuple[str | Path, ...], file: int, stderr: int) -> bytes:
     """The output up to the import of torch; the command is killed then."""
-    paths = os.pathsep.join(map(str, (TESTS / "cli" / "first_import", TESTS)))
+    paths = os.pathsep.join((str(TESTS / "cli" / "first_import"), PYTHONPATH))
     env = {**os.environ, **OFFLINE_ENV, "PYTHONPATH": paths, "TERM": "xterm-256color"}
     env.pop("NO_COLOR", None)
     process = subprocess.Popen(
