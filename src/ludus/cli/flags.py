@@ -41,9 +41,8 @@ def name_flags(message: str, flags: Mapping[str, str] | None = None) -> str:
             if value == "False" and f"{name}=False" in known:
                 return known[f"{name}=False"]
             if name in known:
-                return (
-                    known[name] if value in (None, "True") else f"{known[name]} {value.strip('"')}"
-                )
+                argument = "" if value in (None, "True") else f" {value}".replace('"', "")
+                return f"{known[name]}{argument}"
         return match[0]
 
     return _ARGUMENT.sub(translate, message)
