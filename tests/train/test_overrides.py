@@ -94,7 +94,8 @@ TUTORIAL_OVERRIDES = {
 
 def test_a_managed_field_with_its_effective_value_is_accepted() -> None:
     config = quick(
-        max_length=2048, epochs=3.0, batch_size=4, gradient_accumulation_steps=2, learning_rate=2e-5,
+        max_length=2048, epochs=3.0, batch_size=4, gradient_accumulation_steps=2,
+        learning_rate=2e-5,
         overrides=TUTORIAL_OVERRIDES,
     )  # fmt: skip
     built = build_trl_config("sft", config, Path("out"))
