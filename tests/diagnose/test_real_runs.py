@@ -10,11 +10,11 @@ import pytest
 from policy.models import saved
 from train.lessons import curve
 
-from ludus import ToolEnvironment, tool
+from ludus import ToolEnvironment, grpo, tool
 from ludus.data.episode import Episode
 from ludus.diagnose import read_run
 from ludus.errors import RunError
-from ludus.train import GRPOConfig, grpo
+from ludus.train import GRPOConfig
 
 HERE = "diagnose.test_real_runs"
 

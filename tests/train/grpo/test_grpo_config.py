@@ -11,7 +11,7 @@ from ludus.rollout import EpisodeLimits
 from ludus.train import GRPOConfig
 
 
-def test_an_episode_has_a_budget_and_a_reply_has_one_where_it_is_given() -> None:
+def test_token_budgets_per_episode_and_per_reply() -> None:
     assert GRPOConfig().limits == EpisodeLimits(max_turns=20, max_episode_tokens=256)
     both = GRPOConfig(max_tokens=64, max_episode_tokens=512)
     assert both.limits == EpisodeLimits(max_turns=20, max_tokens=64, max_episode_tokens=512)
@@ -26,6 +26,6 @@ def test_an_episode_has_a_budget_and_a_reply_has_one_where_it_is_given() -> None
         ({"max_episode_tokens": 0}, "--max-episode-tokens 0"),
     ],
 )
-def test_budgets_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
+def test_invalid_values_raise_and_name_the_argument(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         GRPOConfig(**given)

@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from ludus import episodes
-from ludus.train import grpo
-from train.grpo.trials import PICK, tried
+from ludus import episodes, grpo
+from train.grpo.toy_environments import PICK, small_config
 from train.lessons import curve
 
 
-def test_a_tiny_model_learns_what_is_worth_something(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=30, groups=4, group_size=8, learning_rate=1e-3, seed=1)
+def test_training_raises_the_reward_and_writes_all_files(model: Path, tmp_path: Path) -> None:
+    settings = small_config(steps=30, groups=4, group_size=8, learning_rate=1e-3, seed=1)
     outcome = grpo(PICK, str(model), tmp_path / "out", settings)
     log = curve(tmp_path / "out")
     assert outcome.steps == len(log) == 30

@@ -25,7 +25,7 @@ class Slow(HFDecoder):
     renewed = False
 
 
-async def test_the_loop_goes_on_while_weights_are_taken_over() -> None:
+async def test_refreshing_weights_does_not_block_the_event_loop() -> None:
     tokenizer = of_family("qwen3")
     policy = Policy("talker", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
     engine = Slow(policy.model, pad_id=0)

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from ludus.train import Lora, grpo
+from ludus import grpo
+from ludus.train import Lora
 from ludus.train.grpo import prefix_sharing
 from ludus.train.grpo.prefix_sharing import (
     PrefixSharingMixin,
@@ -22,7 +23,7 @@ from ludus.train.grpo.prefix_sharing import (
 )
 from ludus.train.grpo.prefix_tree import LANE_LENGTH_MULTIPLE, PrefixTrees, build_trees
 from ludus.train.speed.cuda_graphs import supports_cuda_graphs
-from train.grpo.trials import PICK, tried
+from train.grpo.toy_environments import PICK, small_config
 from train.lessons import curve
 
 ASKED, SAID = 30, 12
@@ -73,7 +74,7 @@ def by_row(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> tuple[Any, Any]
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
-def test_trees_say_and_teach_what_rows_do(kind: str) -> None:
+def test_trees_give_the_logprobs_entropies_and_gradients_of_rows(kind: str) -> None:
     model, (ids, mask) = made(kind, sliding_window=None), rows(*MANY)
     trees, worth = trees_of(ids, mask), torch.randn(len(ids), SAID)
     found = []
@@ -90,7 +91,7 @@ def test_trees_say_and_teach_what_rows_do(kind: str) -> None:
     assert trees_match_rows(model, trees, ids, mask)
 
 
-def test_each_prompt_stands_once_and_trees_share_lanes() -> None:
+def test_each_prompt_is_laid_out_once_and_trees_share_lanes() -> None:
     ids, mask = rows(*MANY)
     trees = trees_of(ids, mask)
     of_trees = {30 - 1 + 36, 21 - 1 + 9, 30 - 1 + 6, 9 - 1 + 33}
@@ -107,7 +108,7 @@ def trees_labels(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return ids[:, -SAID:][mask[:, -SAID:] > 0].sort()[0]
 
 
-def test_a_branch_sees_the_trunk_and_itself_and_nobody_else() -> None:
+def test_a_branch_attends_to_the_trunk_and_to_itself_only() -> None:
     trees = trees_of(*rows((30, [12, 12, 12, 12])))
     seen = trees.attention_mask()[0, 0]
     second = range(29 + 13, 29 + 26)
@@ -116,7 +117,7 @@ def test_a_branch_sees_the_trunk_and_itself_and_nobody_else() -> None:
     assert seen.any(1).all()
 
 
-def test_what_fills_up_changes_nothing() -> None:
+def test_padding_changes_no_scores() -> None:
     model, (ids, mask) = made("llama"), rows(*MANY)
     trees = trees_of(ids, mask)
     lanes, length = trees.input_ids.shape
@@ -133,13 +134,11 @@ def test_what_fills_up_changes_nothing() -> None:
         ([(0, [12, 12]), (30, [12, 12])], "there is no token to begin a branch with"),
     ],
 )
-def test_rows_stay_rows_where_trees_save_nothing(
-    groups: list[tuple[int, list[int]]], why: str
-) -> None:
+def test_no_trees_where_they_save_nothing(groups: list[tuple[int, list[int]]], why: str) -> None:
     assert build_trees(*rows(*groups), SAID, width=WIDTH) is None, why
 
 
-def test_long_branches_make_no_tree_of_a_narrow_model() -> None:
+def test_no_trees_where_attention_outweighs_the_linear_layers() -> None:
     ids, mask = rows((30, [12] * 16))
     assert build_trees(ids, mask, SAID, width=1) is None
     assert build_trees(ids, mask, SAID, width=1000) is not None
@@ -149,7 +148,7 @@ def test_long_branches_make_no_tree_of_a_narrow_model() -> None:
     ("kind", "more"),
     [("mistral", {"sliding_window": 4}), ("gpt2", {"n_embd": 32, "n_head": 4, "n_layer": 2})],
 )
-def test_a_model_of_which_it_is_not_true_is_found_out(kind: str, more: dict[str, Any]) -> None:
+def test_a_mismatch_between_trees_and_rows_is_detected(kind: str, more: dict[str, Any]) -> None:
     model, (ids, mask) = made(kind, **more), rows(*MANY)
     model.train()
     assert not trees_match_rows(model, trees_of(ids, mask), ids, mask)
@@ -169,7 +168,7 @@ def test_a_model_of_which_it_is_not_true_is_found_out(kind: str, more: dict[str,
         ("gpt2", {}, False),
     ],
 )
-def test_only_who_sees_all_that_came_before_is_given_trees(
+def test_only_full_attention_with_relative_positions_supports_trees(
     kind: str, more: dict[str, Any], sees: bool
 ) -> None:
     config = AutoConfig.for_model(kind, **more)
@@ -179,7 +178,7 @@ def test_only_who_sees_all_that_came_before_is_given_trees(
     assert not supports_prefix_trees(config)
 
 
-def test_batches_are_filled_with_those_that_belong_together() -> None:
+def test_rows_with_the_same_prompt_become_adjacent() -> None:
     prompts = torch.tensor([[0, 1], [2, 3], [0, 1], [4, 5], [2, 3], [0, 1], [4, 5], [2, 3]])
     batches = [
         {
@@ -215,12 +214,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("more", [{}, {"batch_size": 4}, {"beta": 0.1, "batch_size": 4}])
-def test_a_run_learns_the_same_either_way(
+def test_prefix_sharing_does_not_change_training(
     model: Path, tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch,
     more: dict[str, Any],
 ) -> None:  # fmt: skip
     # Plain descent: another one would make a whole step of a gradient that is only rounding.
-    settings = tried(groups=4, seed=1, overrides={"optim": "sgd"}, learning_rate=0.1, **more)
+    settings = small_config(groups=4, seed=1, overrides={"optim": "sgd"}, learning_rate=0.1, **more)
     grpo(PICK, str(model), tmp_path / "trees", settings)
     assert read
     seen = len(read)
@@ -237,28 +236,28 @@ def test_a_run_learns_the_same_either_way(
         assert logs[0] == pytest.approx(logs[1], abs=1e-4)
 
 
-@pytest.mark.parametrize("equal", ["skip", "keep"])
-def test_a_batch_of_which_nothing_counts_proves_nothing(
-    model: Path, tmp_path: Path, equal: str
-) -> None:
+@pytest.mark.parametrize("mode", ["skip", "keep"])
+def test_a_batch_without_loss_tokens_is_no_check(model: Path, tmp_path: Path, mode: str) -> None:
     cut = {"mask_truncated_completions": "true"}
-    settings = tried(groups=4, steps=1, max_episode_tokens=3, equal=equal, overrides=cut)
+    settings = small_config(
+        groups=4, steps=1, max_episode_tokens=3, zero_variance_groups=mode, overrides=cut
+    )
     grpo(PICK, str(model), tmp_path / "out", settings)
     assert len(curve(tmp_path / "out")) == 1
 
 
-def test_a_run_goes_on_with_rows_where_trees_would_say_something_else(
+def test_a_model_that_fails_the_check_is_trained_row_by_row(
     model: Path, tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any) -> bool:
         return False
 
     monkeypatch.setattr(prefix_sharing, "trees_match_rows", never)
-    grpo(PICK, str(model), tmp_path / "out", tried(groups=4))
+    grpo(PICK, str(model), tmp_path / "out", small_config(groups=4))
     assert not read and len(curve(tmp_path / "out")) == 2
 
 
-def test_it_is_the_model_that_learns_whose_work_is_captured(
+def test_graphs_are_captured_of_the_trained_model_not_the_reference(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learns: list[bool] = []
@@ -268,7 +267,7 @@ def test_it_is_the_model_that_learns_whose_work_is_captured(
 
     monkeypatch.setattr(PrefixSharingMixin, "_played_back", noted)
     # The reference is asked before it.
-    grpo(PICK, str(model), tmp_path / "out", tried(groups=4, steps=1, beta=0.1))
+    grpo(PICK, str(model), tmp_path / "out", small_config(groups=4, steps=1, beta=0.1))
     assert learns == [True]
 
 
@@ -281,7 +280,7 @@ def test_it_is_the_model_that_learns_whose_work_is_captured(
         ({"gradient_checkpointing": True}, False),
     ],
 )
-def test_work_is_captured_where_whole_weights_learn_from_all_at_once(
+def test_graphs_need_full_weights_and_a_single_batch(
     more: dict[str, Any], captured: bool, model: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -291,6 +290,6 @@ def test_work_is_captured_where_whole_weights_learn_from_all_at_once(
         alike.append(supports_cuda_graphs(trainer, trainer.pace.world))
 
     monkeypatch.setattr(PrefixSharingMixin, "_played_back", noted)
-    settings = tried(**{"groups": 4, "group_size": 4, "steps": 1, "batch_size": 16, **more})
+    settings = small_config(**{"groups": 4, "group_size": 4, "steps": 1, "batch_size": 16, **more})
     grpo(PICK, str(model), tmp_path / "out", settings)
     assert alike == [captured]

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from ludus import episodes
+from ludus import episodes, grpo
 from ludus.errors import RunError
-from ludus.train import grpo
 from train.grpo import killed
-from train.grpo.trials import PICK, tried
+from train.grpo.toy_environments import PICK, small_config
 from train.lessons import Seen, curve
 
 BY_CHANCE = ("reused", *(f"time/{name}" for name in (
@@ -28,8 +27,8 @@ def told(out: Path) -> list[dict[str, float]]:
     return [{name: line[name] for name in line if name not in BY_CHANCE} for line in curve(out)]
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=5, groups=2, group_size=4)
+def test_a_stopped_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -> None:
+    settings = small_config(steps=5, groups=2, group_size=4)
     whole = grpo(PICK, str(model), tmp_path / "whole", settings)
     first = grpo(PICK, str(model), tmp_path / "parts", settings, progress=Seen(stop_after=2))
     assert first.stopped == "interrupted" and first.steps == 2
@@ -49,8 +48,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(model: Path, tmp_p
     assert again.steps == 5 and again.resumed_from is None
 
 
-def test_episodes_behind_the_checkpoint_are_played_again(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=3)
+def test_episodes_after_the_checkpoint_are_played_again(model: Path, tmp_path: Path) -> None:
+    settings = small_config(steps=3)
     grpo(PICK, str(model), tmp_path / "out", settings, progress=Seen(stop_after=1))
     file = tmp_path / "out" / "episodes.jsonl"
     # As if it had been killed in the midst of the next step.
@@ -61,7 +60,7 @@ def test_episodes_behind_the_checkpoint_are_played_again(model: Path, tmp_path: 
     assert steps == [step for step in (1, 2, 3) for _ in range(8)]
 
 
-def test_a_killed_run_goes_on_to_the_same_end(model: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -> None:
     tests = str(Path(killed.__file__).parents[2])
     died = subprocess.run(
         [sys.executable, killed.__file__, str(model), str(tmp_path / "parts"), "4"],
@@ -93,8 +92,8 @@ class Hasty(Seen):
             raise KeyboardInterrupt
 
 
-def test_a_run_without_a_checkpoint_begins_its_log_anew(model: Path, tmp_path: Path) -> None:
-    settings, out = tried(steps=2, eval_every=1, eval_episodes=2), tmp_path / "out"
+def test_a_run_without_a_checkpoint_restarts_its_log(model: Path, tmp_path: Path) -> None:
+    settings, out = small_config(steps=2, eval_every=1, eval_episodes=2), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         grpo(PICK, str(model), out, settings, progress=Hasty())
     assert [line["step"] for line in curve(out)] == [0, 1]
@@ -102,9 +101,9 @@ def test_a_run_without_a_checkpoint_begins_its_log_anew(model: Path, tmp_path: P
     assert [line["step"] for line in curve(out)] == [0, 1, 1, 2, 2]
 
 
-def test_another_environment_is_another_run(model: Path, tmp_path: Path) -> None:
-    grpo(PICK, str(model), tmp_path / "out", tried(steps=2), progress=Seen(stop_after=1))
+def test_another_environment_in_the_same_folder_raises(model: Path, tmp_path: Path) -> None:
+    grpo(PICK, str(model), tmp_path / "out", small_config(steps=2), progress=Seen(stop_after=1))
     with pytest.raises(RunError, match="other settings"):
-        grpo("echo", str(model), tmp_path / "out", tried(steps=2))
+        grpo("echo", str(model), tmp_path / "out", small_config(steps=2))
     with pytest.raises(RunError, match="other settings"):
-        grpo(PICK, str(model), tmp_path / "out", tried(steps=2, temperature=0.5))
+        grpo(PICK, str(model), tmp_path / "out", small_config(steps=2, temperature=0.5))

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from ludus import Episode, episodes
+from ludus import Episode, episodes, grpo
 from ludus.data.episode import StopReason
 from ludus.errors import ConfigError, RunError
-from ludus.train import grpo
 from ludus.train.grpo.rewards import parse_reward_functions
-from train.grpo.trials import CLIMB, PICK, tried
+from train.grpo.toy_environments import CLIMB, PICK, small_config
 from train.lessons import curve
 
 HERE = "train.grpo.test_rewards"
@@ -75,19 +74,19 @@ def scored(texts: list[str], episode: Episode) -> Episode:
     return asyncio.run(parse_reward_functions(texts).score(episode))
 
 
-def test_own_rewards_are_added_by_their_weight() -> None:
+def test_rewards_are_summed_by_weight() -> None:
     made = scored([f"{HERE}:brief=0.25"], an_episode())
     assert made.reward == 0.5
     assert made.rewards == {PICK: 1.0, "brief": -2.0}
 
 
-def test_a_function_that_does_not_apply_is_left_out() -> None:
+def test_none_leaves_a_function_out_of_the_sum() -> None:
     made = scored([f"{HERE}:climbing"], an_episode())
     assert made.reward == 1.0 and "climbing" not in made.rewards
     assert scored([f"{HERE}:climbing"], an_episode(environment=CLIMB)).reward == 1.5
 
 
-def test_what_a_fault_ended_gets_no_reward_from_anybody() -> None:
+def test_broken_episodes_stay_unscored() -> None:
     episode = an_episode(stop_reason=StopReason.BROKEN, reward=None)
     assert scored([f"{HERE}:brief"], episode) == episode
 
@@ -97,24 +96,26 @@ def test_what_a_fault_ended_gets_no_reward_from_anybody() -> None:
     [True, Fraction(1, 4), np.float32(0.5), np.int64(3), np.array(2.0), torch.tensor(0.5)],
     ids=repr,
 )
-def test_a_number_of_any_library_is_taken(number: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scalars_of_all_libraries_are_accepted(
+    number: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{HERE}.GIVEN", [number])
     made = scored([f"{HERE}:given"], an_episode()).rewards["given"]
     assert made == float(number) and type(made) is float
 
 
 @pytest.mark.parametrize("thing", ["1.0", [1.0], np.ones(1), torch.ones(1), 1j, np.nan], ids=repr)
-def test_what_is_no_number_is_refused(thing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_values_raise(thing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{HERE}.GIVEN", [thing])
     with pytest.raises(RunError, match="which is no number"):
         scored([f"{HERE}:given"], an_episode())
 
 
-def test_an_object_that_answers_later_is_waited_for() -> None:
+def test_an_awaitable_result_is_awaited() -> None:
     assert scored([f"{HERE}:judge"], an_episode()).rewards["judge"] == 0.25
 
 
-def test_a_part_of_the_environments_own_is_never_taken_for_one_of_the_sum() -> None:
+def test_the_environments_own_parts_are_never_summed() -> None:
     rewards = parse_reward_functions([f"{HERE}:climbing", f"{HERE}:brief=0.25"])
     own = {"climbing": 7.0, "brief": 8.0, PICK: 9.0, "speed": 0.1}
     made = asyncio.run(rewards.score(an_episode(rewards=own)))
@@ -126,12 +127,12 @@ def test_a_part_of_the_environments_own_is_never_taken_for_one_of_the_sum() -> N
     assert made.rewards == {**parts, **apart, "speed": 0.1}
 
 
-def test_a_function_that_is_called_like_an_environment_is_refused() -> None:
+def test_a_function_with_the_name_of_an_environment_raises() -> None:
     with pytest.raises(ConfigError, match="brief has the name of an environment"):
         parse_reward_functions([f"{HERE}:brief"]).weights(["wordle", "brief"])
 
 
-def test_two_functions_of_one_name_are_called_by_their_modules_too(
+def test_functions_with_the_same_name_are_named_with_their_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other_rewards.py").write_text("def brief(episode):\n    return 3.0\n")
@@ -148,7 +149,7 @@ def test_two_functions_of_one_name_are_called_by_their_modules_too(
 
 
 @pytest.mark.parametrize("name", ["broken", "leaving", "leaving_later", "endless"])
-def test_a_function_that_fails_is_named(name: str) -> None:
+def test_a_failing_function_is_named(name: str) -> None:
     with pytest.raises(RunError, match=f"reward function {name}"):
         scored([f"{HERE}:{name}"], an_episode())
 
@@ -163,16 +164,16 @@ def test_a_function_that_fails_is_named(name: str) -> None:
         (f"{HERE}:brief=much", "no weight"),
     ],
 )
-def test_what_is_no_reward_function_is_said(text: str, words: str) -> None:
+def test_invalid_reward_functions_raise(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_reward_functions([text])
 
 
-def test_a_mix_logs_each_environment_by_itself_and_never_nan(model: Path, tmp_path: Path) -> None:
-    settings = tried(
+def test_a_mixture_logs_rewards_per_environment_and_never_nan(model: Path, tmp_path: Path) -> None:
+    settings = small_config(
         steps=3,
         groups=2,
-        rewards=(f"{HERE}:climbing=2", f"{HERE}:brief=0.1"),
+        reward_funcs=(f"{HERE}:climbing=2", f"{HERE}:brief=0.1"),
         max_episode_tokens=96,
     )
     grpo(f"{PICK}=0.5,{CLIMB}=0.5", str(model), tmp_path / "out", settings)

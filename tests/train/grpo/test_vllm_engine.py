@@ -45,7 +45,7 @@ def asked(size: int) -> list[Request]:
     return [Request((1, 2), size, frozenset(), SamplingParams(), 0)]
 
 
-def test_weights_are_brought_over_when_they_have_changed_and_only_then() -> None:
+def test_weights_are_synced_only_when_they_changed() -> None:
     trainer, vllm = trained()
     engine = VllmEngine(trainer)
     engine.refresh()
@@ -58,7 +58,7 @@ def test_weights_are_brought_over_when_they_have_changed_and_only_then() -> None
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_limit_of_a_call_is_gone_after_it(fails: bool) -> None:
+def test_the_length_limit_is_restored_after_a_call(fails: bool) -> None:
     trainer, vllm = trained(fails=fails)
     found: dict[int, Completion] = {}
     try:

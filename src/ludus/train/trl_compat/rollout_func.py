@@ -118,7 +118,7 @@ class _RolloutFunc:
         ]
         trainer.model.eval()
         try:
-            stage.run(_policy_agent(stage).renewed())
+            stage.run(_policy_agent(stage).refresh_weights())
             episodes = stage.play(plan, indices)
         finally:
             trainer.model.train(training)

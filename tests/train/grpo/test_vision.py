@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from policy.vision.gallery import GALLERY, taught
 
-from ludus import episodes
+from ludus import episodes, grpo
 from ludus.errors import ConfigError, RunError
 from ludus.policy.load import load
 from ludus.policy.vision import trainer_inputs
-from ludus.train import grpo
-from train.grpo.trials import tried
+from train.grpo.toy_environments import small_config
 from train.lessons import curve
 
 
@@ -27,7 +26,7 @@ def seer(folder: Path) -> Path:
     return folder
 
 
-def test_a_model_that_sees_learns_from_what_it_saw(
+def test_images_of_episodes_reach_the_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[dict[str, Any]] = []
@@ -38,7 +37,9 @@ def test_a_model_that_sees_learns_from_what_it_saw(
         return shown[-1]
 
     monkeypatch.setattr(trainer_inputs, "episode_image_inputs", watched)
-    settings = tried(steps=1, groups=2, group_size=2, equal="keep", max_episode_tokens=200)
+    settings = small_config(
+        steps=1, groups=2, group_size=2, zero_variance_groups="keep", max_episode_tokens=200
+    )
     grpo(GALLERY, str(seer(tmp_path / "base")), tmp_path / "out", settings)
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
     assert any(episode.reward == 1.0 for episode in played)
@@ -50,13 +51,15 @@ def test_a_model_that_sees_learns_from_what_it_saw(
     assert load(str(tmp_path / "out")).vision is not None
 
 
-def test_what_would_be_computed_without_pictures_is_refused(tmp_path: Path) -> None:
+def test_a_reference_model_is_not_supported_with_images(tmp_path: Path) -> None:
     base = str(seer(tmp_path / "base"))
     with pytest.raises(ConfigError, match=r"beta 0\.1 is not for a model that sees"):
-        grpo(GALLERY, base, tmp_path / "out", tried(beta=0.1))
+        grpo(GALLERY, base, tmp_path / "out", small_config(beta=0.1))
 
 
-def test_a_model_without_eyes_is_refused_before_it_learns(model: Path, tmp_path: Path) -> None:
+def test_a_text_model_is_rejected_when_the_environment_shows_images(
+    model: Path, tmp_path: Path
+) -> None:
     with pytest.raises(RunError, match="picture"):
-        grpo(GALLERY, str(model), tmp_path / "out", tried())
+        grpo(GALLERY, str(model), tmp_path / "out", small_config())
     assert not (tmp_path / "out").exists()

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from ludus import Episode, episodes
+from ludus import Episode, episodes, grpo
 from ludus.errors import ConfigError
 from ludus.policy.engine.engine_api import Completion, Request
 from ludus.policy.engine.sampling import SamplingParams
-from ludus.train import Lora, grpo
+from ludus.train import Lora
 from ludus.train.grpo.vllm_engine import VllmEngine
-from train.grpo.trials import CLIMB, FLAT, PICK, tried
+from train.grpo.toy_environments import CLIMB, FLAT, PICK, small_config
 from train.lessons import Seen, curve
 from train.test_processes import launch
 
@@ -35,10 +35,10 @@ class Looking(Seen):
         self.planned.append(torch.backends.cuda.cudnn_sdp_enabled())
 
 
-def test_trls_own_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
+def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
     for rollouts in ("fast", "trl"):
         watch = Looking()
-        settings = tried(rollouts=rollouts, equal="keep")
+        settings = small_config(rollouts=rollouts, zero_variance_groups="keep")
         grpo(PICK, str(model), tmp_path / rollouts, settings, progress=watch)
         assert watch.planned and not any(watch.planned)
         assert torch.backends.cuda.cudnn_sdp_enabled()
@@ -60,8 +60,8 @@ def test_trls_own_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None
     assert {"reward", "reward_std", "equal", "format", "length", "entropy"} <= keys[0] & keys[1]
 
 
-def test_trls_own_loop_takes_a_mix_too(model: Path, tmp_path: Path) -> None:
-    settings = tried(rollouts="trl", groups=4, max_episode_tokens=400)
+def test_trls_loop_supports_mixtures(model: Path, tmp_path: Path) -> None:
+    settings = small_config(rollouts="trl", groups=4, max_episode_tokens=400)
     grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", settings)
     played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
     assert {episode.environment for episode in played} == {PICK, CLIMB}
@@ -71,17 +71,19 @@ def test_trls_own_loop_takes_a_mix_too(model: Path, tmp_path: Path) -> None:
     assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
 
 
-def test_an_adapter_learns_and_is_merged(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=2, lora=Lora(rank=4), equal="keep", seed=2)
+def test_an_adapter_is_trained_and_merged(model: Path, tmp_path: Path) -> None:
+    settings = small_config(steps=2, lora=Lora(rank=4), zero_variance_groups="keep", seed=2)
     grpo(PICK, str(model), tmp_path / "out", settings)
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
     assert (tmp_path / "out" / "model.safetensors").is_file()
     assert any(line["grad_norm"] > 0 for line in curve(tmp_path / "out"))
 
 
-def test_batches_of_a_step_teach_what_one_batch_teaches(model: Path, tmp_path: Path) -> None:
+def test_the_batch_size_does_not_change_the_gradient(model: Path, tmp_path: Path) -> None:
     for batch in (None, 4):
-        settings = tried(steps=2, groups=2, group_size=4, batch_size=batch, equal="keep")
+        settings = small_config(
+            steps=2, groups=2, group_size=4, batch_size=batch, zero_variance_groups="keep"
+        )
         grpo(PICK, str(model), tmp_path / str(batch), settings)
     one, other = curve(tmp_path / "None"), curve(tmp_path / "4")
     for a, b in zip(one, other, strict=True):
@@ -89,8 +91,10 @@ def test_batches_of_a_step_teach_what_one_batch_teaches(model: Path, tmp_path: P
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
 
 
-def test_held_out_tasks_are_tried_now_and_then(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=5, eval_every=2, eval_episodes=6)
+def test_held_out_tasks_are_evaluated_before_during_and_after_training(
+    model: Path, tmp_path: Path
+) -> None:
+    settings = small_config(steps=5, eval_every=2, eval_episodes=6)
     grpo(PICK, str(model), tmp_path / "out", settings)
     held = [line for line in curve(tmp_path / "out") if "eval_reward" in line]
     # Before anything was learned, every so many steps, and at the end.
@@ -109,12 +113,12 @@ def both(monkeypatch: pytest.MonkeyPatch, spec: str, model: Path, out: Path, *mo
     )  # fmt: skip
 
 
-def test_two_processes_play_the_groups_of_one(
+def test_two_processes_train_like_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = both(monkeypatch, FLAT, model, tmp_path / "two", "--seed", 3)
     assert done.returncode == 0, done.stderr
-    settings = tried(steps=2, groups=3, group_size=4, seed=3)
+    settings = small_config(steps=2, groups=3, group_size=4, seed=3)
     grpo(FLAT, str(model), tmp_path / "one", settings)
     one, two = (list(episodes(tmp_path / way / "episodes.jsonl")) for way in ("one", "two"))
     facts = [[(e.seed, e.group_id, e.messages) for e in way[:12]] for way in (one, two)]
@@ -131,7 +135,7 @@ def judge(episode: Episode) -> float:
     return 0.0
 
 
-def test_what_fails_in_another_process_is_told_by_the_first(
+def test_an_error_on_another_rank_is_reported_once(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reward = ("--reward-func", "train.grpo.test_ways:judge")
@@ -153,7 +157,7 @@ class _Vllm:
         return prompts, replies, logprobs, replies
 
 
-def test_vllm_answers_within_each_budget_and_up_to_each_stop() -> None:
+def test_vllm_replies_end_at_their_budget_or_stop_token() -> None:
     engine = VllmEngine(SimpleNamespace(vllm_generation=_Vllm()))
     asked = [
         Request((1, 2), 4, frozenset({99}), SamplingParams(), 0),
@@ -176,13 +180,13 @@ def test_vllm_answers_within_each_budget_and_up_to_each_stop() -> None:
         ({"batch_size": 3}, "does not divide the 8 episodes"),
         ({"overrides": {"num_generations": "5"}}, "use --group-size|--groups"),
         ({"overrides": {"max_step": "4"}}, "Did you mean"),
-        ({"vllm": "colocate"}, "vllm|vLLM"),
-        ({"rewards": ("nowhere:f",)}, "cannot be imported"),
+        ({"vllm_mode": "colocate"}, "vllm|vLLM"),
+        ({"reward_funcs": ("nowhere:f",)}, "cannot be imported"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_written(
+def test_invalid_settings_raise_before_anything_is_written(
     model: Path, tmp_path: Path, more: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        grpo(PICK, str(model), tmp_path / "out", tried(**more))
+        grpo(PICK, str(model), tmp_path / "out", small_config(**more))
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Something to try, and a tiny model that knows how to call but not what for."""
+"""Small environments, a tiny model that can call their tools, and a config for short runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any, Literal
 
 from policy.models import saved
 
-from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, tool
+from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, sft, tool
 from ludus.agents.random_agent import RandomAgent
-from ludus.train import GRPOConfig, sft
+from ludus.train import GRPOConfig
 from train.lessons import quick, write
-
-LETTERS = "abcde"
 
 
 class Pick(ToolEnvironment):
-    """Pick a letter; one of them is worth something, and nobody says which."""
+    """Pick a letter; c is rewarded."""
 
     def reset(self, *, seed: int | None = None) -> str:
         return f"Pick a letter ({(seed or 0) % 7})."
@@ -30,9 +28,9 @@ class Pick(ToolEnvironment):
         Args:
             letter: The one that you pick.
         """
-        return self.finish(self.worth(letter), "So be it.")
+        return self.finish(self.reward_of(letter), "So be it.")
 
-    def worth(self, letter: str) -> float:
+    def reward_of(self, letter: str) -> float:
         return float(letter == "c")
 
     def oracle(self) -> ToolCall:
@@ -40,18 +38,18 @@ class Pick(ToolEnvironment):
 
 
 class Flat(Pick):
-    """In most tasks every letter is worth the same."""
+    """Two of three tasks give the same reward for every letter."""
 
     def reset(self, *, seed: int | None = None) -> str:
         self.flat = bool((seed or 0) % 3)
         return super().reset(seed=seed)
 
-    def worth(self, letter: str) -> float:
+    def reward_of(self, letter: str) -> float:
         return float(not self.flat and letter in "ab")
 
 
 class Climb(ToolEnvironment):
-    """Three steps, each of which may go up or down."""
+    """Three turns; the reward is the share of turns with letter a or b."""
 
     def reset(self, *, seed: int | None = None) -> str:
         self.height = self.steps = 0
@@ -71,29 +69,29 @@ class Climb(ToolEnvironment):
         return f"Height {self.height}."
 
 
-PICK, FLAT, CLIMB = (f"train.grpo.trials:{name}" for name in ("Pick", "Flat", "Climb"))
+PICK, FLAT, CLIMB = (f"train.grpo.toy_environments:{name}" for name in ("Pick", "Flat", "Climb"))
 
 
-def caller(folder: Path, *, environments: str = PICK, epochs: float = 12.0) -> Path:
-    """A tiny model that has learned from chance how calls are written."""
+def train_tool_caller(folder: Path, *, environments: str = PICK, epochs: float = 12.0) -> Path:
+    """A tiny model, fine-tuned on random tool calls: it writes calls with random arguments."""
     asyncio.run(collect(CollectConfig(environments, episodes=80), RandomAgent(), folder / "run"))
     rows = [_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
     write(folder / "data" / "train.jsonl", rows)
     base = saved(folder / "base")
-    settings = quick(epochs=epochs, batch_size=8, learning_rate=2e-2)
-    sft(folder / "data", str(base), folder / "caller", settings)
+    config = quick(epochs=epochs, batch_size=8, learning_rate=2e-2)
+    sft(folder / "data", str(base), folder / "caller", config)
     return folder / "caller"
 
 
 def _row(episode: Any) -> dict[str, Any]:
-    said = [json.loads(message.model_dump_json(exclude_none=True)) for message in episode.messages]
-    ends = max(at for at, message in enumerate(said) if message["role"] == "assistant")
-    return {"messages": said[: ends + 1], "tools": list(episode.tools)}
+    messages = [json.loads(each.model_dump_json(exclude_none=True)) for each in episode.messages]
+    last = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
+    return {"messages": messages[: last + 1], "tools": list(episode.tools)}
 
 
-def tried(**more: Any) -> GRPOConfig:
-    usual: dict[str, Any] = {
+def small_config(**changes: Any) -> GRPOConfig:
+    defaults: dict[str, Any] = {
         "steps": 2, "groups": 2, "group_size": 4, "max_episode_tokens": 64, "precision": "fp32",
         "device": "cpu", "learning_rate": 3e-3,
     }  # fmt: skip
-    return GRPOConfig(**{**usual, **more})
+    return GRPOConfig(**{**defaults, **changes})
