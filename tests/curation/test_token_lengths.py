@@ -11,7 +11,7 @@ import pytest
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK
 from students import of_family, student
 
-from ludus.curation.lint.rows import SourceLocation, TrainingRow, parse_row
+from ludus.curation.lint.lint_rows import SourceLocation, TrainingRow, parse_row
 from ludus.curation.token_lengths import TokenLengths, measure_rows
 from ludus.policy.chat.chat_format import find_chat_format_with_fallback
 from ludus.policy.chat.rendering import render, render_pair

@@ -14,7 +14,7 @@ from ludus.curation.catalog import UNREADABLE, Catalog, open_catalog
 from ludus.curation.config import CurateConfig, CurateReport
 from ludus.curation.dataset_card import DatasetOrigin, previous_digest, write_card
 from ludus.curation.file_formats import convert_files
-from ludus.curation.lint.rows import TrainingRow, parse_row, read_json_lines
+from ludus.curation.lint.lint_rows import TrainingRow, parse_row, read_json_lines
 from ludus.curation.output_dir import open_output_dir
 from ludus.curation.token_lengths import measure_rows
 from ludus.curation.writers import CurateProgress, write_rows

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ludus.curation.lint.rows import TrainingRow
+from ludus.curation.lint.lint_rows import TrainingRow
 from ludus.data.length_stats import quantile, suggest_max_length
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked

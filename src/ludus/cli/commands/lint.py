@@ -13,9 +13,9 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ludus.curation.lint.examine import LintProgress
     from ludus.curation.lint.report import LintReport, RenderedExample
-    from ludus.curation.lint.student import Student
+    from ludus.curation.lint.runner import LintProgress
+    from ludus.curation.lint.template_checks import Student
     from ludus.policy.chat.rendering import TextSpan
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -48,8 +48,8 @@ def lint(
 
     Example: ludus lint data/wordle --student Qwen/Qwen3-0.6B
     """
-    from ludus.curation.lint.examine import count_rows, lint_files
-    from ludus.curation.lint.rows import find_data_files
+    from ludus.curation.lint.lint_rows import find_data_files
+    from ludus.curation.lint.runner import count_rows, lint_files
 
     files = count_rows(find_data_files(data))  # Before a student is loaded, which takes seconds.
     to_train = _load_student(student) if student is not None else None
@@ -61,7 +61,7 @@ def lint(
             sample=None if every else sample,
             show=show,
             seed=seed,
-            on_progress=watch,
+            progress=watch,
         )
     if as_json:
         typer.echo(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
@@ -72,7 +72,7 @@ def lint(
 
 
 def _load_student(name: str) -> Student:
-    from ludus.curation.lint.student import Student
+    from ludus.curation.lint.template_checks import Student
     from ludus.policy.tokenizer import load_tokenizer
     from ludus.policy.vision.model_families import load_vision_processor
 

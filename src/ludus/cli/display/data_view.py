@@ -29,7 +29,7 @@ def find_row_file(data: Path) -> Path | None:
 
 def read_row(file: Path, wanted: str) -> JsonObject:
     """The row at this place, from 0, or of the episode with this id."""
-    from ludus.curation.lint.rows import read_json_lines
+    from ludus.curation.lint.lint_rows import read_json_lines
 
     if wanted.isascii() and wanted.isdecimal():
         found = next(islice(read_json_lines(file), int(wanted), None), None)

@@ -1,4 +1,4 @@
-"""Calls in the text of every family that `ludus curate --render` writes."""
+"""Tool calls in text, in every form that `ludus curate --tool-call-format` writes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from policy.conversations import TOOLS, said
 
 from curation.attempts import attempt, call, model, system, told, user
-from curation.lint.linting import plain
+from curation.lint.row_checks import check_contents
 from ludus.curation import RowConfig
-from ludus.curation.lint.call import ToolCall, parse_calls
+from ludus.curation.lint.lint_rows import ToolCall, parse_calls
 from ludus.curation.tool_call_text import CALL_FORMATS
 from ludus.curation.training_rows import dpo_row, sft_row
 from ludus.data.messages import Message
@@ -56,7 +56,7 @@ def ending(family: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
-def test_what_curate_renders_is_not_faulted(family: str) -> None:
+def test_rendered_rows_have_no_findings(family: str) -> None:
     played = row(
         family,
         system("Play."),
@@ -70,23 +70,23 @@ def test_what_curate_renders_is_not_faulted(family: str) -> None:
         told("0"),
         model("Found it."),
     )
-    assert plain(played) == {}
+    assert check_contents(played) == {}
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
-def test_both_sides_of_a_rendered_pair_are_read(family: str) -> None:
+def test_both_sides_of_a_rendered_pair_are_checked(family: str) -> None:
     good, bad = (
         attempt(name, task="t", tools=TOOLS, messages=[user("Begin."), model("", call(name, {}))])
         for name in ("add", "fly")
     )
-    assert plain(dpo_row(good, bad, RowConfig(render=family))) == {"unknown-tool": "note"}
-    assert plain(dpo_row(bad, good, RowConfig(render=family))) == {"unknown-tool": "error"}
+    assert check_contents(dpo_row(good, bad, RowConfig(render=family))) == {"unknown-tool": "note"}
+    assert check_contents(dpo_row(bad, good, RowConfig(render=family))) == {"unknown-tool": "error"}
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
 @pytest.mark.parametrize("arguments", [{}, {"word": "crane"}])
-def test_a_tool_that_is_not_offered(family: str, arguments: dict[str, Any]) -> None:
-    assert plain(ending(family, "fly", arguments)) == {"unknown-tool": "error"}
+def test_unknown_tool(family: str, arguments: dict[str, Any]) -> None:
+    assert check_contents(ending(family, "fly", arguments)) == {"unknown-tool": "error"}
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
@@ -101,18 +101,20 @@ def test_a_tool_that_is_not_offered(family: str, arguments: dict[str, Any]) -> N
         ("draw", {"size": 1, "pen": "red"}),
     ],
 )
-def test_arguments_that_do_not_fit(family: str, name: str, arguments: dict[str, Any]) -> None:
-    assert plain(ending(family, name, arguments)) == {"arguments-unfit": "error"}
+def test_arguments_that_violate_the_schema(
+    family: str, name: str, arguments: dict[str, Any]
+) -> None:
+    assert check_contents(ending(family, name, arguments)) == {"arguments-unfit": "error"}
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
-def test_a_number_in_quotes_is_no_fault_where_all_values_are_text(family: str) -> None:
+def test_quoted_numbers_are_fine_where_all_values_are_text(family: str) -> None:
     noted = {} if family in UNTYPED else {"arguments-unfit": "note"}
-    assert plain(ending(family, "add", {"a": "1", "b": 2})) == noted
+    assert check_contents(ending(family, "add", {"a": "1", "b": 2})) == noted
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
-def test_calls_are_read_in_order_and_with_their_arguments(family: str) -> None:
+def test_calls_are_parsed_in_order(family: str) -> None:
     calls = [call("guess", {"word": word}) for word in ("two\nlines", "")]
     (_, reply) = row(family, user("Go."), model("Both.", *calls, thought="{}"))["messages"]
     untyped = family in UNTYPED
@@ -135,10 +137,10 @@ def test_calls_are_read_in_order_and_with_their_arguments(family: str) -> None:
         "",
     ],
 )
-def test_what_stands_between_tags_and_is_no_call(body: str) -> None:
+def test_unparsable_tool_call_element(body: str) -> None:
     reply = said("assistant", f"<tool_call>{body}</tool_call>")
-    found = plain({"messages": [said("user", "Begin."), reply], "tools": TOOLS})
-    assert found == {"arguments-not-object": "error"}
+    findings = check_contents({"messages": [said("user", "Begin."), reply], "tools": TOOLS})
+    assert findings == {"arguments-not-object": "error"}
 
 
 @pytest.mark.parametrize(
@@ -152,11 +154,11 @@ def test_what_stands_between_tags_and_is_no_call(body: str) -> None:
         "{}",
     ],
 )
-def test_an_answer_in_json_is_no_call(text: str) -> None:
+def test_an_answer_in_json_is_not_a_call(text: str) -> None:
     assert parse_calls(said("assistant", text)) == []
 
 
-def test_a_bare_call_may_be_spread_over_lines() -> None:
+def test_a_bare_call_may_span_lines() -> None:
     text = '{\n  "type": "function",\n  "name": "fly",\n  "parameters": {"to": "Rome"}\n}'
     assert parse_calls(said("assistant", text)) == [ToolCall("fly", {"to": "Rome"})]
     assert parse_calls(said("user", text)) == []
