@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from policy.conversations import TOOLS, said
 
-from curation.attempts import attempt, call, model, system, told, user
+from curation.attempts import attempt, call, model, system, tool_result, user
 from curation.lint.row_checks import check_contents
-from ludus.curation import RowConfig
 from ludus.curation.lint.lint_rows import ToolCall, parse_calls
 from ludus.curation.tool_call_text import CALL_FORMATS
-from ludus.curation.training_rows import dpo_row, sft_row
+from ludus.curation.training_rows import RowConfig, dpo_row, sft_row
 from ludus.data.messages import Message
 
 DRAW: dict[str, Any] = {
@@ -47,7 +46,7 @@ UNTYPED = ("qwen3.5", "glm4")
 
 def row(family: str, *messages: Message) -> dict[str, Any]:
     tools = (*TOOLS, {"type": "function", "function": DRAW})
-    return sft_row(attempt("e", tools=tools, messages=messages), RowConfig(render=family))
+    return sft_row(attempt("e", tools=tools, messages=messages), RowConfig(tool_call_format=family))
 
 
 def ending(family: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -61,13 +60,13 @@ def test_rendered_rows_have_no_findings(family: str) -> None:
         family,
         system("Play."),
         user("Begin."),
-        model("", call("guess", {"word": "crane"}), thought="Vowels first."),
-        told("no"),
+        model("", call("guess", {"word": "crane"}), reasoning="Vowels first."),
+        tool_result("no"),
         model("Two.", call("add", {"a": 1, "b": 2}, "x"), call("draw", DRAWN, "y")),
-        told("3", "x"),
-        told("done", "y"),
+        tool_result("3", "x"),
+        tool_result("done", "y"),
         model("", call("add", {})),
-        told("0"),
+        tool_result("0"),
         model("Found it."),
     )
     assert check_contents(played) == {}
@@ -79,8 +78,12 @@ def test_both_sides_of_a_rendered_pair_are_checked(family: str) -> None:
         attempt(name, task="t", tools=TOOLS, messages=[user("Begin."), model("", call(name, {}))])
         for name in ("add", "fly")
     )
-    assert check_contents(dpo_row(good, bad, RowConfig(render=family))) == {"unknown-tool": "note"}
-    assert check_contents(dpo_row(bad, good, RowConfig(render=family))) == {"unknown-tool": "error"}
+    assert check_contents(dpo_row(good, bad, RowConfig(tool_call_format=family))) == {
+        "unknown-tool": "note"
+    }
+    assert check_contents(dpo_row(bad, good, RowConfig(tool_call_format=family))) == {
+        "unknown-tool": "error"
+    }
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
@@ -116,7 +119,7 @@ def test_quoted_numbers_are_fine_where_all_values_are_text(family: str) -> None:
 @pytest.mark.parametrize("family", CALL_FORMATS)
 def test_calls_are_parsed_in_order(family: str) -> None:
     calls = [call("guess", {"word": word}) for word in ("two\nlines", "")]
-    (_, reply) = row(family, user("Go."), model("Both.", *calls, thought="{}"))["messages"]
+    (_, reply) = row(family, user("Go."), model("Both.", *calls, reasoning="{}"))["messages"]
     untyped = family in UNTYPED
     assert parse_calls(reply) == [
         ToolCall("guess", {"word": "two\nlines"}, untyped=untyped),

@@ -151,7 +151,7 @@ def curate(
     ludus curate runs/a runs/b --to dpo --pairs all --min-margin 0.3 -o data/pairs
     """
     from ludus.cli.display.progress_bar import progress_bar
-    from ludus.curation import CurateConfig, FilterConfig, RowConfig
+    from ludus.curation import CurateConfig
     from ludus.curation import curate as run_curation
 
     if push_to_hub is not None:
@@ -159,35 +159,31 @@ def curate(
 
         check_repo_id(push_to_hub)
         check_login()
-    curation = CurateConfig(
+    config = CurateConfig(
         to=to.value,
-        selection=FilterConfig(
-            where=where,
-            min_reward=min_reward,
-            min_turns=min_turns,
-            max_turns=max_turns,
-            solve_rate=_parse_solve_rate(solve_rate),
-            solved_at=solved_at,
-            top_fraction=top_fraction,
-            best_of_group=best_of_group,
-            unscored=unscored,
-        ),
-        form=RowConfig(
-            system=system,
-            tool_results=tool_results,
-            reasoning=reasoning,
-            last_turn=last_turn,
-            render=render,
-        ),
+        where=where,
+        min_reward=min_reward,
+        min_turns=min_turns,
+        max_turns=max_turns,
+        solve_rate=_parse_solve_rate(solve_rate),
+        solved_at=solved_at,
+        top_fraction=top_fraction,
+        best_of_group=best_of_group,
+        keep_unscored=unscored,
+        system=system,
+        tool_results=tool_results,
+        reasoning=reasoning,
+        last_turn=last_turn,
+        tool_call_format=render,
         dedupe=dedupe,
-        near_prompts=near_prompts,
-        near_completions=near_completions,
+        max_prompt_similarity=near_prompts,
+        max_completion_similarity=near_completions,
         across_tasks=across_tasks,
-        pairing=pairs.value,
+        pairs=pairs.value,
         min_margin=min_margin,
-        test=test,
+        test_size=test,
         held_out=tuple(held_out or ()),
-        likeness=likeness,
+        similarity_threshold=likeness,
         seed=seed,
         format=format.value,
         student=student,
@@ -196,12 +192,12 @@ def curate(
         report = run_curation(
             runs,
             out,
-            curation,
+            config,
             overwrite=overwrite,
             explain=explain,
             location=push_to_hub,
             command=typed_command(),
-            on_progress=watch,
+            progress=watch,
         )
     if as_json:
         typer.echo(json.dumps({"folder": str(out), **report.as_json()}, allow_nan=False))
