@@ -32,11 +32,11 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     assert run_ludus("--version").stdout.strip() == ludus.__version__
 
 
-def test_envs_lists_what_is_installed_and_describes_one() -> None:
+def test_envs_lists_environments_and_describes_one() -> None:
     listed = run_ludus("envs").stdout
     for name in ("catch", "echo", "reasoning_gym", "wordle"):
         assert name in listed
@@ -57,9 +57,7 @@ def test_envs_lists_what_is_installed_and_describes_one() -> None:
         (("init", "not a name"), "cannot be a package name"),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_exit_code_1(
-    arguments: tuple[str, ...], words: str
-) -> None:
+def test_an_error_is_one_line_and_exit_code_1(arguments: tuple[str, ...], words: str) -> None:
     done = run_ludus(*arguments)
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1
@@ -74,12 +72,12 @@ def test_a_mistake_is_one_clear_line_and_exit_code_1(
         ("play", "catch", "--task", "3"),
     ],
 )
-def test_a_bad_flag_is_named_and_exit_code_2(arguments: tuple[str, ...]) -> None:
+def test_an_invalid_flag_is_named_with_exit_code_2(arguments: tuple[str, ...]) -> None:
     done = run_ludus(*arguments)
     assert done.returncode == 2 and arguments[2] in done.stderr
 
 
-def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_without_module(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the program as if this module were not installed."""
     script = (
         "import importlib.util, sys\n"
@@ -103,21 +101,21 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("reasoning_gym", ("play", "reasoning_gym"), "reasoning"),
     ],
 )
-def test_a_missing_extra_is_one_line_with_the_way_to_install_it(
+def test_a_missing_extra_is_one_line_with_the_install_command(
     module: str, arguments: tuple[str, ...], extra: str
 ) -> None:
-    done = without(module, *arguments)
+    done = run_without_module(module, *arguments)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.endswith(f"pip install 'ludus-rl[{extra}]'\n")
 
 
-def test_what_can_be_used_is_listed_though_something_is_missing() -> None:
-    listed = without("reasoning_gym", "envs")
+def test_envs_lists_usable_environments_despite_missing_packages() -> None:
+    listed = run_without_module("reasoning_gym", "envs")
     assert listed.returncode == 0
     assert "wordle" in listed.stdout and "ludus-rl[reasoning]" in listed.stdout.replace("\n", "")
 
 
-def test_a_taken_port_is_said() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with served_by_program("echo") as program:
         port = program.url.rpartition(":")[2]
         done = run_ludus("serve", "echo", "--port", port)
@@ -125,7 +123,7 @@ def test_a_taken_port_is_said() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_stops_quietly_when_it_is_told_to(number: signal.Signals) -> None:
+def test_serve_stops_quietly_on_a_signal(number: signal.Signals) -> None:
     with served_by_program("echo") as program:
         assert httpx.get(f"{program.url}/health", trust_env=False).status_code == 200
         program.process.send_signal(number)
@@ -134,7 +132,7 @@ def test_serve_stops_quietly_when_it_is_told_to(number: signal.Signals) -> None:
         assert program.process.returncode == 0
 
 
-def test_a_person_plays_an_episode() -> None:
+def test_play_runs_an_episode() -> None:
     moves = "\n".join(["sideways", *["right"] * 9]) + "\n"
     done = run_ludus("play", "catch", "--seed", "3", typed=moves)
     assert done.returncode == 0
@@ -142,7 +140,7 @@ def test_a_person_plays_an_episode() -> None:
     assert "You missed the ball." in done.stdout and "Reward 0" in done.stdout
 
 
-def test_a_person_may_think_for_longer_than_the_server_waits_for_a_ping() -> None:
+def test_play_keeps_the_connection_alive_while_the_player_thinks() -> None:
     with serving("catch", ping_interval=0.2) as served:
         player = subprocess.Popen(
             [sys.executable, "-u", "-m", "ludus", "play", served.url],
@@ -159,13 +157,13 @@ def test_a_person_may_think_for_longer_than_the_server_waits_for_a_ping() -> Non
     assert player.returncode == 0 and "Reward" in said
 
 
-def test_a_person_chooses_a_tool_and_leaves() -> None:
+def test_play_offers_several_tools_and_quit() -> None:
     done = run_ludus("play", "echo", typed="shout\necho_with_length\nhello\n")
     assert '{"message": "hello", "length": 5}' in done.stdout
     assert "You left before the end." in done.stdout
 
 
-def test_a_new_package_passes_its_check_and_its_own_test_as_generated(tmp_path: Path) -> None:
+def test_a_generated_package_passes_its_check_and_its_test(tmp_path: Path) -> None:
     made = run_ludus("init", "guess-number", "--in", str(tmp_path))
     assert made.returncode == 0
     package = tmp_path / "guess_number"
@@ -211,7 +209,7 @@ class Long(Slow):
 """
 
 
-def test_an_interrupted_check_says_so_in_one_line(tmp_path: Path) -> None:
+def test_an_interrupted_check_prints_one_line(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
     process = subprocess.Popen(
         [sys.executable, "-m", "ludus", "check", "long:Long", "--seeds", "1000"],
@@ -230,7 +228,7 @@ def test_an_interrupted_check_says_so_in_one_line(tmp_path: Path) -> None:
     assert complaint.split() == ["Interrupted."]
 
 
-def test_a_server_that_dies_during_a_game_is_one_line() -> None:
+def test_a_server_that_dies_during_play_is_one_line() -> None:
     with served_by_program("catch") as program:
         player = subprocess.Popen(
             [sys.executable, "-u", "-m", "ludus", "play", program.url],

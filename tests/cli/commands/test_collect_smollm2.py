@@ -11,7 +11,7 @@ import pytest
 from policy.ggufs import gguf_file
 from typer.testing import CliRunner, Result
 
-from cli.collecting import COUNTER, NOBODY
+from cli.collect_cli import CLEAN_ENV, COUNTER
 from ludus.cli.main import app
 from ludus.policy import smollm2
 from ludus.policy.pypi_download import PackagedFile
@@ -36,29 +36,29 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ludus(*arguments: str | Path) -> Result:
-    done = CliRunner().invoke(app, [*map(str, arguments)], env=NOBODY)
+    done = CliRunner().invoke(app, [*map(str, arguments)], env=CLEAN_ENV)
     assert done.exit_code == 0, done.output
     return done
 
 
-def begun(done: Result) -> list[str]:
+def list_episodes(done: Result) -> list[str]:
     """The first words of every line that is no result."""
     return [line.split()[0] for line in done.stderr.splitlines()]
 
 
-def test_with_json_it_is_said_beside_the_results(tmp_path: Path) -> None:
+def test_with_json_the_download_notice_goes_to_stderr(tmp_path: Path) -> None:
     asked = (COUNTER, "--provider", "hf", "--model", "smollm2", *SHORT, "--json")
     done = ludus("collect", *asked, "-o", tmp_path / "run")
-    assert begun(done) == ["Fetching", "Converting"]
+    assert list_episodes(done) == ["Fetching", "Converting"]
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
     assert [event for event in events if event != "phase"] == ["summary"]
     again = ludus("collect", *asked, "-o", tmp_path / "run-2")
     assert again.stderr == "", "it is there now"
 
 
-def test_in_an_evaluation_it_is_said_before_anybody_plays(tmp_path: Path) -> None:
+def test_an_evaluation_prints_the_download_notice_before_playing(tmp_path: Path) -> None:
     who = ("-c", "random", "-c", "base=smollm2")
     done = ludus("eval", COUNTER, *who, *SHORT, "-o", tmp_path / "eval")
-    said = begun(done)
+    said = list_episodes(done)
     first = [said.index(word) for word in ("Fetching", "Converting", "random", "base")]
     assert first == sorted(first)

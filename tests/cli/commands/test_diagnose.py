@@ -10,7 +10,7 @@ from diagnose.runs import Sample, episode, level, ramp, write
 from program import run_ludus
 from typer.testing import CliRunner, Result
 
-from cli.collecting import complaint
+from cli.collect_cli import error_line
 from ludus.cli.commands.diagnose import sparkline
 from ludus.cli.main import app
 from ludus.diagnose import read_run
@@ -22,7 +22,7 @@ def diagnose(*arguments: str | Path) -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["diagnose", *map(str, arguments)])
 
 
-def refused(run: Path) -> str:
+def error_message(run: Path) -> str:
     done = diagnose(run)
     assert isinstance(done.exception, RunError) and done.stdout == ""
     assert "\n" not in str(done.exception)
@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(Sample(), tmp_path_factory.mktemp("runs") / "healthy")
 
 
-def test_a_run_is_told_as_a_table_a_curve_and_verdicts(run: Path) -> None:
+def test_a_run_is_printed_as_table_curve_and_verdicts(run: Path) -> None:
     done = run_ludus("diagnose", str(run))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -62,7 +62,7 @@ def test_a_run_as_json(run: Path) -> None:
     assert facts["seconds"]["step"] == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_mix_has_a_line_for_each_environment(tmp_path: Path) -> None:
+def test_a_mixture_has_a_line_for_each_environment(tmp_path: Path) -> None:
     success = {"wordle": ramp((0.0, 0.2), (1.0, 0.7)), "catch": level(0.98)}
     said = diagnose(write(Sample(success, luck=0.02), tmp_path / "mix")).stdout
     assert "GRPO of models/student on wordle,catch" in said
@@ -70,7 +70,7 @@ def test_a_mix_has_a_line_for_each_environment(tmp_path: Path) -> None:
     assert "too easy: catch" in said
 
 
-def test_a_run_that_is_under_way_is_told_with_what_there_is(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_diagnosed(tmp_path: Path) -> None:
     folder = write(Sample(steps=40), tmp_path / "run", settings={"steps": 200}, figures=None)
     for name in ("log.jsonl", "episodes.jsonl"):
         (folder / name).write_bytes((folder / name).read_bytes()[:-20])
@@ -81,7 +81,7 @@ def test_a_run_that_is_under_way_is_told_with_what_there_is(tmp_path: Path) -> N
     assert "1 line of episodes.jsonl could not be read and is left out." in done.stdout
 
 
-def test_a_finished_run_has_all_of_its_steps_whatever_its_last_lines_hold(tmp_path: Path) -> None:
+def test_a_finished_run_has_all_steps_whatever_its_last_lines_hold(tmp_path: Path) -> None:
     """Steps that learn from episodes again log no reward; others may not be logged at all."""
     folder = write(Sample(steps=30), tmp_path / "run")
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
@@ -94,7 +94,7 @@ def test_a_finished_run_has_all_of_its_steps_whatever_its_last_lines_hold(tmp_pa
         assert json.loads(diagnose(folder, "--json").stdout)["steps"] == 30
 
 
-def test_what_functions_added_is_not_told_as_an_environments(tmp_path: Path) -> None:
+def test_reward_functions_are_not_listed_as_environments(tmp_path: Path) -> None:
     sample = Sample({"wordle": level(0.4), "catch": level(0.6)}, steps=20)
     folder = write(sample, tmp_path / "run", settings={"steps": 20, "rewards": ["mine:brief"]})
     _, attempts = sample.draw()
@@ -107,14 +107,14 @@ def test_what_functions_added_is_not_told_as_an_environments(tmp_path: Path) -> 
     assert parts["wordle"].initial < parts["catch"].initial < 1
 
 
-def test_held_out_rewards_are_told(tmp_path: Path) -> None:
+def test_held_out_rewards_are_printed(tmp_path: Path) -> None:
     folder = write(Sample(steps=20), tmp_path / "run")
     with (folder / "log.jsonl").open("a") as log:
         log.write('{"step":10,"eval_reward":0.25}\n{"step":20,"eval_reward":0.5}\n')
     assert "held out      25.0 % (step 10) -> 50.0 % (step 20)" in diagnose(folder).stdout
 
 
-def test_without_episodes_the_log_alone_is_told(tmp_path: Path) -> None:
+def test_a_run_without_episodes_is_diagnosed_from_its_log(tmp_path: Path) -> None:
     folder = write(Sample(), tmp_path / "run")
     (folder / "episodes.jsonl").unlink()
     said = diagnose(folder).stdout
@@ -123,7 +123,7 @@ def test_without_episodes_the_log_alone_is_told(tmp_path: Path) -> None:
     assert "There are no scored episodes in episodes.jsonl" in said
 
 
-def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_escaped(tmp_path: Path) -> None:
     folder = write(Sample({"a\x1b[2J[bold]": level(0.5), "b": level(0.98)}), tmp_path / "run")
     said = diagnose(folder).stdout
     assert "\x1b" not in said and "[bold]" in said
@@ -131,30 +131,30 @@ def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
 
 def test_no_folder_is_one_line(tmp_path: Path) -> None:
     done = run_ludus("diagnose", str(tmp_path / "nowhere"))
-    assert "There is no folder" in complaint(done)
+    assert "There is no folder" in error_line(done)
 
 
-def test_a_folder_without_a_training_is_refused(tmp_path: Path) -> None:
-    assert "there is no training.json in it" in refused(tmp_path)
+def test_a_folder_without_a_training_is_rejected(tmp_path: Path) -> None:
+    assert "there is no training.json in it" in error_message(tmp_path)
     (tmp_path / "training.json").write_text("{")
-    assert "training.json is not JSON" in refused(tmp_path)
+    assert "training.json is not JSON" in error_message(tmp_path)
 
 
-def test_another_kind_of_training_is_refused(tmp_path: Path) -> None:
-    said = refused(write(Sample(steps=3), tmp_path / "run", kind="sft"))
+def test_another_kind_of_training_is_rejected(tmp_path: Path) -> None:
+    said = error_message(write(Sample(steps=3), tmp_path / "run", kind="sft"))
     assert "holds a run of `ludus train sft`, which has no rewards" in said
 
 
 @pytest.mark.parametrize("log", [None, "", '{"step": 1, "los'], ids=["none", "empty", "torn"])
-def test_a_run_without_steps_is_refused(log: str | None, tmp_path: Path) -> None:
+def test_a_run_without_steps_is_rejected(log: str | None, tmp_path: Path) -> None:
     folder = write(Sample(steps=1), tmp_path / "run")
     (folder / "log.jsonl").unlink()
     if log is not None:
         (folder / "log.jsonl").write_text(log)
-    assert "No step of" in refused(folder) and "is logged yet" in refused(folder)
+    assert "No step of" in error_message(folder) and "is logged yet" in error_message(folder)
 
 
-def test_a_curve_is_drawn_from_the_worst_to_the_best() -> None:
+def test_sparkline_scales_to_a_given_range() -> None:
     assert sparkline([0.0, 0.5, 1.0], 0.0, 1.0) == "▁▅█"
     assert sparkline([2.0] * 5, 2.0, 2.0) == "▁▁▁▁▁"
     assert len(sparkline([0.5] * 500, 0.0, 1.0)) == 60

@@ -28,7 +28,7 @@ SECRET = "s3cret-token"
         (("--token-file", "token", "--token", "x"), "--token-file"),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_line(options: tuple[str, ...], words: str) -> None:
+def test_an_invalid_option_is_one_line(options: tuple[str, ...], words: str) -> None:
     done = run_ludus("serve", "echo", *options)
     assert done.returncode == 1 and done.stdout == ""
     assert words in done.stderr and done.stderr.count("\n") == 1
@@ -43,7 +43,7 @@ def test_a_port_in_use_is_one_line() -> None:
             assert f"Port {port} of 127.0.0.1 cannot be used" in done.stderr
 
 
-def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
+def test_an_empty_token_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     done = run_ludus("serve", "echo", "--token-file", str(tmp_path / "token"))
     assert done.returncode == 1 and done.stderr.count("\n") == 1
@@ -70,7 +70,7 @@ def run_with_token(*options: str) -> tuple[int, str]:
     return status, errors
 
 
-def test_a_token_on_the_command_line_is_warned_about_and_others_are_not(tmp_path: Path) -> None:
+def test_only_a_token_on_the_command_line_is_warned_about(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{SECRET}\n")
     status, errors = run_with_token("--token", SECRET)

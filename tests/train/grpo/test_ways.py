@@ -134,7 +134,7 @@ def judge(episode: Episode) -> float:
 def test_what_fails_in_another_process_is_told_by_the_first(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reward = ("--reward", "train.grpo.test_ways:judge")
+    reward = ("--reward-func", "train.grpo.test_ways:judge")
     done = both(monkeypatch, PICK, model, tmp_path / "out", *reward)
     assert done.returncode == 1
     assert done.stderr.count("The reward function judge failed: RuntimeError: the judge is") == 1

@@ -1,67 +1,67 @@
-"""`ludus lint`: the look before training."""
+"""`ludus lint`: check training data, and show which tokens bear the loss."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ludus.cli import common_options as common
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ludus.curation.lint.report import LintReport, RenderedExample
-    from ludus.curation.lint.runner import LintProgress
     from ludus.curation.lint.template_checks import Student
-    from ludus.policy.chat.rendering import TextSpan
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
-"""Around what bears the loss, where there is no colour to say so."""
+"""Brackets around text that bears the loss, where there is no colour."""
 
 
 def lint(
-    data: Annotated[Path, typer.Argument(help="A folder of `ludus curate`, or a JSONL file.")],
+    data: Annotated[Path, typer.Argument(help="Folder of `ludus curate`, or a JSONL file.")],
     student: Annotated[
-        str | None, typer.Option(help="The model to be trained: a folder, or org/name on the Hub.")
+        str | None,
+        typer.Option(
+            help="Model to be trained: folder or Hub id. Needed for checks of its chat template."
+        ),
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a row that training will keep.")
+        int | None, typer.Option(min=1, help="Maximum number of tokens per row in training.")
     ] = None,
     sample: Annotated[
-        int, typer.Option(min=1, help="How many rows to look at under the student's template.")
+        int, typer.Option(min=1, help="Number of rows to render with the student's chat template.")
     ] = 100,
-    every: Annotated[
-        bool, typer.Option("--all", help="Look at every row under the student's template.")
-    ] = False,
-    show: Annotated[int, typer.Option(min=0, help="How many of these rows to print.")] = 1,
-    seed: Annotated[int, typer.Option(help="Another seed samples other rows.")] = 0,
+    every: Annotated[bool, typer.Option("--all", help="Render all rows, not a sample.")] = False,
+    show: Annotated[int, typer.Option(min=0, help="Number of rendered rows to print.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of the sample.")] = 0,
     strict: Annotated[
         bool, typer.Option("--strict/--no-strict", help="Count warnings as errors.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
+    as_json: common.JsonObject = False,
 ) -> None:
-    """Look at training data before it is trained on, and see which tokens bear the loss.
+    """Check training data before training, and show which tokens bear the loss.
 
     Example: ludus lint data/wordle --student Qwen/Qwen3-0.6B
     """
+    from ludus.cli.display.progress_bar import progress_bar
     from ludus.curation.lint.lint_rows import find_data_files
     from ludus.curation.lint.runner import count_rows, lint_files
 
     files = count_rows(find_data_files(data))  # Before a student is loaded, which takes seconds.
-    to_train = _load_student(student) if student is not None else None
-    with _progress_bar() as watch:
+    model = _load_student(student) if student is not None else None
+    with progress_bar() as show_progress:
         report = lint_files(
             files,
-            to_train,
+            model,
             max_length=max_length,
             sample=None if every else sample,
             show=show,
             seed=seed,
-            progress=watch,
+            progress=lambda done, total: show_progress("lint", done, total),
         )
     if as_json:
         typer.echo(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
@@ -80,108 +80,80 @@ def _load_student(name: str) -> Student:
     return Student(name, tokenizer, lambda: load_vision_processor(name, tokenizer))
 
 
-@contextmanager
-def _progress_bar() -> Iterator[LintProgress]:
-    """A bar on a terminal; elsewhere nothing, because the result is all that is asked for."""
-    from rich.progress import Progress
-
-    from ludus.cli.display.console import console
-
-    err = console(stderr=True)
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("lint", total=None)
-
-        def watch(done: int, total: int) -> None:
-            if done % 100 == 0:
-                bar.update(task, completed=done, total=total)
-
-        yield watch
-
-
 def _print_report(report: LintReport, *, strict: bool) -> None:
-    from ludus.cli.display.console import console
+    from ludus.cli.display.console import console, escape_control_chars
 
     out = console()
     _print_findings(out, report)
-    for shown in report.shown:
-        _print_row(out, shown)
+    for example in report.shown:
+        _print_row(out, example)
+    lines = [_coverage_text(report)]
     if report.lengths is not None and report.lengths.count:
-        _print_line(out, str(report.lengths))
-    _print_line(out, _coverage_text(report))
+        lines.insert(0, str(report.lengths))
+    for line in lines:
+        out.print(escape_control_chars(line), markup=False, soft_wrap=True)
     _print_verdict(out, report, strict=strict)
 
 
 def _print_findings(out: Console, report: LintReport) -> None:
-    """A table with room for words: under each line what was found, and what to do about it."""
+    """Print a line per finding, and below it an example and the advice."""
     from rich.text import Text
 
     from ludus.cli.display.console import escape_control_chars
+    from ludus.cli.flags import name_flags
 
+    if not report.findings:
+        return
     head = ("", "check", "rows", "share", "first")
-    rows = [
-        (
-            each.level,
-            each.check,
-            f"{each.rows:,}",
-            _format_percent(each.share),
-            str(each.first.location),
-        )
-        for each in report.findings
-    ]
+    rows = []
+    for finding in report.findings:
+        share = "<0.1%" if 0 < finding.share < 0.001 else f"{finding.share:.1%}"
+        location = str(finding.first.location)
+        rows.append((finding.level, finding.check, f"{finding.rows:,}", share, location))
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for at, row in enumerate([head, *rows] if rows else []):
+
+    def print_cells(row: tuple[str, ...]) -> None:
         cells = [
             cell.rjust(width) if name in ("rows", "share") else cell.ljust(width)
             for name, cell, width in zip(head, row, widths, strict=True)
         ]
-        line = Text(escape_control_chars("  ".join(cells).rstrip()), _STYLES.get(row[0], "bold"))
-        out.print(line, soft_wrap=True)
-        if at:
-            tally = report.findings[at - 1]
-            words = Text(" " * (widths[0] + 2) + escape_control_chars(tally.first.message))
-            words.append(f"{_full_stop(tally.first.message)} {tally.advice}", "dim")
-            out.print(words, soft_wrap=True)
+        line = escape_control_chars("  ".join(cells).rstrip())
+        out.print(Text(line, _STYLES.get(row[0], "bold")), soft_wrap=True)
+
+    print_cells(head)
+    for row, finding in zip(rows, report.findings, strict=True):
+        print_cells(row)
+        message = finding.first.message
+        stop = "" if message.endswith((".", "!", "?")) else "."
+        text = Text(" " * (widths[0] + 2) + escape_control_chars(message))
+        text.append(f"{stop} {name_flags(finding.advice)}", "dim")
+        out.print(text, soft_wrap=True)
 
 
-def _full_stop(message: str) -> str:
-    return "" if message.endswith((".", "!", "?")) else "."
-
-
-def _format_percent(share: float) -> str:
-    return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
-
-
-def _print_row(out: Console, shown: RenderedExample) -> None:
-    """The whole text of a row; what bears the loss stands out, in colour or in brackets."""
+def _print_row(out: Console, example: RenderedExample) -> None:
+    """Print the rendered text of a row; what bears the loss is coloured or in brackets."""
     from rich.text import Text
 
     from ludus.cli.display.console import escape_control_chars
 
-    made = shown.rendered
-    side = f" {shown.side}" if shown.side else ""
-    head = f"{shown.location}{side}  {len(made.ids):,} tokens, {sum(made.mask):,} bear the loss"
+    rendered = example.rendered
+    side = f" {example.side}" if example.side else ""
+    counts = f"{len(rendered.ids):,} tokens, {sum(rendered.mask):,} bear the loss"
+    head = f"{example.location}{side}  {counts}"
     out.print(Text(escape_control_chars(head), "bold"), soft_wrap=True)
-    plain = out.no_color or not out.is_terminal
-    text, inside = Text(), False
-    for piece in made.text_spans(shown.special_tokens):
-        if plain and piece.has_loss != inside:
-            text.append(_LOSS_OPEN if piece.has_loss else _LOSS_CLOSE)
-        inside = piece.has_loss
-        text.append(escape_control_chars(piece.text), _piece_style(piece))
-    text.append(_LOSS_CLOSE if plain and inside else "")
+    has_brackets = out.no_color or not out.is_terminal
+    text, in_loss = Text(), False
+    for span in rendered.text_spans(example.special_tokens):
+        if has_brackets and span.has_loss != in_loss:
+            text.append(_LOSS_OPEN if span.has_loss else _LOSS_CLOSE)
+        in_loss = span.has_loss
+        if in_loss:
+            style = "bold green underline" if span.special else "bold green"
+        else:
+            style = "cyan" if span.special else "dim"
+        text.append(escape_control_chars(span.text), style)
+    text.append(_LOSS_CLOSE if has_brackets and in_loss else "")
     out.print(text, soft_wrap=True)
-
-
-def _piece_style(piece: TextSpan) -> str:
-    if piece.has_loss:
-        return "bold green underline" if piece.special else "bold green"
-    return "cyan" if piece.special else "dim"
-
-
-def _print_line(out: Console, words: str) -> None:
-    from ludus.cli.display.console import escape_control_chars
-
-    out.print(escape_control_chars(words), markup=False, soft_wrap=True)
 
 
 def _coverage_text(report: LintReport) -> str:
@@ -190,12 +162,12 @@ def _coverage_text(report: LintReport) -> str:
     rows = plural(report.rows, "row")
     if report.student is None:
         return (
-            f"{rows}, looked at without a template: name the --student to see which tokens bear "
+            f"{rows}, checked without a chat template: give --student to see which tokens bear "
             "the loss, what its template drops, and how long rows are."
         )
     if report.rendered < report.rows:
-        return f"{rows}, {report.rendered:,} of them under the template; --all takes every row."
-    return f"{rows}, all under the template of {report.student}."
+        return f"{rows}, {report.rendered:,} of them rendered; --all renders every row."
+    return f"{rows}, all rendered with the chat template of {report.student}."
 
 
 def _print_verdict(out: Console, report: LintReport, *, strict: bool) -> None:
@@ -204,9 +176,10 @@ def _print_verdict(out: Console, report: LintReport, *, strict: bool) -> None:
     from ludus.cli.display.formatting import plural
 
     errors, warnings = report.count_checks("error"), report.count_checks("warning")
-    found = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
+    counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
     if report.passed(strict=strict):
-        out.print(Text(f"Fit to train on: {found} (exit code 0).", "bold green"), soft_wrap=True)
-        return
-    why = "" if errors else ", which --strict counts as errors"
-    out.print(Text(f"Not fit to train on: {found}{why} (exit code 1).", "bold red"), soft_wrap=True)
+        line = Text(f"Fit to train on: {counts} (exit code 0).", "bold green")
+    else:
+        reason = "" if errors else ", which --strict counts as errors"
+        line = Text(f"Not fit to train on: {counts}{reason} (exit code 1).", "bold red")
+    out.print(line, soft_wrap=True)

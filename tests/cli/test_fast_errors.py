@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from program import run_ludus
 
-HEAVY = ("torch", "transformers", "trl", "datasets", "huggingface_hub")
+HEAVY_PACKAGES = ("torch", "transformers", "trl", "datasets", "huggingface_hub")
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +19,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sitecustomize.py").write_text(
         "import atexit, pathlib, sys\n"
         f"note = lambda: pathlib.Path({str(folder / 'imported')!r}).write_text("
-        f"' '.join(name for name in {HEAVY!r} if name in sys.modules))\n"
+        f"' '.join(name for name in {HEAVY_PACKAGES!r} if name in sys.modules))\n"
         "atexit.register(note)\n"
     )
     return folder
 
 
-def complaint(watched: Path, cwd: Path, arguments: Sequence[str]) -> str:
+def error_line(watched: Path, cwd: Path, arguments: Sequence[str]) -> str:
     # PYTHONUNBUFFERED makes it a process of its own: forked ones have torch already.
     path = os.pathsep.join((str(watched), os.environ.get("PYTHONPATH", "")))
     done = run_ludus(*arguments, cwd=cwd, env={"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
@@ -72,7 +72,7 @@ SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
         (("lint", "data/sums", "--student", "models/wordl"), "'models/wordle'"),
     ],
 )
-def test_a_mistake_is_named_before_anything_heavy_is_imported(
+def test_errors_are_reported_before_heavy_imports(
     watched: Path, tmp_path: Path, arguments: Sequence[str], named: str
 ) -> None:
     (tmp_path / "models" / "wordle").mkdir(parents=True)
@@ -80,5 +80,5 @@ def test_a_mistake_is_named_before_anything_heavy_is_imported(
     (tmp_path / "data" / "sums").mkdir(parents=True)
     (tmp_path / "data" / "sums" / "train.jsonl").write_text('{"messages": []}\n')
     (tmp_path / "taken").write_text("")
-    assert named in complaint(watched, tmp_path, arguments)
+    assert named in error_line(watched, tmp_path, arguments)
     assert not any((tmp_path / name).exists() for name in ("out", "models/out"))
