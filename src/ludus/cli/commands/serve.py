@@ -116,7 +116,7 @@ def serve(
         step_timeout=step_timeout or None,
         idle_timeout=idle_timeout or None,
         queue_timeout=queue_timeout,
-        grace=grace,
+        reconnect_timeout=grace,
         send_timeout=send_timeout,
         max_frame=int(max_frame_mb * MIB),
     )
