@@ -160,7 +160,7 @@ def _make_agent(provider: str, model: str | None, config: CandidateConfig) -> Ag
         AgentConfig(
             provider=provider,
             model=model,
-            endpoint=config.llm_endpoint if provider == "openai" else None,
+            llm_endpoint=config.llm_endpoint if provider == "openai" else None,
             temperature=temperature if model is not None else None,
             chat_template_kwargs=config.template_kwargs_for(provider),
             device=config.device if is_local else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
@@ -127,7 +128,7 @@ def test_held_out_tasks_are_evaluated_before_during_and_after_training(
 def launch_two_processes(
     monkeypatch: pytest.MonkeyPatch, spec: str, model: Path, out: Path, *options: object
 ) -> Any:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(Path(__file__).parents[2]), *sys.path)))
     return launch(
         2, "train", "grpo", spec, "--model", model, "-o", out, "--steps", 2, "--groups", 3,
         "--group-size", 4, "--max-episode-tokens", 64, "--learning-rate", 3e-3, "--device", "cpu",

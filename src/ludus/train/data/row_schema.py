@@ -40,7 +40,6 @@ IMAGE_COLUMNS: dict[Method, tuple[str, ...]] = {
 """The data URLs of each side's images, in tokenized rows for models that take images."""
 ROW_COLUMN = "row"
 """The number of a tokenized row in its source."""
-_OTHER_METHOD = {"sft": "dpo", "dpo": "sft"}
 _EXPECTED_COLUMNS = {
     "sft": "`messages`, or `prompt` and `completion`",
     "dpo": "`prompt`, `chosen` and `rejected`",
@@ -54,8 +53,15 @@ class InvalidRow(ValueError):
 def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
     """The conversation of an SFT row, or the chosen and the rejected one of a DPO row."""
     fields = parse_row(row)
-    if _method_for(fields) != method:
-        raise _wrong_columns_error(fields, method)
+    row_method = _method_for(fields)
+    if row_method is None:
+        columns = ", ".join(map(str, fields)) or "none"
+        raise InvalidRow(f"has no {_EXPECTED_COLUMNS[method]}; its columns are {columns}")
+    if row_method != method:
+        raise ConfigError(
+            f"These are rows for {row_method.upper()}, with {_EXPECTED_COLUMNS[row_method]}. "
+            f"Train on them with `ludus train {row_method}`."
+        )
     tools = _parse_tools(fields.get("tools"))
     prompt: Messages = []
     if method == "dpo":
@@ -119,17 +125,6 @@ def _method_for(fields: JsonObject) -> Method | None:
     if "chosen" in fields and "rejected" in fields:
         return "dpo"
     return "sft" if "messages" in fields or {"prompt", "completion"} <= fields.keys() else None
-
-
-def _wrong_columns_error(fields: JsonObject, method: Method) -> Exception:
-    if _method_for(fields) is None:
-        columns = ", ".join(map(str, fields)) or "none"
-        return InvalidRow(f"has no {_EXPECTED_COLUMNS[method]}; its columns are {columns}")
-    other = _OTHER_METHOD[method]
-    return ConfigError(
-        f"These are rows for {other.upper()}, with {_EXPECTED_COLUMNS[other]}. "
-        f"Train on them with `ludus train {other}`."
-    )
 
 
 def _parse_pair(fields: JsonObject) -> tuple[Messages, Messages, Messages]:
