@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from policy.models import saved as saved_without_eyes
-from policy.vision.gallery import GALLERY, picture
-from policy.vision.seers import processor_of, saved
+from policy.vision.image_env import GALLERY, picture
+from policy.vision.tiny_vlms import processor_of, saved
 
 from ludus import dpo, sft
 from ludus.errors import ConfigError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policy.vision.gallery import GALLERY, taught
+from policy.vision.image_env import GALLERY, taught
 
 from ludus import grpo
 from ludus.errors import ConfigError, RunError
