@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 from policy.models import saved as saved_text_model
-from policy.vision.gallery import GALLERY, picture
-from policy.vision.seers import processor_of, saved
+from policy.vision.image_env import GALLERY, picture
+from policy.vision.tiny_vlms import processor_of, saved
 
 from ludus import dpo, sft
 from ludus.errors import ConfigError

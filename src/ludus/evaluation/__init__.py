@@ -2,9 +2,17 @@
 
 from ludus.data.stage_module import make_callable
 from ludus.evaluation.candidates import Candidate, parse_candidates
+from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.pipeline import evaluate
 from ludus.evaluation.results import CandidateScore, Evaluation
 
-__all__ = ["Candidate", "CandidateScore", "Evaluation", "evaluate", "parse_candidates"]
+__all__ = [
+    "Candidate",
+    "CandidateScore",
+    "EvalConfig",
+    "Evaluation",
+    "evaluate",
+    "parse_candidates",
+]
 
 make_callable(__name__)

@@ -137,7 +137,7 @@ def _build_agent(provider: str, model: str | None, config: CandidateConfig) -> A
         AgentConfig(
             provider=provider,
             model=model,
-            endpoint=config.endpoint if provider == "openai" else None,
+            llm_endpoint=config.endpoint if provider == "openai" else None,
             temperature=temperature if model is not None else None,
             chat_template_kwargs=config.template_kwargs_for(provider),
             device=config.device if local else None,

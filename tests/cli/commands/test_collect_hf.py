@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from policy.models import saved
-from policy.players import GOAL, player
+from policy.trained_policies import GOAL, player
 from students import of_family
 from typer.testing import CliRunner, Result
 from world import wait_until

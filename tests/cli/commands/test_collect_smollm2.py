@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from policy.ggufs import gguf_file
+from policy.gguf_files import gguf_file
 from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV, COUNTER

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ludus import episodes, grpo
+from ludus import grpo
 from ludus.errors import RunError
 from ludus.train.output.record import read_record
-from train.grpo.toy_environments import FLAT, PICK, small_config
+from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
 from train.lessons import Seen, curve
 
 
@@ -33,7 +33,7 @@ def test_a_finished_run_is_extended_under_the_longer_schedule(model: Path, tmp_p
     assert learning_rates(out)[2:] == pytest.approx(learning_rates(tmp_path / "whole")[2:])
     assert learning_rates(out)[2] > 0
     ids = [
-        [episode.episode_id for episode in episodes(folder / "episodes.jsonl")]
+        [episode.episode_id for episode in read_episodes(folder)]
         for folder in (out, tmp_path / "whole")
     ]
     assert ids[0] == ids[1], "the tasks are those of a run with four steps from the start"
@@ -52,7 +52,7 @@ def test_an_extension_resamples_with_new_tasks(model: Path, tmp_path: Path) -> N
     }
     for steps in (1, 3):
         grpo(FLAT, str(model), tmp_path / "out", small_config(steps=steps, **options))
-    ids = [episode.episode_id for episode in episodes(tmp_path / "out" / "episodes.jsonl")]
+    ids = [episode.episode_id for episode in read_episodes(tmp_path / "out")]
     assert len(ids) > 3 * 3 * 4 and len(set(ids)) == len(ids)
 
 
@@ -60,7 +60,7 @@ def test_a_stopped_run_can_be_extended_but_not_shortened(model: Path, tmp_path: 
     out = tmp_path / "out"
     grpo(PICK, str(model), out, small_config(steps=3), progress=Seen(stop_after=1))
     assert grpo(PICK, str(model), out, small_config(steps=4)).resumed_from == 1
-    with pytest.raises(RunError, match="steps: 4 .*3 "):
+    with pytest.raises(RunError, match=r"steps: 4 .*3 "):
         grpo(PICK, str(model), out, small_config(steps=3))
     with pytest.raises(RunError, match="temperature"):
         grpo(PICK, str(model), out, small_config(steps=9, temperature=0.5))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from world import serving
 
-from ludus import Episode, episodes, grpo
+from ludus import Episode, grpo
 from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError
-from ludus.rollout.options import RolloutOptions
-from ludus.train.grpo import monitor, rollout_worker
+from ludus.rollout.config import RolloutConfig
+from ludus.train.grpo import grpo_config, monitor
 from ludus.train.grpo.group_rollouts import GroupRollouts
-from train.grpo.toy_environments import PICK, Pick, small_config
+from train.grpo.toy_environments import PICK, Pick, read_episodes, small_config
 from train.lessons import Seen, curve
 
 
@@ -37,14 +38,14 @@ class Failing(Pick):
     def reset(self, *, seed: int | None = None) -> str:
         Failing.left -= 1
         if Failing.left < 0:
-            raise OSError("nobody is there")
+            raise OSError("the server is down")
         return super().reset(seed=seed)
 
 
 @pytest.fixture(autouse=True)
 def _retry_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        rollout_worker, "RolloutOptions", lambda: RolloutOptions(max_attempts=2, retry_delay=0.01)
+        grpo_config, "RolloutConfig", partial(RolloutConfig, max_attempts=2, retry_delay=0.01)
     )
 
 
@@ -55,12 +56,12 @@ def test_broken_episodes_are_unscored_and_do_not_count_as_zero(model: Path, tmp_
         tmp_path / "out",
         small_config(steps=2, groups=3),
     )
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    broken = [episode for episode in played if episode.stop_reason is StopReason.BROKEN]
+    episodes = read_episodes(tmp_path / "out")
+    broken = [episode for episode in episodes if episode.stop_reason is StopReason.BROKEN]
     assert broken and all(episode.reward is None for episode in broken)
     log = curve(tmp_path / "out")
     for number, line in enumerate(log):
-        of_step = [each for each in played if each.agent["step"] == number + 1]
+        of_step = [each for each in episodes if each.agent["step"] == number + 1]
         rewards = [each.reward for each in of_step if each.reward is not None]
         assert line["reward"] == pytest.approx(sum(rewards) / len(rewards))
         assert line["unscored"] == pytest.approx(1 - len(rewards) / len(of_step))
@@ -71,13 +72,13 @@ def test_a_checkpoint_is_saved_when_the_environment_fails(model: Path, tmp_path:
     Failing.left = 17
     config = small_config(steps=5)
     spec, out = "train.grpo.test_faults:Failing", tmp_path / "out"
-    with pytest.raises(RunError, match=r"8 episodes .*nobody is there"):
+    with pytest.raises(RunError, match=r"8 episodes .*the server is down"):
         grpo(spec, str(model), out, config)
     assert [line["step"] for line in curve(out)] == [1, 2]
     Failing.left = 1000
     result = grpo(spec, str(model), out, config)
     assert (result.resumed_from, result.steps) == (2, 5)
-    steps = [episode.agent["step"] for episode in episodes(out / "episodes.jsonl")]
+    steps = [episode.agent["step"] for episode in read_episodes(out)]
     assert steps == [step for step in range(1, 6) for _ in range(8)]
 
 
@@ -93,7 +94,7 @@ def test_the_cause_is_raised_also_when_the_checkpoint_cannot_be_saved(
             (incomplete / "model.safetensors").mkdir(parents=True, exist_ok=True)
 
     seen = BlockingDisk()
-    with pytest.raises(RunError, match="nobody is there"):
+    with pytest.raises(RunError, match="the server is down"):
         grpo(
             "train.grpo.test_faults:Failing", str(model), out, small_config(steps=5), progress=seen
         )
@@ -106,7 +107,7 @@ def test_an_existing_checkpoint_of_the_step_is_not_overwritten(model: Path, tmp_
     written = []
     # One for the preflight and a step; then for the preflight alone.
     for Failing.left in (9, 1):
-        with pytest.raises(RunError, match="nobody is there"):
+        with pytest.raises(RunError, match="the server is down"):
             grpo("train.grpo.test_faults:Failing", str(model), out, small_config(steps=5))
         weights = out / "checkpoints" / "checkpoint-1" / "model.safetensors"
         written.append(weights.stat().st_mtime_ns)
@@ -147,7 +148,7 @@ def test_stopping_while_a_server_is_unreachable_saves_a_checkpoint(
     with serving(Pick, port=int(url.rpartition(":")[2])):
         result = grpo(PICK, str(model), out, config)
     assert (result.resumed_from, result.steps) == (2, 4)
-    steps = [episode.agent["step"] for episode in episodes(out / "episodes.jsonl")]
+    steps = [episode.agent["step"] for episode in read_episodes(out)]
     assert steps == [step for step in range(1, 5) for _ in range(8)]
 
 
@@ -166,7 +167,7 @@ def test_consecutive_steps_without_playable_episodes_end_the_run() -> None:
     too_long = Fault(kind="RequestRefused", where="model", message="Too long.")
     failed = [build_episode(task, too_long) for task in "ab"]
     rollouts = GroupRollouts(*[cast(Any, None)] * 6)
-    with pytest.raises(RunError, match="2 episodes .*Too long"):
+    with pytest.raises(RunError, match=r"2 episodes .*Too long"):
         rollouts._check_failures(failed)
     for _ in range(2):
         rollouts._check_failures([build_episode("a", None), failed[1]])

@@ -11,50 +11,52 @@ from typing import Any
 import pytest
 import torch
 
-from ludus import episodes, grpo
+from ludus import grpo
 from ludus.errors import OutOfMemory
 from ludus.train.grpo import pipeline
 from ludus.train.grpo.gpu_memory import divisors_below, find_largest_batch
-from train.grpo.toy_environments import PICK, small_config
+from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.lessons import curve
 
 
 @contextmanager
 def memory_for(rows: int, *, after: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After `after` steps, training on more than `rows` rows at once runs out of memory."""
-    made: Any = vars(pipeline)["build_trainer"]
+    original: Any = vars(pipeline)["build_trainer"]
 
-    def trainer_of(**parts: Any) -> Any:
-        trainer = made(**parts)
+    def build_trainer(*args: Any, **kwargs: Any) -> Any:
+        trainer = original(*args, **kwargs)
 
-        def full(*_: Any) -> None:
-            learning = trainer._batch is not None and torch.is_grad_enabled()
+        def run_out_of_memory(*_: Any) -> None:
+            training = trainer._batch is not None and torch.is_grad_enabled()
             late = trainer.state.global_step >= after
-            if learning and late and len(trainer._batch["prompt_ids"]) > rows:
+            if training and late and len(trainer._batch["prompt_ids"]) > rows:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
 
         trainer.model.register_forward_pre_hook(run_out_of_memory)
         return trainer
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "build_trainer", trainer_of)
+        patch.setattr(pipeline, "build_trainer", build_trainer)
         yield
 
 
 def test_out_of_memory_names_the_largest_batch_size_and_the_run_resumes_with_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, settings = tmp_path / "out", {"steps": 3, "zero_variance_groups": "keep"}
+    out, config = tmp_path / "out", {"steps": 3, "zero_variance_groups": "keep"}
     with memory_for(3, after=1, monkeypatch=monkeypatch):
         with pytest.raises(OutOfMemory, match="`batch_size` 8") as caught:
-            grpo(PICK, str(model), out, small_config(**settings))
+            grpo(PICK, str(model), out, small_config(**config))
         assert caught.value.batch_size == 2
-        result = grpo(PICK, str(model), out, small_config(**settings, batch_size=2))
+        result = grpo(PICK, str(model), out, small_config(**config, batch_size=2))
     assert (result.resumed_from, result.steps) == (1, 3)
-    played = list(episodes(out / "episodes.jsonl"))
-    assert [each.agent["step"] for each in played] == [step for step in (1, 2, 3) for _ in range(8)]
+    episodes = read_episodes(out)
+    assert [each.agent["step"] for each in episodes] == [
+        step for step in (1, 2, 3) for _ in range(8)
+    ]
     for line in curve(out):
-        mine = [each for each in played if each.agent["step"] == line["step"]]
+        mine = [each for each in episodes if each.agent["step"] == line["step"]]
         assert line["turns"] == pytest.approx(fmean(each.turns for each in mine))
         assert line["reward"] == pytest.approx(fmean(each.reward or 0.0 for each in mine))
     one, two, three = (line["tokens"] for line in curve(out))

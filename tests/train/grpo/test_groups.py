@@ -1,3 +1,5 @@
+"""Groups in a run: the same task for all members, and what happens to zero-variance groups."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,33 +7,15 @@ from typing import Any
 
 import pytest
 
-from ludus import Episode, ToolEnvironment, episodes, grpo, tool
+from ludus import Episode, ToolEnvironment, grpo, tool
 from ludus.data.episode import StopReason
 from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
 from ludus.train.grpo.groups import split_into_groups
 from ludus.train.grpo.task_dataset import FIRST_SPARE_TASK, spare_task_number
 from ludus.train.grpo.trainer import rows_to_keep
-from train.grpo.toy_environments import FLAT, PICK, small_config
+from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
 from train.lessons import Seen, curve
-
-
-@pytest.mark.parametrize(
-    ("rewards", "equal"),
-    [
-        ((1.0, 1.0, 1.0), True),
-        ((0.1 + 0.2, 0.3), True),
-        ((1.0, 0.0), False),
-        ((1.0, None, 1.0), True),
-        ((1.0, None, 0.5), False),
-        ((1.0, None), True),
-        ((None, None), True),
-    ],
-)
-def test_a_group_is_equal_when_its_scored_members_are(
-    rewards: tuple[float | None, ...], equal: bool
-) -> None:
-    assert is_zero_variance(rewards) is equal
 
 
 def test_rows_without_signal_only_fill_up_to_the_size() -> None:
@@ -53,25 +37,25 @@ def test_spare_task_numbers_are_unique() -> None:
 
 def test_all_members_of_a_group_have_the_same_task(model: Path, tmp_path: Path) -> None:
     grpo(PICK, str(model), tmp_path / "out", small_config(steps=2, groups=2, group_size=4))
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    for group in split_into_groups(played, 4):
+    episodes = read_episodes(tmp_path / "out")
+    for group in split_into_groups(episodes, 4):
         assert len({episode.seed for episode in group}) == 1
         assert len({episode.group_id for episode in group}) == 1
         assert len({episode.messages[1].content for episode in group}) == 1
-    assert len({episode.group_id for episode in played}) == 4
+    assert len({episode.group_id for episode in episodes}) == 4
 
 
-FICKLE = "train.grpo.test_groups:Fickle"
+UNSEEDED = "train.grpo.test_groups:Unseeded"
 
 
-class Fickle(ToolEnvironment):
-    """Does not care for its seed."""
+class Unseeded(ToolEnvironment):
+    """Ignores its seed."""
 
-    shown = 0
+    resets = 0
 
     def reset(self, *, seed: int | None = None) -> str:
-        Fickle.shown += 1
-        return f"Task {Fickle.shown}."
+        Unseeded.resets += 1
+        return f"Task {Unseeded.resets}."
 
     @tool
     def pick(self, letter: str) -> str:
@@ -84,27 +68,27 @@ class Fickle(ToolEnvironment):
 
 
 def test_an_environment_that_ignores_its_seed_raises(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"different tasks for the same seed.*--allow-unseeded"):
-        grpo(FICKLE, str(model), tmp_path / "out", small_config())
+    with pytest.raises(RunError, match="`allow_unseeded`"):
+        grpo(UNSEEDED, str(model), tmp_path / "out", small_config())
 
 
 @pytest.mark.parametrize("rollouts", ["fast", "trl"])
 def test_allow_unseeded_warns_once_and_logs_the_share_of_unseeded_groups(
     rollouts: Any, model: Path, tmp_path: Path
 ) -> None:
-    seen, settings = Seen(), small_config(allow_unseeded=True, rollouts=rollouts)
-    spec = f"{FICKLE}=0.5,{PICK}=0.5"
-    assert grpo(spec, str(model), tmp_path / "out", settings, progress=seen).steps == 2
+    seen, config = Seen(), small_config(allow_unseeded=True, rollouts=rollouts)
+    spec = f"{UNSEEDED}=0.5,{PICK}=0.5"
+    assert grpo(spec, str(model), tmp_path / "out", config, progress=seen).steps == 2
     shares = [line["unseeded"] for line in curve(tmp_path / "out")]
-    assert shares == [0.5, 0.5], "one of two groups is of the environment that ignores its seed"
-    (warning,) = (words for words in seen.words if "different tasks for the same seed" in words)
-    assert warning.startswith(FICKLE)
+    assert shares == [0.5, 0.5], "one of two groups ignores its seed"
+    (warning,) = (text for text in seen.words if "different tasks" in text)
+    assert warning.startswith(UNSEEDED)
 
 
 def test_zero_variance_groups_are_left_out_of_a_step(model: Path, tmp_path: Path) -> None:
     for mode in ("skip", "keep"):
-        settings = small_config(steps=3, groups=4, zero_variance_groups=mode, seed=3)
-        grpo(FLAT, str(model), tmp_path / mode, settings)
+        config = small_config(steps=3, groups=4, zero_variance_groups=mode, seed=3)
+        grpo(FLAT, str(model), tmp_path / mode, config)
     skipped, kept = curve(tmp_path / "skip"), curve(tmp_path / "keep")
     assert any(0 < line["equal"] < 1 for line in skipped)
     for line in (*skipped, *kept):
@@ -114,27 +98,24 @@ def test_zero_variance_groups_are_left_out_of_a_step(model: Path, tmp_path: Path
 
 
 def test_zero_variance_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -> None:
-    settings = small_config(
+    config = small_config(
         steps=2, groups=3, zero_variance_groups="resample", max_resamples=3, seed=3
     )
-    grpo(FLAT, str(model), tmp_path / "out", settings)
+    grpo(FLAT, str(model), tmp_path / "out", config)
     log = curve(tmp_path / "out")
     assert sum(line["resampled"] for line in log) > 0
     for line in log:
         assert line["trained"] >= 1 - line["equal"]
-    # The reward is that of the tasks as they came, and not of those that were chosen.
-    first = [
-        episode.reward or 0.0
-        for episode in list(episodes(tmp_path / "out" / "episodes.jsonl"))[:12]
-    ]
+    # `reward` is that of the first tasks, before resampling.
+    first = [episode.reward or 0.0 for episode in read_episodes(tmp_path / "out")[:12]]
     assert log[0]["reward"] == pytest.approx(sum(first) / 12)
     assert any(line["reward_trained"] > line["reward"] for line in log)
-    # Every try is kept, and no task was tried twice.
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    assert len(played) > 2 * 3 * 4
-    ids = [episode.episode_id for episode in played]
+    # All episodes are kept, and no task was played twice.
+    episodes = read_episodes(tmp_path / "out")
+    assert len(episodes) > 2 * 3 * 4
+    ids = [episode.episode_id for episode in episodes]
     assert len(set(ids)) == len(ids)
-    groups = [group[0].group_id for group in split_into_groups(played, 4)]
+    groups = [group[0].group_id for group in split_into_groups(episodes, 4)]
     assert len(set(groups)) == len(groups)
 
 
@@ -148,23 +129,23 @@ def test_an_episode_without_sampled_tokens_is_masked() -> None:
 def test_skipping_changes_only_the_normalization_of_the_gradient(
     model: Path, tmp_path: Path
 ) -> None:
-    """With the loss summed over rows that teach, those beside them weigh nothing."""
+    """Rows of zero-variance groups have no gradient, but TRL counts their tokens."""
     grads = {}
     for mode in ("skip", "keep"):
-        settings = small_config(
+        config = small_config(
             steps=1, groups=4, zero_variance_groups=mode, seed=3, learning_rate=1e-9
         )
-        grpo(FLAT, str(model), tmp_path / mode, settings)
+        grpo(FLAT, str(model), tmp_path / mode, config)
         (grads[mode],) = (line for line in curve(tmp_path / mode) if "grad_norm" in line)
-    played = list(episodes(tmp_path / "skip" / "episodes.jsonl"))
+    episodes = read_episodes(tmp_path / "skip")
     assert 0 < grads["skip"]["equal"] < 1
-    said = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in played]
-    rewards = split_into_groups([episode.reward for episode in played], 4)
-    teaching = sum(
-        sum(said[4 * at : 4 * at + 4])
+    sampled = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in episodes]
+    rewards = split_into_groups([episode.reward for episode in episodes], 4)
+    trained = sum(
+        sum(sampled[4 * at : 4 * at + 4])
         for at, group in enumerate(rewards)
         if not is_zero_variance(group)
     )
-    # TRL divides by all tokens of the step, Ludus by those that teach.
-    share = teaching / sum(said)
+    # TRL normalizes by all sampled tokens of the step, Ludus by those of groups with variance.
+    share = trained / sum(sampled)
     assert grads["skip"]["grad_norm"] * share == pytest.approx(grads["keep"]["grad_norm"], rel=1e-3)

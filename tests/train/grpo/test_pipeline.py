@@ -1,79 +1,100 @@
-"""The same training by other ways: TRL's rollouts, vLLM, an adapter, several processes."""
+"""GRPO from end to end: learning, TRL's rollouts, adapters, held-out tasks, several processes."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from statistics import fmean
 from typing import Any
 
 import pytest
 import torch
 
-from ludus import Episode, episodes, grpo
+from ludus import Episode, grpo
 from ludus.errors import ConfigError
-from ludus.policy.engine.engine_api import Completion, Request
-from ludus.policy.engine.sampling import SamplingParams
 from ludus.train import Lora
-from ludus.train.grpo.vllm_engine import VllmEngine
-from train.grpo.toy_environments import CLIMB, FLAT, PICK, small_config
+from train.grpo.toy_environments import CLIMB, FLAT, PICK, read_episodes, small_config
 from train.lessons import Seen, curve
 from train.test_processes import launch
 
 
-class Looking(Seen):
-    """Also sees whether torch would plan attention for the shapes that there are just then."""
+class CudnnProbe(Seen):
+    """Records at each step whether cuDNN attention, which plans for every shape, is enabled."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.planned: list[bool] = []
+        self.cudnn_enabled: list[bool] = []
 
     def step(self, line: Mapping[str, Any]) -> None:
         super().step(line)
-        self.planned.append(torch.backends.cuda.cudnn_sdp_enabled())
+        self.cudnn_enabled.append(torch.backends.cuda.cudnn_sdp_enabled())
+
+
+def test_training_raises_the_reward_and_writes_all_files(model: Path, tmp_path: Path) -> None:
+    config = small_config(steps=30, groups=4, group_size=8, learning_rate=1e-3, seed=1)
+    result = grpo(PICK, str(model), tmp_path / "out", config)
+    log = curve(tmp_path / "out")
+    assert result.steps == len(log) == 30
+    assert fmean(line["reward"] for line in log[:3]) < 0.3
+    assert fmean(line["reward"] for line in log[-3:]) > 0.8
+    # All episodes are kept, with the step that they were played for.
+    episodes = read_episodes(tmp_path / "out")
+    assert [episode.agent["step"] for episode in episodes] == [
+        step for step in range(1, 31) for _ in range(32)
+    ]
+    last = [episode.reward for episode in episodes[-32:]]
+    assert log[-1]["reward"] == fmean(reward for reward in last if reward is not None)
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert record["kind"] == "grpo" and record["environment"]["spec"] == PICK
+    assert record["figures"]["last_reward"] > record["figures"]["first_reward"]
+    for name in ("model.safetensors", "tokenizer.json", "README.md", "reward.png"):
+        assert (tmp_path / "out" / name).is_file()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Pick a letter (" in card and '"name": "pick"' in card and f"ludus eval {PICK} " in card
 
 
 def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
     for rollouts in ("fast", "trl"):
-        watch = Looking()
-        settings = small_config(rollouts=rollouts, zero_variance_groups="keep")
-        grpo(PICK, str(model), tmp_path / rollouts, settings, progress=watch)
-        assert watch.planned and not any(watch.planned)
+        probe = CudnnProbe()
+        config = small_config(rollouts=rollouts, zero_variance_groups="keep")
+        grpo(PICK, str(model), tmp_path / rollouts, config, progress=probe)
+        assert probe.cudnn_enabled and not any(probe.cudnn_enabled)
         assert torch.backends.cuda.cudnn_sdp_enabled()
-        assert any(words.startswith("Rollouts by") for words in watch.words)
-    played = [list(episodes(tmp_path / way / "episodes.jsonl")) for way in ("fast", "trl")]
-    seeds, shown = (
-        [[getattr(episode, name) for episode in way] for way in played]
+        assert any(text.startswith("Rollouts by") for text in probe.words)
+    episodes = [read_episodes(tmp_path / run) for run in ("fast", "trl")]
+    seeds, tools = (
+        [[getattr(episode, name) for episode in run] for run in episodes]
         for name in ("seed", "tools")
     )
-    assert seeds[0] == seeds[1] and shown[0] == shown[1]
-    openings = [[episode.messages[:2] for episode in way] for way in played]
-    assert openings[0] == openings[1]
+    assert seeds[0] == seeds[1] and tools[0] == tools[1]
+    first_messages = [[episode.messages[:2] for episode in run] for run in episodes]
+    assert first_messages[0] == first_messages[1]
     prompts = [
-        [each.tokens.ids[: each.tokens.mask.index(1)] for each in way if each.tokens]
-        for way in played
+        [each.tokens.ids[: each.tokens.mask.index(1)] for each in run if each.tokens]
+        for run in episodes
     ]
     assert prompts[0] == prompts[1]
-    keys = [set().union(*curve(tmp_path / way)) for way in ("fast", "trl")]
+    keys = [set().union(*curve(tmp_path / run)) for run in ("fast", "trl")]
     assert {"reward", "reward_std", "equal", "format", "length", "entropy"} <= keys[0] & keys[1]
 
 
 def test_trls_loop_supports_mixtures(model: Path, tmp_path: Path) -> None:
-    settings = small_config(rollouts="trl", groups=4, max_episode_tokens=400)
-    grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", settings)
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    assert {episode.environment for episode in played} == {PICK, CLIMB}
-    for episode in played:
+    config = small_config(rollouts="trl", groups=4, max_episode_tokens=400)
+    grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", config)
+    episodes = read_episodes(tmp_path / "out")
+    assert {episode.environment for episode in episodes} == {PICK, CLIMB}
+    for episode in episodes:
         names = [each["function"]["name"] for each in episode.tools]
         assert names == (["climb"] if episode.environment == CLIMB else ["pick"])
     assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
 
 
 def test_an_adapter_is_trained_and_merged(model: Path, tmp_path: Path) -> None:
-    settings = small_config(steps=2, lora=Lora(rank=4), zero_variance_groups="keep", seed=2)
-    grpo(PICK, str(model), tmp_path / "out", settings)
+    config = small_config(steps=2, lora=Lora(rank=4), zero_variance_groups="keep", seed=2)
+    grpo(PICK, str(model), tmp_path / "out", config)
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
     assert (tmp_path / "out" / "model.safetensors").is_file()
     assert any(line["grad_norm"] > 0 for line in curve(tmp_path / "out"))
@@ -81,10 +102,10 @@ def test_an_adapter_is_trained_and_merged(model: Path, tmp_path: Path) -> None:
 
 def test_the_batch_size_does_not_change_the_gradient(model: Path, tmp_path: Path) -> None:
     for batch in (None, 4):
-        settings = small_config(
+        config = small_config(
             steps=2, groups=2, group_size=4, batch_size=batch, zero_variance_groups="keep"
         )
-        grpo(PICK, str(model), tmp_path / str(batch), settings)
+        grpo(PICK, str(model), tmp_path / str(batch), config)
     one, other = curve(tmp_path / "None"), curve(tmp_path / "4")
     for a, b in zip(one, other, strict=True):
         assert a["reward"] == b["reward"]
@@ -94,34 +115,36 @@ def test_the_batch_size_does_not_change_the_gradient(model: Path, tmp_path: Path
 def test_held_out_tasks_are_evaluated_before_during_and_after_training(
     model: Path, tmp_path: Path
 ) -> None:
-    settings = small_config(steps=5, eval_every=2, eval_episodes=6)
-    grpo(PICK, str(model), tmp_path / "out", settings)
+    config = small_config(steps=5, eval_every=2, eval_episodes=6)
+    grpo(PICK, str(model), tmp_path / "out", config)
     held = [line for line in curve(tmp_path / "out") if "eval_reward" in line]
-    # Before anything was learned, every so many steps, and at the end.
+    # Before training, every two steps, and at the end.
     assert [line["step"] for line in held] == [0, 2, 4, 5]
     assert all(line["eval_episodes"] == 6 and 0 <= line["eval_reward"] <= 1 for line in held)
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["figures"]["eval_reward"] == held[-1]["eval_reward"]
 
 
-def both(monkeypatch: pytest.MonkeyPatch, spec: str, model: Path, out: Path, *more: object) -> Any:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+def launch_two_processes(
+    monkeypatch: pytest.MonkeyPatch, spec: str, model: Path, out: Path, *options: object
+) -> Any:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(Path(__file__).parents[2]), *sys.path)))
     return launch(
         2, "train", "grpo", spec, "--model", model, "-o", out, "--steps", 2, "--groups", 3,
         "--group-size", 4, "--max-episode-tokens", 64, "--learning-rate", 3e-3, "--device", "cpu",
-        "--precision", "fp32", "--report-to", "none", *more,
+        "--precision", "fp32", "--report-to", "none", *options,
     )  # fmt: skip
 
 
 def test_two_processes_train_like_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = both(monkeypatch, FLAT, model, tmp_path / "two", "--seed", 3)
+    done = launch_two_processes(monkeypatch, FLAT, model, tmp_path / "two", "--seed", 3)
     assert done.returncode == 0, done.stderr
-    settings = small_config(steps=2, groups=3, group_size=4, seed=3)
-    grpo(FLAT, str(model), tmp_path / "one", settings)
-    one, two = (list(episodes(tmp_path / way / "episodes.jsonl")) for way in ("one", "two"))
-    facts = [[(e.seed, e.group_id, e.messages) for e in way[:12]] for way in (one, two)]
+    config = small_config(steps=2, groups=3, group_size=4, seed=3)
+    grpo(FLAT, str(model), tmp_path / "one", config)
+    one, two = (read_episodes(tmp_path / run) for run in ("one", "two"))
+    facts = [[(e.seed, e.group_id, e.messages) for e in run[:12]] for run in (one, two)]
     assert facts[0] == facts[1]
     first, other = curve(tmp_path / "one")[0], curve(tmp_path / "two")[0]
     assert 0 < first["equal"] < 1
@@ -138,55 +161,25 @@ def judge(episode: Episode) -> float:
 def test_an_error_on_another_rank_is_reported_once(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reward = ("--reward-func", "train.grpo.test_ways:judge")
-    done = both(monkeypatch, PICK, model, tmp_path / "out", *reward)
+    reward = ("--reward-func", "train.grpo.test_pipeline:judge")
+    done = launch_two_processes(monkeypatch, PICK, model, tmp_path / "out", *reward)
     assert done.returncode == 1
-    assert done.stderr.count("The reward function judge failed: RuntimeError: the judge is") == 1
-
-
-class _Vllm:
-    """Speaks as TRL's vLLM does."""
-
-    mode = "colocate"
-    max_completion_length = 0
-
-    def generate(self, prompts: list[list[int]], images: Any, num_generations: int) -> Any:
-        assert images is None and num_generations == 1
-        replies = [[*range(10, 10 + self.max_completion_length)] for _ in prompts]
-        logprobs = [[[-0.5] for _ in reply] for reply in replies]
-        return prompts, replies, logprobs, replies
-
-
-def test_vllm_replies_end_at_their_budget_or_stop_token() -> None:
-    engine = VllmEngine(SimpleNamespace(vllm_generation=_Vllm()))
-    asked = [
-        Request((1, 2), 4, frozenset({99}), SamplingParams(), 0),
-        Request((3,), 2, frozenset({99}), SamplingParams(), 0),
-        Request((3,), 4, frozenset({12}), SamplingParams(), 0),
-        Request((4,), 4, frozenset(), SamplingParams(), 0),
-    ]
-    found: dict[int, Completion] = {}
-    engine.run(asked, found.__setitem__, lambda at: at != 3, lambda room: ())
-    assert {at: (each.ids, each.stopped) for at, each in found.items()} == {
-        0: ((10, 11, 12, 13), False), 1: ((10, 11), False), 2: ((10, 11, 12), True),
-    }  # fmt: skip
-    assert all(len(each.logprobs) == len(each.ids) for each in found.values())
-    assert str(engine) == "vLLM (colocate)"
+    assert done.stderr.count("the judge is down") == 1
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("changes", "match"),
     [
-        ({"batch_size": 3}, "does not divide the 8 episodes"),
-        ({"overrides": {"num_generations": "5"}}, "use --group-size|--groups"),
-        ({"overrides": {"max_step": "4"}}, "Did you mean"),
+        ({"batch_size": 3}, "`batch_size` 3"),
+        ({"overrides": {"num_generations": "5"}}, "num_generations"),
+        ({"overrides": {"max_step": "4"}}, "max_steps"),
         ({"vllm_mode": "colocate"}, "vllm|vLLM"),
-        ({"reward_funcs": ("nowhere:f",)}, "cannot be imported"),
+        ({"reward_funcs": ("nowhere:f",)}, "nowhere"),
     ],
 )
 def test_invalid_settings_raise_before_anything_is_written(
-    model: Path, tmp_path: Path, more: dict[str, Any], words: str
+    model: Path, tmp_path: Path, changes: dict[str, Any], match: str
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
-        grpo(PICK, str(model), tmp_path / "out", small_config(**more))
+    with pytest.raises(ConfigError, match=match):
+        grpo(PICK, str(model), tmp_path / "out", small_config(**changes))
     assert not (tmp_path / "out").exists()

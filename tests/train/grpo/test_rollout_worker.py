@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,13 +18,13 @@ from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.data.messages import Message, build_tool_call_message
 from ludus.environment.mixture import parse_mixture
 from ludus.errors import ConfigError, RunError
-from ludus.rollout.loop import EpisodeLimits
-from ludus.rollout.options import RolloutOptions
+from ludus.rollout.config import RolloutConfig
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.rollout_worker import RolloutWorker
 
 HERE = "train.grpo.test_rollout_worker"
-IMPATIENT = RolloutOptions(retry_delay=0.01, reconnect_timeout=5.0, stall_warning=0.1)
+CONFIG = RolloutConfig(system_prompt=None)
+IMPATIENT = replace(CONFIG, retry_delay=0.01, reconnect_timeout=5.0, stall_warning=0.1)
 EPISODES = 6
 TIMEOUT_S = 30
 
@@ -98,11 +99,10 @@ class Walker(Agent):
         return WalkingPlayer()
 
 
-def build_worker(name: str, say: Callable[[str], None], **changes: Any) -> RolloutWorker:
-    arguments: dict[str, Any] = {
-        "limits": EpisodeLimits(), "system_prompt": None, "options": IMPATIENT, "say": say,
-    }  # fmt: skip
-    worker = RolloutWorker(parse_mixture(f"{HERE}:{name}"), **{**arguments, **changes})
+def build_worker(
+    name: str, say: Callable[[str], None], config: RolloutConfig = IMPATIENT, **options: Any
+) -> RolloutWorker:
+    worker = RolloutWorker(parse_mixture(f"{HERE}:{name}"), config, say=say, **options)
     worker.agent = Walker()
     return worker
 
@@ -147,24 +147,23 @@ def test_a_hanging_reset_is_reported_by_the_preflight(name: str) -> None:
 
 def test_an_environment_that_blocks_the_loop_is_reported_once() -> None:
     warnings: list[str] = []
-    with build_worker("Sleepy", warnings.append, options=RolloutOptions()) as worker:
+    with build_worker("Sleepy", warnings.append, CONFIG) as worker:
         assert [play(worker), play(worker)] == [[1.0] * EPISODES] * 2
     (warning,) = warnings
-    assert warning.startswith(f"{HERE}:Sleepy") and "`blocking = True`" in warning
+    assert warning.startswith(f"{HERE}:Sleepy") and "blocking = True" in warning
 
 
 def test_a_blocking_environment_runs_concurrently_in_threads() -> None:
     warnings: list[str] = []
-    with build_worker("Concurrent", warnings.append, options=RolloutOptions()) as worker:
+    with build_worker("Concurrent", warnings.append, CONFIG) as worker:
         assert play(worker) == [1.0] * EPISODES
     assert warnings == []
 
 
 def test_a_stop_request_ends_the_wait_for_an_unreachable_server() -> None:
     with serving(Walk) as served:
-        worker = build_worker(
-            "Walk", print, base_url=served.url, stop_requested=lambda: "interrupted"
-        )
+        config = replace(IMPATIENT, base_url=served.url)
+        worker = build_worker("Walk", print, config, stop_requested=lambda: "interrupted")
         worker.__enter__()
         # While the server answers, a step is played to its end.
         assert play(worker) == [1.0] * EPISODES and worker.stop_reason is None

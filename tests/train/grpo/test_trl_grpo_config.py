@@ -1,4 +1,4 @@
-"""Fields of TRL's config that a run takes, and those that would do nothing in it."""
+"""TRL's config: which fields can be overridden, and how a step is divided into batches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ VALUES = {"generation_kwargs": '{"min_new_tokens": 3}'}
 
 @pytest.mark.parametrize("name", GENERATION_FIELDS)
 def test_generation_fields_are_rejected_for_ludus_rollouts(name: str, tmp_path: Path) -> None:
-    settings = small_config(overrides={name: VALUES.get(name, "0")})
-    with pytest.raises(ConfigError, match=f"--set {name} .*with --rollouts trl"):
-        build_trl_grpo_config(settings, tmp_path)
+    config = small_config(overrides={name: VALUES.get(name, "0")})
+    with pytest.raises(ConfigError, match=f"{name}.*`rollouts` trl"):
+        build_trl_grpo_config(config, tmp_path)
 
 
 def test_generation_fields_are_accepted_for_trls_loop(tmp_path: Path) -> None:
@@ -40,17 +40,17 @@ def test_vllm_accepts_sampling_fields_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "option"),
+    ("name", "argument"),
     [
-        ("chat_template_kwargs", "--chat-template-kwargs"),
-        ("max_completion_length", "--max-episode-tokens"),
+        ("chat_template_kwargs", "chat_template_kwargs"),
+        ("max_completion_length", "max_episode_tokens"),
     ],
 )
 @pytest.mark.parametrize("rollouts", ["fast", "trl"])
 def test_managed_fields_name_the_argument_to_use(
-    rollouts: str, name: str, option: str, tmp_path: Path
+    rollouts: str, name: str, argument: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"--set {name} .*use {option}"):
+    with pytest.raises(ConfigError, match=f"{name}.*`{argument}`"):
         build_trl_grpo_config(small_config(rollouts=rollouts, overrides={name: "1"}), tmp_path)
 
 
@@ -62,7 +62,7 @@ def test_the_completion_length_is_the_episode_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rollouts", ["fast", "trl"])
 def test_vllm_fields_are_rejected_without_vllm(rollouts: str, tmp_path: Path) -> None:
     overrides = {"vllm_gpu_memory_utilization": "0.5"}
-    with pytest.raises(ConfigError, match="it is for --vllm"):
+    with pytest.raises(ConfigError, match="`vllm_mode`"):
         build_trl_grpo_config(small_config(rollouts=rollouts, overrides=overrides), tmp_path)
     config = build_trl_grpo_config(
         small_config(rollouts=rollouts, vllm_mode="colocate", overrides=overrides), tmp_path
@@ -70,14 +70,14 @@ def test_vllm_fields_are_rejected_without_vllm(rollouts: str, tmp_path: Path) ->
     assert config.vllm_gpu_memory_utilization == 0.5
 
 
-@pytest.mark.parametrize("more", [{}, {"rollouts": "trl", "eval_every": 5}], ids=["fast", "trl"])
+@pytest.mark.parametrize("changes", [{}, {"rollouts": "trl", "eval_every": 5}], ids=["fast", "trl"])
 def test_tensor_parallel_vllm_is_rejected_for_ludus_rollouts(
-    more: dict[str, Any], tmp_path: Path
+    changes: dict[str, Any], tmp_path: Path
 ) -> None:
     overrides = {"vllm_tensor_parallel_size": "2"}
-    with pytest.raises(ConfigError, match="needs all of them to ask at once"):
+    with pytest.raises(ConfigError, match="vllm_tensor_parallel_size"):
         build_trl_grpo_config(
-            small_config(vllm_mode="colocate", overrides=overrides, **more), tmp_path
+            small_config(vllm_mode="colocate", overrides=overrides, **changes), tmp_path
         )
 
 
@@ -90,15 +90,15 @@ def test_tensor_parallel_vllm_is_accepted_for_trls_loop(tmp_path: Path) -> None:
 
 
 def test_all_generation_fields_of_trl_are_known() -> None:
-    """So that one that TRL adds is not passed over."""
-    ours = {"use_vllm", "steps_per_generation", "generation_batch_size", "num_generations"}
-    found = {name for name in trl.GRPOConfig.__dataclass_fields__ if "generation" in name}
-    of_evaluation = {"num_generations_eval", "generation_config", "generation_max_length"}
-    assert found - ours - of_evaluation - set(GENERATION_FIELDS) == set()
+    """A field that TRL adds must be added to `GENERATION_FIELDS` or managed."""
+    managed = {"use_vllm", "steps_per_generation", "generation_batch_size", "num_generations"}
+    fields = {name for name in trl.GRPOConfig.__dataclass_fields__ if "generation" in name}
+    for_evaluation = {"num_generations_eval", "generation_config", "generation_max_length"}
+    assert fields - managed - for_evaluation - set(GENERATION_FIELDS) == set()
 
 
 @pytest.mark.parametrize(
-    ("given", "batch", "batches"),
+    ("changes", "batch_size", "batches"),
     [
         ({"groups": 8, "group_size": 8}, 8, 8),
         ({"groups": 5, "group_size": 5}, 5, 5),
@@ -107,8 +107,8 @@ def test_all_generation_fields_of_trl_are_known() -> None:
     ],
 )
 def test_default_batch_size_on_a_cpu(
-    given: dict[str, int], batch: int, batches: int, tmp_path: Path
+    changes: dict[str, int], batch_size: int, batches: int, tmp_path: Path
 ) -> None:
-    config = build_trl_grpo_config(small_config(**given), tmp_path)
-    assert config.per_device_train_batch_size == batch
+    config = build_trl_grpo_config(small_config(**changes), tmp_path)
+    assert config.per_device_train_batch_size == batch_size
     assert config.gradient_accumulation_steps == config.steps_per_generation == batches

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from policy.models import saved
 
-from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, sft, tool
+from ludus import CollectConfig, Episode, ToolCall, ToolEnvironment, collect, episodes, sft, tool
 from ludus.agents.random_agent import RandomAgent
 from ludus.train import GRPOConfig
 from train.lessons import quick, write
@@ -26,7 +26,7 @@ class Pick(ToolEnvironment):
         """Pick a letter.
 
         Args:
-            letter: The one that you pick.
+            letter: The letter to pick.
         """
         return self.finish(self.reward_of(letter), "So be it.")
 
@@ -60,7 +60,7 @@ class Climb(ToolEnvironment):
         """Climb.
 
         Args:
-            letter: The way that you take.
+            letter: The direction to climb.
         """
         self.steps += 1
         self.height += letter in "ab"
@@ -74,19 +74,25 @@ PICK, FLAT, CLIMB = (f"train.grpo.toy_environments:{name}" for name in ("Pick", 
 
 def train_tool_caller(folder: Path, *, environments: str = PICK, epochs: float = 12.0) -> Path:
     """A tiny model, fine-tuned on random tool calls: it writes calls with random arguments."""
-    asyncio.run(collect(CollectConfig(environments, episodes=80), RandomAgent(), folder / "run"))
-    rows = [_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
+    config = CollectConfig(agent=RandomAgent(), num_episodes=80)
+    asyncio.run(collect(environments, folder / "run", config))
+    rows = [_row(episode) for episode in read_episodes(folder / "run")]
     write(folder / "data" / "train.jsonl", rows)
     base = saved(folder / "base")
-    config = quick(epochs=epochs, batch_size=8, learning_rate=2e-2)
-    sft(folder / "data", str(base), folder / "caller", config)
+    train_config = quick(epochs=epochs, batch_size=8, learning_rate=2e-2)
+    sft(folder / "data", str(base), folder / "caller", train_config)
     return folder / "caller"
 
 
-def _row(episode: Any) -> dict[str, Any]:
+def _row(episode: Episode) -> dict[str, Any]:
     messages = [json.loads(each.model_dump_json(exclude_none=True)) for each in episode.messages]
     last = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
     return {"messages": messages[: last + 1], "tools": list(episode.tools)}
+
+
+def read_episodes(out: Path) -> list[Episode]:
+    """The episodes of a run."""
+    return list(episodes(out / "episodes.jsonl"))
 
 
 def small_config(**changes: Any) -> GRPOConfig:

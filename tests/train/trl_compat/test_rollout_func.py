@@ -12,7 +12,7 @@ import pytest
 import trl
 from datasets import Dataset
 from policy.models import tiny
-from policy.players import player
+from policy.trained_policies import player
 from students import of_family
 from world import serving, wait_until
 

@@ -86,6 +86,14 @@ def reserve_optimizer_memory(trainer: Any) -> Any:
 
 def out_of_memory_error(batch_size: int, largest: int | None, device: Any) -> OutOfMemory:
     """An error that advises the largest `batch_size` that fits; None: not a single row fits."""
+    import torch
+
+    others_note = ""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        others = total - free - torch.cuda.memory_reserved(device)
+        if others >= _CUDA_CONTEXT_BYTES:
+            others_note = f" (other processes hold {others / GIB:.1f} of {total / GIB:.1f} GiB)"
     if largest is None:
         advice = (
             "Not even one row fits: use `gradient_checkpointing`, `lora`, or a smaller "
@@ -94,19 +102,6 @@ def out_of_memory_error(batch_size: int, largest: int | None, device: Any) -> Ou
     else:
         advice = f"The largest that fits is {largest}: set `batch_size` to it to continue this run."
     return OutOfMemory(
-        f"The GPU ran out of memory with `batch_size` {batch_size}{_other_processes_note(device)}. "
-        f"{advice}",
+        f"The GPU ran out of memory with `batch_size` {batch_size}{others_note}. {advice}",
         batch_size=largest,
     )
-
-
-def _other_processes_note(device: Any) -> str:
-    import torch
-
-    if device.type != "cuda":
-        return ""
-    free, total = torch.cuda.mem_get_info(device)
-    others = total - free - torch.cuda.memory_reserved(device)
-    if others < _CUDA_CONTEXT_BYTES:
-        return ""
-    return f" (other processes hold {others / GIB:.1f} of {total / GIB:.1f} GiB)"

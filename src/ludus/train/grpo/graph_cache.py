@@ -29,9 +29,16 @@ class GraphCache:
     """Replaces a model's forward method; captures a graph for each new shape and replays it."""
 
     def __init__(self, core: Any, dtype: Any, say: Callable[[str], None]) -> None:
+        import torch
+
         self._core, self._dtype, self._say = core, dtype, say
         self._forward: GraphedForward = core.forward
-        self._max_graphs, self._max_tokens = _graph_budget(core)
+        budget = MEMORY_FRACTION * torch.cuda.get_device_properties(core.device).total_memory
+        gradients = sum(weight.numel() * weight.element_size() for weight in core.parameters())
+        per_layer = ACTIVATION_BYTES_PER_HIDDEN_UNIT * core.config.hidden_size
+        per_token = per_layer * core.config.num_hidden_layers
+        self._max_graphs = min(MAX_GRAPHS, int(budget / gradients))
+        self._max_tokens = min(MAX_GRAPH_TOKENS, int(budget / per_token))
         self._graphs: dict[Shape, GraphedForward] = {}
         self._pool: Any = None
         core.forward = self._replay_or_forward
@@ -108,14 +115,3 @@ def _graph_inputs(inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 def _num_tokens(shape: Shape) -> int:
     return shape[0] * shape[1]
-
-
-def _graph_budget(core: Any) -> tuple[int, int]:
-    """How many graphs fit into the GPU's memory, and the most tokens that one may have."""
-    import torch
-
-    budget = MEMORY_FRACTION * torch.cuda.get_device_properties(core.device).total_memory
-    gradients = sum(weight.numel() * weight.element_size() for weight in core.parameters())
-    per_layer = ACTIVATION_BYTES_PER_HIDDEN_UNIT * core.config.hidden_size
-    per_token = per_layer * core.config.num_hidden_layers
-    return min(MAX_GRAPHS, int(budget / gradients)), min(MAX_GRAPH_TOKENS, int(budget / per_token))

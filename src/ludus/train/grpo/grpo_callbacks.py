@@ -50,7 +50,12 @@ class GRPOCallbacks(RunCallback):
         self._evaluate_held_out, self._eval_every = evaluate_held_out, config.eval_every
         self._num_iterations = context.trl_config.num_iterations
         """Steps that train on the same episodes: a checkpoint in between could not be resumed."""
-        self._saturation = self._replay_log() if config.early_stop else None
+        self._saturation = SaturationDetector() if config.early_stop else None
+        if self._saturation is not None:
+            resumed_from = resume_state.step if resume_state else 0
+            for line in read_log(self.out):
+                if line.get("step", 0) <= resumed_from:
+                    self._saturation.update(line)
         self._saturation_reason: str | None = None
         """Why there is nothing left to learn, if so."""
         self._step_started = perf_counter()
@@ -79,7 +84,10 @@ class GRPOCallbacks(RunCallback):
     def on_step_end(
         self, args: Any, state: Any, control: Any, *, trainer: Any = None, **_: Any
     ) -> None:
-        self._record_step_time(trainer._metrics["train"])
+        seconds, metrics = perf_counter() - self._step_started, trainer._metrics["train"]
+        rollout = metrics["time/rollout"][-1] if metrics["time/rollout"] else 0.0
+        metrics["time/step"].append(seconds)
+        metrics["time/train"].append(max(0.0, seconds - rollout))
         if self.distributed.is_main:
             self._episode_bytes = (self.out / EPISODES_FILE).stat().st_size
         step = state.global_step
@@ -112,26 +120,12 @@ class GRPOCallbacks(RunCallback):
         if self.distributed.is_main:
             self.write_log({"step": step, **metrics})
 
-    def _record_step_time(self, metrics: Any) -> None:
-        seconds = perf_counter() - self._step_started
-        rollout = metrics["time/rollout"][-1] if metrics["time/rollout"] else 0.0
-        metrics["time/step"].append(seconds)
-        metrics["time/train"].append(max(0.0, seconds - rollout))
-
     def _should_stop_early(self, step: int) -> bool:
         """Whether the main process has found that nothing is left to learn; same on all ranks."""
         if self._saturation is None:
             return False
         (saturated,) = self.distributed.all_reduce_max([int(self._saturation_reason is not None)])
         return bool(saturated) and step % self._num_iterations == 0
-
-    def _replay_log(self) -> SaturationDetector:
-        """A detector that has seen what was logged before the run was resumed."""
-        detector, step = SaturationDetector(), self.resume_state.step if self.resume_state else 0
-        for line in read_log(self.out):
-            if line.get("step", 0) <= step:
-                detector.update(line)
-        return detector
 
 
 def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from ludus.errors import ConfigError, did_you_mean
 from ludus.policy.engine.sampling import SamplingParams
+from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
 
@@ -20,8 +21,8 @@ VllmMode = Literal["colocate", "server"]
 class GRPOConfig(BaseTrainConfig):
     """How a model is trained by GRPO.
 
-    `batch_size` defaults to all episodes that a process has of a step (8 on a CPU), and `beta` to 0:
-    no reference model.
+    `batch_size` defaults to all episodes of a step that a process has (8 on a CPU), and `beta` to
+    0: no reference model.
     """
 
     steps: int = 150
@@ -100,12 +101,21 @@ class GRPOConfig(BaseTrainConfig):
         return self.groups * self.group_size
 
     @property
-    def limits(self) -> EpisodeLimits:
-        return EpisodeLimits(
+    def rollout_config(self) -> RolloutConfig:
+        """How episodes are played."""
+        return RolloutConfig(
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
             max_episode_tokens=self.max_episode_tokens,
+            system_prompt=self.system_prompt,
+            task=dict(self.task),
+            base_url=self.base_url,
+            token=self.token,
         )
+
+    @property
+    def limits(self) -> EpisodeLimits:
+        return self.rollout_config.limits
 
     def as_json(self) -> dict[str, Any]:
         fields = BaseTrainConfig.as_json(self)

@@ -23,7 +23,12 @@ from ludus.train.grpo.reward_plot import plot_rewards
 from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
 from ludus.train.output.record import NON_DECISIVE_IN_GRPO, decisive_config
-from ludus.train.output.record_schema import EnvironmentRecord, TaskExample, TrainingRecord
+from ludus.train.output.record_schema import (
+    RENAMED_SETTINGS,
+    EnvironmentRecord,
+    TaskExample,
+    TrainingRecord,
+)
 from ludus.train.overrides import drop_redundant
 from ludus.train.progress import TrainProgress
 
@@ -76,10 +81,7 @@ def build_context(
     trl_config = build_trl_grpo_config(config, out)
     # For TRL's own loop, which renders prompts itself.
     trl_config.chat_template_kwargs = dict(chat_format.chat_template_kwargs) or None
-    if vision is not None:
-        _check_vision_support(trl_config)
-    if config.rollouts == "fast" or config.eval_every:
-        _check_not_sharded(trl_config)
+    _check_supported(config, trl_config, has_images=vision is not None)
     overrides = drop_redundant(config.overrides, rejected_fields(config))
     return GRPOContext(
         method="grpo", model_ref=model_ref, out=out, config=replace(config, overrides=overrides),
@@ -89,31 +91,25 @@ def build_context(
     )  # fmt: skip
 
 
-def _check_vision_support(trl_config: Any) -> None:
-    """These fields make TRL score episodes a second time, which it would do without images."""
+def _check_supported(config: GRPOConfig, trl_config: Any, *, has_images: bool) -> None:
+    # These fields make TRL score episodes a second time, which it would do without images.
     for name, supported in (("beta", 0.0), ("num_iterations", 1)):
         value = getattr(trl_config, name)
-        if value != supported:
+        if has_images and value != supported:
             raise ConfigError(
                 f"`{name}` must be {supported:g} for a model that takes images, got {value:g}."
             )
-
-
-def _check_not_sharded(trl_config: Any) -> None:
-    """Each process decodes on its own, for which it needs the whole model."""
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     sharded = any(os.environ.get(name, "false") == "true" for name in launched)
-    if sharded or trl_config.fsdp or trl_config.deepspeed:
+    decodes = config.rollouts == "fast" or config.eval_every
+    if decodes and (sharded or trl_config.fsdp or trl_config.deepspeed):
         raise ConfigError(
             "A model that is sharded over processes (FSDP, DeepSpeed) cannot decode in one of "
             "them. Use `rollouts` trl without `eval_every`, or train without sharding."
         )
 
 
-_OLD_NAMES = {
-    "zero_variance_groups": "equal", "max_resamples": "resamples", "vllm_mode": "vllm",
-    "reward_funcs": "rewards", "target_modules": "targets", "merge_adapter": "merge",
-}  # fmt: skip
+_OLD_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
 
 
 def _with_old_names(config: JsonObject) -> JsonObject:

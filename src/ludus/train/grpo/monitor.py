@@ -9,10 +9,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ludus.errors import RunError
-from ludus.rollout.episode_status import EpisodeStatus
-from ludus.rollout.loop_lag import LoopLagMonitor
+from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor, Watchdog
 from ludus.rollout.session_pool import SessionPool
-from ludus.rollout.watchdog import Watchdog
 
 TICK_S = 0.25
 UNREACHABLE_WARNING_S = 5.0

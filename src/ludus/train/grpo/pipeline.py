@@ -94,10 +94,8 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
     config, progress = context.config, context.progress
     progress.phase(PhaseProgress(f"Checking {context.subject}", in_log=True))
     worker = RolloutWorker(
-        context.environments, limits=config.limits, system_prompt=config.system_prompt,
-        task=config.task, score_episode=context.rewards.score, base_url=config.base_url,
-        token=config.token, say=progress.say, on_phase=progress.phase,
-        stop_requested=lambda: progress.stopping,
+        context.environments, config.rollout_config, score_episode=context.rewards.score,
+        say=progress.say, on_phase=progress.phase, stop_requested=lambda: progress.stopping,
     )  # fmt: skip
     with worker, EpisodeLog(context.out / EPISODES_FILE) as episodes:
         with context.distributed.raise_on_all_ranks():

@@ -97,7 +97,13 @@ def build_trees(ids: Any, mask: Any, keep: int, *, width: int) -> PrefixTrees | 
         keep: Number of completion columns.
         width: The model's hidden size.
     """
-    rows = _split_rows(ids.cpu().numpy(), mask.cpu().numpy(), keep)
+    split = ids.shape[1] - keep
+    starts = (split - mask[:, :split].sum(1)).tolist()
+    ends = (split + mask[:, split:].sum(1)).tolist()
+    rows = [
+        _Row(row[start:split], row[split:end])
+        for row, start, end in zip(ids.cpu().numpy(), starts, ends, strict=True)
+    ]
     trees = _group_rows(rows)
     if len(trees) == len(rows) or not all(len(tree.prompt) for tree in trees):
         return None
@@ -108,17 +114,6 @@ def build_trees(ids: Any, mask: Any, keep: int, *, width: int) -> PrefixTrees | 
     if _estimate_cost(len(lanes), length, width) >= cost_of_rows:
         return None
     return _lay_out(rows, lanes, length, keep, ids.device)
-
-
-def _split_rows(ids: Any, mask: Any, keep: int) -> list[_Row]:
-    """Rows without their padding."""
-    split = ids.shape[1] - keep
-    starts = split - mask[:, :split].sum(1)
-    ends = split + mask[:, split:].sum(1)
-    return [
-        _Row(row[start:split], row[split:end])
-        for row, start, end in zip(ids, starts, ends, strict=True)
-    ]
 
 
 def _group_rows(rows: Sequence[_Row]) -> list[_Tree]:
@@ -175,8 +170,9 @@ def _lay_out(
                 piece[_LABEL, :-1] = completion
                 index[row, : len(completion)] = number * length + at + np.arange(len(completion))
                 at += 1 + len(completion)
-    tensors = torch.from_numpy(parts).to(device)
-    return PrefixTrees(*tensors, torch.from_numpy(index).to(device))
+    input_ids, position_ids, labels, tree_ids, branch_ids = torch.from_numpy(parts).to(device)
+    token_index = torch.from_numpy(index).to(device)
+    return PrefixTrees(input_ids, position_ids, labels, tree_ids, branch_ids, token_index)
 
 
 def _write_tokens(piece: Any, tokens: Any, position: int, tree_id: int, branch_id: int) -> None:

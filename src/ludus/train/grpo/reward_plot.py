@@ -7,12 +7,12 @@ own canvas, without pyplot's global state.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from ludus.data.atomic_write import atomic_file
 from ludus.data.training_log import logged_values
 from ludus.errors import MissingExtra
 from ludus.train.output.loss_plot import Points, smooth
@@ -42,9 +42,8 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     above.set_title(_shorten(title, 90), loc="left", fontsize=11, parse_math=False)
     below.set_xlabel("step")
     below.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    FigureCanvasAgg(figure).print_png(str(draft))
-    draft.replace(path)
+    with atomic_file(path) as draft:
+        FigureCanvasAgg(figure).print_png(str(draft))
 
 
 def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -55,7 +54,13 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         return
     unit_scale = all(0.0 <= reward <= 1.0 for _, reward in (*train, *test))
     _plot_std_band(axes, lines, (0.0, 1.0) if unit_scale else (-inf, inf))
-    _plot_training_rewards(axes, train)
+    if len(train) < _SMOOTH_FROM_STEPS:
+        style = {"color": _SMOOTH_COLOR, "linewidth": 1.2, "markersize": 3}
+        axes.plot(*_to_columns(train), "o-", label="train", **style)
+    else:
+        axes.plot(*_to_columns(train), color=_RAW_COLOR, linewidth=0.9, label="train")
+        smoothed = _to_columns(smooth(train))
+        axes.plot(*smoothed, color=_SMOOTH_COLOR, linewidth=2.2, label="train, smoothed")
     _plot_reward_parts(axes, lines)
     if test:
         axes.plot(
@@ -66,17 +71,6 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         # The whole scale: an increase by 0.01 must not look large.
         axes.set_ylim(-0.02, 1.02)
     axes.legend(frameon=False, loc="best", fontsize=9)
-
-
-def _plot_training_rewards(axes: Any, train: Points) -> None:
-    points = _to_columns(train)
-    if len(train) < _SMOOTH_FROM_STEPS:
-        style = {"color": _SMOOTH_COLOR, "linewidth": 1.2, "markersize": 3}
-        axes.plot(*points, "o-", label="train", **style)
-        return
-    axes.plot(*points, color=_RAW_COLOR, linewidth=0.9, label="train")
-    smoothed = _to_columns(smooth(train))
-    axes.plot(*smoothed, color=_SMOOTH_COLOR, linewidth=2.2, label="train, smoothed")
 
 
 def _plot_std_band(

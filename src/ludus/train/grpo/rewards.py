@@ -36,7 +36,13 @@ class RewardFunction:
 
     async def score(self, episode: Episode) -> float | None:
         try:
-            value = await self._call(episode)
+            if inspect.iscoroutinefunction(self.function):
+                value = await self.function(episode)
+            else:
+                # In a thread: it may compute for long or block on the network.
+                value = await asyncio.to_thread(self.function, episode)
+            if inspect.isawaitable(value):
+                value = await value
         except BaseException as error:
             if not is_author_error(error):
                 raise
@@ -52,13 +58,6 @@ class RewardFunction:
                 f"got {value!r}."
             )
         return number
-
-    async def _call(self, episode: Episode) -> Any:
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(episode)
-        # In a thread: it may compute for long or block on the network.
-        value = await asyncio.to_thread(self.function, episode)
-        return await value if inspect.isawaitable(value) else value
 
 
 def _to_finite_float(value: Any) -> float | None:
@@ -176,10 +175,6 @@ def _parse_reward_function(text: str) -> RewardFunction:
         weight = math.nan
     if not math.isfinite(weight):
         raise ConfigError(f"`reward_funcs`: the weight in {text!r} is not a finite number.")
-    return RewardFunction(f"{module}:{name}", weight, _import_function(module, name))
-
-
-def _import_function(module: str, name: str) -> Callable[[Episode], Any]:
     # Like `python -m`: modules in the working directory can be imported.
     if (cwd := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, cwd)
@@ -191,5 +186,4 @@ def _import_function(module: str, name: str) -> Callable[[Episode], Any]:
         raise ConfigError(f"`reward_funcs`: {module} has no function {name}.") from error
     if not callable(function):
         raise ConfigError(f"`reward_funcs`: {module}:{name} is not callable.")
-    imported: Callable[[Episode], Any] = function
-    return imported
+    return RewardFunction(f"{module}:{name}", weight, function)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from ludus.agents.agent import Agent
@@ -19,11 +19,9 @@ from ludus.environment.mixture import Mixture
 from ludus.errors import RunError
 from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.collect import preflight
+from ludus.rollout.config import RolloutConfig
 from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
-from ludus.rollout.episode_status import EpisodeStatus
-from ludus.rollout.loop import EpisodeLimits
-from ludus.rollout.loop_lag import LoopLagMonitor, instant_environments
-from ludus.rollout.options import RolloutOptions
+from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor, instant_environments
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress, RolloutProgress
 from ludus.rollout.session_pool import SessionPool
@@ -37,19 +35,13 @@ ScoreEpisode = Callable[[Episode], Awaitable[Episode]]
 """Sets an episode's reward, where it is more than the environment's own."""
 
 
-async def _keep_reward(episode: Episode) -> Episode:
-    return episode
-
-
 class RolloutWorker:
     """A context manager that holds the sessions.
 
     Args:
         environments: The environments to play.
-        limits: When to cut an episode off.
-        task: Arguments of `reset` for every episode.
+        config: Limits, prompt and task of episodes, the server's address, retries and time-outs.
         score_episode: Called for each episode as soon as it has ended.
-        base_url: Address of a server of the environment; by default it runs in this process.
         say: Called with warnings about episodes that hang.
         on_phase: Called with the progress of what the worker starts to do.
         stop_requested: Returns why to stop, if so; asked while a server is unreachable.
@@ -58,14 +50,9 @@ class RolloutWorker:
     def __init__(
         self,
         environments: Mixture,
+        config: RolloutConfig,
         *,
-        limits: EpisodeLimits,
-        system_prompt: str | None,
-        task: Mapping[str, Any] | None = None,
-        score_episode: ScoreEpisode = _keep_reward,
-        base_url: str | None = None,
-        token: str | None = None,
-        options: RolloutOptions | None = None,
+        score_episode: ScoreEpisode | None = None,
         say: Callable[[str], None] = lambda text: None,
         on_phase: Callable[[PhaseProgress], None] = lambda progress: None,
         stop_requested: Callable[[], str | None] = lambda: None,
@@ -74,11 +61,7 @@ class RolloutWorker:
         self.endpoints: dict[str, EnvironmentEndpoint] = {}
         self.agent: Agent | None = None
         """Who plays; set once the model is loaded. It is closed with the worker."""
-        self._limits, self._system_prompt = limits, system_prompt
-        self._task = dict(task or {})
-        self._score_episode = score_episode
-        self._address = {"base_url": base_url, "token": token}
-        self._options = options or RolloutOptions()
+        self._config, self._score_episode = config, score_episode
         self._say, self._stop_requested = say, stop_requested
         self._pools: dict[str, SessionPool] = {}
         self._monitor: RolloutMonitor
@@ -119,7 +102,7 @@ class RolloutWorker:
             mixture=self.environments,
             seed=seed,
             group_size=group_size,
-            task=self._task,
+            task=self._config.task,
             names={spec: endpoint.name for spec, endpoint in endpoints},
             variant_tasks={spec: endpoint.variant_task for spec, endpoint in endpoints},
         )
@@ -138,7 +121,7 @@ class RolloutWorker:
         agent = self.agent
         assert agent is not None
         progress = RolloutProgress(
-            phase, len(indices), limits=self._limits, in_log=in_log,
+            phase, len(indices), limits=self._config.limits, in_log=in_log,
             count_tokens=lambda: agent.sampled_tokens,
         )  # fmt: skip
         self.on_phase(progress)
@@ -160,16 +143,21 @@ class RolloutWorker:
         self, agent: Agent, plan: Plan, indices: Sequence[int], progress: RolloutProgress
     ) -> list[Episode]:
         runner = EpisodeRunner(
-            agent, self._limits, self._system_prompt, self._options,
+            agent=agent,
+            limits=self._config.limits,
+            system_prompt=self._config.system_prompt,
+            max_attempts=self._config.max_attempts,
+            retry_delay=self._config.retry_delay,
             on_attempt=self._monitor.loop_lag.record_attempt,
-        )  # fmt: skip
+        )
 
         async def play_one(index: int) -> Episode:
             episode = await runner.run(plan[index], self._pools[plan.spec_of(index)])
             assert episode is not None  # Only a stopped runner returns None.
-            scored = await self._score_episode(episode)
+            if self._score_episode is not None:
+                episode = await self._score_episode(episode)
             progress.finish_episode(episode.usage.completion_tokens)
-            return scored
+            return episode
 
         async def play_all() -> list[Episode]:
             async with asyncio.TaskGroup() as group:
@@ -179,9 +167,12 @@ class RolloutWorker:
         return await self._monitor.watch(play_all(), runner.statuses)
 
     async def _open(self) -> None:
-        self.endpoints = await resolve_endpoints(self.environments, **self._address, warn=self._say)
+        config = self._config
+        self.endpoints = await resolve_endpoints(
+            self.environments, base_url=config.base_url, token=config.token, warn=self._say
+        )
         self._pools = {
-            spec: SessionPool(endpoint.endpoint, reconnect_timeout=self._options.reconnect_timeout)
+            spec: SessionPool(endpoint.endpoint, reconnect_timeout=config.reconnect_timeout)
             for spec, endpoint in self.endpoints.items()
         }
         self._monitor = RolloutMonitor(
@@ -189,7 +180,7 @@ class RolloutWorker:
             LoopLagMonitor(instant_environments(self.endpoints.values()), self._say),
             self._say,
             stop_requested=self._stop_requested,
-            stall_warning_s=self._options.stall_warning,
+            stall_warning_s=config.stall_warning,
             model_is_busy=lambda: self.agent is not None and self.agent.stall_expected,
         )
 

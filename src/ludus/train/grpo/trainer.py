@@ -137,6 +137,10 @@ class GRPOMixin(TrainerMixin):
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
+        import torch
+
+        from ludus.policy.vision.trainer_inputs import episode_image_inputs
+
         batch = cast(Any, super())._generate_and_score_completions(inputs)
         trainer = cast(Any, self)
         if not trainer.model.training:
@@ -149,7 +153,8 @@ class GRPOMixin(TrainerMixin):
         # nearly 0 would be a large advantage made of noise.
         batch["advantages"] = batch["advantages"].masked_fill(zero_variance, 0.0)
         if self.vision is not None and self.rollouts is not None:
-            batch |= _image_inputs(self.vision, self.rollouts, batch)
+            ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+            batch |= episode_image_inputs(self.vision, self.rollouts.episodes, ids)
         has_signal = (batch["advantages"] != 0).tolist()
         if self.skips_zero_variance:
             # Image tensors are not laid out by rows, so that no rows can be dropped.
@@ -260,16 +265,6 @@ def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
         if name in selected and selected[name].ndim == 2 and selected[name].shape[1] > 1:
             selected[name] = selected[name][:, :completion_length]
     return selected
-
-
-def _image_inputs(vision: VisionProcessor, rollouts: GroupRollouts, batch: Batch) -> Batch:
-    """The image tensors of these rows."""
-    import torch
-
-    from ludus.policy.vision.trainer_inputs import episode_image_inputs
-
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    return episode_image_inputs(vision, rollouts.episodes, ids)
 
 
 def build_trainer(

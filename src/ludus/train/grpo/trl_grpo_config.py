@@ -60,7 +60,20 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     """TRL's config, except for the learning rate, which depends on the size of the model."""
     import trl
 
-    values = {**common_fields(config, out), **_batch_fields(config), **_rollout_fields(config)}
+    values = {
+        **common_fields(config, out),
+        **_batch_fields(config),
+        "max_completion_length": config.max_episode_tokens,
+        "max_tool_calling_iterations": config.max_turns,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": config.top_k or 0,
+        "beta": config.beta or 0.0,
+        "use_vllm": config.vllm_mode is not None,
+        "vllm_mode": config.vllm_mode or "colocate",
+        # Episodes are in `episodes.jsonl`.
+        "log_completions": False,
+    }
     effective = effective_values(config, values, out)
     rejected = rejected_fields(config)
     overrides = parse_overrides(trl.GRPOConfig, config.overrides, rejected, effective)
@@ -137,18 +150,3 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
 
 def _largest_divisor(number: int, limit: int) -> int:
     return next(size for size in range(min(limit, number), 0, -1) if number % size == 0)
-
-
-def _rollout_fields(config: GRPOConfig) -> dict[str, Any]:
-    return {
-        "max_completion_length": config.max_episode_tokens,
-        "max_tool_calling_iterations": config.max_turns,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "top_k": config.top_k or 0,
-        "beta": config.beta or 0.0,
-        "use_vllm": config.vllm_mode is not None,
-        "vllm_mode": config.vllm_mode or "colocate",
-        # Episodes are in `episodes.jsonl`.
-        "log_completions": False,
-    }

@@ -35,7 +35,17 @@ class VllmEngine:
         wanted = [at for at in range(len(requests)) if is_wanted(at)]
         if not wanted:
             return
-        replies, logprobs = self._generate([requests[at] for at in wanted])
+        vllm = self._trainer.vllm_generation
+        trl_limit = vllm.max_completion_length
+        # vLLM has one limit for the whole batch; shorter budgets are enforced by `_truncate`.
+        vllm.max_completion_length = max(requests[at].max_tokens for at in wanted)
+        prompts = [list(requests[at].ids) for at in wanted]
+        try:
+            output = vllm.generate(prompts=prompts, images=None, num_generations=1)
+        finally:
+            # TRL's own loop uses it too.
+            vllm.max_completion_length = trl_limit
+        _, replies, logprobs, *_ = output
         for at, ids, top_logprobs in zip(wanted, replies, logprobs, strict=True):
             completion = _truncate(requests[at], ids, [top[0] for top in top_logprobs])
             self.stats.sampled_tokens += len(completion.ids)
@@ -50,20 +60,6 @@ class VllmEngine:
         if trainer._last_loaded_step != trainer.state.global_step:
             trainer.vllm_generation.sync_weights()
             trainer._last_loaded_step = trainer.state.global_step
-
-    def _generate(self, requests: Sequence[Request]) -> tuple[Any, Any]:
-        vllm = self._trainer.vllm_generation
-        trl_limit = vllm.max_completion_length
-        # vLLM has one limit for the whole batch; shorter budgets are enforced by `_truncate`.
-        vllm.max_completion_length = max(request.max_tokens for request in requests)
-        prompts = [list(request.ids) for request in requests]
-        try:
-            output = vllm.generate(prompts=prompts, images=None, num_generations=1)
-        finally:
-            # TRL's own loop uses it too.
-            vllm.max_completion_length = trl_limit
-        _, completion_ids, logprobs, *_ = output
-        return completion_ids, logprobs
 
 
 def _truncate(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Completion:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ludus.data.atomic_write import atomic_file
 from ludus.data.training_log import logged_values
 from ludus.errors import MissingExtra
 
@@ -42,9 +42,8 @@ def plot_loss(log: Sequence[Mapping[str, Any]], file: Path, *, title: str) -> No
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
-    draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
-    FigureCanvasAgg(figure).print_png(str(draft))
-    draft.replace(file)
+    with atomic_file(file) as draft:
+        FigureCanvasAgg(figure).print_png(str(draft))
 
 
 def smooth(points: Points) -> Points:

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validato
 
 from ludus.data.tool_schema import JsonObject
 
-_RENAMED_SETTINGS = {
+RENAMED_SETTINGS = {
     "accumulate": "gradient_accumulation_steps",
     "drop": "drop_untrainable",
     "equal": "zero_variance_groups",
@@ -24,9 +24,9 @@ _RENAMED_SETTINGS = {
 
 def rename_settings(settings: Mapping[str, Any]) -> JsonObject:
     """The settings of a record under their current names."""
-    renamed = {_RENAMED_SETTINGS.get(name, name): value for name, value in settings.items()}
+    renamed = {RENAMED_SETTINGS.get(name, name): value for name, value in settings.items()}
     if isinstance(lora := renamed.get("lora"), dict):
-        renamed["lora"] = {_RENAMED_SETTINGS.get(name, name): value for name, value in lora.items()}
+        renamed["lora"] = {RENAMED_SETTINGS.get(name, name): value for name, value in lora.items()}
     return renamed
 
 

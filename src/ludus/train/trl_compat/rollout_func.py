@@ -24,6 +24,7 @@ from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import Policy
+from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.group_rollouts import to_trl_batch
@@ -70,14 +71,17 @@ def rollout_func(
     mix = parse_mixture(environment) if isinstance(environment, str) else environment
 
     def staged(given: EpisodeLimits) -> RolloutWorker:
-        return RolloutWorker(
-            mix,
-            limits=given,
+        config = RolloutConfig(
+            max_turns=given.max_turns,
+            max_tokens=given.max_tokens,
+            max_episode_tokens=given.max_episode_tokens,
+            episode_timeout=given.episode_timeout,
             system_prompt=system_prompt,
-            task=task,
+            task=dict(task or {}),
             base_url=base_url,
             token=token,
         )
+        return RolloutWorker(mix, config)
 
     return _RolloutFunc(staged, limits, seed, SeedCheck(allow_unseeded))
 

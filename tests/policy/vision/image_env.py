@@ -1,4 +1,4 @@
-"""An environment that shows pictures, and a tiny model that has learned to tell its colours."""
+"""An environment with images, and a tiny vision model trained to name its colours."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ludus.policy.load import Policy
 from ludus.policy.vision.images import stack_images
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.rollout import Assignment, run_episode
-from policy.vision.seers import SIGHT, processor_of, tiny, tokenizer_of
+from policy.vision.tiny_vlms import SIGHT, processor_of, tiny, tokenizer_of
 
-GALLERY = "policy.eyes.gallery:Gallery"
+GALLERY = "policy.vision.image_env:Gallery"
 COLOURS = ("red", "blue")
 MARK = "<|vision_start|><|image_pad|><|vision_end|>"
 
@@ -34,7 +34,7 @@ def picture(width: int, height: int, colour: str) -> Image:
 
 
 class Gallery(ToolEnvironment):
-    """Say which colour a picture has that is shown behind a curtain. The seed picks it."""
+    """Name the colour of an image behind a curtain. The seed picks it."""
 
     def reset(self, *, seed: int | None = None) -> Any:
         self.colour, self.drawn = COLOURS[(seed or 0) % 2], False
@@ -63,7 +63,7 @@ class Gallery(ToolEnvironment):
 
 
 class Forger(ToolEnvironment):
-    """Writes what the model takes for a picture."""
+    """Writes an image placeholder as text."""
 
     def reset(self, *, seed: int | None = None) -> str:
         return f"Look: {MARK}"
@@ -82,42 +82,48 @@ async def solved(seed: int) -> Episode:
 def untaught(family: str, *, seed: int = 0) -> Policy:
     tokenizer = tokenizer_of(family)
     _, _, image, video = tokenizer.convert_tokens_to_ids(list(SIGHT))
-    eyes = VisionProcessor(
+    vision = VisionProcessor(
         processor_of(), placeholder=MARK, image_token_id=image, suppressed_ids=frozenset({video})
     )
     model = tiny(family, tokenizer, seed=seed)
-    return Policy("seer", model, tokenizer, find_chat_format(tokenizer), vision=eyes)
+    return Policy("tiny-vlm", model, tokenizer, find_chat_format(tokenizer), vision=vision)
 
 
 @cache
 def taught(family: str) -> Policy:
-    """It has learned both colours by heart, and must look to know which it is."""
+    """A policy that is trained on both colours, and must look to tell them apart."""
     policy = untaught(family)
-    lessons = [_lesson(policy, asyncio.run(solved(seed))) for seed in range(len(COLOURS))]
+    batches = [_training_batch(policy, asyncio.run(solved(seed))) for seed in range(len(COLOURS))]
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=5e-3)
     for _ in range(300):
-        loss = sum(policy.model(**lesson).loss for lesson in lessons)
+        loss = sum(policy.model(**batch).loss for batch in batches)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if loss.item() < 0.02:
             return policy
-    raise AssertionError("the model has not learned it")
+    raise AssertionError("the loss did not converge")
 
 
-def _lesson(policy: Policy, episode: Episode) -> dict[str, Any]:
-    eyes = policy.vision
-    assert eyes is not None
-    talk = [to_template_message(eyes.message_to_text(message)) for message in episode.messages]
-    made = render(policy.tokenizer, talk, episode.tools, policy.chat_format.template)
-    pictures = eyes.process_messages(episode.messages)
-    sizes = iter(picture.num_tokens for picture in pictures)
-    widths = [next(sizes) if token == eyes.image_token_id else 1 for token in made.ids]
-    own = [own for own, width in zip(made.mask, widths, strict=True) for _ in range(width)]
-    ids = torch.tensor([eyes.expand_placeholders(made.ids, pictures)])
+def _training_batch(policy: Policy, episode: Episode) -> dict[str, Any]:
+    vision = policy.vision
+    assert vision is not None
+    messages = [
+        to_template_message(vision.message_to_text(message)) for message in episode.messages
+    ]
+    rendered = render(policy.tokenizer, messages, episode.tools, policy.chat_format.template)
+    images = vision.process_messages(episode.messages)
+    sizes = iter(image.num_tokens for image in images)
+    widths = [next(sizes) if token == vision.image_token_id else 1 for token in rendered.ids]
+    mask = [
+        has_loss
+        for has_loss, width in zip(rendered.mask, widths, strict=True)
+        for _ in range(width)
+    ]
+    ids = torch.tensor([vision.expand_placeholders(rendered.ids, images)])
     return {
         "input_ids": ids,
-        "labels": ids.masked_fill(torch.tensor([own]) == 0, -100),
-        "mm_token_type_ids": (ids == eyes.image_token_id).long(),
-        **stack_images(pictures),
+        "labels": ids.masked_fill(torch.tensor([mask]) == 0, -100),
+        "mm_token_type_ids": (ids == vision.image_token_id).long(),
+        **stack_images(images),
     }

@@ -1,4 +1,4 @@
-"""Small runs, and agents that fail, cost or dawdle."""
+"""Runs of a few episodes, and agents that fail, cost money or are slow."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import Message
-from ludus.rollout import CollectConfig, CollectResult, collect
+from ludus.rollout import CollectConfig, CollectResult
 from ludus.rollout.callbacks import CollectProgress
+from ludus.rollout.collect import collect
 from ludus.rollout.collector import Collector
-from ludus.rollout.options import RolloutOptions
 
 COUNTER = "world:Counter"
-QUICK = RolloutOptions(retry_delay=0.001, reconnect_timeout=5.0)
-
-
-def job(spec: str = COUNTER, n: int = 20, **settings: Any) -> CollectConfig:
-    return CollectConfig(spec, episodes=n, **settings)
 
 
 def read(folder: Path) -> list[Episode]:
     return sorted(episodes(folder / "episodes.jsonl"), key=lambda episode: episode.episode_id)
 
 
-async def run(out: Path, agent: Agent | None = None, **settings: Any) -> CollectResult:
-    kept = {name: settings.pop(name) for name in list(settings) if name in _COLLECT}
-    return await collect(job(**settings), agent or OracleAgent(), out, **{"options": QUICK, **kept})
+def quick_config(**fields: Any) -> CollectConfig:
+    """A config that wastes no time on retries."""
+    return CollectConfig(**{"retry_delay": 0.001, "reconnect_timeout": 5.0, **fields})
 
 
-_COLLECT = ("base_url", "resume", "retry_broken", "options", "budget", "progress", "token")
+async def run(
+    out: Path,
+    agent: Agent | None = None,
+    *,
+    spec: str = COUNTER,
+    n: int = 20,
+    progress: CollectProgress | None = None,
+    **fields: Any,
+) -> CollectResult:
+    config = quick_config(agent=agent, num_episodes=n, **fields)
+    return await collect(spec, out, config, progress=progress)
 
 
 class Flaky(OracleAgent):

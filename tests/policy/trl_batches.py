@@ -1,4 +1,4 @@
-"""What TRL's own trainers train on: a tiny random model, a real trainer, its own batches."""
+"""Batches of TRL's trainers for a tiny random model."""
 
 from __future__ import annotations
 
@@ -12,51 +12,53 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-Trained = tuple[list[int], list[int]]
-"""Ids, and 1 where the token bears the loss."""
+IdsAndMask = tuple[list[int], list[int]]
+"""Token ids, and 1 for tokens with loss."""
 
 
-def sft(
+def sft_batch(
     rows: list[dict[str, Any]],
     tokenizer: PreTrainedTokenizerFast,
     folder: Path,
     max_length: int | None = None,
-) -> list[Trained]:
-    """Each row of the one batch that a real SFTTrainer makes of all rows."""
-    how: dict[str, Any] = {"assistant_only_loss": True, "max_length": max_length}
+) -> list[IdsAndMask]:
+    """The rows of an SFTTrainer's batch."""
+    options: dict[str, Any] = {"assistant_only_loss": True, "max_length": max_length}
     trainer = SFTTrainer(
         model=_model(tokenizer),
-        args=SFTConfig(**_settings(folder, rows), **how),
-        train_dataset=_data(rows),
+        args=SFTConfig(**_training_args(folder, rows), **options),
+        train_dataset=_dataset(rows),
         processing_class=tokenizer,
     )
     batch = next(iter(trainer.get_train_dataloader()))
-    lines = zip(batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True)
-    return sorted(_line(ids, labels != -100, real) for ids, labels, real in lines)
+    tensors = zip(batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True)
+    return sorted(_ids_and_mask(ids, labels != -100, real) for ids, labels, real in tensors)
 
 
-def dpo(
+def dpo_batch(
     rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerFast, folder: Path
-) -> list[Trained]:
-    """Each side of each row, chosen and rejected, in the batch of a real DPOTrainer."""
+) -> list[IdsAndMask]:
+    """Both sides of each row in a DPOTrainer's batch."""
     trainer = DPOTrainer(
         model=_model(tokenizer),
         ref_model=_model(tokenizer),
-        args=DPOConfig(**_settings(folder, rows), max_length=None),
-        train_dataset=_data(rows),
+        args=DPOConfig(**_training_args(folder, rows), max_length=None),
+        train_dataset=_dataset(rows),
         processing_class=tokenizer,
     )
     batch = next(iter(trainer.get_train_dataloader()))
-    lines = zip(batch["input_ids"], batch["completion_mask"], batch["attention_mask"], strict=True)
-    return sorted(_line(ids, mask, real) for ids, mask, real in lines)
+    tensors = zip(
+        batch["input_ids"], batch["completion_mask"], batch["attention_mask"], strict=True
+    )
+    return sorted(_ids_and_mask(ids, mask, real) for ids, mask, real in tensors)
 
 
-def _line(ids: Any, mask: Any, real: Any) -> Trained:
+def _ids_and_mask(ids: Any, mask: Any, real: Any) -> IdsAndMask:
     kept = real.bool()
     return ids[kept].tolist(), mask[kept].long().tolist()
 
 
-def _settings(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _training_args(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "output_dir": str(folder),
         "per_device_train_batch_size": len(rows),
@@ -69,14 +71,14 @@ def _settings(folder: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _data(rows: list[dict[str, Any]]) -> datasets.Dataset:
+def _dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
     datasets.disable_progress_bars()
     return datasets.Dataset.from_list(rows, on_mixed_types="use_json")
 
 
 def _model(tokenizer: PreTrainedTokenizerFast) -> Any:
-    make: Any = LlamaForCausalLM  # Not typed by its makers.
-    return make(
+    model_class: Any = LlamaForCausalLM  # transformers has no types for it.
+    return model_class(
         LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=16,

@@ -1,4 +1,4 @@
-"""GGUF files for tests: a tiny Llama with its vocabulary in one file, as SmolLM2's is."""
+"""GGUF files of a tiny Llama with its vocabulary, like that of SmolLM2."""
 
 from __future__ import annotations
 
@@ -8,55 +8,61 @@ from typing import Any
 
 from policy.models import tiny
 
-MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Ids 0, 1 and 2, as in SmolLM2."""
-LONGEST = 8192
-CHAT = (
+MAX_LENGTH = 8192
+CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-_WORDS = ["What is  17 plus 25?\n\n  It is 42.", "user assistant system  \n\n plus  minus"] * 4
+_TRAINING_TEXTS = [
+    "What is  17 plus 25?\n\n  It is 42.",
+    "user assistant system  \n\n plus  minus",
+] * 4
 
 
-def speller() -> Any:
+def smollm_tokenizer() -> Any:
     """A byte-level tokenizer with a token for two spaces and one for two line ends."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )
-    made.decoder = decoders.ByteLevel()
+    backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=[*MARKS], initial_alphabet=alphabet, show_progress=False
+        vocab_size=300,
+        special_tokens=[*SPECIAL_TOKENS],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
-    made.train_from_iterator(_WORDS, trainer)
-    make: Any = PreTrainedTokenizerFast
-    end, start, stop = MARKS
-    return make(tokenizer_object=made, bos_token=start, eos_token=stop, pad_token=end)
+    backend.train_from_iterator(_TRAINING_TEXTS, trainer)
+    tokenizer_class: Any = PreTrainedTokenizerFast
+    end, start, stop = SPECIAL_TOKENS
+    return tokenizer_class(tokenizer_object=backend, bos_token=start, eos_token=stop, pad_token=end)
 
 
 def gguf_file(
     path: Path, *, pre: str = "smollm", quantized: bool = False, eos: int = 2, pad: int = 2
 ) -> Path:
-    """The tiny model over `speller` in one file; quantized, its weights lie in blocks of Q4_1."""
+    """Write a tiny model and its tokenizer; with Q4_1 weights if `quantized`."""
     from gguf import GGUFWriter
 
-    tokenizer = speller()
+    tokenizer = smollm_tokenizer()
     model = tiny(tokenizer)
     writer = GGUFWriter(path, "llama")
-    _shape(writer, model.config)
-    _vocabulary(writer, tokenizer, pre)
+    _write_shape(writer, model.config)
+    _write_vocabulary(writer, tokenizer, pre)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(eos)
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(pad)
-    _tensors(writer, model, quantized)
+    _write_tensors(writer, model, quantized)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -64,10 +70,10 @@ def gguf_file(
     return path
 
 
-def _shape(writer: Any, config: Any) -> None:
+def _write_shape(writer: Any, config: Any) -> None:
     writer.add_name("Tiny 1K 8k Lc100K Mix1 Ep2")
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(LONGEST)
+    writer.add_context_length(MAX_LENGTH)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
@@ -78,38 +84,40 @@ def _shape(writer: Any, config: Any) -> None:
     writer.add_vocab_size(config.vocab_size)
 
 
-def _vocabulary(writer: Any, tokenizer: Any, pre: str) -> None:
-    spelled = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    tokens = sorted(spelled["vocab"], key=spelled["vocab"].get)
+def _write_vocabulary(writer: Any, tokenizer: Any, pre: str) -> None:
+    bpe = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    tokens = sorted(bpe["vocab"], key=bpe["vocab"].get)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
-    writer.add_token_types([3 if token in MARKS else 1 for token in tokens])
-    writer.add_token_merges([" ".join(merge) for merge in spelled["merges"]])
-    writer.add_chat_template(CHAT)
+    writer.add_token_types([3 if token in SPECIAL_TOKENS else 1 for token in tokens])
+    writer.add_token_merges([" ".join(merge) for merge in bpe["merges"]])
+    writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def _tensors(writer: Any, model: Any, quantized: bool) -> None:
+def _write_tensors(writer: Any, model: Any, quantized: bool) -> None:
     from gguf import MODEL_ARCH, GGMLQuantizationType, get_tensor_name_map
     from gguf.quants import quantize
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight":
-            continue  # Tied to the embedding: such a file does not hold it.
-        values = _interleaved(name, tensor, model.config).numpy()
-        known = names.get_name(name, try_suffixes=(".weight",))
+            continue  # Tied to the embedding, so the file does not contain it.
+        values = _interleave_rotary(name, tensor, model.config).numpy()
+        gguf_name = names.get_name(name, try_suffixes=(".weight",))
         if quantized and values.ndim == 2:
             kind = GGMLQuantizationType.Q4_1
-            writer.add_tensor(known, quantize(values, kind), raw_dtype=kind)
+            writer.add_tensor(gguf_name, quantize(values, kind), raw_dtype=kind)
         else:
-            writer.add_tensor(known, values)
+            writer.add_tensor(gguf_name, values)
 
 
-def _interleaved(name: str, tensor: Any, config: Any) -> Any:
-    """Rotary halves lie side by side in these files, and one after the other in transformers."""
+def _interleave_rotary(name: str, tensor: Any, config: Any) -> Any:
+    """GGUF interleaves the rotary halves, which transformers concatenates."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    found = next((count for part, count in heads.items() if part in name), None)
-    if found is None:
+    num_heads = next((count for part, count in heads.items() if part in name), None)
+    if num_heads is None:
         return tensor
-    return tensor.unflatten(0, (found, 2, -1)).transpose(1, 2).reshape(tensor.shape).contiguous()
+    return (
+        tensor.unflatten(0, (num_heads, 2, -1)).transpose(1, 2).reshape(tensor.shape).contiguous()
+    )

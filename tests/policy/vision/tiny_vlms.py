@@ -1,4 +1,4 @@
-"""Models for tests that see: a few thousand weights of each family, made on the spot."""
+"""Tiny random vision models of each family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEMPLATES = {
     "qwen3_vl": "qwen3_vl",
     "qwen3_vl_moe": "qwen3_vl",
 }
-"""By family; the first two know no tools, and are spoken to under one of ours."""
+"""By family; the first two do not support tools and get a template of Ludus."""
 CLASSES = {
     "qwen2_vl": "Qwen2VL",
     "qwen2_5_vl": "Qwen2_5_VL",
@@ -33,13 +33,13 @@ def tokenizer_of(family: str) -> Any:
 
 
 def processor_of() -> Any:
-    """Patches of 4x4, four of them to a token; pictures stay as large as they are."""
+    """Patches of 4x4, four of them per token; images are not resized."""
     make: Any = Qwen2VLImageProcessorPil
     return make(patch_size=PATCH, merge_size=2, min_pixels=64, max_pixels=4096)
 
 
 def tiny(family: str, tokenizer: Any, *, seed: int = 0) -> Any:
-    """Two layers to read with and one to see with, the same for the same seed."""
+    """Two text layers and one vision layer; the same weights for the same seed."""
     named: Any = transformers
     start, end, image, video = tokenizer.convert_tokens_to_ids(list(SIGHT))
     config = getattr(named, f"{CLASSES[family]}Config")(
@@ -86,7 +86,7 @@ def _text(tokenizer: Any) -> dict[str, Any]:
 
 
 def _vision(family: str) -> dict[str, Any]:
-    alike = {"depth": 1, "num_heads": 2, "patch_size": PATCH, "spatial_merge_size": 2}
+    shared = {"depth": 1, "num_heads": 2, "patch_size": PATCH, "spatial_merge_size": 2}
     own: dict[str, dict[str, Any]] = {
         "qwen2_vl": {"embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2},
         "qwen2_5_vl": {
@@ -104,4 +104,4 @@ def _vision(family: str) -> dict[str, Any]:
             "deepstack_visual_indexes": [0],
         },
     }
-    return alike | own[family.removesuffix("_moe")]
+    return shared | own[family.removesuffix("_moe")]

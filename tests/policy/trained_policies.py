@@ -1,4 +1,4 @@
-"""Tiny models that have learned to play: one conversation, trained until it is known by heart."""
+"""Tiny policies that are trained on one conversation until they reproduce it."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from ludus.rollout import Assignment, run_episode
 
 COUNTER = "world:Counter"
 GOAL = 6
-"""Two calls of the oracle's, both of them of 3, with an answer in between."""
+"""The oracle makes two calls of 3, with a result in between."""
 
 
 def player(family: str = "qwen3") -> Policy:
-    """A model that plays Counter as its oracle does, up to 6, whatever it is asked for."""
-    return _taught(family)
+    """A policy that plays Counter up to 6 like the oracle, whatever the goal."""
+    return _train_policy(family)
 
 
 @cache
-def _taught(family: str) -> Policy:
+def _train_policy(family: str) -> Policy:
     tokenizer = student() if family == "chatml" else of_family(family)
-    dialect = find_chat_format(tokenizer)
-    model = _model(len(tokenizer), tokenizer)
-    episode = asyncio.run(_solved())
-    talk = [to_template_message(message) for message in episode.messages]
-    lesson = render(tokenizer, talk, episode.tools, dialect.template)
-    _learn(model, lesson.ids, lesson.mask)
-    return Policy("player", model.eval(), tokenizer, dialect)
+    chat_format = find_chat_format(tokenizer)
+    model = _build_model(tokenizer)
+    episode = asyncio.run(_solve())
+    messages = [to_template_message(message) for message in episode.messages]
+    rendered = render(tokenizer, messages, episode.tools, chat_format.template)
+    _train(model, rendered.ids, rendered.mask)
+    return Policy("player", model.eval(), tokenizer, chat_format)
 
 
-async def _solved() -> Episode:
+async def _solve() -> Episode:
     async with connect(COUNTER).session() as session:
         return await run_episode(session, OracleAgent(), Assignment.of(COUNTER, goal=GOAL))
 
 
-def _model(words: int, tokenizer: Any) -> Any:
-    make: Any = LlamaForCausalLM  # Not typed by its makers.
+def _build_model(tokenizer: Any) -> Any:
+    model_class: Any = LlamaForCausalLM  # transformers has no types for it.
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return make(
+        return model_class(
             LlamaConfig(
-                vocab_size=words,
+                vocab_size=len(tokenizer),
                 hidden_size=64,
                 intermediate_size=128,
                 num_hidden_layers=2,
@@ -66,16 +66,16 @@ def _model(words: int, tokenizer: Any) -> Any:
         )
 
 
-def _learn(model: Any, ids: tuple[int, ...], mask: tuple[int, ...]) -> None:
-    """Until its own tokens are nearly certain."""
-    labels = [token if own else -100 for token, own in zip(ids, mask, strict=True)]
-    given = {"input_ids": torch.tensor([ids]), "labels": torch.tensor([labels])}
+def _train(model: Any, ids: tuple[int, ...], mask: tuple[int, ...]) -> None:
+    """Train until the assistant's tokens are nearly certain."""
+    labels = [token if has_loss else -100 for token, has_loss in zip(ids, mask, strict=True)]
+    batch = {"input_ids": torch.tensor([ids]), "labels": torch.tensor([labels])}
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(300):
-        loss = model(**given).loss
+        loss = model(**batch).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if loss.item() < 0.01:
             return
-    raise AssertionError("the model has not learned it")
+    raise AssertionError("the loss did not converge")
