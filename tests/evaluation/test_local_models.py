@@ -77,7 +77,7 @@ def no_dialect(model: Path) -> None:
         (no_config, CandidateConfig(), "holds no config.json"),
         (no_weights, CandidateConfig(), "holds no weights"),
         (no_tokenizer, CandidateConfig(), "holds no tokenizer"),
-        (no_dialect, CandidateConfig(), "model cannot play. There is no chat template"),
+        (no_dialect, CandidateConfig(), "There is no chat template"),
         (None, CandidateConfig(device="gpu"), "Unknown device 'gpu'"),
         (None, CandidateConfig(dtype="float3"), "Unknown dtype 'float3'"),
     ],

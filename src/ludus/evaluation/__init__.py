@@ -1,4 +1,4 @@
-"""Candidates on the same held-out tasks -> a summary with intervals."""
+"""Evaluation of candidates on the same held-out tasks, with confidence intervals."""
 
 from ludus.data.stage_module import make_callable
 from ludus.evaluation.candidates import Candidate, parse_candidates

@@ -214,7 +214,7 @@ def test_ctrl_c_stops_after_the_current_step(trained: TrainedRun, tmp_path: Path
             "cli.commands.test_train_grpo",
         ),
         ("catch", ("--reward-func", "cli.commands.test_train_grpo:vowel"), "vowel"),
-        ("catch", ("--reward-func", f"{REWARD_SPEC}=much"), "'much'"),
+        ("catch", ("--reward-func", f"{REWARD_SPEC}=much"), "much"),
         ("catch", ("--task", '{"nonsense": 1}'), "nonsense"),
         ("catch", ("--set", "num_generation=4"), "num_generation"),
     ],

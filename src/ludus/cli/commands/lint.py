@@ -39,13 +39,13 @@ def lint(
     """
     from ludus.cli.display.lint_report import print_lint_report
     from ludus.cli.display.progress_bar import progress_bar
-    from ludus.curation.lint.examine import count_rows, lint_files
-    from ludus.curation.lint.rows import find_data_files
+    from ludus.curation.lint.lint_rows import find_data_files
+    from ludus.curation.lint.runner import count_rows, lint_files
 
     files = count_rows(find_data_files(data))  # Before a student is loaded, which takes seconds.
     model = None
     if student is not None:
-        from ludus.curation.lint.student import Student
+        from ludus.curation.lint.template_checks import Student
         from ludus.policy.tokenizer import load_tokenizer
         from ludus.policy.vision.model_families import load_vision_processor
 
@@ -59,7 +59,7 @@ def lint(
             sample=None if every else sample,
             show=show,
             seed=seed,
-            on_progress=lambda done, total: show_progress("lint", done, total),
+            progress=lambda done, total: show_progress("lint", done, total),
         )
     if as_json:
         typer.echo(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))

@@ -30,7 +30,7 @@ def find_row_file(data: Path) -> Path | None:
 
 def read_row(file: Path, key: str) -> JsonObject:
     """Read the row with this number, counted from 0, or of the episode with this id."""
-    from ludus.curation.lint.rows import read_json_lines
+    from ludus.curation.lint.lint_rows import read_json_lines
 
     rows = (row for _, row in read_json_lines(file))
     if key.isascii() and key.isdecimal():

@@ -1,4 +1,4 @@
-"""Calls in the text of every family that `ludus curate --render` writes."""
+"""Tool calls in text, in every form that `ludus curate --tool-call-format` writes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from policy.conversations import TOOLS, said
 
-from curation.attempts import attempt, call, model, system, told, user
-from curation.lint.linting import plain
-from ludus.curation import RowConfig
-from ludus.curation.lint.call import ToolCall, parse_calls
+from curation.attempts import attempt, call, model, system, tool_result, user
+from curation.lint.row_checks import check_contents
+from ludus.curation.lint.lint_rows import ToolCall, parse_calls
 from ludus.curation.tool_call_text import CALL_FORMATS
-from ludus.curation.training_rows import dpo_row, sft_row
+from ludus.curation.training_rows import RowConfig, dpo_row, sft_row
 from ludus.data.messages import Message
 
 DRAW: dict[str, Any] = {
@@ -47,7 +46,7 @@ UNTYPED = ("qwen3.5", "glm4")
 
 def row(family: str, *messages: Message) -> dict[str, Any]:
     tools = (*TOOLS, {"type": "function", "function": DRAW})
-    return sft_row(attempt("e", tools=tools, messages=messages), RowConfig(render=family))
+    return sft_row(attempt("e", tools=tools, messages=messages), RowConfig(tool_call_format=family))
 
 
 def ending(family: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -56,37 +55,41 @@ def ending(family: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
-def test_what_curate_renders_is_not_faulted(family: str) -> None:
+def test_rendered_rows_have_no_findings(family: str) -> None:
     played = row(
         family,
         system("Play."),
         user("Begin."),
-        model("", call("guess", {"word": "crane"}), thought="Vowels first."),
-        told("no"),
+        model("", call("guess", {"word": "crane"}), reasoning="Vowels first."),
+        tool_result("no"),
         model("Two.", call("add", {"a": 1, "b": 2}, "x"), call("draw", DRAWN, "y")),
-        told("3", "x"),
-        told("done", "y"),
+        tool_result("3", "x"),
+        tool_result("done", "y"),
         model("", call("add", {})),
-        told("0"),
+        tool_result("0"),
         model("Found it."),
     )
-    assert plain(played) == {}
+    assert check_contents(played) == {}
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
-def test_both_sides_of_a_rendered_pair_are_read(family: str) -> None:
+def test_both_sides_of_a_rendered_pair_are_checked(family: str) -> None:
     good, bad = (
         attempt(name, task="t", tools=TOOLS, messages=[user("Begin."), model("", call(name, {}))])
         for name in ("add", "fly")
     )
-    assert plain(dpo_row(good, bad, RowConfig(render=family))) == {"unknown-tool": "note"}
-    assert plain(dpo_row(bad, good, RowConfig(render=family))) == {"unknown-tool": "error"}
+    assert check_contents(dpo_row(good, bad, RowConfig(tool_call_format=family))) == {
+        "unknown-tool": "note"
+    }
+    assert check_contents(dpo_row(bad, good, RowConfig(tool_call_format=family))) == {
+        "unknown-tool": "error"
+    }
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
 @pytest.mark.parametrize("arguments", [{}, {"word": "crane"}])
-def test_a_tool_that_is_not_offered(family: str, arguments: dict[str, Any]) -> None:
-    assert plain(ending(family, "fly", arguments)) == {"unknown-tool": "error"}
+def test_unknown_tool(family: str, arguments: dict[str, Any]) -> None:
+    assert check_contents(ending(family, "fly", arguments)) == {"unknown-tool": "error"}
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
@@ -101,20 +104,22 @@ def test_a_tool_that_is_not_offered(family: str, arguments: dict[str, Any]) -> N
         ("draw", {"size": 1, "pen": "red"}),
     ],
 )
-def test_arguments_that_do_not_fit(family: str, name: str, arguments: dict[str, Any]) -> None:
-    assert plain(ending(family, name, arguments)) == {"arguments-unfit": "error"}
+def test_arguments_that_violate_the_schema(
+    family: str, name: str, arguments: dict[str, Any]
+) -> None:
+    assert check_contents(ending(family, name, arguments)) == {"arguments-unfit": "error"}
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
-def test_a_number_in_quotes_is_no_fault_where_all_values_are_text(family: str) -> None:
+def test_quoted_numbers_are_fine_where_all_values_are_text(family: str) -> None:
     noted = {} if family in UNTYPED else {"arguments-unfit": "note"}
-    assert plain(ending(family, "add", {"a": "1", "b": 2})) == noted
+    assert check_contents(ending(family, "add", {"a": "1", "b": 2})) == noted
 
 
 @pytest.mark.parametrize("family", CALL_FORMATS)
-def test_calls_are_read_in_order_and_with_their_arguments(family: str) -> None:
+def test_calls_are_parsed_in_order(family: str) -> None:
     calls = [call("guess", {"word": word}) for word in ("two\nlines", "")]
-    (_, reply) = row(family, user("Go."), model("Both.", *calls, thought="{}"))["messages"]
+    (_, reply) = row(family, user("Go."), model("Both.", *calls, reasoning="{}"))["messages"]
     untyped = family in UNTYPED
     assert parse_calls(reply) == [
         ToolCall("guess", {"word": "two\nlines"}, untyped=untyped),
@@ -135,10 +140,10 @@ def test_calls_are_read_in_order_and_with_their_arguments(family: str) -> None:
         "",
     ],
 )
-def test_what_stands_between_tags_and_is_no_call(body: str) -> None:
+def test_unparsable_tool_call_element(body: str) -> None:
     reply = said("assistant", f"<tool_call>{body}</tool_call>")
-    found = plain({"messages": [said("user", "Begin."), reply], "tools": TOOLS})
-    assert found == {"arguments-not-object": "error"}
+    findings = check_contents({"messages": [said("user", "Begin."), reply], "tools": TOOLS})
+    assert findings == {"arguments-not-object": "error"}
 
 
 @pytest.mark.parametrize(
@@ -152,11 +157,11 @@ def test_what_stands_between_tags_and_is_no_call(body: str) -> None:
         "{}",
     ],
 )
-def test_an_answer_in_json_is_no_call(text: str) -> None:
+def test_an_answer_in_json_is_not_a_call(text: str) -> None:
     assert parse_calls(said("assistant", text)) == []
 
 
-def test_a_bare_call_may_be_spread_over_lines() -> None:
+def test_a_bare_call_may_span_lines() -> None:
     text = '{\n  "type": "function",\n  "name": "fly",\n  "parameters": {"to": "Rome"}\n}'
     assert parse_calls(said("assistant", text)) == [ToolCall("fly", {"to": "Rome"})]
     assert parse_calls(said("user", text)) == []

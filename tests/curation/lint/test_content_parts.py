@@ -1,4 +1,4 @@
-"""Content as a list of parts under templates that take it, and under some that do not."""
+"""Lists of content parts under templates with and without support for them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from policy.conversations import said
 from students import WORDS, student
 
-from curation.lint.linting import under
-from ludus.curation.lint.student import Student
+from curation.lint.row_checks import check_under
+from ludus.curation.lint.template_checks import Student
 
 LOOK = {"type": "text", "text": "Look."}
 URL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -31,30 +31,30 @@ def made(template: str) -> Student:
 
 
 @pytest.mark.parametrize("row", [showing(LOOK), showing(LOOK, URL), showing(URL)])
-def test_a_list_that_is_written_as_python_writes_it(row: dict[str, Any]) -> None:
-    assert under(made(WORDS), row) == {"content-as-list": "error"}
+def test_a_list_rendered_as_its_python_repr(row: dict[str, Any]) -> None:
+    assert check_under(made(WORDS), row) == {"content-as-list": "error"}
 
 
-def test_a_list_inside_a_pair() -> None:
+def test_a_list_rendered_as_its_repr_inside_a_pair() -> None:
     row = {"prompt": [said("user", "Hi.")], "chosen": [said("assistant", "Yes.")]}
     row["rejected"] = showing(LOOK)["messages"]
-    assert under(made(WORDS), row) == {"content-as-list": "error"}
+    assert check_under(made(WORDS), row) == {"content-as-list": "error"}
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_think", "gemma3", "glm4moe", "llama3"])
-def test_a_template_that_takes_parts(family: str) -> None:
-    assert under(family, showing(LOOK, LOOK)) == {}
+def test_a_template_that_supports_parts(family: str) -> None:
+    assert check_under(family, showing(LOOK, LOOK)) == {}
 
 
-def test_words_that_look_like_a_list_are_words() -> None:
+def test_text_that_looks_like_a_list_is_text() -> None:
     row = {"messages": [said("user", repr([LOOK])), said("assistant", "Done.")]}
-    assert under(made(WORDS), row) == {}
+    assert check_under(made(WORDS), row) == {}
 
 
-def test_an_image_that_the_template_does_not_show() -> None:
-    assert under(made(WITHOUT_IMAGES), showing(LOOK, URL)) == {"drops-image": "warning"}
-    assert under("gemma3", showing(LOOK, URL)) == {"drops-image": "warning"}, "ours shows none"
+def test_an_image_that_the_template_drops() -> None:
+    assert check_under(made(WITHOUT_IMAGES), showing(LOOK, URL)) == {"drops-image": "warning"}
+    assert check_under("gemma3", showing(LOOK, URL)) == {"drops-image": "warning"}
 
 
-def test_an_image_that_the_template_shows() -> None:
-    assert under("qwen3_5_think", showing(LOOK, URL, IMAGE)) == {}
+def test_an_image_that_the_template_renders() -> None:
+    assert check_under("qwen3_5_think", showing(LOOK, URL, IMAGE)) == {}
