@@ -202,7 +202,7 @@ def test_packing_raises_for_a_vision_model(tmp_path: Path, rows: Path, base: str
         ({"type": "audio"}, "neither text nor an image"),
         (
             {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-            "does not fetch",
+            "URL",
         ),
         ({"type": "text", "text": "<|image_pad|>"}, "0 images"),
     ],
