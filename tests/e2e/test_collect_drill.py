@@ -18,8 +18,8 @@ from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason
 from ludus.data.episode_reader import episodes
-from ludus.rollout import CollectConfig, collect
-from ludus.rollout.options import RolloutOptions
+from ludus.rollout import CollectConfig
+from ludus.rollout.collect import collect
 
 TESTS = Path(__file__).parents[1]
 KILLS = 20
@@ -30,7 +30,7 @@ def command(url: str, out: Path) -> list[str]:
     return [
         *("collect", "world:Counter", "--provider", "openai", "--model", "stub"),
         *("--llm-endpoint", url, "--num-episodes", str(EPISODES), "--group-size", "2"),
-        *("--max-turns", "6", "--call-timeout", "0.3s", "--retries", "30"),
+        *("--max-turns", "6", "--call-timeout", "0.3s", "--max-retries", "30"),
         *("--concurrency", "16", "--output-dir", str(out)),
     ]
 
@@ -87,11 +87,15 @@ async def test_a_server_that_is_killed_and_started_again_costs_no_episode(tmp_pa
         port = first.url.rpartition(":")[2]
         running = asyncio.create_task(
             collect(
-                CollectConfig("world:Counter", episodes=120),
-                Unhurried(),
+                "world:Counter",
                 tmp_path / "run",
-                base_url=first.url,
-                options=RolloutOptions(concurrency=8, retry_delay=0.05),
+                CollectConfig(
+                    agent=Unhurried(),
+                    num_episodes=120,
+                    base_url=first.url,
+                    concurrency=8,
+                    retry_delay=0.05,
+                ),
             )
         )
         journal = tmp_path / "run/episodes.jsonl"
