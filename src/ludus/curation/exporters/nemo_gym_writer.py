@@ -12,7 +12,7 @@ from ludus.curation.exporters.responses_items import build_items
 from ludus.curation.importers import round_trip
 from ludus.curation.importers.chat_messages import parse_tools
 from ludus.curation.importers.nemo_gym.nemo_gym_rollouts import TASK_INDEX_KEY, is_task_field
-from ludus.data.episode import Episode, StopReason, Usage
+from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message, messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
 
@@ -37,10 +37,15 @@ def build_rollout(episode: Episode) -> JsonObject:
     `output` is the whole conversation as chat messages, which scripts that convert rollouts for TRL
     read; `response.output` has the replies as items.
     """
-    task = _task_fields(episode)
+    task, agent = _task_fields(episode), episode.agent
     known = ("task",) if task == episode.task else ()
     return {
-        "responses_create_params": {**_build_request(episode), **_sampling_params(episode.agent)},
+        "responses_create_params": {
+            **_build_request(episode),
+            **{name: agent[name] for name in _SAMPLING_FIELDS if name in agent},
+            "model": agent.get("model"),
+            "max_output_tokens": agent.get("max_tokens"),
+        },
         "response": _build_response(episode),
         "output": [_chat_message(message) for message in episode.messages],
         **_outcome_fields(episode),
@@ -69,7 +74,8 @@ def build_input(episode: Episode) -> JsonObject:
 def _build_request(episode: Episode) -> JsonObject:
     fields = {name: episode.agent[name] for name in _REQUEST_FIELDS if name in episode.agent}
     prompt = messages_before_reply(episode.messages)
-    return {"input": list(build_items(prompt)), "tools": _response_tools(episode), **fields}
+    tools = [_flatten_tool(tool) for tool in episode.tools]
+    return {"input": list(build_items(prompt)), "tools": tools, **fields}
 
 
 def _chat_message(message: Message) -> JsonObject:
@@ -83,26 +89,28 @@ def _chat_message(message: Message) -> JsonObject:
     return fields
 
 
-def _sampling_params(agent: JsonObject) -> JsonObject:
-    sampling = {name: agent[name] for name in _SAMPLING_FIELDS if name in agent}
-    return {**sampling, "model": agent.get("model"), "max_output_tokens": agent.get("max_tokens")}
-
-
 def _build_response(episode: Episode) -> JsonObject:
-    prompt, started = (
-        messages_before_reply(episode.messages),
-        episode.timing and episode.timing.started_at,
-    )
+    prompt = messages_before_reply(episode.messages)
+    started_at = episode.timing and episode.timing.started_at
+    usage = episode.usage
     return {
         "id": episode.episode_id,
-        "created_at": started.timestamp() if started else 0.0,
+        "created_at": started_at.timestamp() if started_at else 0.0,
         "model": episode.agent.get("model") or "",
         "object": "response",
         "output": list(build_items(episode.messages[len(prompt) :])),
         "parallel_tool_calls": episode.agent.get("parallel_tool_calls", True),
         "tool_choice": episode.agent.get("tool_choice", "auto"),
-        "tools": _response_tools(episode),
-        "usage": _usage_json(episode.usage),
+        "tools": [_flatten_tool(tool) for tool in episode.tools],
+        "usage": {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.total_tokens,
+        }
+        if usage.total_tokens
+        else None,
         **_response_status(episode),
     }
 
@@ -137,10 +145,6 @@ def _agent_ref(episode: Episode) -> JsonObject:
     return {} if known is None else {"agent_ref": known}
 
 
-def _response_tools(episode: Episode) -> list[JsonObject]:
-    return [_flatten_tool(tool) for tool in episode.tools]
-
-
 def _flatten_tool(tool: JsonObject) -> JsonObject:
     """Flatten a tool for the Responses API, unless that would lose information."""
     function: Any = tool.get("function")
@@ -149,15 +153,3 @@ def _flatten_tool(tool: JsonObject) -> JsonObject:
     # Gym rejects tools without `strict` or `parameters`.
     flat = {"parameters": None, "strict": None, **function, "type": "function"}
     return flat if parse_tools([flat]) == (tool,) else tool
-
-
-def _usage_json(usage: Usage) -> JsonObject | None:
-    if not usage.total_tokens:
-        return None
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.total_tokens,
-    }

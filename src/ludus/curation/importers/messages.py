@@ -112,26 +112,27 @@ def _parse_fault(value: Any) -> Fault | None:
         name = message.replace("(", ":").partition(":")[0].rpartition(".")[2]
         is_exception = name.isidentifier() and name.endswith(("Error", "Exception"))
         kind = name if is_exception else "Error"
-    where = "model" if fields.get("where") == "model" else "environment"
-    return Fault(kind=str(kind), where=where, message=message)
+    by_model = fields.get("where") == "model"
+    return Fault(kind=str(kind), where="model" if by_model else "environment", message=message)
 
 
 def _parse_conversation(line: JsonObject) -> tuple[Message, ...]:
-    """Parse the messages, and the system prompt that some files store separately."""
-    messages, system = parse_messages(_raw_messages(line)), parse_content(line.get("system"))
+    """Parse the conversation under any of its names, or in two parts.
+
+    Some files store the system prompt separately.
+    """
+    key = next((name for name in _MESSAGE_KEYS if name in line), None)
+    if key is not None:
+        messages = parse_messages(line[key])
+    elif "prompt" in line and "completion" in line:
+        prompt = _as_messages(line["prompt"], "user")
+        messages = parse_messages([*prompt, *_as_messages(line["completion"], "assistant")])
+    else:
+        raise FormatError("it has neither messages nor prompt and completion")
+    system = parse_content(line.get("system"))
     if not system or (messages and messages[0].role == "system"):
         return messages
     return Message(role="system", content=system), *messages
-
-
-def _raw_messages(line: JsonObject) -> Any:
-    """Return the conversation under any of its names, or prompt and completion together."""
-    for name in _MESSAGE_KEYS:
-        if name in line:
-            return line[name]
-    if "prompt" not in line or "completion" not in line:
-        raise FormatError("it has neither messages nor prompt and completion")
-    return [*_as_messages(line["prompt"], "user"), *_as_messages(line["completion"], "assistant")]
 
 
 def _as_messages(value: Any, role: str) -> list[Any]:

@@ -49,15 +49,15 @@ def _convert_message(value: JsonObject) -> JsonObject:
             message["content"] = f"Error: {error.get('message')}"
         message |= {"tool_call_id": value.get("tool_call_id"), "name": value.get("function")}
     calls = value.get("tool_calls")
-    return message | {
-        "tool_calls": list(map(_convert_call, calls)) if isinstance(calls, list) else calls
-    }
-
-
-def _convert_call(value: Any) -> Any:
-    """Convert a call. Of unparsable arguments, Inspect keeps only the parse error."""
-    error = value.get("parse_error") if isinstance(value, dict) else None
-    return {**value, "arguments": str(error)} if error else value
+    if isinstance(calls, list):
+        # Of malformed arguments, Inspect keeps only the parse error.
+        calls = [
+            {**call, "arguments": str(call["parse_error"])}
+            if isinstance(call, dict) and call.get("parse_error")
+            else call
+            for call in calls
+        ]
+    return {**message, "tool_calls": calls}
 
 
 def _reasoning_texts(parts: list[Any]) -> Iterator[str]:

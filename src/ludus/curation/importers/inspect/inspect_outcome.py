@@ -57,9 +57,10 @@ def parse_reward(sample: JsonObject) -> tuple[float | None, dict[str, float]]:
 
     If all scorers have several values, the reward is the unweighted mean of the first one's.
     """
-    values = {
-        name: as_object(score).get("value") for name, score in _scores_by_name(sample).items()
-    }
+    # The oldest logs have a single score without a name.
+    unnamed = {"score": sample["score"]} if sample.get("score") is not None else {}
+    scorers = as_object(sample.get("scores")) or unnamed
+    values = {name: as_object(score).get("value") for name, score in scorers.items()}
     parts = {name: _score_parts(name, value) for name, value in values.items()}
     known = {name: value for scores in parts.values() for name, value in scores.items()}
     for name, value in values.items():
@@ -127,12 +128,6 @@ def parse_timing(
     # A tool may call a model: that time is counted as the model's only.
     left = max(0.0, (over - started).total_seconds() - model)
     return Timing(started_at=started, ended_at=over, model_s=model, environment_s=min(tools, left))
-
-
-def _scores_by_name(sample: JsonObject) -> JsonObject:
-    """Return scores by scorer. The oldest logs have a single score without a name."""
-    single = {"score": sample["score"]} if sample.get("score") is not None else {}
-    return as_object(sample.get("scores")) or single
 
 
 def _score_parts(name: str, value: Any) -> dict[str, float]:

@@ -13,13 +13,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ludus.curation.importers.base import FormatError, UnreadableRecord, first_error
+from ludus.curation.importers.base import FormatError, UnreadableRecord, as_object, first_error
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
 from ludus.curation.importers.episode_builder import build_episode
 from ludus.curation.importers.inspect.inspect_chat import resolve_attachments, to_chat_messages
 from ludus.curation.importers.inspect.inspect_log import read_samples
 from ludus.curation.importers.inspect.inspect_outcome import (
-    as_object,
     parse_fault,
     parse_reward,
     parse_stop_reason,
@@ -92,7 +91,12 @@ def _parse_episode(header: JsonObject, sample: JsonObject) -> Episode:
     return build_episode(
         episode_id=str(sample.get("uuid") or ""),
         environment=str(run.get("task_registry_name") or run.get("task") or "inspect"),
-        task=_task_fields(sample, attachments),
+        # Without the input, which is in the messages.
+        task={
+            name: resolve_attachments(sample[name], attachments)
+            for name in ("id", "target", "choices", "metadata")
+            if sample.get(name) not in (None, {})
+        },
         group=_group_key(sample, attachments),
         agent=_agent_fields(model, as_object(as_object(header.get("plan")).get("config"))),
         messages=parse_messages(to_chat_messages(sample.get("messages"), attachments)),
@@ -114,13 +118,6 @@ def _filter_events(sample: JsonObject, kind: str) -> list[JsonObject]:
         for event in (events if isinstance(events, list) else [])
         if isinstance(event, dict) and event.get("event") == kind
     ]
-
-
-def _task_fields(sample: JsonObject, attachments: JsonObject) -> JsonObject:
-    """Return the fields of the task without the input, which is in the messages."""
-    names = ("id", "target", "choices", "metadata")
-    task = {name: sample[name] for name in names if sample.get(name) not in (None, {})}
-    return {name: resolve_attachments(value, attachments) for name, value in task.items()}
 
 
 def _group_key(sample: JsonObject, attachments: JsonObject) -> Any:

@@ -130,7 +130,10 @@ def _parse_episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
     if not _is_rollout(line):
         raise FormatError("it has no `response`, so it is not a rollout")
     params = require_object(line.get("responses_create_params") or {}, "responses_create_params")
-    response = _get_response(line)
+    response = line.get("response") or line.get("_ng_failure_partial_response")
+    if response is None:
+        response = {"output": line.get("output")}
+    response = require_object(response, "response")
     agent_ref = line.get("agent_ref")
     name = agent_ref.get("name") if isinstance(agent_ref, dict) else agent_ref
     stop_reason, done = parse_stop(line, response)
@@ -167,13 +170,6 @@ def _extract_task(line: JsonObject, fields: frozenset[str] | None) -> JsonObject
 def is_task_field(name: str) -> bool:
     """Whether a line can have a field of the task under this name."""
     return name not in _RESERVED_FIELDS and not name.startswith(("_ng_", "ng_"))
-
-
-def _get_response(line: JsonObject) -> JsonObject:
-    response = line.get("response") or line.get("_ng_failure_partial_response")
-    if response is None:
-        return {"output": line.get("output")}
-    return require_object(response, "response")
 
 
 def _parse_conversation(params: JsonObject, response: JsonObject) -> tuple[Message, ...]:

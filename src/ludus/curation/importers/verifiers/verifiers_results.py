@@ -14,13 +14,18 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.curation.importers.base import FormatError, UnreadableRecord, parse_number, read_jsonl
+from ludus.curation.importers.base import (
+    FormatError,
+    UnreadableRecord,
+    as_object,
+    parse_number,
+    read_jsonl,
+)
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
 from ludus.curation.importers.episode_builder import build_episode
 from ludus.curation.importers.verifiers import verifiers_trace
 from ludus.curation.importers.verifiers.verifiers_outcome import (
     agent_fields,
-    as_object,
     build_fault,
     build_timing,
     finite_number,
@@ -64,22 +69,18 @@ def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
     for name in _METADATA_FILES:
         try:
             content = (path.parent / name).read_bytes()
-            run |= (
-                _parse_config_toml(content)
-                if name.endswith(".toml")
-                else as_object(from_json(content))
-            )
+            if name.endswith(".json"):
+                run |= as_object(from_json(content))
+            else:
+                # Since version 0.2, only the configuration names the environment.
+                config = tomllib.loads(content.decode())
+                environment = as_object(config.get("taskset")).get("id")
+                run |= {} if environment is None else {"env_id": environment}
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
             yield UnreadableRecord(path.parent / name, None, f"metadata of the run: {error}")
     yield from read_jsonl(path, lambda line: _parse_line(line, run))
-
-
-def _parse_config_toml(content: bytes) -> JsonObject:
-    """Return the environment of a run of version 0.2, which only its configuration tells."""
-    name = as_object(tomllib.loads(content.decode()).get("taskset")).get("id")
-    return {} if name is None else {"env_id": name}
 
 
 def _parse_line(line: JsonObject, run: JsonObject) -> Iterator[Episode]:
@@ -100,15 +101,21 @@ def _parse_result(line: JsonObject, run: JsonObject) -> Episode:
     reward = parse_number(line.get("reward"), "reward")
     environment = str(run.get("env_id") or line.get("task") or "verifiers")
     messages = _as_messages(line, "prompt", "user") + _as_messages(line, "completion", "assistant")
+    # The example is an index into the data set that the arguments select.
+    example, arguments = line.get("example_id"), run.get("env_args") or {}
+    group = {"example": example, "task": line.get("task"), "arguments": arguments}
+    tools = line.get("tool_defs") or as_object(line.get("info")).get("oai_tools")
+    # In early versions metrics are fields of the line, and the run lists their names.
+    early_metrics = {name: line.get(name) for name in as_object(run.get("avg_metrics"))}
     return build_episode(
         environment=environment,
         task={name: line[name] for name in _TASK_FIELDS if line.get(name) is not None},
-        group=_group_key(line, run),
+        group=None if example is None else group,
         agent=agent_fields(run.get("model"), run.get("sampling_args")),
         messages=parse_messages(messages),
-        tools=parse_tools(_raw_tools(line, run)),
+        tools=parse_tools(tools or run.get("tools")),
         reward=None if reason.is_fault else reward,
-        rewards=finite_numbers(_raw_metrics(line, run)),
+        rewards=finite_numbers(as_object(line.get("metrics")) or early_metrics),
         done=reason is StopReason.DONE,
         stop_reason=reason,
         error=_parse_fault(line.get("error")),
@@ -127,25 +134,6 @@ def _as_messages(line: JsonObject, name: str, role: str) -> list[Any]:
     if not isinstance(value, list):
         raise FormatError(f"{name} is neither a string nor a list of messages")
     return value
-
-
-def _group_key(line: JsonObject, run: JsonObject) -> Any:
-    """Return the index of the example, with the arguments that select the data set."""
-    example = line.get("example_id")
-    if example is None:
-        return None
-    return {"example": example, "task": line.get("task"), "arguments": run.get("env_args") or {}}
-
-
-def _raw_tools(line: JsonObject, run: JsonObject) -> Any:
-    info = as_object(line.get("info"))
-    return line.get("tool_defs") or info.get("oai_tools") or run.get("tools")
-
-
-def _raw_metrics(line: JsonObject, run: JsonObject) -> JsonObject:
-    """Return the metrics; in early versions they are fields of the line, listed by the run."""
-    named = as_object(line.get("metrics"))
-    return named or {name: line.get(name) for name in as_object(run.get("avg_metrics"))}
 
 
 def _parse_fault(value: Any) -> Fault | None:

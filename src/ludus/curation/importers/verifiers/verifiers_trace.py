@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ludus.curation.importers.base import FormatError, parse_number, require_object
+from ludus.curation.importers.base import FormatError, as_object, parse_number, require_object
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
 from ludus.curation.importers.episode_builder import build_episode
 from ludus.curation.importers.verifiers.verifiers_outcome import (
     agent_fields,
-    as_object,
     build_fault,
     build_timing,
     finite_number,
@@ -72,9 +71,15 @@ def parse_trace(
     config = as_object(player.get("config")) or player
     role = str(player.get("name") or "agent")
     timed_out = timed_out or bool(record.get("is_timeout"))
-    error = error or (None if timed_out else _parse_fault(record) or _unfinished_fault(record))
+    if error is None and not timed_out:
+        error = _parse_fault(record)
+        if error is None and record.get("ok") is False:
+            # It was stopped while it ran or was scored.
+            reason = record.get("stop_condition") or "no reason"
+            error = build_fault("Unfinished", f"Did not complete: {reason}")
     reward, parts = _parse_reward(record)
     paths = list(_leaf_paths(nodes)) or [[]]
+    trace_id = str(record.get("id") or "")
     for at, (path, calls) in enumerate(zip(paths, _calls_by_path(record, paths), strict=True)):
         replies = [call.get("finish_reason") for call in calls if not call.get("error")]
         cut_off = replies[-1:] == ["length"]
@@ -83,7 +88,7 @@ def parse_trace(
         )
         offered = nodes[path[0]].get("tools") if path else None
         yield build_episode(
-            episode_id=_branch_id(record, at, len(paths)),
+            episode_id=f"{trace_id}-{at}" if trace_id and len(paths) > 1 else trace_id,
             environment=_environment_name(environment, task),
             task=as_object(task.get("data")),
             group=_group_key(task, role),
@@ -139,8 +144,8 @@ def _calls_by_path(record: JsonObject, paths: list[list[int]]) -> list[list[Json
     shares: list[list[JsonObject]] = [[] for _ in paths]
     calls = record.get("calls")
     for call in map(as_object, calls if isinstance(calls, list) else []):
-        node = call.get("node")
-        shares[owner.get(node, 0) if isinstance(node, int) else 0].append(call)
+        index = call.get("node")
+        shares[owner.get(index, 0) if isinstance(index, int) else 0].append(call)
     return shares
 
 
@@ -175,20 +180,6 @@ def _parse_fault(record: JsonObject) -> Fault | None:
         return None
     last = as_object(errors[-1])
     return build_fault(str(last.get("type") or "Error"), str(last.get("message") or ""))
-
-
-def _unfinished_fault(record: JsonObject) -> Fault | None:
-    """Return a fault for a rollout that was stopped: it failed, but has no error."""
-    if record.get("ok") is not False:
-        return None
-    return build_fault(
-        "Unfinished", f"Did not complete: {record.get('stop_condition') or 'no reason'}"
-    )
-
-
-def _branch_id(record: JsonObject, at: int, branches: int) -> str:
-    identity = str(record.get("id") or "")
-    return f"{identity}-{at}" if identity and branches > 1 else identity
 
 
 def _environment_name(name: str | None, task: JsonObject) -> str:
