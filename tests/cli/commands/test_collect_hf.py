@@ -108,7 +108,7 @@ def test_ctrl_c_twice_stops_decoding_within_a_reply(tmp_path: Path) -> None:
         assert any("Ctrl-C again stops at once." in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
         pressed = time.monotonic()
-        said, complained = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130 and time.monotonic() - pressed < 15
-    assert complained == "" and "(interrupted)" in said
+    assert stderr == "" and "(interrupted)" in stdout
     assert read_summary(run)["stopped"] == "interrupted" and read_summary(run)["episodes"] < 4000
