@@ -198,7 +198,8 @@ def _tidy() -> None:
 
 def tiny_model(folder: Path, environment: str = PICK) -> str:
     """A few thousand weights that have learned from chance how calls are written."""
-    asyncio.run(collect(CollectConfig(environment, episodes=120), RandomAgent(), folder / "run"))
+    config = CollectConfig(agent=RandomAgent(), num_episodes=120)
+    asyncio.run(collect(environment, folder / "run", config))
     rows = [_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
     (folder / "data").mkdir()
     (folder / "data" / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

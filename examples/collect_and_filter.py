@@ -16,13 +16,12 @@ import ludus
 
 
 async def main() -> None:
-    job = ludus.CollectConfig(
-        ludus.mix({"wordle": 0.3, "reasoning_gym:chain_sum": 0.7}), episodes=100
-    )
-    outcome = await ludus.collect(job, out=Path("runs/example"))
-    found = list(ludus.episodes(outcome.folder / "episodes.jsonl"))
-    solved = [episode for episode in found if episode.reward == 1.0]
-    print(f"{outcome.new_episodes} episodes were played now; {len(found)} are in {outcome.folder}")
+    environments = ludus.mix({"wordle": 0.3, "reasoning_gym:chain_sum": 0.7})
+    config = ludus.CollectConfig(num_episodes=100)
+    result = await ludus.collect(environments, Path("runs/example"), config)
+    episodes = list(ludus.episodes(result.folder / "episodes.jsonl"))
+    solved = [episode for episode in episodes if episode.reward == 1.0]
+    print(f"{result.new_episodes} episodes were played now; {len(episodes)} are in {result.folder}")
     for environment, count in Counter(episode.environment for episode in solved).items():
         print(f"  {environment}: {count} solved")
     last = solved[-1]

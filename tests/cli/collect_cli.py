@@ -18,13 +18,15 @@ from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
 
 TESTS = Path(__file__).parents[1]
+PYTHONPATH = os.pathsep.join(map(str, (TESTS, TESTS.parent / "src")))
+"""The tests' environments, and Ludus from this tree even where another one is installed."""
 COUNTER = "world:Counter"
 KEY = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
 CLEAN_ENV = {
     **{name: "" for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY", "LUDUS_PRICES")},
     **{name: "" for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_OIDC_RESOURCE")},
     **{"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"},
-    "PYTHONPATH": str(TESTS),
+    "PYTHONPATH": PYTHONPATH,
 }
 """Environment variables without API keys, and with the tests' environments importable."""
 

@@ -1,4 +1,4 @@
-"""`check`, `play` and `collect` show an author's exception once, with file and line."""
+"""`check`, `play` and `collect` report an exception of an environment once, with its location."""
 
 from __future__ import annotations
 

@@ -14,6 +14,9 @@ FLAGS = {
     "out": "--output-dir",
     "lora_rank": "--lora-rank",
     "merge_adapter": "--merge-adapter",
+    "resume": "--resume",
+    "resume=False": "--no-resume",
+    "to": "--to",
 }
 
 
@@ -24,6 +27,9 @@ FLAGS = {
         ("Use another `out`.", "Use another --output-dir."),
         ("`lora.rank` must be positive.", "--lora-rank must be positive."),
         ("Set `lora.merge_adapter`.", "Set --merge-adapter."),
+        ("Use `resume=False`.", "Use --no-resume."),
+        ("Use `resume=True`.", "Use --resume."),
+        ('Only with `to="dpo"`.', "Only with --to dpo."),
         ("`steps` is no parameter here.", "`steps` is no parameter here."),
         ("Run `ludus runs`.", "Run `ludus runs`."),
     ],
@@ -37,6 +43,7 @@ def test_the_flags_of_a_command_are_those_of_its_options() -> None:
     assert flags["zero_variance_groups"] == "--zero-variance-groups"
     assert flags["reward_funcs"] == "--reward-func" and flags["overrides"] == "--set"
     assert flags["out"] == "--output-dir" and flags["env"] == "ENV"
+    assert flags["merge_adapter=False"] == "--no-merge-adapter"
 
 
 def test_the_program_prints_flags(tmp_path: Path) -> None:

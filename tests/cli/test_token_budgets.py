@@ -1,4 +1,4 @@
-"""`--max-tokens` is of one reply and `--max-episode-tokens` of all of them, in every command."""
+"""`--max-tokens` limits a reply and `--max-episode-tokens` an episode, in every command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_all_commands_have_the_same_token_options(
 
 
 def test_replies_share_the_token_budget_of_their_episode(tmp_path: Path) -> None:
-    """A reply of the stub has some twenty tokens, and the task takes ten of them."""
+    """A reply of the stub has about twenty tokens, and the task takes ten replies."""
     run, limits = tmp_path / "run", ("--max-tokens", "64", "--max-episode-tokens", "80")
     with chat_stub() as stub:
         task = ("--task", '{"goal": 30}', "-n", "1", "-o", run)

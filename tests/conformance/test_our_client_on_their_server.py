@@ -31,7 +31,6 @@ from ludus import (
 from ludus.agents.random_agent import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.errors import InvalidAction, SessionLost
-from ludus.rollout.options import RolloutOptions
 
 
 def their_server(cls: type, action: type, observation: type) -> AbstractContextManager[str]:
@@ -122,12 +121,8 @@ async def test_thirty_episodes_at_once_share_the_four_sessions_of_their_server(
 ) -> None:
     with guessing() as url:
         guesses = [ToolCall(name="guess", arguments={"number": number}) for number in range(10)]
-        outcome = await collect(
-            CollectConfig(url, episodes=30),
-            ScriptedAgent(*guesses),
-            tmp_path / "run",
-            options=RolloutOptions(),
-        )
+        config = CollectConfig(agent=ScriptedAgent(*guesses), num_episodes=30)
+        outcome = await collect(url, tmp_path / "run", config)
     assert outcome.summary["complete"]
     found = list(episodes(tmp_path / "run/episodes.jsonl"))
     assert {(episode.reward, episode.done) for episode in found} == {(1.0, True)}
@@ -138,7 +133,8 @@ async def test_thirty_episodes_at_once_share_the_four_sessions_of_their_server(
 
 async def test_collecting_from_an_mcp_server_of_theirs(tmp_path: Path) -> None:
     with calculating() as url:
-        await collect(CollectConfig(url, episodes=8), RandomAgent(), tmp_path / "run")
+        config = CollectConfig(agent=RandomAgent(), num_episodes=8)
+        await collect(url, tmp_path / "run", config)
     found = list(episodes(tmp_path / "run/episodes.jsonl"))
     assert {episode.stop_reason.value for episode in found} == {"max_turns"}
     assert {len(episode.tools) for episode in found} == {2}

@@ -87,10 +87,11 @@ def test_a_file_cut_anywhere_keeps_its_complete_lines(
         assert journal.repair_note is None
     elif lacks_only_its_end:
         complete += tail + b"\n"
-        assert "got one" in (journal.repair_note or "")
+        assert "newline" in (journal.repair_note or "")
     else:
         assert torn.read_bytes() == tail + b"\n"
-        assert f"its {len(tail)} bytes are now in {torn}" in (journal.repair_note or "")
+        assert f"{len(tail)} bytes" in (journal.repair_note or "")
+        assert str(torn) in (journal.repair_note or "")
     assert path.read_bytes() == complete + b"{}\n"
     assert torn.exists() == bool(tail and not lacks_only_its_end)
 
@@ -175,8 +176,7 @@ journal.close()
         said, _ = writer.communicate()
     message, size = said.splitlines()
     assert writer.returncode == 0
-    assert "cannot be written: File too large." in message
-    assert "goes on where this one stopped" in message
+    assert "File too large" in message
     assert size == "900"
     assert path.read_bytes() == b"a" * 899 + b"\n" + b"c" * 99 + b"\n"
 

@@ -1,4 +1,4 @@
-"""GRPO runs for tests: episodes drawn by chance with a fixed seed, and the log that they make."""
+"""Synthetic GRPO runs: random episodes with a fixed seed, and the log that they give."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ludus.data.messages import Message
 from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episodes
 
 _SHARES = ("format", "done", "cut_off")
-"""Without noise, which would make more than all of a share."""
+"""Metrics without noise, which could exceed 1."""
 Curve = Callable[[float], float]
-"""A figure over the run, which goes from 0 to 1."""
+"""The value of a metric as a function of the progress of the run, from 0 to 1."""
 
 
 def level(value: float) -> Curve:
@@ -27,7 +27,7 @@ def level(value: float) -> Curve:
 
 
 def ramp(*points: tuple[float, float]) -> Curve:
-    """Straight lines between points."""
+    """Interpolate linearly between points."""
 
     def at(place: float) -> float:
         for (x, y), (next_x, next_y) in pairwise(points):
@@ -40,27 +40,27 @@ def ramp(*points: tuple[float, float]) -> Curve:
 
 @dataclass
 class Sample:
-    """A run to be drawn: how often attempts succeed, and what else the log says."""
+    """A synthetic run: success rates, and other metrics of the log."""
 
     success: Mapping[str, Curve] = field(
         default_factory=lambda: {"wordle": ramp((0.0, 0.25), (0.8, 0.75), (1.0, 0.8))}
     )
-    """By environment: the chance of a reward of 1."""
+    """Success rate by environment."""
     steps: int = 150
     groups: int = 8
     size: int = 8
     luck: float = 0.15
-    """How much easier or harder than the others a task may be."""
+    """Largest deviation of a task's success rate."""
     worth: tuple[float, float] = (0.0, 1.0)
-    """The rewards of a failure and of a success."""
+    """Rewards of failure and success."""
     figures: Mapping[str, Curve] = field(default_factory=dict)
-    """Changes of the log's other figures."""
+    """Overrides of the log's other metrics."""
     faults: float = 0.0
     seed: int = 0
 
     def draw(self) -> tuple[list[dict[str, Any]], list[EpisodeStats]]:
-        """Its log and its attempts."""
-        # Two sources, so that the log's noise does not decide what the episodes are.
+        """Return its log and its episodes."""
+        # Two generators, so that the log's noise does not affect the episodes.
         chance, noise = random.Random(self.seed), random.Random(self.seed)
         lines, attempts = list[dict[str, Any]](), list[EpisodeStats]()
         for step in range(1, self.steps + 1):
@@ -143,7 +143,7 @@ def _equal(found: Iterable[EpisodeStats]) -> float:
 
 
 def episode(one: EpisodeStats, **changes: Any) -> Episode:
-    """An attempt as a run stores it."""
+    """Return the episode as a run stores it."""
     fields: dict[str, Any] = {
         "episode_id": one.episode_id,
         "stop_reason": StopReason(one.stop_reason),
@@ -160,7 +160,7 @@ def episode(one: EpisodeStats, **changes: Any) -> Episode:
 
 
 def write(sample: Sample, folder: Path, **about: Any) -> Path:
-    """The folder of such a run."""
+    """Write the folder of such a run."""
     lines, attempts = sample.draw()
     folder.mkdir()
     record = {

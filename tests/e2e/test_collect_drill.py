@@ -18,8 +18,8 @@ from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode, StopReason
 from ludus.data.episode_reader import episodes
-from ludus.rollout import CollectConfig, collect
-from ludus.rollout.options import RolloutOptions
+from ludus.rollout import CollectConfig
+from ludus.rollout.collect import collect
 
 TESTS = Path(__file__).parents[1]
 KILLS = 20
@@ -87,11 +87,15 @@ async def test_a_server_that_is_killed_and_started_again_costs_no_episode(tmp_pa
         port = first.url.rpartition(":")[2]
         running = asyncio.create_task(
             collect(
-                CollectConfig("world:Counter", episodes=120),
-                Unhurried(),
+                "world:Counter",
                 tmp_path / "run",
-                base_url=first.url,
-                options=RolloutOptions(concurrency=8, retry_delay=0.05),
+                CollectConfig(
+                    agent=Unhurried(),
+                    num_episodes=120,
+                    base_url=first.url,
+                    concurrency=8,
+                    retry_delay=0.05,
+                ),
             )
         )
         journal = tmp_path / "run/episodes.jsonl"

@@ -81,9 +81,9 @@ def compute_metrics(rollout_file: str) -> dict[str, float]:
 def rollouts(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Four sums, each solved once and guessed at once."""
     folder = tmp_path_factory.mktemp("gym")
-    job = ludus.CollectConfig("reasoning_gym:chain_sum", episodes=4)
-    asyncio.run(ludus.collect(job, out=folder / "solved"))
-    asyncio.run(ludus.collect(job, RandomAgent(), out=folder / "guessed"))
+    for name, agent in (("solved", None), ("guessed", RandomAgent())):
+        config = ludus.CollectConfig(agent=agent, num_episodes=4)
+        asyncio.run(ludus.collect("reasoning_gym:chain_sum", folder / name, config))
     curate([folder / "solved", folder / "guessed"], folder / "rows", CurateConfig(to="nemo-gym"))
     return str(folder / "rows" / "train.jsonl")
 

@@ -12,19 +12,18 @@ import pytest
 from policy.models import adapted, saved
 from students import of_family, student
 
-from evaluation.trying import COUNTER, QUICK
+from evaluation.trying import COUNTER, quick_config
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.evaluation import Evaluation, evaluate, parse_candidates
 from ludus.evaluation.candidates import CandidateConfig
 from ludus.evaluation.preflight import check_local_model
-from ludus.rollout import CollectConfig, EpisodeLimits
 
-JOB = CollectConfig(COUNTER, episodes=3, seed=999, limits=EpisodeLimits(max_turns=2, max_tokens=8))
+CONFIG = quick_config(num_episodes=3, max_turns=2, max_tokens=8)
 
 
 async def against_chance(model: Path, out: Path) -> Evaluation:
     candidates = parse_candidates(["random", f"base=hf:{model}"])
-    return await evaluate(JOB, candidates, out, options=QUICK)
+    return await evaluate(COUNTER, candidates, out, CONFIG)
 
 
 async def test_a_model_plays_without_chance_and_its_tokens_are_counted(tmp_path: Path) -> None:
@@ -78,7 +77,7 @@ def no_dialect(model: Path) -> None:
         (no_config, CandidateConfig(), "holds no config.json"),
         (no_weights, CandidateConfig(), "holds no weights"),
         (no_tokenizer, CandidateConfig(), "holds no tokenizer"),
-        (no_dialect, CandidateConfig(), "model cannot play. There is no chat template"),
+        (no_dialect, CandidateConfig(), "There is no chat template"),
         (None, CandidateConfig(device="gpu"), "Unknown device 'gpu'"),
         (None, CandidateConfig(dtype="float3"), "Unknown dtype 'float3'"),
     ],
@@ -91,7 +90,7 @@ async def test_what_would_stop_a_model_is_told_before_anybody_plays(
         spoil(model)
     candidates = parse_candidates(["random", f"base=hf:{model}"], options)
     with pytest.raises(LudusError) as refused:
-        await evaluate(JOB, candidates, tmp_path / "eval", options=QUICK)
+        await evaluate(COUNTER, candidates, tmp_path / "eval", CONFIG)
     assert words in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "eval").exists()
 
@@ -100,9 +99,9 @@ async def test_a_model_that_has_more_to_play_is_looked_at_again(tmp_path: Path) 
     model = saved(tmp_path / "model", of_family("qwen3"))
     await against_chance(model, tmp_path / "eval")
     no_config(model)
-    more = replace(JOB, episodes=4)
+    candidates = parse_candidates(["random", f"base=hf:{model}"])
     with pytest.raises(ConfigError, match=r"holds no config\.json"):
-        await evaluate(more, parse_candidates(["random", f"base=hf:{model}"]), tmp_path / "eval")
+        await evaluate(COUNTER, candidates, tmp_path / "eval", replace(CONFIG, num_episodes=4))
     recorded = (tmp_path / "eval" / "random" / "episodes.jsonl").read_text().splitlines()
     assert len(recorded) == 3, "nobody plays before that is said"
 
@@ -120,7 +119,8 @@ async def test_a_template_without_the_switch_is_told_before_anybody_plays(tmp_pa
     model = saved(tmp_path / "model", of_family("qwen2_5"))
     options = CandidateConfig(chat_template_kwargs={"enable_thinking": False})
     with pytest.raises(ConfigError, match="'enable_thinking'"):
-        await evaluate(JOB, parse_candidates(["random", f"hf:{model}"], options), tmp_path / "eval")
+        candidates = parse_candidates(["random", f"hf:{model}"], options)
+        await evaluate(COUNTER, candidates, tmp_path / "eval", CONFIG)
     assert not (tmp_path / "eval").exists()
 
 

@@ -9,14 +9,22 @@ from typing import Self
 
 import pytest
 
-from evaluation.trying import COUNTER, QUICK, adding, evaluated, playing, scripted
+from evaluation.trying import (
+    COUNTER,
+    adding,
+    evaluated,
+    playing,
+    quick_config,
+    scripted,
+)
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode_reader import find_episode
 from ludus.errors import ConfigError, ModelBusy, RunError
 from ludus.evaluation import Candidate, Evaluation, evaluate
-from ludus.rollout import CollectConfig, collect
+from ludus.rollout import CollectConfig
 from ludus.rollout.callbacks import CollectProgress
+from ludus.rollout.collect import collect
 from ludus.rollout.collector import Collector
 
 
@@ -52,9 +60,9 @@ async def test_format_and_accuracy_are_told_apart(tmp_path: Path) -> None:
 
 
 async def test_every_candidate_plays_the_same_tasks_in_a_run_of_its_own(tmp_path: Path) -> None:
-    job = CollectConfig("catch", episodes=8, seed=999, group_size=2)
     both = [playing("one", OracleAgent()), playing("two", OracleAgent())]
-    await evaluate(job, both, tmp_path / "eval", options=QUICK)
+    config = quick_config(num_episodes=8, group_size=2)
+    await evaluate("catch", both, tmp_path / "eval", config)
     for index in range(8):
         one, two = (
             find_episode(tmp_path / "eval" / label / "episodes.jsonl", str(index))
@@ -95,11 +103,11 @@ class Ended(CollectProgress):
 
 
 async def test_what_is_stopped_says_so_and_goes_on(tmp_path: Path) -> None:
-    def watch(label: str) -> nullcontext[CollectProgress]:
+    def progress(label: str) -> nullcontext[CollectProgress]:
         return nullcontext(Ended() if label == "wrong" else CollectProgress())
 
     out = tmp_path / "eval"
-    found = await evaluated(out, [RIGHT, WRONG, SILENT], watch=watch)
+    found = await evaluated(out, [RIGHT, WRONG, SILENT], progress=progress)
     assert (found.stopped, found.complete) == ("enough", False)
     assert [(score.label, score.remaining) for score in found.scores] == [
         ("right", 0),
@@ -120,7 +128,9 @@ class Breaking(OracleAgent):
 
 
 async def test_what_broke_is_counted_and_is_no_zero(tmp_path: Path) -> None:
-    found = await evaluated(tmp_path / "eval", [RIGHT, playing("weak", Breaking())], episodes=12)
+    found = await evaluated(
+        tmp_path / "eval", [RIGHT, playing("weak", Breaking())], num_episodes=12
+    )
     weak = found.scores[1]
     assert 0 < weak.broken < 12
     accuracy, delta = weak.estimates["accuracy"], weak.deltas["accuracy"]
@@ -128,14 +138,12 @@ async def test_what_broke_is_counted_and_is_no_zero(tmp_path: Path) -> None:
 
 
 async def test_tasks_that_were_trained_on_do_not_count(tmp_path: Path) -> None:
-    job = CollectConfig(COUNTER, episodes=30, seed=999)
-    trained = await collect(
-        CollectConfig(COUNTER, episodes=30, seed=0), OracleAgent(), tmp_path / "run"
-    )
-    oracle = [playing("oracle", OracleAgent())]
-    whole = await evaluate(job, oracle, tmp_path / "eval", options=QUICK)
+    trained = await collect(COUNTER, tmp_path / "run", CollectConfig(num_episodes=30))
+    oracle, out = [playing("oracle", OracleAgent())], tmp_path / "eval"
+    whole = await evaluate(COUNTER, oracle, out, quick_config(num_episodes=30))
+    data = trained.folder / "episodes.jsonl"
     held = await evaluate(
-        job, oracle, tmp_path / "eval", options=QUICK, not_in=trained.folder / "episodes.jsonl"
+        COUNTER, oracle, out, quick_config(num_episodes=30, exclude_tasks_in=data)
     )
     (all_of_them,), (rest,) = whole.scores, held.scores
     assert all_of_them.contaminated == 0 and all_of_them.estimates["accuracy"].n == 30
@@ -161,16 +169,16 @@ async def test_the_folder_holds_the_report_the_figures_and_a_picture(tmp_path: P
 async def test_tasks_that_open_alike_are_told_apart_by_their_seed_and_that_is_said(
     tmp_path: Path,
 ) -> None:
-    hidden = CollectConfig("wordle", episodes=6, seed=999)
-    trained = await collect(hidden, OracleAgent(), tmp_path / "run")
-    oracle, more = [playing("oracle", OracleAgent())], CollectConfig("wordle", episodes=8, seed=999)
-    found = await evaluate(more, oracle, tmp_path / "eval", options=QUICK, not_in=trained.folder)
+    trained = await collect("wordle", tmp_path / "run", CollectConfig(num_episodes=6, seed=999))
+    oracle = [playing("oracle", OracleAgent())]
+    config = quick_config(num_episodes=8, exclude_tasks_in=trained.folder)
+    found = await evaluate("wordle", oracle, tmp_path / "eval", config)
     assert (found.scores[0].contaminated, found.ambiguous_environments) == (6, ("wordle",))
 
 
 @pytest.mark.parametrize("bar", [float("nan"), float("inf"), float("-inf")])
 async def test_a_bar_that_is_no_number_is_refused(tmp_path: Path, bar: float) -> None:
-    with pytest.raises(ConfigError, match="--solved-at"):
+    with pytest.raises(ConfigError, match="`solved_at`"):
         await evaluated(tmp_path / "eval", [RIGHT], solved_at=bar)
     assert not (tmp_path / "eval").exists()
 
@@ -179,7 +187,7 @@ async def test_a_bar_that_is_no_number_is_refused(tmp_path: Path, bar: float) ->
 async def test_labels_that_would_collide_are_refused(
     tmp_path: Path, labels: tuple[str, ...]
 ) -> None:
-    with pytest.raises(ConfigError, match=r"called|Nobody"):
+    with pytest.raises(ConfigError, match=r"called|No candidates"):
         await evaluated(tmp_path / "eval", [playing(label, OracleAgent()) for label in labels])
     assert not (tmp_path / "eval").exists()
 
@@ -188,7 +196,7 @@ async def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("Mine.")
     with pytest.raises(RunError, match="holds no evaluation"):
         await evaluated(tmp_path, [RIGHT])
-    run = await collect(CollectConfig("catch", episodes=1), OracleAgent(), tmp_path / "run")
+    run = await collect("catch", tmp_path / "run", CollectConfig(num_episodes=1))
     with pytest.raises(RunError, match="holds a run"):
         await evaluated(run.folder, [RIGHT])
     assert (tmp_path / "README.md").read_text() == "Mine."

@@ -1,4 +1,4 @@
-"""Attempts as figures, and small evaluations of the tests' own worlds."""
+"""Attempts, candidates, and evaluations of a few episodes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 from ludus.agents.agent import Agent
 from ludus.agents.scripted import ScriptedAgent, ScriptedReply
 from ludus.data.tool_schema import ToolCall
-from ludus.evaluation import Candidate, Evaluation, evaluate
+from ludus.evaluation import Candidate, EvalConfig, Evaluation, evaluate
 from ludus.evaluation.attempts import Attempt
-from ludus.rollout import CollectConfig
-from ludus.rollout.options import RolloutOptions
+from ludus.evaluation.pipeline import ProgressFactory
 
 COUNTER = "world:Counter"
-QUICK = RolloutOptions(max_attempts=1, retry_delay=0.001, reconnect_timeout=5.0)
+
+
+def quick_config(**fields: Any) -> EvalConfig:
+    """A config that wastes no time on retries."""
+    quick = {"max_attempts": 1, "retry_delay": 0.001, "reconnect_timeout": 5.0}
+    return EvalConfig(**{**quick, **fields})
 
 
 def attempt(place: int, reward: float | None = 1.0, **more: Any) -> Attempt:
@@ -42,10 +46,14 @@ def playing(label: str, agent: Agent) -> Candidate:
     return Candidate(label, lambda: agent)
 
 
-async def evaluated(out: Path, candidates: Sequence[Candidate], **settings: Any) -> Evaluation:
-    """Candidates on `Counter`: the goal is 5 unless a task says otherwise."""
-    episodes = settings.pop("episodes", 6)
-    job = settings.pop("job", None) or CollectConfig(
-        COUNTER, episodes, task={"goal": 5}, seed=999, group_size=settings.pop("group_size", 1)
-    )
-    return await evaluate(job, candidates, out, **{"options": QUICK, **settings})
+async def evaluated(
+    out: Path,
+    candidates: Sequence[Candidate],
+    *,
+    progress: ProgressFactory | None = None,
+    command: str | None = None,
+    **fields: Any,
+) -> Evaluation:
+    """Six episodes of each candidate on `Counter`, with the goal 5, unless `fields` differ."""
+    config = quick_config(**{"num_episodes": 6, "task": {"goal": 5}, **fields})
+    return await evaluate(COUNTER, candidates, out, config, progress=progress, command=command)

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 from world import facts, serving
 
-from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode
 from ludus.errors import (
     ConnectFailed,
     RunError,
 )
-from ludus.rollout import EpisodeLimits, collect
-from ludus.rollout.options import RolloutOptions
-from rollout.collecting import job, read, run
+from ludus.rollout.collect import collect
+from rollout.small_runs import COUNTER, quick_config, read, run
 
 
 async def test_every_planned_episode_is_there_once(tmp_path: Path) -> None:
@@ -30,8 +28,8 @@ async def test_every_planned_episode_is_there_once(tmp_path: Path) -> None:
 
 
 async def test_concurrency_changes_nothing_in_the_episodes(tmp_path: Path) -> None:
-    await run(tmp_path / "one", n=30, options=RolloutOptions(concurrency=1))
-    await run(tmp_path / "many", n=30, options=RolloutOptions(concurrency=30))
+    await run(tmp_path / "one", n=30, concurrency=1)
+    await run(tmp_path / "many", n=30, concurrency=30)
     assert [facts(e) for e in read(tmp_path / "one")] == [facts(e) for e in read(tmp_path / "many")]
 
 
@@ -67,7 +65,7 @@ async def test_a_changed_setting_is_refused_with_what_differs(tmp_path: Path) ->
     with pytest.raises(RunError, match=r"seed: 1 there, 2 here"):
         await run(tmp_path / "run", n=3, seed=2)
     with pytest.raises(RunError, match=r"max_turns: 20 there, 5 here"):
-        await run(tmp_path / "run", n=3, seed=1, limits=EpisodeLimits(max_turns=5))
+        await run(tmp_path / "run", n=3, seed=1, max_turns=5)
 
 
 async def test_no_resume_starts_beside_the_old_run(tmp_path: Path) -> None:
@@ -82,11 +80,11 @@ async def test_without_a_folder_the_settings_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    here = await collect(job(n=2), OracleAgent())
-    again = await collect(job(n=4), OracleAgent())
-    other = await collect(job(n=2, seed=1), OracleAgent())
-    assert here.folder == again.folder != other.folder
-    assert here.folder.parent == Path("runs")
+    short = await collect(COUNTER, config=quick_config(num_episodes=2))
+    longer = await collect(COUNTER, config=quick_config(num_episodes=4))
+    other = await collect(COUNTER, config=quick_config(num_episodes=2, seed=1))
+    assert short.folder == longer.folder != other.folder
+    assert short.folder.parent == Path("runs")
 
 
 async def test_a_group_plays_one_task_several_times(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from ludus.errors import (
     RequestRefused,
     StoppedEarly,
 )
-from ludus.rollout.options import RolloutOptions
-from rollout.collecting import Flaky, Priced, read, run
+from rollout.small_runs import Flaky, Priced, read, run
 
 
 async def test_a_fault_is_tried_again_and_leaves_no_trace(tmp_path: Path) -> None:
@@ -69,8 +68,7 @@ async def test_faults_that_are_quicker_than_successes_do_not_end_the_run(tmp_pat
             await asyncio.sleep(0.3)
             return await super().begin(situation)
 
-    tuning = RolloutOptions(concurrency=60, max_attempts=1)
-    outcome = await run(tmp_path / "run", Uneven(), n=120, options=tuning)
+    outcome = await run(tmp_path / "run", Uneven(), n=120, concurrency=60, max_attempts=1)
     assert outcome.summary["complete"]
     assert outcome.summary["broken"] > 40
     assert outcome.summary["broken"] + outcome.summary["scored"] == 120
@@ -137,7 +135,7 @@ async def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
         return ProviderRefuses("The key in OPENAI_API_KEY is not accepted.")
 
     with pytest.raises(StoppedEarly, match="OPENAI_API_KEY is not accepted"):
-        await run(tmp_path / "run", Flaky(breaks), n=500, options=RolloutOptions(concurrency=8))
+        await run(tmp_path / "run", Flaky(breaks), n=500, concurrency=8)
     assert calls <= 8
 
 

@@ -113,7 +113,7 @@ async def test_a_call_that_is_not_json_is_answered_and_counted_and_the_episode_g
 
 @pytest.mark.parametrize("half", ['{"number": 5', "{}"], ids=["no JSON", "no argument"])
 async def test_a_call_that_the_token_limit_cut_in_two_is_not_malformed(half: str) -> None:
-    cut = raw_call("add", half, finish=FinishReason.LENGTH)
+    cut = raw_call("add", half, finish_reason=FinishReason.LENGTH)
     twice = EpisodeLimits(max_turns=2)
     episode = await played(ScriptedAgent(cut, cut), goal=5, limits=twice)
     assert (episode.stop_reason, episode.cut_off) == (StopReason.MAX_TOKENS, True)
@@ -128,7 +128,7 @@ async def test_a_call_that_the_token_limit_cut_in_two_is_not_malformed(half: str
 
 
 async def test_a_whole_call_in_a_reply_that_was_cut_off_after_it_is_run() -> None:
-    cut = raw_call("add", '{"number": 5}', finish=FinishReason.LENGTH)
+    cut = raw_call("add", '{"number": 5}', finish_reason=FinishReason.LENGTH)
     episode = await played(ScriptedAgent(cut), goal=5)
     assert (episode.stop_reason, episode.reward) == (StopReason.DONE, 1.0)
     assert (episode.tool_calls, episode.format_compliant) == (1, True)

@@ -20,7 +20,7 @@ from ludus import ToolCall
 from ludus.agents.scripted import ScriptedAgent
 from ludus.errors import ConfigError
 from ludus.rollout.server_name import choose_recorded_name, fetch_server_names
-from rollout.collecting import Ending, read, run
+from rollout.small_runs import Ending, read, run
 
 URL = "http://localhost:8000"
 

@@ -10,9 +10,10 @@ import pytest
 
 from ludus.curation import CurateConfig, curate
 from ludus.errors import ConfigError, RunError
-from ludus.rollout import CollectConfig, collect, read_tasks
+from ludus.rollout import CollectConfig, read_tasks
+from ludus.rollout.collect import collect
 from ludus.rollout.plan import task_seed
-from rollout.collecting import read
+from rollout.small_runs import read
 
 
 def a_file(path: Path, *tasks: Any) -> Path:
@@ -26,7 +27,7 @@ def played(folder: Path) -> list[tuple[dict[str, Any], str]]:
 
 async def test_every_line_is_played_with_its_own_arguments(tmp_path: Path) -> None:
     tasks = read_tasks(a_file(tmp_path / "t", {"seed": 5, "rows": 4}, {"rows": 6}, {"seed": 0}))
-    await collect(CollectConfig("catch", task={"columns": 3}, tasks=tasks), out=tmp_path / "run")
+    await collect("catch", tmp_path / "run", CollectConfig(task={"columns": 3}, tasks=tasks))
     assert [task for task, _ in played(tmp_path / "run")] == [
         {"columns": 3, "rows": 4, "seed": 5},
         {"columns": 3, "rows": 6, "seed": task_seed(0, 1)},
@@ -36,25 +37,27 @@ async def test_every_line_is_played_with_its_own_arguments(tmp_path: Path) -> No
 
 async def test_groups_play_each_line_several_times_and_n_limits_them(tmp_path: Path) -> None:
     tasks = [{"seed": seed} for seed in (7, 8, 9)]
-    await collect(CollectConfig("catch", 4, tasks=tasks, group_size=2), out=tmp_path / "run")
+    config = CollectConfig(num_episodes=4, tasks=tasks, group_size=2)
+    await collect("catch", tmp_path / "run", config)
     assert [task["seed"] for task, _ in played(tmp_path / "run")] == [7, 7, 8, 8]
     assert len({group for _, group in played(tmp_path / "run")}) == 2
 
 
 async def test_a_run_goes_on_with_the_same_tasks_and_with_no_others(tmp_path: Path) -> None:
     tasks = [{"seed": seed} for seed in range(4)]
-    first = await collect(CollectConfig("catch", 2, tasks=tasks), out=tmp_path / "run")
-    rest = await collect(CollectConfig("catch", 99, tasks=tasks), out=tmp_path / "run")
+    out = tmp_path / "run"
+    first = await collect("catch", out, CollectConfig(num_episodes=2, tasks=tasks))
+    rest = await collect("catch", out, CollectConfig(num_episodes=99, tasks=tasks))
     assert (first.new_episodes, rest.new_episodes, rest.summary["episodes"]) == (2, 2, 4)
     with pytest.raises(RunError, match="tasks: "):
-        await collect(CollectConfig("catch", tasks=tasks[:3]), out=tmp_path / "run")
+        await collect("catch", out, CollectConfig(tasks=tasks[:3]))
 
 
 async def test_what_is_written_for_nemo_gym_is_played_again(tmp_path: Path) -> None:
-    await collect(CollectConfig("reasoning_gym:chain_sum", 3, group_size=1), out=tmp_path / "run")
+    await collect("reasoning_gym:chain_sum", tmp_path / "run", CollectConfig(num_episodes=3))
     curate([tmp_path / "run"], tmp_path / "rows", CurateConfig(to="nemo-gym-input"))
     tasks = read_tasks(tmp_path / "rows" / "train.jsonl")
-    await collect(CollectConfig("reasoning_gym:chain_sum", tasks=tasks), out=tmp_path / "again")
+    await collect("reasoning_gym:chain_sum", tmp_path / "again", CollectConfig(tasks=tasks))
     assert sorted(played(tmp_path / "again"), key=str) == sorted(played(tmp_path / "run"), key=str)
 
 
@@ -63,7 +66,7 @@ async def test_what_is_written_for_nemo_gym_is_played_again(tmp_path: Path) -> N
     [
         ("{", "t:2 is not JSON"),
         ("[1]", "t:2 is not a JSON object"),
-        ('{"seed": "7"}', "t:2: a seed is a whole number, not '7'"),
+        ('{"seed": "7"}', "t:2: .*'7'"),
         ('{"responses_create_params": {"input": []}}', "t:2 has a prompt and no reset arguments"),
     ],
 )
@@ -75,12 +78,13 @@ def test_a_line_that_is_no_task_is_named(line: str, words: str, tmp_path: Path) 
 
 
 def test_a_file_without_tasks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="There is no file"):
+    with pytest.raises(ConfigError, match="does not exist"):
         read_tasks(tmp_path / "t")
-    with pytest.raises(ConfigError, match="holds no tasks"):
+    with pytest.raises(ConfigError, match="no tasks"):
         read_tasks(a_file(tmp_path / "t"))
 
 
-def test_tasks_are_for_one_environment() -> None:
-    with pytest.raises(ConfigError, match="one environment"):
-        CollectConfig("wordle,catch", tasks=[{"seed": 1}])
+async def test_tasks_are_for_one_environment(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`tasks`"):
+        await collect("wordle,catch", tmp_path / "run", CollectConfig(tasks=[{"seed": 1}]))
+    assert not (tmp_path / "run").exists()

@@ -6,13 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Literal
 
-from policy.vision.gallery import GALLERY
-from rollout.collecting import QUICK, job
+from policy.vision.image_env import GALLERY
+from rollout.small_runs import run as collect_run
 
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
 from ludus.curation import CurateConfig, curate
-from ludus.rollout import collect
 
 
 def image_rows(folder: Path, to: Literal["sft", "dpo"], student: str | None = None) -> Path:
@@ -20,6 +19,6 @@ def image_rows(folder: Path, to: Literal["sft", "dpo"], student: str | None = No
     agents = {"solved": OracleAgent(), "guessed": RandomAgent()}
     runs = [folder / name for name in agents if to == "dpo" or name == "solved"]
     for run in runs:
-        asyncio.run(collect(job(GALLERY, 6), agents[run.name], run, options=QUICK))
+        asyncio.run(collect_run(run, agents[run.name], spec=GALLERY, n=6))
     curate(runs, folder / to, CurateConfig(to=to, student=student))
     return folder / to

@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-_ARGUMENT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
+_ARGUMENT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)(?:=([^`]+))?`")
 _running: Mapping[str, str] = {}
 """Parameter names and flags of the running command. A process runs one."""
 
@@ -30,15 +30,22 @@ def name_flags(message: str, flags: Mapping[str, str] | None = None) -> str:
     """Replace argument names in backticks by `flags`, by default those of the running command.
 
     Of a nested config, `lora.rank` is --lora-rank, and `lora.merge_adapter` is --merge-adapter.
+    With a value, `overwrite=True` is --overwrite, `resume=False` is --no-resume, and `to="dpo"` is
+    --to dpo.
     """
     known = _running if flags is None else flags
 
-    def flag(match: re.Match[str]) -> str:
-        name = match[1]
-        candidates = (name, name.replace(".", "_"), name.rpartition(".")[2])
-        return next((known[each] for each in candidates if each in known), match[0])
+    def translate(match: re.Match[str]) -> str:
+        path, value = match[1], match[2]
+        for name in (path, path.replace(".", "_"), path.rpartition(".")[2]):
+            if value == "False" and f"{name}=False" in known:
+                return known[f"{name}=False"]
+            if name in known:
+                argument = "" if value in (None, "True") else f" {value}".replace('"', "")
+                return f"{known[name]}{argument}"
+        return match[0]
 
-    return _ARGUMENT.sub(flag, message)
+    return _ARGUMENT.sub(translate, message)
 
 
 def command_flags(*path: str) -> dict[str, str]:
@@ -58,5 +65,7 @@ def _flags_of(params: Iterable[Any]) -> dict[str, str]:
     flags = {}
     for param in params:
         long = [flag for flag in param.opts if flag.startswith("--")]
+        if param.secondary_opts:
+            flags[f"{param.name}=False"] = param.secondary_opts[0]
         flags[param.name] = long[0] if long else (param.metavar or param.name.upper()).rstrip(".")
     return flags

@@ -56,12 +56,14 @@ class HubPush:
 
         open_repo(self.repo_id, MODEL, private=self.private)
 
-    def upload(self, folder: Path, retry: str) -> str:
+    def upload(self, folder: Path, retry_command: str) -> str:
         """Upload the model in this folder and return its URL."""
         from ludus.publish.model_upload import push_model
 
         card = _model_card(folder, self.repo_id)
-        return push_model(folder, self.repo_id, card=card, private=self.private, retry=retry)
+        return push_model(
+            folder, self.repo_id, card=card, private=self.private, retry_command=retry_command
+        )
 
 
 def run_training(

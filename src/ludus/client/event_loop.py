@@ -1,14 +1,14 @@
 """One event loop in a background thread, for synchronous callers of async code.
 
-A script or a notebook cell that does not await calls `run_sync`; in a notebook, where a loop runs
-already, that works too. The loop starts with the first use and ends with the process, after what
-was left to be closed is closed.
+`run_sync` also works in a notebook, where an event loop runs already. The loop starts on first use.
+At exit, it waits for the coroutines that were started with `run_in_background`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long tasks that were interrupted or left behind may take to end."""
+"""Time that interrupted and background tasks get to finish."""
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -28,10 +28,16 @@ _unfinished: set[asyncio.Task[None]] = set()
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the background loop and return its result.
 
-    Never call this from the background loop itself. Ctrl-C cancels the coroutine and waits until
-    it has cleaned up.
+    Ctrl-C cancels the coroutine and waits until it has cleaned up. Called from the background loop
+    itself it would wait for itself, which raises `RuntimeError` instead.
     """
     loop = background_loop()
+    if asyncio._get_running_loop() is loop:
+        coroutine.close()
+        raise RuntimeError(
+            "A synchronous call would block Ludus's background event loop. Await the async client, "
+            "or set `blocking = True` on the environment, which then runs in a thread."
+        )
     tasks: list[asyncio.Task[T]] = []
     done = threading.Event()
 
@@ -59,7 +65,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def to_sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same function for callers that do not await."""
+    """Wrap an async function for callers that do not await."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -69,26 +75,40 @@ def to_sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def run_in_background(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Start a coroutine on the background loop without waiting: finalizers must not block."""
+    """Start a coroutine on the background loop without waiting: for finalizers must not block."""
     loop = background_loop()
-    loop.call_soon_threadsafe(lambda: _start_tracked(loop, coroutine))
+
+    def start() -> None:
+        task = loop.create_task(coroutine)
+        _unfinished.add(task)
+        task.add_done_callback(_unfinished.discard)
+
+    loop.call_soon_threadsafe(start)
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
-    """The loop, started if need be."""
+    """The background loop, which is started on first use."""
     global _loop
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="ludus-sync", daemon=True).start()
+            run = _run_forever
+            threading.Thread(target=run, args=(_loop,), name="ludus-sync", daemon=True).start()
             atexit.register(_finish_background_tasks)
         return _loop
 
 
-def _start_tracked(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    task = loop.create_task(work)
-    _unfinished.add(task)
-    task.add_done_callback(_unfinished.discard)
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until the process ends.
+
+    A task that raises SystemExit gets it as its result, and asyncio raises it out of the loop as
+    well. Without a restart everybody who waits for the loop would wait forever.
+    """
+    while True:
+        try:
+            return loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            continue
 
 
 def _finish_background_tasks() -> None:
@@ -96,4 +116,6 @@ def _finish_background_tasks() -> None:
         if _unfinished:
             await asyncio.wait(set(_unfinished), timeout=CLOSE_TIMEOUT_S)
 
-    run_sync(finish_all())
+    # With a time limit here too: code that blocks the loop must not keep the process from ending.
+    future = asyncio.run_coroutine_threadsafe(finish_all(), background_loop())
+    concurrent.futures.wait([future], CLOSE_TIMEOUT_S)

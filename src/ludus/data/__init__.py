@@ -1,1 +1,1 @@
-"""Formats that are shared and stored: content, tools."""
+"""Stored formats (episodes, runs, messages, tools), and how they are read and written."""

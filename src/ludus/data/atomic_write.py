@@ -1,7 +1,7 @@
-"""A folder that is there whole, or not at all.
+"""Atomic writes: a file or a folder is complete, or not there at all.
 
-Files are written below a hidden folder and moved into place at the end. Whoever stops the work, by
-Ctrl-C or by pulling the plug, leaves no half of a file that looks like a whole one.
+Everything is written under a hidden name first and renamed at the end. A process that is
+interrupted or killed leaves no partial file that looks complete.
 """
 
 from __future__ import annotations
@@ -15,76 +15,122 @@ from pathlib import Path
 
 from ludus.errors import RunError
 
+DRAFT_SUFFIX = ".draft"
+"""Ending of files that are being written."""
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a draft to write to, and rename it to `path` at the end of the block.
+
+    Where the block raises, the draft is removed and `path` stays as it was. An `OSError` is raised
+    as `RunError`.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT_SUFFIX}")
+    try:
+        yield draft
+        fsync_path(draft)
+        draft.replace(path)
+        fsync_path(path.parent)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file, completely or not at all."""
+    with atomic_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def create_atomically(path: Path, text: str) -> bool:
+    """Create a text file, completely or not at all; False where it exists already.
+
+    Of several processes that try at the same time, one succeeds: unlike a rename, a link never
+    replaces a file.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT_SUFFIX}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        fsync_path(draft)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+        except OSError:
+            # The file system has no hard links, so that the check and the rename can race.
+            if path.exists():
+                return False
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+def fsync_path(path: Path) -> None:
+    """Wait until the content of a file, or the entries of a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 @contextmanager
 def atomic_dir(out: Path, prefix: str, *, marker: str, owned: Collection[str]) -> Iterator[Path]:
-    """A hidden folder in `out`; what is in it when the work is done goes to `out`, `last` at last.
+    """Yield a hidden folder in `out`, and move the files in it to `out` at the end of the block.
 
-    Whatever else of `ours` is in `out` goes away then. Folders that were made for it go again where
-    nothing came into them; one that was there stays.
+    `owned` are the names that may be replaced or removed in `out`. The file `marker` marks the
+    folder as complete: it is removed first and moved last. Where the block raises, folders that
+    were created for it are removed again.
     """
-    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    created = [folder for folder in (out, *out.parents) if not folder.exists()]
     draft = None
     try:
         out.mkdir(parents=True, exist_ok=True)
         _remove_stale_drafts(out, prefix)
         draft = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=out))
         yield draft
-        _publish(draft, out, marker, owned)
+        for name in sorted(owned, key=lambda name: name != marker):
+            old = out / name
+            if old.is_dir():
+                shutil.rmtree(old)
+            else:
+                old.unlink(missing_ok=True)
+        for file in sorted(draft.iterdir(), key=lambda file: file.name == marker):
+            if file.name in owned:
+                file.replace(out / file.name)
     except OSError as error:
         raise RunError(f"{out} cannot be written: {error.strerror or error}.") from error
     finally:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
         with suppress(OSError):
-            for folder in made:
+            for folder in created:
                 folder.rmdir()
 
 
 def existing_files(out: Path, prefix: str) -> list[str]:
-    """What is in the folder and is no draft, by name."""
+    """The names in a folder, except for drafts."""
     return sorted(file.name for file in out.iterdir() if not file.name.startswith(prefix))
 
 
 def _remove_stale_drafts(out: Path, prefix: str) -> None:
-    """Drafts of processes that were killed. What is being written by others is theirs."""
-    for left_over in out.glob(f"{prefix}*"):
-        process = left_over.name.removeprefix(prefix).partition("-")[0]
-        if not (process.isdecimal() and _is_running(int(process))):
-            shutil.rmtree(left_over, ignore_errors=True)
+    """Remove drafts of processes that were killed; those of running processes are kept."""
+    for draft in out.glob(f"{prefix}*"):
+        pid = draft.name.removeprefix(prefix).partition("-")[0]
+        if not (pid.isdecimal() and _is_running(int(pid))):
+            shutil.rmtree(draft, ignore_errors=True)
 
 
-def _is_running(process: int) -> bool:
+def _is_running(pid: int) -> bool:
+    """Whether another process with this id is running."""
     try:
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # It is somebody else's.
-    return process != os.getpid()
-
-
-def _publish(draft: Path, out: Path, last: str, ours: Collection[str]) -> None:
-    # Without its last file the folder is nothing yet: so that goes first, and comes last.
-    for name in sorted(ours, key=lambda name: name != last):
-        old = out / name
-        if old.is_dir():
-            shutil.rmtree(old)
-        else:
-            old.unlink(missing_ok=True)
-    for file in sorted(draft.iterdir(), key=lambda file: file.name == last):
-        if file.name in ours:
-            file.replace(out / file.name)
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """Write a file whole, or not at all."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
-    try:
-        with draft.open("w", encoding="utf-8") as to:
-            to.write(text)
-            to.flush()
-            os.fsync(to.fileno())
-        draft.replace(file)
-    except OSError as error:
-        raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
+        pass  # It runs as another user.
+    return pid != os.getpid()

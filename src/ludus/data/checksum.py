@@ -1,4 +1,4 @@
-"""Whether an append-only file still begins with the bytes that were written to it."""
+"""Checksum of an append-only file, by which a change of its beginning is detected."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Checksum(NamedTuple):
-    """The length of a file's beginning, and the CRC-32 of it."""
+    """Length and CRC-32 of the beginning of a file."""
 
     size: int = 0
     crc32: int = 0
 
     @classmethod
     def of_file(cls, path: Path) -> Self:
-        """That of a whole file."""
+        """The checksum of a whole file."""
         size = crc = 0
         block = bytearray(_BLOCK_BYTES)
         try:

@@ -1,4 +1,4 @@
-"""Settings as JSON: whether two are the same, and what differs; not what they mean."""
+"""Compare settings: their digest, and a description of what differs."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _NOT_SET = "not set"
 
 
 def config_digest(settings: JsonObject) -> str:
-    """Eight hex digits that are the same for the same settings, in whatever order they stand."""
+    """Eight hex digits, the same for equal settings, independent of the order of their keys."""
     text = dump_json(_normalize_numbers(settings), sort_keys=True)
     return blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def dump_json(value: JsonObject, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """JSON that every reader takes: no NaN, no half characters."""
+    """Strict JSON: raises `RunError` for NaN and for lone surrogates."""
     try:
         text = json.dumps(
             value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
         )
         text.encode()
     except (TypeError, ValueError) as error:
-        raise RunError(f"This cannot be written as JSON: {error}.") from error
+        raise RunError(f"The value cannot be written as JSON: {error}.") from error
     return text
 
 
 def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
-    """`temperature: 0.2 there, 0.7 here`, for every setting that is not the same."""
+    """Yield `temperature: 0.2 there, 0.7 here` for every setting that differs."""
     old, new = dict(_flatten(there)), dict(_flatten(here))
     for key in sorted(old | new):
         before, after = old.get(key, _NOT_SET), new.get(key, _NOT_SET)
@@ -49,7 +49,7 @@ def _first_difference(one: str, other: str) -> int:
 
 
 def _flatten(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every single setting under its dotted name, as JSON."""
+    """Yield every leaf of nested settings under its dotted name, as JSON."""
     if isinstance(value, Mapping) and (value or not key):
         for name, item in value.items():
             yield from _flatten(item, f"{key}.{name}" if key else str(name))
@@ -58,7 +58,7 @@ def _flatten(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _excerpt(text: str, start: int) -> str:
-    """What fits on a line, from a little before where two long texts begin to differ."""
+    """At most `_EXCERPT_CHARS` characters of a text, from `start` on."""
     if len(text) <= _EXCERPT_CHARS:
         return text
     start = min(start, len(text) - _EXCERPT_CHARS)
@@ -67,7 +67,7 @@ def _excerpt(text: str, start: int) -> str:
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """1.0 as 1: a command line and a TOML file write the same number differently."""
+    """Convert 1.0 to 1, so that equal numbers from the command line and from TOML compare equal."""
     if isinstance(value, Mapping):
         return {key: _normalize_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""What an observation shows: text, or a list of text and image blocks.
+"""Content of an observation: text, or a list of text and image blocks.
 
-The blocks are MCP's, so they stand on the wire as they are.
+The blocks have MCP's format, in which they are sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Text(BaseModel):
 
 
 class Image(BaseModel):
-    """A picture, base64 inside."""
+    """A base64-encoded image."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,8 +43,8 @@ class Image(BaseModel):
     @classmethod
     def from_path(cls, path: str | Path) -> Image:
         path = Path(path)
-        kind, _ = mimetypes.guess_type(path.name)
-        return cls.from_bytes(path.read_bytes(), kind or "image/png")
+        mime_type, _ = mimetypes.guess_type(path.name)
+        return cls.from_bytes(path.read_bytes(), mime_type or "image/png")
 
 
 Block = Annotated[Text | Image, Field(discriminator="type")]
@@ -52,7 +52,7 @@ Content = str | Sequence[Text | Image]
 
 
 def content_text(content: Content) -> str:
-    """The words in it; a picture leaves a mark of its kind."""
+    """The text of the content; an image is replaced by its media type in brackets."""
     if isinstance(content, str):
         return content
     return "\n".join(

@@ -22,30 +22,30 @@ class StopReason(StrEnum):
     DONE = "done"
     """The environment ended it."""
     NO_TOOL_CALL = "no_tool_call"
-    """The model answered in words where only a tool could act."""
+    """The model replied without a tool call."""
     MAX_TURNS = "max_turns"
-    """The model had all the turns that it may have."""
+    """The limit of turns was reached."""
     MAX_TOKENS = "max_tokens"
-    """A reply was cut off, or the episode's tokens or the model's context were used up."""
+    """A reply was truncated, or the token budget of the episode or the context was used up."""
     REFUSED = "refused"
     """The model or its provider declined to answer."""
     DEADLINE = "deadline"
-    """It took too long. Unscored: time is not the model's doing."""
+    """The time limit was reached. Unscored."""
     BROKEN = "broken"
-    """Something other than the model failed. Unscored."""
+    """The infrastructure failed. Unscored."""
 
     @property
     def is_fault(self) -> bool:
-        """Whether the infrastructure ended it, and not the model or the environment's rules."""
+        """Whether the infrastructure ended the episode, not the model or the environment."""
         return self in (StopReason.DEADLINE, StopReason.BROKEN)
 
 
 _WITHOUT_CALL = (StopReason.NO_TOOL_CALL, StopReason.REFUSED)
-"""Ends of an episode whose last reply is complete and calls no tool."""
+"""Stop reasons of episodes whose last reply is complete and has no tool call."""
 
 
 class Fault(BaseModel):
-    """What broke an attempt."""
+    """The error that broke an attempt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,22 +56,22 @@ class Fault(BaseModel):
 
     @property
     def text(self) -> str:
-        """Kind and message; the message alone where it names the author's exception itself."""
-        named = self.kind in ("ExecutionFailed", "FactoryFailed")
-        return self.message if named else f"{self.kind}: {self.message}"
+        """Kind and message; the message alone where it already names an exception."""
+        has_name = self.kind in ("ExecutionFailed", "FactoryFailed")
+        return self.message if has_name else f"{self.kind}: {self.message}"
 
 
 class Usage(BaseModel):
-    """What the model's provider counted."""
+    """Tokens and cost, as counted by the model's provider."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """The part of the prompt that was read from the provider's cache."""
+    """Prompt tokens that were read from the provider's cache."""
     reasoning_tokens: int = 0
-    """The part of the completion that was thought and not said."""
+    """Completion tokens that belong to the reasoning."""
     cost: float | None = None
     """US dollars; None where no price is known."""
 
@@ -80,18 +80,18 @@ class Usage(BaseModel):
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        known = [usage.cost for usage in (self, other) if usage.cost is not None]
+        costs = [usage.cost for usage in (self, other) if usage.cost is not None]
         return Usage(
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            cost=sum(known) if known else None,
+            cost=sum(costs) if costs else None,
         )
 
 
 class Timing(BaseModel):
-    """When it was played, and where the time went."""
+    """Start and end of an episode, and the seconds spent in the model and the environment."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -102,63 +102,62 @@ class Timing(BaseModel):
 
 
 class Tokens(BaseModel):
-    """What a local policy sampled, token by token."""
+    """The tokens of a local policy's episode."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ids: tuple[int, ...]
     logprobs: tuple[float | None, ...]
     mask: tuple[Literal[0, 1], ...]
-    """1 where the policy sampled the token, 0 where it was given."""
+    """1 where the policy sampled the token, 0 where it is part of the prompt."""
 
 
 class Episode(BaseModel):
     """One attempt at one task.
 
-    What a resumed run needs of a line comes first in it, so that a million lines are read back
-    without being parsed.
+    The fields that a resumed run needs come first, so that a regular expression can read them from
+    a line without parsing all of it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[1] = 1
     episode_id: str
-    """Stable: the same plan gives the same ids."""
+    """Deterministic: the same plan gives the same ids."""
     attempt: int = 1
     stop_reason: StopReason
     reward: float | None = None
-    """The sum of the rewards that were given; None: unscored."""
+    """The sum of the rewards; None where the episode is unscored."""
     usage: Usage = Usage()
     environment: str
-    """The spec that was played."""
+    """The name of the environment."""
     task: JsonObject = Field(default_factory=dict)
-    """The arguments of reset."""
+    """The arguments of `reset`."""
     seed: int | None = None
     group_id: str
-    """The same for all attempts at the same task, in every run."""
+    """The same for all episodes with the same task, in every run."""
     agent: JsonObject = Field(default_factory=dict)
-    """Provider, model, sampling settings; never a secret."""
+    """Provider, model and sampling parameters; no secrets."""
     messages: tuple[Message, ...] = ()
     tools: tuple[JsonObject, ...] = ()
-    """What was offered, in OpenAI's form."""
+    """The tools that were offered, in OpenAI's format."""
     rewards: dict[str, float] = Field(default_factory=dict)
     """The named parts of the reward."""
     done: bool = False
     """Whether the environment ended it."""
     turns: int = 0
-    """How often the model spoke."""
+    """Number of replies of the model."""
     tool_calls: int = 0
-    """Complete calls: one that the token limit cut in two is not counted."""
+    """Number of complete tool calls; one that the token limit truncated is not counted."""
     malformed_calls: int = 0
-    """Complete calls that no tool could take: not JSON, an unknown tool, arguments that do not
-    fit."""
+    """Complete calls that were not JSON, named an unknown tool or had invalid arguments."""
     error: Fault | None = None
     timing: Timing | None = None
     tokens: Tokens | None = None
 
     @property
     def broken(self) -> bool:
-        """Whether the infrastructure ended it; then it is nobody's score."""
+        """Whether the infrastructure ended it; it is unscored then."""
         return self.stop_reason.is_fault
 
     @property
@@ -168,9 +167,9 @@ class Episode(BaseModel):
 
     @property
     def format_compliant(self) -> bool | None:
-        """Whether every complete reply was a call that the environment could take.
+        """Whether every complete reply had a well-formed tool call.
 
-        None where there was no complete reply, because a token limit cut off all of them.
+        None where there was no complete reply, because a token limit truncated all of them.
         """
         if self.malformed_calls or self.stop_reason in _WITHOUT_CALL:
             return False
@@ -181,10 +180,10 @@ class Episode(BaseModel):
             return self.__pydantic_serializer__.to_json(self) + b"\n"
         except ValueError as error:
             if isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
-                raise error.__cause__ from None  # A signal came in between, and pydantic wraps it.
-            # Half a character: models can write \\ud800, and no file can hold what that decodes to.
-            whole = self.__pydantic_serializer__.to_python(self, mode="json")
-            return to_json(_replace_surrogates(whole)) + b"\n"
+                raise error.__cause__ from None  # A signal arrived, and pydantic wrapped it.
+            # A lone surrogate: a model can write \\ud800, which cannot be encoded as UTF-8.
+            fields = self.__pydantic_serializer__.to_python(self, mode="json")
+            return to_json(_replace_surrogates(fields)) + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes | str) -> Episode:
@@ -192,13 +191,13 @@ class Episode(BaseModel):
 
 
 def task_group_id(environment: str, task: Mapping[str, Any]) -> str:
-    """A name for the task itself: the same in every run, whoever plays it."""
-    words = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
-    return f"{digest_64(words):016x}"
+    """The id of a task, which is the same in every run."""
+    text = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
+    return f"{digest_64(text):016x}"
 
 
 def digest_64(text: str) -> int:
-    """Eight bytes of a hash that is the same everywhere, unlike Python's own."""
+    """A 64-bit hash that is the same in every process, unlike Python's own."""
     data = text.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 

@@ -1,7 +1,7 @@
 """Tell an id on the Hub (`org/name`) from a local path.
 
-A path with a typo looks like an id, and asking the Hub for it costs seconds of retries. So what can
-be a path of this folder is never asked for there.
+A path with a typo looks like an id, and looking it up on the Hub takes seconds of retries. So names
+that look like a local path are never looked up.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ludus.errors import closest_match
 LOCAL_FOLDERS = frozenset(
     ("checkpoints", "data", "evals", "models", "out", "output", "outputs", "runs")
 )
-"""Names that Ludus' own commands and most projects give to folders; no organization has them."""
+"""Folder names used by Ludus' commands and by most projects; none is an organization on the Hub."""
 
 
 def is_hub_id(name: str, *, file_suffixes: tuple[str, ...] = ()) -> bool:
     """Whether `name` may be looked up on the Hub: `org/name`, or a single word.
 
-    Not where it begins like a path, ends with one of the file endings `ends`, or its first part is
-    a folder here or usually is one (`models/wordle`).
+    False where it begins like a path, ends with one of `file_suffixes`, or its first part is a
+    folder here or usually is one (`models/wordle`).
     """
     folder, _, rest = name.partition("/")
     if (
@@ -36,11 +36,11 @@ def is_hub_id(name: str, *, file_suffixes: tuple[str, ...] = ()) -> bool:
 
 
 def similar_path_hint(name: str) -> str:
-    """The end of an error message about a missing path: a neighbour with a similar name, or ''."""
+    """A hint for the error about a missing path: a similar name in the same folder, or ''."""
     path = Path(name).expanduser()
     try:
-        neighbours = [each.name for each in path.parent.iterdir()]
+        siblings = [each.name for each in path.parent.iterdir()]
     except OSError:
         return ""
-    close = closest_match(path.name, neighbours)
-    return f"Did you mean {str(path.parent / close)!r}?" if close else ""
+    match = closest_match(path.name, siblings)
+    return f"Did you mean {str(path.parent / match)!r}?" if match else ""

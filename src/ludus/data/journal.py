@@ -1,8 +1,7 @@
-"""`episodes.jsonl`: the append-only file of a run, for one writer at a time.
+"""The journal of a run, `episodes.jsonl`: append-only, with one writer at a time.
 
-Nothing in it is ever overwritten or deleted. A killed process loses nothing that was appended; a
-machine that loses power loses no more than the last moments. What a line says is
-`ludus.data.episode_reader`' business.
+Lines are never overwritten or deleted. A killed process loses nothing that was appended; a power
+failure loses at most the lines of the last moment. `ludus.data.episode_reader` reads the lines.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Self
 
 from pydantic_core import from_json
 
+from ludus.data.atomic_write import fsync_path
 from ludus.errors import RunError
 
 _BLOCK_BYTES = 64 << 10
@@ -23,10 +23,10 @@ _CLOSED = -1
 
 
 class Journal:
-    """A file of lines that is open for appending. `Journal.open` gives one.
+    """A file of lines that is open for appending; see `Journal.open`.
 
-    Every line is handed to the system at once, so it outlives the process. Writing it to the disk
-    takes milliseconds: a thread does so for all that came in the meantime.
+    Every line is written to the kernel at once, so that it survives the process. `fsync` takes
+    milliseconds: a thread calls it for all lines that have come in the meantime.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Journal:
     ) -> None:
         self.path = path
         self.repair_note = repair_note
-        """What was wrong with the last line when the file was opened, in words for the user."""
+        """For the user: how the last line was repaired when the file was opened, if it was."""
         self._descriptor = descriptor
         self._sync_interval = sync_interval
         self._fsync = fsync
@@ -55,30 +55,33 @@ class Journal:
     def open(
         cls, path: Path, *, sync_interval: float = 0.25, fsync: Callable[[int], None] = os.fsync
     ) -> Journal:
-        """Open or create the file, lock it, and repair its last line if a writer was cut off.
+        """Open or create the file, lock it, and repair its last line if it is incomplete.
 
-        The lock is the system's: it goes when its holder does, however that ended.
+        The lock is an `flock`: the kernel releases it when the process ends, in whatever way.
         """
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                repaired = _prepare(path, descriptor)
+                _lock(path, descriptor)
+                if os.fstat(descriptor).st_size == 0:
+                    fsync_path(path.parent)
+                note = _repair(path, descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
         except OSError as error:
             raise _write_error(path, error) from error
-        return cls(path, descriptor, repair_note=repaired, sync_interval=sync_interval, fsync=fsync)
+        return cls(path, descriptor, repair_note=note, sync_interval=sync_interval, fsync=fsync)
 
     def append(self, line: bytes) -> None:
-        """Append one line, with the newline that ends it.
+        """Append one line, which ends with a newline.
 
-        All of it is in the file afterwards; or, with an error, nothing of it.
+        Where it raises, nothing of the line is in the file.
         """
         if self._failure:
             raise RunError(self._failure)
         if line.find(b"\n") != len(line) - 1 or not line:
-            raise ValueError("A line ends with a newline, and has no other.")
+            raise ValueError("A line must end with a newline and contain no other one.")
         try:
             self._write(line)
         except BaseException as error:
@@ -91,7 +94,7 @@ class Journal:
         self._has_new_lines.set()
 
     def close(self) -> None:
-        """Write to the disk what is not there yet, and let others write. Once is enough."""
+        """Sync what is not on the disk yet, and release the lock. May be called twice."""
         if self._descriptor == _CLOSED:
             return
         self._closing.set()
@@ -126,7 +129,7 @@ class Journal:
             rest = rest[os.write(self._descriptor, rest) :]
 
     def _truncate(self, end: int) -> None:
-        """Cut off what a failed write has left. Where that fails too, nothing may follow it."""
+        """Remove what a failed write has left. Where that fails too, refuse all further lines."""
         try:
             os.ftruncate(self._descriptor, end)
         except OSError as error:
@@ -140,10 +143,10 @@ class Journal:
             self._closing.wait(self._sync_interval)
 
     def _flush(self) -> None:
-        """Write to the disk what is new. From any thread, one at a time.
+        """Sync new lines to the disk; called from both threads, hence the lock.
 
-        After a failure the system may have dropped what it could not write, and a second try
-        would succeed without it. So the first failure is the last try.
+        After a failed fsync the kernel may drop the pages that it could not write, and a second
+        fsync would succeed without them. So the first failure is final.
         """
         with self._sync_lock:
             appended = self._appended
@@ -156,43 +159,27 @@ class Journal:
                 self._failure = str(_write_error(self.path, error))
 
 
-def fsync_dir(path: Path) -> None:
-    """Make sure that a folder's list of names is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _write_error(path: Path, error: OSError) -> RunError:
     return RunError(
-        f"{path} cannot be written: {error.strerror or error}. What was recorded stands; once "
-        "that is seen to, the same command goes on where this one stopped."
+        f"{path} cannot be written: {error.strerror or error}. What was recorded is kept; once the "
+        "problem is solved, the same command continues from there."
     )
 
 
-def _prepare(path: Path, descriptor: int) -> str | None:
-    _lock(path, descriptor)
-    if os.fstat(descriptor).st_size == 0:
-        fsync_dir(path.parent)
-    return _repair(path, descriptor)
-
-
 def _lock(path: Path, descriptor: int) -> None:
-    # Imported here because Windows, which has none, should still be able to read this module.
+    # Imported here, so that the module can be imported on Windows, which has no fcntl.
     import fcntl
 
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise RunError(
-            f"Another process is writing {path}. Wait until it has ended, or use another folder."
+            f"Another process is writing {path}. Wait until it has ended, or use another `out`."
         ) from error
 
 
 def _repair(path: Path, descriptor: int) -> str | None:
-    """See to a last line that has no end; tells the user what was done."""
+    """Repair a last line without a newline; returns a note for the user."""
     size = os.fstat(descriptor).st_size
     start = _last_line_start(descriptor, size)
     if start == size:
@@ -200,28 +187,28 @@ def _repair(path: Path, descriptor: int) -> str | None:
     if _is_json_object(descriptor, start, size):
         os.write(descriptor, b"\n")
         os.fsync(descriptor)
-        return f"The last line of {path} was whole but for its end, and got one."
+        return f"The last line of {path} had no newline; it was added."
     torn = path.with_suffix(".torn")
     _save_torn_line(descriptor, start, size, torn)
     os.ftruncate(descriptor, start)
     os.fsync(descriptor)
-    return f"The last line of {path} was cut off; its {size - start:,} bytes are now in {torn}."
+    return f"The last line of {path} was incomplete; its {size - start:,} bytes are now in {torn}."
 
 
 def _last_line_start(descriptor: int, size: int) -> int:
-    """Where the bytes after the last newline begin, sought from the end."""
+    """The offset after the last newline, searched for from the end of the file."""
     end = size
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)
-        found = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0
 
 
 def _is_json_object(descriptor: int, start: int, size: int) -> bool:
-    # Most torn lines are told by how they end, and may be too long to be worth parsing.
+    # Most incomplete lines are recognized by their end, without parsing all of a long line.
     ending = os.pread(descriptor, _BLOCK_BYTES, max(start, size - _BLOCK_BYTES))
     if not ending.rstrip().endswith(b"}"):
         return False
@@ -232,10 +219,10 @@ def _is_json_object(descriptor: int, start: int, size: int) -> bool:
 
 
 def _save_torn_line(descriptor: int, start: int, size: int, torn: Path) -> None:
-    with torn.open("ab") as aside:
+    with torn.open("ab") as file:
         for offset in range(start, size, _BLOCK_BYTES):
-            aside.write(os.pread(descriptor, min(_BLOCK_BYTES, size - offset), offset))
-        aside.write(b"\n")
-        aside.flush()
-        os.fsync(aside.fileno())
-    fsync_dir(torn.parent)
+            file.write(os.pread(descriptor, min(_BLOCK_BYTES, size - offset), offset))
+        file.write(b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fsync_path(torn.parent)

@@ -1,4 +1,4 @@
-"""Python values as JSON: dataclasses, models, enums, paths and numbers that JSON cannot hold."""
+"""Convert Python values to JSON: dataclasses, models, enums, paths, arrays."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pydantic import BaseModel
 
 
 def to_jsonable(value: Any) -> Any:
-    """The value as JSON. What is not finite becomes null, what JSON does not know its type's name.
+    """Convert a value to JSON types. Numbers that are not finite become None.
 
-    A type's name, and no `repr`: that may hold an address in memory, or a secret.
+    An object of any other type becomes the name of its type, not its `repr`, which may hold an
+    address in memory or a secret.
     """
     if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
         return value

@@ -1,7 +1,4 @@
-"""How long rows are, and how much of that training should allow.
-
-Pure functions over how often each length came up.
-"""
+"""Quantiles of row lengths, and a maximum length for training; from counts per length."""
 
 from __future__ import annotations
 
@@ -13,18 +10,19 @@ LENGTH_MULTIPLE = 64
 
 def quantile(counts: Mapping[int, int], share: float) -> int:
     """The smallest length that at least this share of the rows does not exceed."""
-    wanted, so_far = share * sum(counts.values()), 0
+    target, cumulative = share * sum(counts.values()), 0
     for length in sorted(counts):
-        so_far += counts[length]
-        if so_far >= wanted:
+        cumulative += counts[length]
+        if cumulative >= target:
             return length
     return 0
 
 
 def suggest_max_length(counts: Mapping[int, int]) -> int:
-    """A length that cuts off one row in a hundred at most, and does not pay for the few longest.
+    """A maximum length that truncates at most 1 % of the rows, rounded up.
 
-    Never more than the longest row.
+    It ignores the few longest rows, for which all others would be padded, and never exceeds the
+    longest row.
     """
     rounded = -(-(quantile(counts, 0.99) + LENGTH_MARGIN) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     return min(rounded, max(counts, default=0))

@@ -1,4 +1,4 @@
-"""Cards: Markdown that words from outside cannot break, under a YAML block that the Hub reads."""
+"""Markdown of cards, with escaping, and the YAML front matter that the Hub reads."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "
 def build_front_matter(
     values: Mapping[str, Any], features: Sequence[JsonObject], *, description: str = ""
 ) -> str:
-    """The YAML block that begins a card. Every value is JSON, which is YAML too.
+    """The YAML block that begins a card. Every value is written as JSON, which is valid YAML.
 
-    `datasets` knows a folder again by its name and this block alone: where it is to see that the
-    files in it are others now, the `description` must be another.
+    `datasets` caches a folder by its name and this block: a `description` that differs makes it
+    read changed files again.
     """
     lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value]
-    listed = [f"  - {_yaml(feature)}" for feature in features]
-    told = [f"  description: {_yaml(description)}"] if description else []
-    info = ["dataset_info:", *told, "  features:", *listed] if listed else []
-    return "\n".join(["---", *lines, *info, "---", ""])
+    if features:
+        lines.append("dataset_info:")
+        if description:
+            lines.append(f"  description: {_yaml(description)}")
+        lines += ["  features:", *(f"  - {_yaml(feature)}" for feature in features)]
+    return "\n".join(["---", *lines, "---", ""])
 
 
 def size_category(rows: Any) -> list[str]:
@@ -38,7 +40,7 @@ def _yaml(value: Any) -> str:
 
 
 def to_single_line(value: Any) -> str:
-    """One line of printable characters: what YAML and a table's cell can hold."""
+    """Format a value as one line of printable characters, for YAML and table cells."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
@@ -52,7 +54,7 @@ def inline_code(value: Any) -> str:
 
 
 def code_block(text: str, language: str) -> str:
-    """A block of code that its own backticks cannot end."""
+    """A fenced code block, with a fence longer than any run of backticks in the text."""
     fence = "`" * max(3, _longest_backtick_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 

@@ -1,13 +1,14 @@
-"""Chat messages as OpenAI's API has them: what a model is shown, and what it said.
+"""Chat messages in the format of OpenAI's API.
 
-This is also the form in which episodes are stored and chat templates are fed. What a provider's
-API wants otherwise is its agent's business.
+Episodes are stored in this format, and chat templates take it. Agents convert it to the format of
+other providers.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
@@ -25,7 +26,7 @@ class ImageUrl(BaseModel):
 
 
 class ImagePart(BaseModel):
-    """A picture, as a data URL or an address."""
+    """An image, as a data URL or another URL."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,7 +46,7 @@ class Function(BaseModel):
 
 
 class Call(BaseModel):
-    """A tool call as it stands in an assistant's message."""
+    """A tool call in an assistant's message."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -55,14 +56,14 @@ class Call(BaseModel):
 
 
 class Message(BaseModel):
-    """One turn of one speaker. What is not set is not written."""
+    """One message of a conversation. Fields that are None are not serialized."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     role: Role
     content: str | tuple[Part, ...] = ""
     reasoning_content: str | None = None
-    """What the model thought before it spoke, apart from what it said."""
+    """The model's reasoning before its reply."""
     tool_calls: tuple[Call, ...] | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -73,7 +74,7 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """The words in it; a picture leaves a mark."""
+        """The text of the message; an image is replaced by `[image]`."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(
@@ -82,40 +83,31 @@ class Message(BaseModel):
 
 
 def messages_before_reply(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """What stood there before the model spoke."""
-    for at, message in enumerate(messages):
-        if message.role == "assistant":
-            return tuple(messages[:at])
-    return tuple(messages)
+    """The messages before the first one of the assistant."""
+    return tuple(takewhile(lambda message: message.role != "assistant", messages))
 
 
 def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
-    """The message of a player that only calls tools; `at` is its place, from which ids are made."""
-    made = [call for call in calls if call is not None]
-    return Message(
-        role="assistant",
-        tool_calls=tuple(
-            Call(
-                id=f"call_{position}_{number}",
-                function=Function(
-                    name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)
-                ),
-            )
-            for number, call in enumerate(made)
+    """An assistant's message that only calls tools, without the calls that are None.
+
+    `position` is its index in the conversation, from which the ids of the calls are made.
+    """
+    tool_calls = tuple(
+        Call(
+            id=f"call_{position}_{number}",
+            function=Function(
+                name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)
+            ),
         )
-        or None,
+        for number, call in enumerate(call for call in calls if call is not None)
     )
+    return Message(role="assistant", tool_calls=tool_calls or None)
 
 
-def message_from_content(role: Role, content: Content, **more: Any) -> Message:
-    """A message of what an environment showed."""
-    return Message(role=role, content=_to_parts(content), **more)
-
-
-def _to_parts(content: Content) -> str | tuple[Part, ...]:
-    if isinstance(content, str):
-        return content
-    return tuple(_to_part(block) for block in content)
+def message_from_content(role: Role, content: Content, **fields: Any) -> Message:
+    """A message with the content of an observation; `fields` are further fields of the message."""
+    parts = content if isinstance(content, str) else tuple(_to_part(block) for block in content)
+    return Message(role=role, content=parts, **fields)
 
 
 def _to_part(block: Text | Image) -> Text | ImagePart:

@@ -1,6 +1,6 @@
-"""What a resumed run must know of its journal: which episodes are there, and their totals.
+"""Index of a journal for resuming: which episodes are recorded, and their totals.
 
-One byte for each episode of the plan, so that a million of them are a megabyte.
+It needs one byte per episode of the plan: a megabyte for a million episodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ludus.data.episode_reader import EpisodeHead, is_json_object, parse_head, r
 
 _MAX_REMEMBERED = 10
 _GROWTH_BYTES = 64 << 10
-# What is known of an episode: nothing, how it broke, or that it was played.
+# The mark of an episode: missing, the kind of its fault, or played.
 _MISSING = 0
 _FAULTS = dict(enumerate((reason.value for reason in StopReason if reason.is_fault), 1))
 _PLAYED = len(_FAULTS) + 1
@@ -27,7 +27,7 @@ _MARKS = {reason.value: _PLAYED for reason in StopReason} | {name: m for m, name
 
 @dataclass(slots=True)
 class JournalTotals:
-    """Sums over episodes. Tokens and cost are of every line: a broken attempt was paid for too."""
+    """Sums over the lines of a journal. Tokens and cost include broken attempts."""
 
     scored: int = 0
     reward_sum: float = 0.0
@@ -37,7 +37,7 @@ class JournalTotals:
     cost: float | None = None
     """US dollars; None while no price is known."""
     stop_reasons: Counter[str] = field(default_factory=Counter)
-    """How many episodes ended so; of one that was tried again, only how it ended at last."""
+    """Number of episodes by stop reason; of an episode with retries only the last one counts."""
     highest_attempt: int = 0
 
     @property
@@ -46,7 +46,7 @@ class JournalTotals:
 
     @property
     def broken(self) -> int:
-        """Episodes of which there is no attempt that the infrastructure did not end."""
+        """Episodes with broken attempts only."""
         return sum(self.stop_reasons[reason] for reason in _FAULTS.values())
 
     @property
@@ -55,52 +55,52 @@ class JournalTotals:
 
     @property
     def reward_std(self) -> float | None:
-        """The standard deviation of the rewards, as estimated from this sample."""
+        """The sample standard deviation of the rewards."""
         if self.scored < 2:
             return None
-        spread = self.reward_squares - self.reward_sum**2 / self.scored
-        return sqrt(max(0.0, spread) / (self.scored - 1))
+        squared_deviations = self.reward_squares - self.reward_sum**2 / self.scored
+        return sqrt(max(0.0, squared_deviations) / (self.scored - 1))
 
 
 @dataclass(slots=True)
 class ResumeIndex:
-    """Which episodes of a plan are recorded, in one byte for each, and their totals.
+    """Which episodes of a plan are recorded, and the totals of all lines.
 
-    Episodes of another plan are in the totals as well, because they are in the file.
+    Episodes of other plans are not indexed, but are included in the totals.
     """
 
     run: str | None = None
-    """The eight hex digits that the plan's ids begin with; None: those of the first id."""
+    """The eight hex digits that the plan's ids begin with; by default those of the first id."""
     totals: JournalTotals = field(default_factory=JournalTotals)
     foreign: int = 0
-    """Lines with the id of another run, or of another form."""
+    """Lines with the id of another run, or with an id of another format."""
     retries: int = 0
-    """Lines for an episode of which only broken attempts had come before."""
+    """Lines of an episode that had only broken attempts before."""
     duplicates: int = 0
-    """Lines for an episode that was played already; how they ended is left out of the totals."""
+    """Lines of an episode that was played already; only their usage is in the totals."""
     unreadable: int = 0
     unreadable_lines: list[int] = field(default_factory=list)
-    """The numbers of the first ten lines that are no episode."""
+    """The numbers of the first ten lines that are not episodes."""
     checksum: Checksum | None = field(default_factory=Checksum, compare=False)
-    """Of the file; None where some of its lines are damaged, so that they are found every time."""
+    """Of the file; None where lines are damaged, so that the next reader reports them again."""
     _marks: bytearray = field(default_factory=bytearray, repr=False)
 
     def is_played(self, index: int) -> bool:
         return self._mark(index) == _PLAYED
 
     def is_broken(self, index: int) -> bool:
-        """Whether it was tried, and nothing but the infrastructure ever ended it."""
+        """Whether all recorded attempts are broken."""
         return self._mark(index) in _FAULTS
 
     def pending_indices(self, planned: int, *, retry_broken: bool = True) -> Iterator[int]:
-        """The indexes below `planned` that are still to be played, in order."""
-        settled = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS)
-        return (index for index in range(planned) if self._mark(index) not in settled)
+        """The indices below `planned` that are still to be played, in order."""
+        done = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS)
+        return (index for index in range(planned) if self._mark(index) not in done)
 
     def add(self, heads: Iterable[EpisodeHead]) -> None:
-        """Count more lines. One loop over locals, because a run of a million waits for it."""
+        """Index more lines. One loop over local variables, for runs of millions of episodes."""
         totals, marks, reasons = self.totals, self._marks, self.totals.stop_reasons
-        for name, place, attempt, reason, reward, prompt, completion, cost in heads:
+        for name, index, attempt, reason, reward, prompt, completion, cost in heads:
             totals.prompt_tokens += prompt
             totals.completion_tokens += completion
             if cost is not None:
@@ -108,18 +108,18 @@ class ResumeIndex:
             if attempt > totals.highest_attempt:
                 totals.highest_attempt = attempt
             mark = _MARKS[reason]
-            if place is None or not self._belongs_to_run(name):
+            if index is None or not self._belongs_to_run(name):
                 self.foreign += 1
             else:
-                if place >= len(marks):
-                    marks.extend(bytes(place + _GROWTH_BYTES - len(marks)))
-                if before := marks[place]:
-                    if before == _PLAYED:
+                if index >= len(marks):
+                    marks.extend(bytes(index + _GROWTH_BYTES - len(marks)))
+                if previous := marks[index]:
+                    if previous == _PLAYED:
                         self.duplicates += 1
                         continue
                     self.retries += 1
-                    reasons[_FAULTS[before]] -= 1
-                marks[place] = mark
+                    reasons[_FAULTS[previous]] -= 1
+                marks[index] = mark
             reasons[reason] += 1
             if reward is not None and mark == _PLAYED:
                 totals.scored += 1
@@ -143,39 +143,39 @@ class ResumeIndex:
 def read_resume_index(
     path: Path, *, run: str | None = None, checksum: Checksum | None = None
 ) -> ResumeIndex:
-    """What is recorded in an `episodes.jsonl`, from the heads of its lines.
+    """Build the index of an `episodes.jsonl` from the heads of its lines.
 
-    A line that is no episode is counted and left alone. `checksum` is that of the file at an
-    earlier time: where it is still right, the lines that it covers are whole, and the rest of them
-    is not parsed. All others are, because damage in a line leaves its head as it was.
+    Lines that are not episodes are counted. `checksum` is that of the file at an earlier time:
+    where it still matches, only the heads of the lines that it covers are read. All other lines
+    are validated as JSON, because damage within a line may leave its head intact.
     """
-    if checksum is not None and (recorded := _read(path, run, checksum)) is not None:
-        return recorded
-    recorded = _read(path, run, Checksum())
-    assert recorded is not None
-    return recorded
+    if checksum is not None and (index := _read(path, run, checksum)) is not None:
+        return index
+    index = _read(path, run, Checksum())
+    assert index is not None
+    return index
 
 
-def _read(path: Path, run: str | None, known: Checksum) -> ResumeIndex | None:
-    """The same; None where the file does not begin as it did."""
-    recorded, reader = ResumeIndex(run=run), _HeadReader(path, known)
-    recorded.add(reader.heads(recorded.add_unreadable))
-    recorded.checksum = None if recorded.unreadable else reader.checksum
-    return recorded if reader.unchanged else None
+def _read(path: Path, run: str | None, checksum: Checksum) -> ResumeIndex | None:
+    """Build the index; None where the beginning of the file does not match the checksum."""
+    index, reader = ResumeIndex(run=run), _HeadReader(path, checksum)
+    index.add(reader.heads(index.add_unreadable))
+    index.checksum = None if index.unreadable else reader.checksum
+    return index if reader.unchanged else None
 
 
 class _HeadReader:
-    """One pass over a journal: heads and the checksum at once."""
+    """Reads the heads of a journal and computes its checksum, in one pass."""
 
     def __init__(self, path: Path, known: Checksum) -> None:
         self._path = path
         self._known = known
         self.unchanged = known.size == 0
         self.checksum = Checksum()
-        """Of the whole file, after all heads were read."""
+        """Of the whole file, once all heads are read."""
 
     def heads(self, unreadable: Callable[[int], None]) -> Iterator[EpisodeHead]:
-        # Locals and plain numbers: a run of a million waits for this loop.
+        # Local variables and plain integers: this loop runs over millions of lines.
         path, known, size, crc = self._path, self._known.size, 0, 0
         for number, line in enumerate(read_lines(path), 1):
             size += len(line)

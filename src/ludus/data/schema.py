@@ -1,15 +1,15 @@
-"""The columns of `episodes.jsonl`: what `load_dataset` is told about them, and readers too.
+"""Schema of `episodes.jsonl`, for the `dataset_info` of a card.
 
-Left to itself, `datasets` guesses the columns from the first ten megabytes. That fails as soon as
-something new comes later (the first broken episode, another environment's task), and it turns the
-text "42" into a number where some messages have pictures. So the card declares every column.
+Without it, `datasets` infers the columns from the first ten megabytes. That fails as soon as a
+later row differs (the first broken episode, the task of another environment), and turns the text
+"42" into a number where some messages have images. So the card declares every column.
 
-What has a fixed form is declared as it is. What differs from row to row is `json`: one JSON text
-inside, so it comes back as it was written, with no keys filled in. The file stays the one that
-Ludus reads itself; no second copy is uploaded.
+Columns whose fields are the same in all rows are structs. The others have the type `json`: they
+come back as they were written, without missing keys filled in. The uploaded file is the one that
+Ludus reads.
 
-Two limits are those of `datasets`, which parses every line again for `json`: floats keep ten
-decimals, and no integer may have more than 64 bits. It must be version 4.7 or newer, as for TRL.
+`datasets` parses every line again for `json` columns. So floats keep ten decimals, and integers are
+limited to 64 bits. It must be version 4.7 or newer, as for TRL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Column:
 
     name: str
     feature_type: JsonObject
-    """Its type, as `dataset_info` has it in a card's front matter."""
+    """Its type in the `dataset_info` of a card's front matter."""
     description: str
 
     def to_feature(self) -> JsonObject:
@@ -83,7 +83,7 @@ COLUMNS = (
 )
 
 OPENENV_RESULTS_FILE = "results.jsonl"
-"""The same episodes as records of `openenv collect`, whose `messages` begin with the question."""
+"""The same episodes as records of `openenv collect`; their `messages` begin with the question."""
 OPENENV_COLUMNS = (
     Column("episode_id", TEXT, "The same plan gives the same ids."),
     Column("messages", JSON_LIST, "The conversation without the system prompt, in OpenAI's form."),

@@ -1,7 +1,4 @@
-"""A tool as a model sees it, and the arguments that models really send.
-
-Pure functions over JSON schemas. Where tools come from is `ludus.environment`'s business.
-"""
+"""The schema of a tool, and the parsing and coercion of the arguments that models send."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ JsonObject = dict[str, Any]
 
 
 class ToolSpec(BaseModel):
-    """Name, purpose and arguments of one tool."""
+    """Name, description and arguments of a tool."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -29,7 +26,7 @@ class ToolSpec(BaseModel):
     )
 
     def to_openai(self) -> JsonObject:
-        """The form that chat APIs and chat templates take."""
+        """The tool in the format of OpenAI's API, which chat templates take too."""
         return {
             "type": "function",
             "function": {
@@ -41,7 +38,7 @@ class ToolSpec(BaseModel):
 
 
 class ToolCall(BaseModel):
-    """One call of one tool."""
+    """A call of a tool."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,18 +47,18 @@ class ToolCall(BaseModel):
 
 
 def parse_arguments(text: str) -> JsonObject | None:
-    """The arguments that a model wrote, or None where they are no JSON object.
+    """Parse the arguments of a call; None where they are not a JSON object.
 
-    NaN and half a character are no JSON. Neither is what is nested so deeply that readers give up.
-    Nothing at all is what many models write for a tool without arguments.
+    NaN, lone surrogates and nesting beyond the parser's limit are rejected. An empty text counts as
+    no arguments: many models write that for a tool without parameters.
     """
     if not text.strip():
         return {}
     try:
-        read = from_json(text, allow_inf_nan=False)
-    except (ValueError, TypeError):  # The latter for half a character, which no text can hold.
+        arguments = from_json(text, allow_inf_nan=False)
+    except (ValueError, TypeError):  # TypeError: a lone surrogate, which cannot be encoded.
         return None
-    return read if isinstance(read, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def _to_string(value: Any) -> Any:
@@ -104,7 +101,7 @@ _COERCIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def _json_types(schema: Any) -> list[str]:
-    if not isinstance(schema, Mapping):  # `true`: anything goes.
+    if not isinstance(schema, Mapping):  # The schema `true`, which allows anything.
         return []
     if "type" in schema:
         kind = schema["type"]
@@ -119,10 +116,10 @@ def _fits(value: Any, kind: str) -> bool:
 
 
 def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> JsonObject:
-    """Turn what the model sent into the declared types where nothing is lost by it.
+    """Convert arguments to the declared types where that is lossless.
 
-    Models write 41 where the schema says string and "41" where it says integer. What does not fit
-    after this is left as it is, for the validation to name.
+    Models write 41 where the schema says string, and "41" where it says integer. Other values are
+    left unchanged, for the validation to report.
     """
     properties: Mapping[str, Any] = schema.get("properties", {})
     coerced = dict(arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,10 +24,11 @@ _TAIL_BLOCK_BYTES = 1 << 20
 
 
 def append_log(out: Path, line: Mapping[str, Any]) -> None:
-    """Add a line to the log. A torn one at its end, of a writer that was killed, goes first."""
+    """Append a line to the log. An incomplete last line of a killed writer is removed first."""
     text = dump_json(to_jsonable(line)) + "\n"
     try:
-        with _open_log(out) as file:
+        path = out / LOG_FILE
+        with path.open("r+b" if path.exists() else "w+b") as file:
             file.seek(_end_of_last_line(file))
             file.truncate()
             file.write(text.encode())
@@ -35,19 +37,20 @@ def append_log(out: Path, line: Mapping[str, Any]) -> None:
 
 
 def truncate_log(out: Path, step: int) -> None:
-    """Drop what was logged after `step`: the run goes on from a checkpoint that was made there."""
+    """Remove the lines after `step`, where the run resumes from a checkpoint of that step."""
     kept = [line for line in read_log(out) if line.get("step", 0) <= step]
     write_atomically(out / LOG_FILE, "".join(dump_json(line) + "\n" for line in kept))
 
 
 def read_log(out: Path) -> Iterator[JsonObject]:
-    """The log, line by line. What is no line of it is passed over."""
+    """Yield the lines of the log; what is not a JSON object is skipped."""
     try:
         with (out / LOG_FILE).open("rb") as file:
             for line in file:
-                found = _parse_line(line)
-                if found is not None:
-                    yield found
+                with suppress(ValueError):
+                    fields = from_json(line)
+                    if isinstance(fields, dict):
+                        yield fields
     except FileNotFoundError:
         return
 
@@ -55,26 +58,13 @@ def read_log(out: Path) -> Iterator[JsonObject]:
 def logged_values(
     logged: Sequence[Mapping[str, Any]], key: str = "loss"
 ) -> list[tuple[int, float]]:
-    """Steps and losses, where they are numbers; `eval_loss` for the test split."""
-    found = ((line.get("step"), line.get(key)) for line in logged)
-    return [(step, loss) for step, loss in found if step is not None and loss is not None]
-
-
-def _parse_line(line: bytes) -> JsonObject | None:
-    try:
-        found = from_json(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _open_log(out: Path) -> IO[bytes]:
-    file = out / LOG_FILE
-    return file.open("r+b") if file.exists() else file.open("w+b")
+    """The steps at which a metric was logged, with its values."""
+    points = ((line.get("step"), line.get(key)) for line in logged)
+    return [(step, value) for step, value in points if step is not None and value is not None]
 
 
 def _end_of_last_line(file: IO[bytes]) -> int:
-    """Where the last whole line ends; lines are short, so a block from the end holds it."""
+    """The offset after the last complete line; it is in the last block, because lines are short."""
     size = file.seek(0, os.SEEK_END)
     start = max(0, size - _TAIL_BLOCK_BYTES)
     file.seek(start)

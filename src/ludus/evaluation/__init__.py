@@ -1,10 +1,18 @@
-"""Candidates on the same held-out tasks -> a summary with intervals."""
+"""Evaluation of candidates on the same held-out tasks, with confidence intervals."""
 
 from ludus.data.stage_module import make_callable
 from ludus.evaluation.candidates import Candidate, parse_candidates
+from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.pipeline import evaluate
 from ludus.evaluation.results import CandidateScore, Evaluation
 
-__all__ = ["Candidate", "CandidateScore", "Evaluation", "evaluate", "parse_candidates"]
+__all__ = [
+    "Candidate",
+    "CandidateScore",
+    "EvalConfig",
+    "Evaluation",
+    "evaluate",
+    "parse_candidates",
+]
 
 make_callable(__name__)

@@ -1,6 +1,6 @@
-"""The stage: candidates play the same tasks one after the other, and are compared.
+"""`evaluate`: candidates play the same tasks one after the other, and are compared.
 
-Playing is the collector's business; a candidate's episodes are a run like any other.
+The episodes of each candidate are a run of their own, in a folder below that of the evaluation.
 """
 
 from __future__ import annotations
@@ -8,20 +8,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
-from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from ludus.client.event_loop import to_sync
 from ludus.data.config_diff import dump_json
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
+from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
 from ludus.evaluation.attempts import load_attempts
 from ludus.evaluation.candidates import Candidate, parse_candidates
 from ludus.evaluation.chart import render_chart
+from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.contamination import (
     KnownQuestions,
     find_ambiguous_environments,
@@ -41,53 +42,66 @@ from ludus.evaluation.output_dir import (
 from ludus.evaluation.report import render_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
 from ludus.policy.preflight import check_model
-from ludus.rollout import CollectConfig, CollectResult, collect
 from ludus.rollout.callbacks import CollectProgress
-from ludus.rollout.options import RolloutOptions
+from ludus.rollout.collect import CollectResult, collect
+from ludus.rollout.config import CollectConfig
 from ludus.rollout.progress import PhaseProgress
 
-ReporterFactory = Callable[[str], AbstractContextManager[CollectProgress]]
-"""Who is told how the candidate of this label plays; a new one for each."""
+ProgressFactory = Callable[[str], AbstractContextManager[CollectProgress]]
+"""Makes the object that receives the progress of the candidate with a label: `ludus.progress`."""
 
 
 async def evaluate(
-    config: CollectConfig,
+    env: str | Mixture,
     candidates: Sequence[Candidate | str],
     out: str | Path | None = None,
+    config: EvalConfig | None = None,
     *,
-    solved_at: float = 1.0,
-    not_in: str | Path | None = None,
-    base_url: str | None = None,
-    token: str | None = None,
-    resume: bool = True,
-    retry_broken: bool = False,
-    options: RolloutOptions | None = None,
-    make_reporter: ReporterFactory = lambda label: nullcontext(CollectProgress()),
-    on_phase: Callable[[PhaseProgress], None] = lambda progress: None,
+    progress: ProgressFactory | None = None,
+    on_phase: Callable[[PhaseProgress], None] = lambda phase: None,
     command: str | None = None,
 ) -> Evaluation:
-    """Let every candidate play the tasks of the job, and write what came of it into `out`.
+    """Let every candidate play the same tasks, and write a report into `out`.
 
-    A candidate may be a text such as "base=smollm2" or "openai:gpt-5-mini". What a folder has
-    already is not played again, and a candidate that is done is not even loaded. Tasks that ask
-    what the data set `not_in` asks are left out of all figures.
+    Episodes that are recorded already are not played again, and a candidate that has played all of
+    them is not loaded.
+
+    Args:
+        env: the environment: a spec such as `wordle`, a URL, or a mixture of several.
+        candidates: whom to compare with the first; a text such as "base=smollm2" or
+            "openai:gpt-5-mini" is parsed.
+        out: the folder. By default it is named after the settings, below `evals/`.
+        config: which tasks are played, and how they are judged.
+        progress: called with the label of each candidate; the result receives its progress.
+        on_phase: called when a phase begins that belongs to no candidate.
+        command: the command line, for the report.
     """
+    config = config or EvalConfig()
+    progress = progress or (lambda label: nullcontext(CollectProgress()))
     players = [
         one if isinstance(one, Candidate) else parse_candidates([one])[0] for one in candidates
     ]
     _check_labels(players)
-    if base_url is None:
-        config.mixture.check_installed()
-    _check_solved_at(solved_at)
-    known = load_known_questions(Path(not_in)) if not_in is not None else None
-    settings = {one.label: config.identity(one.make_agent()) for one in players}
-    wanted = default_folder(str(config.mixture), settings) if out is None else Path(out)
-    folder = _resolve_folder(wanted, resume=resume)
+    mixture, num_episodes = config.parse_environment(env), config.total_episodes
+    if config.base_url is None:
+        mixture.check_installed()
+    known = None
+    if config.exclude_tasks_in is not None:
+        known = load_known_questions(Path(config.exclude_tasks_in))
+    settings = {one.label: config.identity(mixture, one.make_agent()) for one in players}
+    folder = default_folder(str(mixture), settings) if out is None else Path(out)
+    if config.resume:
+        check_folder(folder)
+    else:
+        folder = next_free_folder(folder)
     unplayed = [
         one
         for one in players
         if not _is_complete(
-            folder / one.label, settings[one.label], config.episodes, retry_broken=retry_broken
+            folder / one.label,
+            settings[one.label],
+            num_episodes,
+            retry_broken=config.retry_broken,
         )
     ]
     local = [one for one in unplayed if one.model is not None]
@@ -98,30 +112,27 @@ async def evaluate(
         await _check_local_candidate(one)
     played, stopped = [], None
     for candidate in players:
-        outcome = await _collect_episodes(
-            candidate,
-            config,
-            folder / candidate.label,
-            make_reporter,
-            base_url=base_url,
-            token=token,
-            retry_broken=retry_broken,
-            options=options,
+        with progress(candidate.label) as candidate_progress:
+            result = await _collect_episodes(
+                mixture, candidate, folder / candidate.label, config, candidate_progress
+            )
+        attempts = load_attempts(RunFolder.open(result.folder), num_episodes)
+        played.append(
+            CandidateAttempts(candidate.label, settings[candidate.label]["agent"], attempts)
         )
-        found = load_attempts(RunFolder.open(outcome.folder), config.episodes)
-        played.append(CandidateAttempts(candidate.label, settings[candidate.label]["agent"], found))
-        stopped = outcome.stop_reason
+        stopped = result.stop_reason
         if stopped is not None:
             break
     environments = {attempt.environment for one in played for attempt in one.attempts}
-    metrics = build_metrics(solved_at, sorted(environments))
+    metrics = build_metrics(config.solved_at, sorted(environments))
+    shared = {key: value for key, value in settings[players[0].label].items() if key != "agent"}
     evaluation = Evaluation(
         folder=folder,
-        settings=_shared_settings(config, settings[players[0].label]),
+        settings={"episodes": num_episodes, **shared},
         metrics=metrics,
-        scores=score_candidates(played, metrics, config.episodes, known),
-        solved_at=solved_at,
-        not_in=None if not_in is None else str(not_in),
+        scores=score_candidates(played, metrics, num_episodes, known),
+        solved_at=config.solved_at,
+        not_in=None if config.exclude_tasks_in is None else str(config.exclude_tasks_in),
         stopped=stopped,
         versions=versions("torch", "transformers"),
         command=command,
@@ -132,7 +143,7 @@ async def evaluate(
 
 
 evaluate_sync = to_sync(evaluate)
-"""`evaluate` for callers that do not await, in a notebook too."""
+"""`evaluate` for callers that do not await; also works in a notebook."""
 
 
 def _is_complete(run: Path, settings: JsonObject, episodes: int, *, retry_broken: bool) -> bool:
@@ -158,42 +169,28 @@ async def _check_local_candidate(candidate: Candidate) -> None:
 
 
 async def _collect_episodes(
+    mixture: Mixture,
     candidate: Candidate,
-    config: CollectConfig,
     folder: Path,
-    make_reporter: ReporterFactory,
-    **settings: Any,
+    config: EvalConfig,
+    progress: CollectProgress,
 ) -> CollectResult:
-    """The agent is made here and closed here: two models never lie in memory at once."""
-    with make_reporter(candidate.label) as reporter:
-        async with candidate.make_agent() as agent:
-            return await collect(config, agent, folder, progress=reporter, **settings)
-
-
-def _resolve_folder(wanted: Path, *, resume: bool) -> Path:
-    if not resume:
-        return next_free_folder(wanted)
-    check_folder(wanted)
-    return wanted
-
-
-def _check_solved_at(solved_at: float) -> None:
-    if not isfinite(solved_at):
-        raise ConfigError(
-            f"--solved-at {solved_at} is no reward from which a task could be solved. Give a "
-            "number, such as 1."
-        )
+    """Play a candidate's episodes. Its agent is closed at the end: one model in memory at once."""
+    async with candidate.make_agent() as agent:
+        # Whether to resume was decided for the folder of the evaluation.
+        rollout = replace(CollectConfig.from_rollout(config, agent), resume=True)
+        return await collect(mixture, folder, rollout, progress=progress)
 
 
 def _check_labels(candidates: Sequence[Candidate]) -> None:
     if not candidates:
-        raise ConfigError("Nobody is to be evaluated. Name one: --candidate oracle.")
+        raise ConfigError("No candidates given. Give at least one as `candidate`, such as oracle.")
     taken: dict[str, str] = {name.casefold(): name for name in OUTPUT_FILES}
     for label in (candidate.label for candidate in candidates):
         if label.casefold() in taken:
             raise ConfigError(
                 f"Two candidates are called {label!r}. "
-                "Tell them apart by a label: --candidate base=… --candidate sft=…"
+                "Give each `candidate` a label of its own, such as base=… and sft=…"
                 if taken[label.casefold()] not in OUTPUT_FILES
                 else f"A candidate cannot be called {label!r}: that is a file of the evaluation."
             )
@@ -210,12 +207,6 @@ def _ambiguous_environments(
         name for one in candidates for name in find_ambiguous_environments(one.attempts, known)
     }
     return tuple(sorted(found))
-
-
-def _shared_settings(config: CollectConfig, settings: JsonObject) -> JsonObject:
-    """What is the same for all candidates."""
-    rest = {name: value for name, value in settings.items() if name != "agent"}
-    return {"episodes": config.episodes, **rest}
 
 
 def _write(evaluation: Evaluation) -> None:

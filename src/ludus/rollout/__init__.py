@@ -1,7 +1,7 @@
-"""Play one episode; collect many: schedule, retry, budget, resume."""
+"""Play one episode (`run_episode`), or collect many of them into a run folder (`collect`)."""
 
-from ludus.rollout.collect import CollectResult, collect
-from ludus.rollout.config import CollectConfig
+from ludus.rollout.collect import CollectResult
+from ludus.rollout.config import CollectConfig, RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits, run_episode
 from ludus.rollout.plan import Assignment
 from ludus.rollout.task_file import read_tasks
@@ -12,7 +12,7 @@ __all__ = [
     "CollectConfig",
     "CollectResult",
     "EpisodeLimits",
-    "collect",
+    "RolloutConfig",
     "read_tasks",
     "run_episode",
 ]

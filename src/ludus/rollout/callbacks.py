@@ -1,4 +1,4 @@
-"""Who is told how a run goes. Terminals and log files are the command line's business."""
+"""Callbacks through which `collect` reports its progress."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class CollectProgress:
-    """Told how a run goes. This one keeps it to itself."""
+    """Receives the progress of a run. This base class ignores it; override what you need."""
 
     def phase(self, progress: PhaseProgress) -> None:
-        """Another phase begins, before the first episode is played."""
+        """A phase begins, such as loading a model; all of them come before the first episode."""
 
     def checked(self) -> None:
-        """All is in order, and nothing has been made yet: the last moment to object."""
+        """All checks have passed and nothing was written yet. Raise to refuse the run."""
 
     def begin(self, collector: Collector) -> None:
-        """The first episodes are about to be played."""
+        """The first episodes are about to start."""
 
-    def warn(self, words: str) -> None:
-        """Something that a person should know; may come from another thread."""
+    def warn(self, message: str) -> None:
+        """A warning for the user. May be called from another thread."""

@@ -1,8 +1,8 @@
-"""The circuit breaker: a run in which nothing works is ended, and nothing is recorded for it.
+"""Circuit breaker: ends a run in which every episode breaks.
 
-An episode that broke is held back until another one succeeds. Then it is known to be its own
-misfortune, and is recorded. If none does, the fault was everybody's: those episodes stay to be
-played, and the same command goes on once the trouble is over.
+A broken episode is held back until another one succeeds: then the fault was its own, and it is
+recorded. If none succeeds, the fault affects all episodes. Then none of them is recorded, so that
+the same command plays them once the problem is solved.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ludus.data.episode import Episode
 from ludus.errors import InvalidAction, ProviderRefuses, RequestRefused
 
 FATAL_FAULTS = frozenset({ProviderRefuses.__name__})
-"""Faults that meet every episode alike: a wrong key, an unknown model."""
+"""Faults that affect every episode, such as a wrong key or an unknown model."""
 PERMANENT_FAULTS = FATAL_FAULTS | {InvalidAction.__name__, RequestRefused.__name__}
-"""Faults that trying again does not mend."""
+"""Faults that a retry does not solve."""
 NO_SUCCESS_TIMEOUT_S = 600.0
-"""Seconds without a success after which a few broken episodes are enough."""
 NO_SUCCESS_FAULT_LIMIT = 3
+"""So many faults end the run once there was no success for `NO_SUCCESS_TIMEOUT_S`."""
 
 
 class CircuitBreaker:
-    """Watches faults in a row.
+    """Counts consecutive faults.
 
-    Faults are quicker than successes, so a row that is long enough ends the run only when all that
-    was under way by then has ended without a success too. `played` tells whether something has
-    worked in an earlier start.
+    Faults come faster than successes. So `limit` faults in a row end the run only after all
+    episodes that were active then have ended without a success, too. `has_succeeded` says whether
+    an earlier start of the run had a success.
     """
 
     def __init__(
@@ -39,56 +39,53 @@ class CircuitBreaker:
     ) -> None:
         self.limit = limit
         self.reason: str | None = None
-        """Why the run has to end; None while there is hope."""
+        """Why the run has to end, once it has to."""
         self._held_back: list[Episode] = []
         self._deciding_episodes: set[str] | None = None
-        """Episodes whose end decides; None while the row is short."""
+        """Active episodes whose end decides; None while there are fewer faults than the limit."""
         self._first_fault_at = 0.0
         self._has_succeeded = has_succeeded
         self._clock = clock
 
     def record_success(self) -> list[Episode]:
-        """Something works. Returns the broken episodes that are now to be recorded."""
+        """Note a success. Returns the broken episodes that are to be recorded now."""
         self._has_succeeded = True
         return self._release()
 
     def record_fault(self, episode: Episode, active: Iterable[str] = ()) -> None:
-        """An episode broke, while others are under way."""
+        """Hold back a broken episode; `active` are the ids of the episodes in progress."""
         assert episode.error is not None
         if not self._held_back:
             self._first_fault_at = self._clock()
         self._held_back.append(episode)
         if episode.error.kind in FATAL_FAULTS:
             self.reason = episode.error.message
-        enough = (
-            NO_SUCCESS_FAULT_LIMIT
-            if self._clock() - self._first_fault_at > NO_SUCCESS_TIMEOUT_S
-            else self.limit
-        )
-        if self._deciding_episodes is None and len(self._held_back) >= enough:
+        timed_out = self._clock() - self._first_fault_at > NO_SUCCESS_TIMEOUT_S
+        limit = NO_SUCCESS_FAULT_LIMIT if timed_out else self.limit
+        if self._deciding_episodes is None and len(self._held_back) >= limit:
             self._deciding_episodes = set(active)
         self.record_end(episode.episode_id)
 
     def record_end(self, episode_id: str) -> None:
-        """An episode is over, in whatever way."""
+        """Note that an episode has ended, whether it succeeded, broke or was left unplayed."""
         if self._deciding_episodes is None or self.reason is not None:
             return
         self._deciding_episodes.discard(episode_id)
         if not self._deciding_episodes:
-            last = _fault_text(self._held_back[-1])
-            self.reason = f"{len(self._held_back)} episodes in a row broke, the last with: {last}"
+            count = len(self._held_back)
+            self.reason = f"{count} episodes in a row broke, the last with: {self._last_fault()}"
 
     def finish(self) -> list[Episode]:
-        """Nothing is left to play. Returns what is still to be recorded."""
+        """Note that no episode is left to play. Returns the ones that are still to be recorded."""
         if self._held_back and not self._has_succeeded and self.reason is None:
-            self.reason = f"Not one episode could be played: {_fault_text(self._held_back[-1])}"
+            self.reason = f"Not one episode could be played: {self._last_fault()}"
         return [] if self.reason else self._release()
 
+    def _last_fault(self) -> str:
+        error = self._held_back[-1].error
+        assert error is not None
+        return error.text
+
     def _release(self) -> list[Episode]:
-        held, self._held_back, self._deciding_episodes = self._held_back, [], None
-        return held
-
-
-def _fault_text(episode: Episode) -> str:
-    assert episode.error is not None
-    return episode.error.text
+        episodes, self._held_back, self._deciding_episodes = self._held_back, [], None
+        return episodes

@@ -1,44 +1,39 @@
-"""Plays many episodes at once, and loses none: schedule, retry, budget, resume.
-
-How one episode is played is the loop's business; what is written and read back is the journal's.
-"""
+"""Schedules the episodes of a run: concurrency, budget, circuit breaker and recording."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode, Usage
 from ludus.data.journal import Journal
+from ludus.data.resume_index import ResumeIndex
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError, StoppedEarly
 from ludus.rollout.attempts import EpisodeRunner, wait_for_event
-from ludus.rollout.budget import Budget
 from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.circuit_breaker import CircuitBreaker
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import EnvironmentEndpoint
-from ludus.rollout.episode_status import EpisodeStatus
-from ludus.rollout.options import RolloutOptions
+from ludus.rollout.monitoring import EpisodeStatus, Watchdog
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import DecodeMeter, estimate_seconds_left
 from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats
 from ludus.rollout.summary import describe_journal
-from ludus.rollout.watchdog import Watchdog
 
 TICK_INTERVAL_S = 0.25
 SUMMARY_INTERVAL_S = 10.0
 MAX_QUEUED_EPISODES = 32
-"""Episodes that may wait for their turn to call the model."""
+"""Episodes beyond the agent's concurrency limit that are kept ready for the next free call."""
 TIME_LIMIT_GRACE_S = 30.0
-"""Seconds that episodes under way still get when the time is used up."""
+"""Seconds that active episodes get to end after the time limit, before they are cancelled."""
 
 
 class Collector:
-    """One start of one run."""
+    """One start of one run: plays what is pending in `index` and appends it to the journal."""
 
     def __init__(
         self,
@@ -47,57 +42,65 @@ class Collector:
         folder: RunFolder,
         plan: Plan,
         endpoints: Mapping[str, EnvironmentEndpoint],
-        *,
-        stats: RunStats,
-        pending: Iterator[int],
-        options: RolloutOptions,
-        budget: Budget,
+        index: ResumeIndex,
         progress: CollectProgress,
     ) -> None:
         self.config = config
         self.agent = agent
         self.folder = folder
-        self.stats = stats
-        self.options = options
+        self.stats = RunStats.from_index(
+            index, config.total_episodes, retry_broken=config.retry_broken
+        )
         self.meter = DecodeMeter(lambda: agent.sampled_tokens)
         self.stop_reason: str | None = None
-        """Why it ended before everything was played, if it did."""
+        """Why the run ends before all episodes are played, if it does."""
         self.statuses: dict[str, EpisodeStatus] = {}
         self._plan = plan
-        self._pending = pending
-        self._budget = budget
+        self._pending = index.pending_indices(
+            config.total_episodes, retry_broken=config.retry_broken
+        )
+        self._budget = config.budget
         self._progress = progress
         self._pools = {
-            spec: SessionPool(place.endpoint, reconnect_timeout=options.reconnect_timeout)
-            for spec, place in endpoints.items()
+            spec: SessionPool(each.endpoint, reconnect_timeout=config.reconnect_timeout)
+            for spec, each in endpoints.items()
         }
-        self._breaker = CircuitBreaker(has_succeeded=stats.totals.scored > 0)
+        self._breaker = CircuitBreaker(has_succeeded=self.stats.totals.scored > 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._not_started = 0
-        """Episodes that were given a task, which has not run yet."""
+        """Episodes whose task was created and has not run yet."""
         self._slot_freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._runner = EpisodeRunner(
-            agent, config.limits, config.system_prompt, options, self.statuses, stats.record_attempt,
-            self._stopping,
-        )  # fmt: skip
+            agent=agent,
+            limits=config.limits,
+            system_prompt=config.system_prompt,
+            max_attempts=config.max_attempts,
+            retry_delay=config.retry_delay,
+            statuses=self.statuses,
+            on_attempt=self.stats.record_attempt,
+            stopping=self._stopping,
+        )
         self._write_error: RunError | None = None
 
     @property
     def seconds_left(self) -> float | None:
         """An estimate: from the tokens of a local model, else from the episodes that have ended."""
-        tally = self.stats
+        stats = self.stats
         if self.meter.tokens is None:
-            return tally.seconds_left
+            return stats.seconds_left
         return estimate_seconds_left(
-            self.meter, self.config.limits,
-            waiting=max(0, tally.remaining - tally.active), active=tally.active,
-            finished=tally.new_episodes, finished_tokens=tally.usage_now.completion_tokens,
-        )  # fmt: skip
+            self.meter,
+            self.config.limits,
+            waiting=max(0, stats.remaining - stats.active),
+            active=stats.active,
+            finished=stats.new_episodes,
+            finished_tokens=stats.usage_now.completion_tokens,
+        )
 
     @property
     def unreachable_server(self) -> str | None:
-        """The server that nobody can reach just now, if there is one."""
+        """A server that cannot be reached at the moment, if there is one."""
         for pool in self._pools.values():
             if pool.unreachable_since is not None:
                 return pool.endpoint.spec
@@ -105,56 +108,54 @@ class Collector:
 
     @property
     def max_active(self) -> int:
-        """How many episodes may be under way just now.
+        """Maximum number of episodes in progress at the moment.
 
-        More than the model takes calls: some are always with their environment or waiting to try
-        again, and a call that ends finds another one ready.
+        More than the agent's concurrency limit: some episodes are always waiting for their
+        environment or for a retry, and a free call should find another one ready.
         """
-        level = self.agent.concurrency_limit
-        return (
-            self.options.concurrency if level is None else level + min(level, MAX_QUEUED_EPISODES)
-        )
+        limit = self.agent.concurrency_limit
+        if limit is None:
+            return self.config.concurrency
+        return limit + min(limit, MAX_QUEUED_EPISODES)
 
     def drain(self, reason: str) -> None:
-        """Begin no further episode; those under way are finished."""
+        """Start no further episode; let the active ones finish."""
         self.stop_reason = self.stop_reason or reason
         self._stopping.set()
         self._slot_freed.set()
 
     def abort(self, reason: str) -> None:
-        """Stop at once; what is under way will be played again when the run goes on."""
+        """Cancel the active episodes; they are played again when the run is continued."""
         self.drain(reason)
         for task in self._tasks:
             task.cancel()
 
     async def run(self, journal: Journal) -> None:
-        """Play all that is left to do. Raises `StoppedEarly` when nothing works any more."""
+        """Play all pending episodes. Raises `StoppedEarly` when every episode breaks."""
         self._journal = journal
         self.write_summary()
         self._progress.begin(self)
-        dog = Watchdog(
+        watchdog = Watchdog(
             self.statuses,
             self._progress.warn,
-            timeout=self.options.stall_warning,
+            timeout=self.config.stall_warning,
             model_excused=lambda: self.agent.stall_expected,
         )
-        with dog:
-            ticking = asyncio.create_task(self._tick(dog))
+        with watchdog:
+            ticker = asyncio.create_task(self._tick(watchdog))
             try:
                 await self._play_all()
             finally:
-                ticking.cancel()
+                ticker.cancel()
                 await self._finish()
         if self._write_error is not None:
             raise self._write_error
         if self._breaker.reason is not None:
-            raise StoppedEarly(f"{self._breaker.reason.rstrip('.')}. {self._resume_hint()}")
-
-    def _resume_hint(self) -> str:
-        return (
-            f"{self.stats.totals.episodes:,} of {self.stats.planned:,} episodes are recorded in "
-            f"{self.folder.path}; the same command goes on with the rest."
-        )
+            raise StoppedEarly(
+                f"{self._breaker.reason.rstrip('.')}. {self.stats.totals.episodes:,} of "
+                f"{self.stats.planned:,} episodes are recorded in {self.folder.path}; "
+                "the same command plays the rest."
+            )
 
     async def _play_all(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -173,42 +174,39 @@ class Collector:
         self._slot_freed.set()
 
     async def _wait_for_slot(self) -> bool:
-        """Wait until another episode may begin; False when none should."""
+        """Wait until another episode may start; False when none should."""
         while self.stop_reason is None:
-            spent = self._budget.exhausted_reason(self.stats, self._active_usage())
-            if spent is not None:
-                self.drain(spent)
+            exhausted = self._budget.exhausted_reason(self.stats, self._active_usage())
+            if exhausted is not None:
+                self.drain(exhausted)
                 break
             if self.stats.active < min(self.max_active, self._budget.max_active(self.stats)):
                 return True
+            # Polled as well, because the agent's concurrency limit can rise without an event.
             self._slot_freed.clear()
             await wait_for_event(self._slot_freed, TICK_INTERVAL_S)
         return False
 
     def _active_usage(self) -> list[Usage]:
-        """What each episode under way has used; only budgets want to know."""
+        """The usage so far of each active episode; empty where the budget does not need it."""
         if not self._budget.limits_spending:
             return []
-        begun = [activity.usage for activity in self.statuses.values()]
-        return begun + [Usage()] * self._not_started
+        started = [status.usage for status in self.statuses.values()]
+        return started + [Usage()] * self._not_started
 
     async def _run_episode(self, index: int) -> None:
         self._not_started -= 1
         assignment = self._plan[index]
         episode = await self._runner.run(assignment, self._pools[self._plan.spec_of(index)])
-        if episode is not None:
-            self._record(episode)
+        if episode is not None and episode.broken:
+            self._breaker.record_fault(episode, self.statuses)
+        elif episode is not None:
+            for held_back in self._breaker.record_success():
+                self._write(held_back)
+            self._write(episode)
         self._breaker.record_end(assignment.episode_id)
         if self._breaker.reason is not None:
-            self.abort("nothing works any more")
-
-    def _record(self, episode: Episode) -> None:
-        if not episode.broken:
-            for held in self._breaker.record_success():
-                self._write(held)
-            self._write(episode)
-            return
-        self._breaker.record_fault(episode, self.statuses)
+            self.abort("every episode breaks")
 
     def _write(self, episode: Episode) -> None:
         line = episode.to_line()
@@ -221,17 +219,17 @@ class Collector:
         self.stats.add(episode, line)
 
     async def _finish(self) -> None:
-        """Write what is still held back, and give everything back."""
+        """Record the episodes that are still held back, and close all sessions."""
         if self.stop_reason is None:
-            for held in self._breaker.finish():
-                self._write(held)
+            for held_back in self._breaker.finish():
+                self._write(held_back)
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
         if self.stats.remaining == 0:
             self.stop_reason = None
         self.write_summary()
 
     def summary(self) -> JsonObject:
-        """For `summary.json`, with the length and the checksum of the journal."""
+        """The content of `summary.json`, with the length and the checksum of the journal."""
         return {
             **self.stats.summary(),
             "seconds": round(self.stats.seconds, 3),
@@ -240,20 +238,20 @@ class Collector:
         }
 
     def write_summary(self) -> None:
-        """A summary that cannot be written costs no episode: `ludus runs` makes it again."""
+        """Write `summary.json`. A failure is a warning: it can be computed from the journal."""
         try:
             self.folder.write_summary(self.summary())
         except RunError as error:
             self._progress.warn(str(error))
 
-    async def _tick(self, dog: Watchdog) -> None:
-        """What has to happen now and then, whatever the episodes do."""
-        beats = 0
+    async def _tick(self, watchdog: Watchdog) -> None:
+        """Feed the watchdog, write the summary now and then, and enforce the time limit."""
+        ticks = 0
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
-            dog.heartbeat()
-            beats += 1
-            if beats % round(SUMMARY_INTERVAL_S / TICK_INTERVAL_S) == 0:
+            watchdog.heartbeat()
+            ticks += 1
+            if ticks % round(SUMMARY_INTERVAL_S / TICK_INTERVAL_S) == 0:
                 await asyncio.to_thread(self.write_summary)
             limit = self._budget.max_time
             if (
@@ -261,4 +259,4 @@ class Collector:
                 and self.stats.seconds > limit + TIME_LIMIT_GRACE_S
                 and self._tasks
             ):
-                self.abort(f"--max-time {limit:g} s is used up")
+                self.abort(f"the time limit of {limit:g} s is used up")

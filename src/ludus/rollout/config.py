@@ -1,88 +1,160 @@
-"""What a run is: the settings that decide what its episodes are.
-
-Two starts with the same job go on with the same run. Addresses, speed and budgets are no part of
-it: a server may have moved, and a machine may have grown.
-"""
+"""Configs of the stages that play episodes: what is played, by whom, where and how."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import digest_64
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
+from ludus.rollout.budget import Budget
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.rollout.task_file import check_seed
 
+STALL_WARNING_S = 60.0
 _ADDRESS_FIELDS = ("endpoint",)
+"""Fields of an agent's description that may change between two starts of one run."""
 
 
-@dataclass(frozen=True)
-class CollectConfig:
-    """Which episodes, on which environments, within which limits."""
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """What collecting and evaluating have in common.
 
-    environment: str | Mixture
-    """A spec, a mix of them, or a mix as a command line writes it."""
-    episodes: int = 0
-    """How many; with `tasks` at most so many, and all of them unless told."""
+    Two calls with the same `identity` go on with the same run. Addresses, concurrency and time-outs
+    are no part of it: they may change from one start of a run to the next.
+    """
+
+    num_episodes: int | None = None
+    """Number of episodes. With `tasks` at most as many as they give, and by default all of them."""
     task: JsonObject = field(default_factory=dict)
-    """Arguments of reset for every episode."""
-    seed: int = 0
-    group_size: int = 1
-    """How often each task is played."""
+    """Arguments of `reset` for every episode."""
     tasks: Sequence[JsonObject] = ()
-    """Arguments of reset for each task, where they do not come from the seed: `read_tasks`."""
+    """Arguments of `reset` for each task, instead of tasks from the seed; see `read_tasks`."""
+    seed: int = 0
+    """Selects the tasks."""
+    group_size: int = 1
+    """Number of episodes per task."""
     system_prompt: str | None = SYSTEM_PROMPT
-    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+    max_turns: int = 20
+    max_tokens: int | None = None
+    """Maximum number of tokens sampled per reply."""
+    max_episode_tokens: int | None = None
+    """Maximum number of tokens sampled per episode, over all of its replies."""
+    episode_timeout: float | None = None
+    """Seconds per episode."""
+
+    base_url: str | None = None
+    """Address of a server of the environment; by default the environment runs in this process."""
+    token: str | None = field(default=None, repr=False)
+    """Bearer token for that server."""
+    resume: bool = True
+    """Continue a run in the same folder; False starts a new one beside it."""
+    retry_broken: bool = False
+    """Play episodes again that the infrastructure broke in an earlier start."""
+
+    concurrency: int = 64
+    """Maximum number of concurrent episodes, where the agent sets no limit of its own."""
+    max_attempts: int = 3
+    """Attempts per episode, where the infrastructure breaks it."""
+    retry_delay: float = 1.0
+    """Seconds before the second attempt; doubled for each further one."""
+    reconnect_timeout: float = 120.0
+    """Seconds that a server may be unreachable in the middle of a run."""
+    stall_warning: float = STALL_WARNING_S
+    """Seconds after which the watchdog reports what an episode is waiting for."""
+
+    default_num_episodes: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
-        if self.tasks:
-            self._check_tasks()
-        if self.episodes < 1 or self.group_size < 1:
-            raise ConfigError("A run needs at least one episode, and groups at least one member.")
+        for name, value in (("num_episodes", self.num_episodes), ("group_size", self.group_size)):
+            if value is not None and value < 1:
+                raise ConfigError(f"`{name}` must be positive, got {value}.")
         if "seed" in self.task:
-            raise ConfigError("The seed of each episode comes from --seed; leave it out of --task.")
-
-    def _check_tasks(self) -> None:
-        if len(self.mixture.specs) > 1:
-            raise ConfigError(
-                f"--tasks is for one environment, and not for the mix {self.mixture}."
-            )
+            raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")
         for number, task in enumerate(self.tasks):
             check_seed(task, f"task {number}")
-        there = len(self.tasks) * self.group_size
-        object.__setattr__(self, "episodes", min(self.episodes or there, there))
 
-    @cached_property
-    def mixture(self) -> Mixture:
-        given = self.environment
-        return parse_mixture(given) if isinstance(given, str) else given
+    @property
+    def total_episodes(self) -> int:
+        """`num_episodes`, with its default and within the bound that `tasks` sets."""
+        if not self.tasks:
+            return self.num_episodes or self.default_num_episodes
+        available = len(self.tasks) * self.group_size
+        return min(self.num_episodes or available, available)
 
-    def identity(self, agent: Agent) -> JsonObject:
-        """What must be the same for a run to go on."""
-        described = agent.describe().items()
-        tasks = (
-            {"tasks": f"{len(self.tasks)} tasks {_tasks_digest(self.tasks)}"} if self.tasks else {}
+    @property
+    def limits(self) -> EpisodeLimits:
+        return EpisodeLimits(
+            max_turns=self.max_turns,
+            max_tokens=self.max_tokens,
+            max_episode_tokens=self.max_episode_tokens,
+            episode_timeout=self.episode_timeout,
         )
+
+    def parse_environment(self, env: str | Mixture) -> Mixture:
+        """Parse a spec, a URL or a mixture; raises where `tasks` is given for several of them."""
+        mixture = parse_mixture(env) if isinstance(env, str) else env
+        if self.tasks and len(mixture.specs) > 1:
+            raise ConfigError(f"`tasks` is for one environment, not for the mixture {mixture}.")
+        return mixture
+
+    def identity(self, mixture: Mixture, agent: Agent) -> JsonObject:
+        """The settings that decide what the episodes are, as `run.json` stores them.
+
+        A run is only continued where they are the same. The keys are a stored format.
+        """
+        settings: JsonObject = {"environment": str(mixture), "task": self.task}
+        if self.tasks:
+            text = json.dumps(list(self.tasks), sort_keys=True, ensure_ascii=False, default=str)
+            settings["tasks"] = f"{len(self.tasks)} tasks {digest_64(text):016x}"
+        description = agent.describe().items()
         return {
-            "environment": str(self.mixture),
-            "task": self.task,
-            **tasks,
+            **settings,
             "seed": self.seed,
             "group_size": self.group_size,
-            "agent": {key: value for key, value in described if key not in _ADDRESS_FIELDS},
+            "agent": {key: value for key, value in description if key not in _ADDRESS_FIELDS},
             "system_prompt": self.system_prompt,
-            "max_turns": self.limits.max_turns,
-            "max_tokens": self.limits.max_tokens,
-            "max_episode_tokens": self.limits.max_episode_tokens,
+            "max_turns": self.max_turns,
+            "max_tokens": self.max_tokens,
+            "max_episode_tokens": self.max_episode_tokens,
         }
 
 
-def _tasks_digest(tasks: Sequence[JsonObject]) -> str:
-    text = json.dumps(list(tasks), sort_keys=True, ensure_ascii=False, default=str)
-    return f"{digest_64(text):016x}"
+@dataclass(frozen=True, kw_only=True)
+class CollectConfig(RolloutConfig):
+    """Which episodes `collect` plays, by whom, and what they may cost."""
+
+    agent: Agent | None = None
+    """Who plays; by default the environment's own solution."""
+    max_cost: float | None = None
+    """US dollars, over all starts of the run."""
+    max_total_tokens: int | None = None
+    """Tokens of prompts and completions, over all starts of the run."""
+    max_time: float | None = None
+    """Seconds, from this start on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.agent is not None and not isinstance(self.agent, Agent):
+            raise ConfigError(
+                f"`agent` must be an Agent, got {self.agent!r}. Use ludus.agent({self.agent!r})."
+            )
+
+    @classmethod
+    def from_rollout(cls, config: RolloutConfig, agent: Agent) -> CollectConfig:
+        """The config with which an agent plays the episodes of another stage."""
+        shared = {each.name: getattr(config, each.name) for each in fields(RolloutConfig)}
+        return cls(**shared, agent=agent)
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(
+            max_cost=self.max_cost,
+            max_total_tokens=self.max_total_tokens,
+            max_time=self.max_time,
+        )

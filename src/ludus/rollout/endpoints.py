@@ -1,4 +1,4 @@
-"""Where the environments of a run are: in this process, or behind addresses."""
+"""Resolve the environments of a run to endpoints: in this process, or on servers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class EnvironmentEndpoint:
     """One environment of a run."""
 
     name: str
-    """What episodes call it."""
+    """The name that episodes record."""
     endpoint: Endpoint
     variant_task: JsonObject = field(default_factory=dict)
-    """Arguments of reset that ask for the variant."""
+    """Arguments of `reset` that select the variant."""
 
 
-def _warn(words: str) -> None:
-    warnings.warn(words, stacklevel=2)
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=2)
 
 
 async def resolve_endpoints(
@@ -39,19 +39,22 @@ async def resolve_endpoints(
     token: str | None = None,
     warn: Callable[[str], None] = _warn,
 ) -> dict[str, EnvironmentEndpoint]:
-    """Every environment of a mix, by its spec. `base_url` is where to find a single one.
+    """Resolve every environment of a mixture, by spec.
 
-    `warn` is told where that server serves something else, which is then what episodes call it.
+    `base_url` is the server of a single environment. `warn` is called where it serves another
+    environment than was asked for, under whose name the episodes are then recorded.
     """
     if base_url is not None and len(mixture.specs) > 1:
-        raise ConfigError("--base-url is the address of one environment; a mix has several.")
+        raise ConfigError(f"`base_url` is for one environment, not for the mixture {mixture}.")
     if base_url is not None and not is_url(base_url):
-        raise ConfigError(f"--base-url wants an address such as http://localhost:8000: {base_url}")
-    for address in (base_url, *mixture.specs):
-        if address is not None and is_url(address) and "@" in urlsplit(address).netloc:
+        raise ConfigError(
+            f"`base_url` must be a URL such as http://localhost:8000, got {base_url!r}."
+        )
+    for url in (base_url, *mixture.specs):
+        if url is not None and is_url(url) and "@" in urlsplit(url).netloc:
             raise ConfigError(
-                "An address stands in files that are shared: leave user and password out of it, "
-                "and use --token."
+                "A URL must not contain a user name or a password, because it is recorded. "
+                "Use `token`."
             )
     return {spec: await _resolve_endpoint(spec, base_url, token, warn) for spec in mixture.specs}
 
@@ -79,15 +82,14 @@ async def _resolve_endpoint(
 def _variant_task(spec: str) -> JsonObject:
     if SourceFile.parse(spec) is not None:
         with suppress(LudusError):
-            find_environment(
-                spec
-            )  # From now on it is found by its recorded name too, which the oracle uses.
+            # Registers the file under its recorded name, by which the oracle looks it up.
+            find_environment(spec)
         return {}
     name, _, variant = spec.partition(":")
     if not variant:
         return {}
     try:
-        # Only the class is needed: a server's variants may be ones that are not installed here.
+        # Only the class is needed: the server may have variants that are not installed here.
         cls = find_environment(name).cls
     except LudusError:
         return {}

@@ -1,8 +1,7 @@
-"""The loop: the only place where a model and an environment meet.
+"""The episode loop: an agent and an environment take turns until the episode ends.
 
-Collecting plays teachers with it, evaluating plays candidates, training plays the policy. What
-fails is a value here, an episode without a score; whether it is tried again is the collector's
-business.
+Collecting, evaluating and training all use it. A failure is not raised but recorded: the episode
+then has an `error` and no reward.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Message, message_from_content
 from ludus.data.tool_schema import JsonObject, ToolSpec
-from ludus.rollout.episode_status import EpisodeStatus
+from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
 from ludus.rollout.reward_sum import RewardSum
 
@@ -32,13 +31,13 @@ NOT_RUN_MESSAGE = "Error: This call was not run, because the episode had ended b
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:
-    """Where an episode is cut off."""
+    """Limits of one episode; None means unlimited."""
 
     max_turns: int = 20
     max_tokens: int | None = None
-    """Tokens that the model may sample in one reply."""
+    """Maximum number of tokens sampled per reply."""
     max_episode_tokens: int | None = None
-    """Tokens that the model may sample in all replies of an episode; each may use what is left."""
+    """Maximum number of tokens sampled per episode; each reply may use what is left of them."""
     episode_timeout: float | None = None
     """Seconds for the whole episode."""
 
@@ -53,40 +52,40 @@ async def run_episode(
     attempt: int = 1,
     status: EpisodeStatus | None = None,
 ) -> Episode:
-    """Play one episode on an open session; what breaks it is in the episode's `error`."""
+    """Play one episode on an open session. A failure is recorded in the episode's `error`."""
     limits = limits or EpisodeLimits()
     status = status or EpisodeStatus(assignment.episode_id, assignment.environment)
-    table = _EpisodeInProgress(session, assignment, limits, status)
+    episode = _EpisodeInProgress(session, assignment, limits, status)
     if system_prompt:
-        table.messages.append(Message(role="system", content=system_prompt))
+        episode.messages.append(Message(role="system", content=system_prompt))
     started_at = datetime.now(UTC)
-    error: Fault | None = None
+    fault: Fault | None = None
     try:
-        async with asyncio.timeout(limits.episode_timeout) as clock:
-            stop = await table.run(agent)
-    except Exception as failed:
-        late = clock.expired() and isinstance(failed, TimeoutError)
-        stop = StopReason.DEADLINE if late else StopReason.BROKEN
-        error = deadline_fault(status, limits) if late else fault_from_exception(failed, status)
+        async with asyncio.timeout(limits.episode_timeout) as deadline:
+            stop_reason = await episode.run(agent)
+    except Exception as error:
+        late = deadline.expired() and isinstance(error, TimeoutError)
+        stop_reason = StopReason.DEADLINE if late else StopReason.BROKEN
+        fault = deadline_fault(status, limits) if late else fault_from_exception(error, status)
     return build_episode(
         assignment,
         agent,
         limits,
         attempt=attempt,
-        stop_reason=stop,
-        error=error,
+        stop_reason=stop_reason,
+        error=fault,
         started_at=started_at,
         status=status,
-        reward=table.reward_sum.total if error is None else None,
-        usage=table.usage,
-        messages=tuple(table.messages),
+        reward=episode.reward_sum.total if fault is None else None,
+        usage=episode.usage,
+        messages=tuple(episode.messages),
         tools=tuple(tool.to_openai() for tool in session.tools),
-        rewards=dict(table.reward_sum.parts) if error is None else {},
-        done=table.reward_sum.done,
-        turns=table.turns,
-        tool_calls=table.tool_calls,
-        malformed_calls=table.reward_sum.malformed_calls,
-        tokens=table.tokens,
+        rewards=dict(episode.reward_sum.parts) if fault is None else {},
+        done=episode.reward_sum.done,
+        turns=episode.turns,
+        tool_calls=episode.tool_calls,
+        malformed_calls=episode.reward_sum.malformed_calls,
+        tokens=episode.tokens,
     )
 
 
@@ -99,7 +98,7 @@ def build_episode(
     status: EpisodeStatus,
     **fields: Any,
 ) -> Episode:
-    """The record of an attempt: who and which task, and what became of it."""
+    """Build the record of an attempt; `fields` hold its result."""
     return Episode(
         episode_id=assignment.episode_id,
         environment=assignment.environment,
@@ -118,23 +117,25 @@ def build_episode(
 
 
 def describe_agent(agent: Agent, limits: EpisodeLimits) -> JsonObject:
-    """The agent as an episode records it."""
-    budgets = {
+    """The description of an agent in an episode: its own, and the token limits that were set."""
+    limits_set = {
         "max_tokens": limits.max_tokens,
         "max_episode_tokens": limits.max_episode_tokens,
     }
-    given = {name: value for name, value in budgets.items() if value is not None}
-    return {**agent.describe(), **given}
+    return {
+        **agent.describe(),
+        **{name: value for name, value in limits_set.items() if value is not None},
+    }
 
 
 def fault_from_exception(error: BaseException, status: EpisodeStatus) -> Fault:
-    """An exception as a record: what it is, and on whose side it happened."""
+    """Record an exception, with the side on which it occurred."""
     message = str(error) or repr(error)
     return Fault(kind=type(error).__name__, where=status.side, message=message)
 
 
 def deadline_fault(status: EpisodeStatus, limits: EpisodeLimits) -> Fault:
-    """The record of a deadline that passed, and of what it passed in."""
+    """Record that the episode time-out expired, with what the episode was waiting for."""
     message = (
         f"The episode was not over after {limits.episode_timeout:g} s; "
         f"the last {status.elapsed():.1f} s went into {status.activity}."
@@ -144,7 +145,7 @@ def deadline_fault(status: EpisodeStatus, limits: EpisodeLimits) -> Fault:
 
 @dataclass(slots=True)
 class _EpisodeInProgress:
-    """An episode while it is being played."""
+    """The state of an episode while it is played."""
 
     session: Session
     assignment: Assignment
@@ -162,31 +163,28 @@ class _EpisodeInProgress:
             self.add_result(await self.session.reset(**self.assignment.task), "user")
         if self.reward_sum.done:
             return StopReason.DONE
-        with self.status.track("model", "the agent's first thoughts"):
-            player = await agent.begin(self.build_context())
+        context = EpisodeContext(
+            environment=self.assignment.environment,
+            tools=tuple(self.session.tools),
+            task=self.assignment.task,
+            seed=self.assignment.seed,
+            member=self.assignment.member,
+        )
+        with self.status.track("model", "the start of the agent"):
+            player = await agent.begin(context)
         try:
             return await self.run_turns(player)
         finally:
             await player.close()
 
-    def build_context(self) -> EpisodeContext:
-        play = self.assignment
-        return EpisodeContext(
-            environment=play.environment,
-            tools=tuple(self.session.tools),
-            task=play.task,
-            seed=play.seed,
-            member=play.member,
-        )
-
     async def run_turns(self, player: Player) -> StopReason:
-        cut = False
+        truncated = False
         while self.turns < self.limits.max_turns:
-            budget = self.next_max_tokens()
-            if budget is not None and budget <= 0:
+            max_tokens = self.next_max_tokens()
+            if max_tokens is not None and max_tokens <= 0:
                 return StopReason.MAX_TOKENS
             with self.status.track("model", f"the model's reply (turn {self.turns + 1})"):
-                reply = await player.act(self.messages, max_tokens=budget)
+                reply = await player.act(self.messages, max_tokens=max_tokens)
             calls = self.add_reply(reply)
             if not calls:
                 return _stop_reason_without_call(reply.finish_reason)
@@ -194,20 +192,19 @@ class _EpisodeInProgress:
                 malformed = await self.run_tool_call(call)
             if self.reward_sum.done:
                 return StopReason.DONE
-            cut = malformed and reply.finish_reason is FinishReason.LENGTH
-            if cut:
-                # The token limit cut the last call in two: that is no mistake of the model's.
+            truncated = malformed and reply.finish_reason is FinishReason.LENGTH
+            if truncated:
+                # The token limit truncated the last call: it does not count as malformed.
                 self.tool_calls -= 1
                 self.reward_sum.malformed_calls -= 1
-        return StopReason.MAX_TOKENS if cut else StopReason.MAX_TURNS
+        return StopReason.MAX_TOKENS if truncated else StopReason.MAX_TURNS
 
     def next_max_tokens(self) -> int | None:
-        """How many tokens the next reply may have."""
-        bounds = [self.limits.max_tokens]
-        if self.limits.max_episode_tokens is not None:
-            bounds.append(self.limits.max_episode_tokens - self.usage.completion_tokens)
-        known = [bound for bound in bounds if bound is not None]
-        return min(known) if known else None
+        """Maximum number of tokens of the next reply, within what the episode has left."""
+        if self.limits.max_episode_tokens is None:
+            return self.limits.max_tokens
+        left = self.limits.max_episode_tokens - self.usage.completion_tokens
+        return left if self.limits.max_tokens is None else min(self.limits.max_tokens, left)
 
     def add_reply(self, reply: Reply) -> Sequence[Call]:
         self.turns += 1
@@ -220,9 +217,9 @@ class _EpisodeInProgress:
         return message.tool_calls or ()
 
     async def run_tool_call(self, call: Call) -> bool:
-        """Run one of the model's calls; each gets a reply, whatever became of it.
+        """Run a tool call and add its result to the messages; a failed call has a result too.
 
-        Returns whether the call was malformed: no tool could take it.
+        Returns whether the call was malformed: not JSON, an unknown tool, or invalid arguments.
         """
         self.tool_calls += 1
         if self.reward_sum.done:
@@ -231,11 +228,12 @@ class _EpisodeInProgress:
             )
             return False
         name = call.function.name
-        arguments = _parse_arguments(call.function.arguments)
-        if isinstance(arguments, str):
-            wrong = f"{arguments} {_arguments_hint(self.session.tools, name)}".strip()
+        try:
+            arguments = _parse_arguments(call.function.arguments)
+        except ValueError as problem:
+            error = f"{problem} {_arguments_hint(self.session.tools, name)}".strip()
             self.add_result(
-                StepResult({}, error=wrong, malformed=True), "tool", tool_call_id=call.id
+                StepResult({}, error=error, malformed=True), "tool", tool_call_id=call.id
             )
             return True
         with self.status.track("environment", f"the tool {name}"):
@@ -243,15 +241,15 @@ class _EpisodeInProgress:
         self.add_result(result, "tool", tool_call_id=call.id)
         return result.malformed
 
-    def add_result(self, result: StepResult[dict[str, Any]], role: Any, **more: Any) -> None:
-        """Take in what the environment gave."""
-        self.messages.append(message_from_content(role, result.content, **more))
+    def add_result(self, result: StepResult[dict[str, Any]], role: Any, **fields: Any) -> None:
+        """Add a result of the environment to the messages and to the reward."""
+        self.messages.append(message_from_content(role, result.content, **fields))
         self.reward_sum.add(result)
 
 
-def _stop_reason_without_call(finish: FinishReason) -> StopReason:
-    """Why a model called nothing."""
-    match finish:
+def _stop_reason_without_call(finish_reason: FinishReason) -> StopReason:
+    """The stop reason of an episode whose last reply calls no tool."""
+    match finish_reason:
         case FinishReason.LENGTH:
             return StopReason.MAX_TOKENS
         case FinishReason.REFUSED:
@@ -260,18 +258,19 @@ def _stop_reason_without_call(finish: FinishReason) -> StopReason:
             return StopReason.NO_TOOL_CALL
 
 
-def _parse_arguments(written: str) -> dict[str, Any] | str:
-    """The arguments of a call, or what is wrong with them in words for the model."""
+def _parse_arguments(text: str) -> dict[str, Any]:
+    """Parse the arguments of a call; raises ValueError with a message for the model."""
     try:
-        arguments = json.loads(written) if written.strip() else {}
+        arguments = json.loads(text) if text.strip() else {}
     except ValueError as error:
-        return f"The arguments of this call are not JSON ({error})."
+        raise ValueError(f"The arguments of this call are not JSON ({error}).") from None
     if not isinstance(arguments, dict):
-        return "The arguments of this call are not a JSON object."
+        raise ValueError("The arguments of this call are not a JSON object.")
     return arguments
 
 
 def _arguments_hint(tools: Sequence[ToolSpec], name: str) -> str:
+    """An example of the arguments of a tool, for the model; empty where the tool is unknown."""
     for tool in tools:
         if tool.name == name:
             names = tool.input_schema.get("properties", {})

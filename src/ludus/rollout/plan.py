@@ -1,7 +1,7 @@
-"""What is to be played: episode i of a run is the same task and seed, whenever it is asked for.
+"""The plan of a run: maps an episode's index to its task and seed.
 
-Nothing here remembers anything, so the order in which episodes end, and how many are played at
-once, change nothing; a run that is made longer only adds to its end.
+The mapping is a pure function of the run's settings. It depends neither on concurrency nor on the
+order in which episodes end, and a longer run begins with the episodes of a shorter one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 
 _NUM_SEEDS = 2**31
-"""Seeds fit into 31 bits: environments hand them to numpy and to C."""
+"""Seeds fit into 31 bits: environments pass them to numpy and to C code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class Assignment:
     episode_id: str
     environment: str
     task: JsonObject
-    """The arguments of reset, the seed among them."""
+    """The arguments of `reset`, including the seed."""
     seed: int | None = None
     group_id: str = ""
     member: int = 0
-    """Which attempt at the task this is, from 0."""
+    """Position in the group of episodes with the same task, from 0."""
 
     @classmethod
     def of(cls, environment: str, *, episode_id: str = "episode", **task: Any) -> Assignment:
-        """A single episode, outside of any run."""
+        """An episode that belongs to no run."""
         return cls(
             episode_id, environment, task, task.get("seed"), task_group_id(environment, task)
         )
@@ -42,7 +42,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Plan:
-    """All the episodes of a run; without an end, unless the tasks are given."""
+    """The episodes of a run by index; unbounded, unless `tasks` are given."""
 
     run_id: str
     mixture: Mixture
@@ -50,24 +50,25 @@ class Plan:
     group_size: int = 1
     task: JsonObject = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    """What episodes call an environment, where that is not its spec: a URL says who it is."""
+    """Recorded names of environments by spec, where they differ: a server reports its own name."""
     variant_tasks: Mapping[str, JsonObject] = field(default_factory=dict)
-    """Arguments of reset that ask for an environment's variant, by spec."""
+    """Arguments of `reset` that select an environment's variant, by spec."""
     tasks: Sequence[JsonObject] = ()
-    """Arguments of reset for each task; one without a seed gets that of its number."""
+    """Arguments of `reset` for each task; a task without a seed gets one from its number."""
 
     def spec_of(self, index: int) -> str:
-        """Where episode `index` is played."""
-        return self.mixture.pick(index // self.group_size, _mixture_offset(self.seed))
+        """The spec of the environment of episode `index`."""
+        offset = digest_64(f"mix/{self.seed}") / 2**64
+        return self.mixture.pick(index // self.group_size, offset)
 
     def __getitem__(self, index: int) -> Assignment:
         number, member = divmod(index, self.group_size)
         spec = self.spec_of(index)
-        own = self.tasks[number] if self.tasks else {}
-        seed = own.get("seed")
+        own_task = self.tasks[number] if self.tasks else {}
+        seed = own_task.get("seed")
         if seed is None:
             seed = task_seed(self.seed, number)
-        task = {**self.variant_tasks.get(spec, {}), **self.task, **own, "seed": seed}
+        task = {**self.variant_tasks.get(spec, {}), **self.task, **own_task, "seed": seed}
         name = self.names.get(spec, spec)
         return Assignment(
             episode_id=format_episode_id(self.run_id, index),
@@ -82,11 +83,7 @@ class Plan:
 def task_seed(seed: int, number: int) -> int:
     """The seed of a run's task `number`.
 
-    Scattered, so that runs with different seeds share no tasks: with seeds that only count up from
-    the run's, a run of seed 0 and its held-out test of seed 1 would be nearly the same tasks.
+    Hashed, so that runs with different seeds share no tasks: with `seed + number`, a run with
+    seed 0 and its held-out tasks with seed 1 would overlap almost completely.
     """
     return digest_64(f"{seed}/{number}") % _NUM_SEEDS
-
-
-def _mixture_offset(seed: int) -> float:
-    return digest_64(f"mix/{seed}") / 2**64

@@ -1,7 +1,6 @@
-"""How far a phase of the work is: counts, tokens, and an estimate of the time left.
+"""Progress of a phase: counts, tokens, and an estimate of the time left.
 
-Whoever does the work fills it in, and a display reads it from a thread of its own. Nothing here
-writes to a terminal.
+The code that does the work updates these objects; a display reads them from another thread.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from time import monotonic
 from ludus.rollout.loop import EpisodeLimits
 
 RATE_WINDOW_S = 10.0
-"""Seconds over which the present speed is taken."""
+"""Length of the window over which the decoding rate is averaged."""
 
 
 @dataclass
@@ -22,15 +21,15 @@ class PhaseProgress:
     """One phase, such as loading a model or measuring the test loss."""
 
     phase: str
-    """What is being done, for people: "Loading smollm2"."""
+    """A title for the user, such as "Loading smollm2"."""
     total: int | None = None
     unit: str = ""
     """What is counted: episodes, rows."""
     done: int = 0
     token_count: int | None = None
-    """Tokens that went through the model in this phase; None: they are not counted."""
+    """Tokens processed by the model in this phase; None where they are not counted."""
     in_log: bool = False
-    """Whether a log file gets a line when the phase begins, because it may take a while."""
+    """Whether a log file gets a line when the phase begins, because it may take long."""
     clock: Callable[[], float] = monotonic
     _started_at: float = field(init=False)
     _advanced_at: float = field(init=False)
@@ -39,7 +38,7 @@ class PhaseProgress:
         self._started_at = self._advanced_at = self.clock()
 
     def advance(self, done: int, tokens: int = 0) -> None:
-        """So many more are done, with so many tokens."""
+        """Add to the counts."""
         self.done += done
         if self.token_count is not None:
             self.token_count += tokens
@@ -56,20 +55,20 @@ class PhaseProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """As what is done so far promises; the time since the last of it is taken off."""
+        """Extrapolated from the mean time per unit, less the time since the last update."""
         if self.total is None or self.done <= 0:
             return None
-        promised = (
-            (self._advanced_at - self._started_at) / self.done * max(0, self.total - self.done)
-        )
-        return max(0.0, promised - (self.clock() - self._advanced_at))
+        seconds_per_unit = (self._advanced_at - self._started_at) / self.done
+        estimate = seconds_per_unit * max(0, self.total - self.done)
+        return max(0.0, estimate - (self.clock() - self._advanced_at))
 
 
 class DecodeMeter:
-    """Tokens that a local model has sampled since the meter was made, and how fast.
+    """Counts the tokens that a local model samples, and their rate.
 
     Args:
-        sampled: the model's count so far, unfinished replies included; None: nobody counts.
+        count_tokens: returns the total number of sampled tokens, unfinished replies included, or
+            None where they are not counted.
     """
 
     def __init__(
@@ -86,13 +85,13 @@ class DecodeMeter:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Lately; None before the first token."""
+        """The rate over the last `RATE_WINDOW_S`; None before the first token."""
         tokens, now = self.tokens, self._clock()
         if not tokens:
             return None
         readings = self._readings
         readings.append((now, tokens))
-        # One reading that is older than the window stays, as where it begins.
+        # One reading older than the window is kept: it marks where the window begins.
         while len(readings) > 2 and now - readings[1][0] >= RATE_WINDOW_S:
             readings.popleft()
         since, before = readings[0]
@@ -100,10 +99,10 @@ class DecodeMeter:
 
 
 class RolloutProgress(PhaseProgress):
-    """Episodes that a local model plays, all of them at once.
+    """Progress of episodes that a local model plays concurrently.
 
     Args:
-        sampled: the model's count of tokens, as for `DecodeMeter`.
+        count_tokens: as for `DecodeMeter`.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class RolloutProgress(PhaseProgress):
         self._finished_tokens = 0
 
     def finish_episode(self, tokens: int) -> None:
-        """An episode has finished, with so many tokens of the model's."""
+        """Count a finished episode, in which the model sampled so many tokens."""
         self.advance(1)
         self._finished_tokens += tokens
 
@@ -151,7 +150,7 @@ def estimate_seconds_left(
     finished: int,
     finished_tokens: int,
 ) -> float | None:
-    """Estimate the time left, from the first token on; None before it."""
+    """Estimate the time left; None before the first token."""
     rate = meter.tokens_per_second
     if not rate:
         return None
@@ -173,15 +172,15 @@ def estimate_tokens_left(
 ) -> float:
     """Estimate how many tokens are still to be sampled.
 
-    The mean length of an episode is taken as all tokens over the episodes that have finished: short
-    episodes finish first, so their own mean is too low at first. It is bounded by the budget of an
-    episode, which is all that is known before the first one has finished.
+    The mean length of an episode is estimated as all sampled tokens over the finished episodes:
+    short episodes finish first, so the mean of the finished ones alone is too low at first. It is
+    bounded by the token budget of an episode, which is the only estimate before one has finished.
 
     Args:
         sampled: tokens of all episodes, unfinished ones included.
-        waiting: episodes that have not begun.
-        active: episodes that are being played.
-        finished: episodes that have finished; `finished_tokens` are theirs.
+        waiting: number of episodes that have not started.
+        active: number of episodes in progress.
+        finished: number of finished episodes, with `finished_tokens` tokens.
     """
     so_far = max(0, sampled - finished_tokens) / active if active else 0.0
     budget = _episode_budget(limits, so_far, finished_tokens / finished if finished else 0.0)
@@ -190,10 +189,10 @@ def estimate_tokens_left(
 
 
 def _episode_budget(limits: EpisodeLimits, so_far: float, finished: float) -> float:
-    """The most tokens that an episode is expected to have, given the means up to now.
+    """The expected maximum of an episode's tokens, given the means of active and finished ones.
 
-    Where only replies are limited, an episode is taken to have one of them, and half a reply more
-    than it has once it has more than that.
+    Where only the reply is limited, an episode is assumed to have one reply; once active episodes
+    have more than that, half a reply more than they have.
     """
     if limits.max_episode_tokens is not None:
         return float(limits.max_episode_tokens)

@@ -1,7 +1,4 @@
-"""What an environment gives in the course of an episode, and what that comes to.
-
-Whoever plays tells it of every result; what the model is shown of them is not its business.
-"""
+"""Sums up the rewards of an episode."""
 
 from __future__ import annotations
 
@@ -16,15 +13,16 @@ from ludus.errors import BadEnvironment
 
 @dataclass(slots=True)
 class RewardSum:
-    """An episode's so far."""
+    """The rewards of an episode so far, and whether it is done."""
 
     step_rewards: list[float] = field(default_factory=list)
     parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Sums of the named parts of the rewards."""
     done: bool = False
     malformed_calls: int = 0
 
     def add(self, result: StepResult[dict[str, Any]]) -> None:
-        """Take in what the environment gave."""
+        """Add the result of a reset or a step."""
         self.malformed_calls += result.malformed
         self.done = result.done
         if result.reward is not None:
@@ -34,13 +32,12 @@ class RewardSum:
 
     @property
     def total(self) -> float | None:
-        """The return. An environment that ends an episode without ever rewarding does not score."""
+        """The return; None (unscored) where the episode ended and no result had a reward."""
         return None if self.done and not self.step_rewards else math.fsum(self.step_rewards)
 
 
 def _check_finite(reward: float) -> float:
-    """A reward that can be summed."""
     value = float(reward)
     if not math.isfinite(value):
-        raise BadEnvironment(f"The environment gave a reward that is no number: {reward!r}.")
+        raise BadEnvironment(f"The environment returned a reward that is not finite: {reward!r}.")
     return value

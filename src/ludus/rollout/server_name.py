@@ -1,4 +1,4 @@
-"""Whether a server serves what was asked for, and what its episodes are called."""
+"""Check which environment a server serves, and choose the name under which it is recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUFFIXES = ("env", "environment", "server")
 
 
 async def fetch_server_names(url: str, token: str | None = None) -> list[str]:
-    """What a server calls its environment, its own name first; empty where it does not say.
+    """The names of a server's environment, the one of `/metadata` first; empty where it has none.
 
     OpenEnv's servers have two names, that of the class and one that the author chose:
     `ReasoningGymEnvironment` and `reasoning_gym_env`.
@@ -26,9 +26,9 @@ async def fetch_server_names(url: str, token: str | None = None) -> list[str]:
             reply = await fetch_json_value(socket, path)
         except ConnectFailed:
             continue
-        found = reply.get("name") if isinstance(reply, dict) else reply
-        found = found if isinstance(found, list) else [found]
-        names += [name for name in found if isinstance(name, str) and name and name not in names]
+        value = reply.get("name") if isinstance(reply, dict) else reply
+        values = value if isinstance(value, list) else [value]
+        names += [name for name in values if isinstance(name, str) and name and name not in names]
     return names
 
 
@@ -40,11 +40,11 @@ def choose_recorded_name(
     has_variants: bool,
     warn: Callable[[str], None],
 ) -> str:
-    """What episodes that are played on a server under this spec are called.
+    """The name under which episodes on a server are recorded, when `spec` was asked for.
 
-    Another environment that this machine knows is refused. A name that is unknown here may be
-    another name of the same environment: episodes then bear that name. `has_variants` says that a
-    reset can ask the server for the spec's variant.
+    Raises `ConfigError` where the server serves another environment that is registered here. A
+    server name that is unknown here may be another name of the same environment: it is recorded,
+    with a warning. `has_variants` says that `reset` can select the variant of the spec.
     """
     if not server_names:
         return spec
@@ -58,21 +58,21 @@ def choose_recorded_name(
             f"the episodes are recorded as {server_names[0]!r}."
         )
         return server_names[0]
-    asked, offered = spec.partition(":")[2], same.partition(":")[2]
-    if asked and offered and asked != offered and not has_variants:
+    variant, server_variant = spec.partition(":")[2], same.partition(":")[2]
+    if variant and server_variant and variant != server_variant and not has_variants:
         raise _mismatch_error(base_url, same, spec)
-    return same if offered and not asked else spec
+    return same if server_variant and not variant else spec
 
 
 def _mismatch_error(base_url: str, name: str, spec: str) -> ConfigError:
     return ConfigError(
         f"{base_url} serves {name!r}, not {spec!r}. "
-        f"Ask for {name!r}, or give the address of a server of {spec!r}."
+        f"Use {name!r} as the environment, or the URL of a server of {spec!r}."
     )
 
 
 def _match_keys(name: str) -> set[str]:
-    """What a name may be known by: `name` of `name:variant`, `Class` of `package.module:Class`."""
+    """Normalized forms of a name: `name` of `name:variant`, `Class` of `package.module:Class`."""
     base, _, rest = name.partition(":")
     return (
         {_normalize_name(base), _normalize_name(rest)}
@@ -82,7 +82,7 @@ def _match_keys(name: str) -> set[str]:
 
 
 def _normalize_name(name: str) -> str:
-    """The words of a name: `somebody/reasoning-gym`, `ReasoningGymEnvironment` -> reasoninggym."""
+    """`somebody/reasoning-gym`, `ReasoningGymEnvironment` -> `reasoninggym`."""
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.rpartition("/")[2])
     words = re.findall("[a-z0-9]+", spaced.lower())
     while len(words) > 1 and words[-1] in _SUFFIXES:

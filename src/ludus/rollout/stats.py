@@ -1,4 +1,4 @@
-"""What a run has come to so far: counts, rewards, tokens, faults, speed."""
+"""Statistics of a run: counts, rewards, tokens, faults and speed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ludus.data.episode_reader import EpisodeHead
 from ludus.data.resume_index import JournalTotals, ResumeIndex
 
 RATE_WINDOW_S = 20.0
-"""Seconds over which the present speed is taken."""
+"""Length of the window over which the rate of episodes is averaged."""
 
 
 @dataclass
 class RunStats:
-    """Counts over the whole run, those of earlier starts included."""
+    """Counts over the whole run, including earlier starts."""
 
     planned: int
     remaining: int
@@ -25,15 +25,15 @@ class RunStats:
     index: ResumeIndex = field(default_factory=ResumeIndex)
     active: int = 0
     costed_attempts: int = 0
-    """Attempts of which it is known what they cost."""
+    """Number of attempts whose usage is known."""
     new_episodes: int = 0
-    """Recorded since this start."""
+    """Episodes recorded since this start."""
     faults: Counter[str] = field(default_factory=Counter)
-    """Attempts that broke since this start, by kind; most of them went well the next time."""
+    """Broken attempts since this start, by kind of fault, including those that were retried."""
     usage_before: Usage = field(default_factory=Usage)
-    """What earlier starts have recorded."""
+    """Usage recorded by earlier starts."""
     usage_now: Usage = field(default_factory=Usage)
-    """Of every attempt since this start, also of those that broke."""
+    """Usage of every attempt since this start, including broken ones."""
     started_at: float = field(default_factory=time.monotonic)
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -41,7 +41,7 @@ class RunStats:
     def from_index(
         cls, index: ResumeIndex, planned: int, *, retry_broken: bool = False
     ) -> RunStats:
-        """Go on from what is recorded."""
+        """Continue from the recorded episodes."""
         totals = index.totals
         return cls(
             planned=planned,
@@ -56,7 +56,7 @@ class RunStats:
         )
 
     def add(self, episode: Episode, line: bytes = b"") -> None:
-        """An episode was recorded, as this line of the journal."""
+        """Count a recorded episode; `line` is its line of the journal."""
         self.index.add([EpisodeHead.from_episode(episode)])
         if self.index.checksum is not None:
             self.index.checksum = self.index.checksum.extend(line)
@@ -67,7 +67,7 @@ class RunStats:
             self._recent.append((now, self.new_episodes))
 
     def record_attempt(self, episode: Episode) -> None:
-        """An attempt ended; it may be tried again."""
+        """Count an attempt, which may be retried."""
         self.costed_attempts += 1
         self.usage_now += episode.usage
         if episode.error is not None:
@@ -83,7 +83,7 @@ class RunStats:
 
     @property
     def rate(self) -> float:
-        """Episodes a second, lately."""
+        """Episodes per second over the last `RATE_WINDOW_S`."""
         now = time.monotonic()
         while len(self._recent) > 1 and now - self._recent[0][0] > RATE_WINDOW_S:
             self._recent.popleft()
@@ -98,7 +98,7 @@ class RunStats:
         return self.remaining / rate if rate > 0 else None
 
     def summary(self) -> dict[str, Any]:
-        """For `summary.json` and for machines."""
+        """The statistics under the keys of `summary.json`."""
         totals = self.totals
         return {
             "planned": self.planned,

@@ -1,4 +1,4 @@
-"""What a run folder holds, without playing: its summary, or a new one if that is out of date."""
+"""The summary of a run folder, computed from the journal where `summary.json` is out of date."""
 
 from __future__ import annotations
 
@@ -13,54 +13,48 @@ from ludus.rollout.stats import RunStats
 
 
 def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
-    """The facts of `summary.json`, as they are now.
+    """The content of `summary.json`, brought up to date.
 
-    A run that was killed, or that is being played at this moment, has more episodes than its
-    summary knows of: then the journal is read. With `verified` it is also read where it is as long
-    as the summary says, and not the same any more.
+    A run that was killed, or that is in progress, has more episodes than its summary: then the
+    journal is read. With `verify` the journal is also checked against the summary's checksum.
     """
     path = folder.episodes_path
     size = path.stat().st_size if path.exists() else 0
     try:
-        known = folder.read_summary() or {}
+        summary = folder.read_summary() or {}
     except RunError:
-        known = {}  # It is made anew.
-    checksum = parse_checksum(known)
-    if known.get("bytes") == size and not (verify and size and not _is_unchanged(folder, checksum)):
-        return known
-    recorded = (
+        summary = {}
+    checksum = parse_checksum(summary)
+    if summary.get("bytes") == size:
+        unchanged = not verify or not size or Checksum.of_file(path) == checksum
+        if unchanged:
+            return summary
+    index = (
         read_resume_index(path, run=folder.metadata.digest, checksum=checksum)
         if size
         else ResumeIndex()
     )
     if folder.metadata.kind == "collect":
-        planned = max(known.get("planned", 0), recorded.totals.episodes)
-        return {
-            **RunStats.from_index(recorded, planned).summary(),
-            **describe_journal(recorded, size),
-        }
-    # What came from elsewhere was never planned here, so nothing of it is left to be played.
-    facts = {"planned": recorded.totals.episodes, "left": 0, "complete": True}
+        planned = max(summary.get("planned", 0), index.totals.episodes)
+        return {**RunStats.from_index(index, planned).summary(), **describe_journal(index, size)}
+    # An imported run has no plan, so that nothing of it can be left.
+    unplanned = {"planned": index.totals.episodes, "left": 0, "complete": True}
     return {
-        **RunStats.from_index(recorded, 0).summary(),
-        **facts,
-        **describe_journal(recorded, size),
+        **RunStats.from_index(index, 0).summary(),
+        **unplanned,
+        **describe_journal(index, size),
     }
 
 
 def parse_checksum(summary: Mapping[str, Any]) -> Checksum | None:
-    """The journal's checksum when the summary was written; None where it has none."""
+    """The checksum of the journal in a summary; None where there is none."""
     size, crc32 = summary.get("bytes"), summary.get("crc32")
     return Checksum(size, crc32) if isinstance(size, int) and isinstance(crc32, int) else None
 
 
 def describe_journal(index: ResumeIndex, size: int) -> dict[str, int]:
-    """What a summary says of its journal, to tell whether it has grown or changed since."""
+    """Length and checksum of the journal, by which a later reader sees whether it has changed."""
     checksum = index.checksum
     if checksum is None:
         return {"bytes": size}
     return {"bytes": checksum.size, "crc32": checksum.crc32}
-
-
-def _is_unchanged(folder: RunFolder, checksum: Checksum | None) -> bool:
-    return checksum is not None and Checksum.of_file(folder.episodes_path) == checksum

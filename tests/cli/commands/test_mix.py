@@ -1,4 +1,4 @@
-"""Several environments at once, as `ludus collect` and `ludus eval` take them."""
+"""Mixtures of environments in `ludus collect` and `ludus eval`."""
 
 from __future__ import annotations
 

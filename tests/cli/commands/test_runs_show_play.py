@@ -1,4 +1,4 @@
-"""`ludus runs` and `ludus show`: reading what was collected. `ludus play`: a person's turn."""
+"""`ludus runs`, `ludus show` and `ludus play`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MARKUP = "[bold]x[/bold] [/] [red"
 
 
 def scripted_reply(request: dict[str, Any]) -> dict[str, Any]:
-    """A model that only ever says what a careless printer would take for markup."""
+    """A reply that looks like markup of rich."""
     return {"content": MARKUP}
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs: one that cost something, one with a broken episode, one that talks."""
+    """A folder with three runs: with costs, with a broken episode, with markup in its text."""
     root = tmp_path_factory.mktemp("runs")
     prices = root / "prices.json"
     prices.write_text('{"stub": {"input": 100, "output": 100}}')
@@ -102,8 +102,8 @@ def test_a_killed_run_is_not_taken_for_a_complete_one(killed: Path) -> None:
 
 
 def test_no_runs_is_one_line(tmp_path: Path) -> None:
-    assert "There is no folder runs" in error_line(run_ludus("runs", cwd=tmp_path))
-    assert "No run is in" in error_line(run_ludus("runs", str(tmp_path)))
+    assert "runs" in error_line(run_ludus("runs", cwd=tmp_path))
+    assert str(tmp_path) in error_line(run_ludus("runs", str(tmp_path)))
 
 
 def test_an_unreadable_run_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -151,12 +151,12 @@ def test_control_characters_of_a_model_are_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("paid", "99"), "There is no episode '99' in paid/episodes.jsonl. It holds 0 to 3."),
-        (("paid", "nobody"), "There is no episode 'nobody'"),
-        (("some",), "Name one, such as `ludus show some/broken`"),
-        (("nowhere",), "There is no run, file or folder 'nowhere'"),
-        (("talks",), "Did you mean 'talk'?"),
-        (("runs/nowhere",), "runs/nowhere cannot be read: No such file or directory."),
+        (("paid", "99"), "0 to 3"),
+        (("paid", "nobody"), "'nobody'"),
+        (("some",), "`ludus show some/broken`"),
+        (("nowhere",), "'nowhere'"),
+        (("talks",), "'talk'"),
+        (("runs/nowhere",), "runs/nowhere"),
     ],
 )
 def test_a_missing_episode_is_one_line(arguments: tuple[str, ...], words: str, root: Path) -> None:
@@ -170,15 +170,14 @@ def play(typed: str) -> subprocess.CompletedProcess[str]:
 def test_invalid_input_is_reported_and_play_continues() -> None:
     done = play("two\n-3\n2\n3\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "number must be a whole number, not 'two'." in done.stdout
-    assert "Only numbers above zero can be added." in done.stdout
+    assert "'two'" in done.stdout and "Only numbers above zero" in done.stdout
     assert "Total 5." in done.stdout and "Reward 1" in done.stdout.splitlines()[-1]
 
 
 def test_play_can_be_left_before_the_end() -> None:
     done = play("2\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Total 2." in done.stdout and "You left before the end." in done.stdout
+    assert "Total 2." in done.stdout and "Reward" not in done.stdout
 
 
 def test_play_reads_input_from_a_file(tmp_path: Path) -> None:

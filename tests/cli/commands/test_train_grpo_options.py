@@ -102,7 +102,7 @@ def test_the_next_command_has_the_options_of_the_training(calls: list[Any]) -> N
         (("--temperature", "0"), "--temperature"),
         (("--top-p", "1.5"), "1.5"),
         (("--max-resamples", "3"), "--max-resamples needs --zero-variance-groups resample"),
-        (("--zero-variance-groups", "resample", "--rollouts", "trl"), "TRL"),
+        (("--zero-variance-groups", "resample", "--rollouts", "trl"), "--rollouts"),
         (("--eval-episodes", "3"), "--eval-episodes needs --eval-every"),
         (("--task", '{"seed": 1}'), "--seed"),
         (("--lora-rank", "4"), "--lora-rank needs --lora"),

@@ -154,13 +154,13 @@ def test_a_log_file_gets_one_line_per_interval(capfd: pytest.CaptureFixture[str]
         display.begin(150, None)
         for step in range(1, 4):
             display.step({**LINE, **MIXED, "step": step})
-    said, heard = capfd.readouterr()
-    (line,) = heard.splitlines()
-    assert said == ""
+    stdout, stderr = capfd.readouterr()
+    (line,) = stderr.splitlines()
+    assert stdout == ""
     assert line.startswith(
         "step 1/150, reward 0.250, wordle 0.125, catch 0.500, std 0.300, zero-variance groups "
-        "25%, 84 tokens per episode, 3.2 turns, cut off 5%, format 98%, entropy 0.412, grad norm 0.83, "
-        "rollout 1.2 s, training 0.8 s, "
+        "25%, 84 tokens per episode, 3.2 turns, cut off 5%, format 98%, entropy 0.412, "
+        "grad norm 0.83, rollout 1.2 s, training 0.8 s, "
     )
     assert line.endswith(" left")
 

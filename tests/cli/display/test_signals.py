@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -56,10 +57,8 @@ def test_an_error_that_a_signal_caused_is_replaced_by_its_exception() -> None:
 
 def test_a_swallowed_exception_is_raised_again_on_request() -> None:
     with pytest.raises(KeyboardInterrupt), handle_signals() as raise_pending:
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             send(signal.SIGINT)
-        except KeyboardInterrupt:
-            pass
         raise_pending()
 
 

@@ -14,7 +14,7 @@ from program import LUDUS
 from students import of_family
 from terminal import open_terminal, screens, stderr_on_a_terminal
 
-from cli.collect_cli import COUNTER, TESTS
+from cli.collect_cli import COUNTER, PYTHONPATH, TESTS
 from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_rows
 from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def every_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is shown is drawn, however fast it is replaced."""
+    """Draw every view, however fast it is replaced."""
     monkeypatch.setattr(status, "MIN_REDRAW_INTERVAL_S", 0.0)
 
 
@@ -50,8 +50,8 @@ def build_commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]
 
 
 def read_until_torch_import(command: tuple[str | Path, ...], file: int, stderr: int) -> bytes:
-    """What was written before torch was imported; the command is not waited for after that."""
-    paths = os.pathsep.join(map(str, (TESTS / "cli" / "first_import", TESTS)))
+    """The output up to the import of torch; the command is killed then."""
+    paths = os.pathsep.join((str(TESTS / "cli" / "first_import"), PYTHONPATH))
     env = {**os.environ, **OFFLINE_ENV, "PYTHONPATH": paths, "TERM": "xterm-256color"}
     env.pop("NO_COLOR", None)
     process = subprocess.Popen(
@@ -62,21 +62,21 @@ def read_until_torch_import(command: tuple[str | Path, ...], file: int, stderr: 
         env=env,
     )
     os.close(stderr)
-    heard = b""
+    output = b""
     try:
-        while IMPORT_MARK not in heard and (chunk := os.read(file, 4096)):
-            heard += chunk
+        while IMPORT_MARK not in output and (chunk := os.read(file, 4096)):
+            output += chunk
     finally:
         process.kill()
         process.wait()
         os.close(file)
-    before, mark, _ = heard.partition(IMPORT_MARK)
-    assert mark, heard.decode()
+    before, mark, _ = output.partition(IMPORT_MARK)
+    assert mark, output.decode()
     return before
 
 
 def height(screen: Sequence[str]) -> int:
-    """How many lines have something on them."""
+    """The number of lines that are not empty."""
     return sum(map(bool, screen))
 
 
@@ -107,8 +107,8 @@ def test_a_local_model_shows_tokens_per_second_on_one_line(model: Path, tmp_path
     seen = list(screens(drawn.decode()))
     playing = [line for screen in seen for line in screen if "6/6" in line]
     assert "36 tokens" in playing[-1] and "tokens/s" in playing[-1]
-    assert max(map(height, seen)) == 1, "one line, drawn again and again"
-    assert height(seen[-1]) == 0, "and it is gone in the end"
+    assert max(map(height, seen)) == 1, "one line, redrawn"
+    assert height(seen[-1]) == 0, "removed at the end"
 
 
 @pytest.mark.usefixtures("every_view")
@@ -148,7 +148,7 @@ def test_grpo_shows_progress_of_its_rollouts(model: Path, tmp_path: Path) -> Non
         playing = [line for line in lines if phase in line and f"{total}/{total} episodes" in line]
         assert f"{6 * total} tokens" in playing[-1] and "tokens/s" in playing[-1], phase
     assert any("Training" in line for line in lines)
-    assert not any("episodes" in line for line in last), "nothing of it is left"
+    assert not any("episodes" in line for line in last), "removed at the end"
 
 
 def test_a_log_file_gets_each_phase_once_and_no_control_characters(
@@ -156,11 +156,11 @@ def test_a_log_file_gets_each_phase_once_and_no_control_characters(
 ) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "4", *SHORT)
     app([*command, "-o", str(tmp_path / "run")], standalone_mode=False)
-    told = capfd.readouterr().err
-    lines = told.splitlines()
+    stderr = capfd.readouterr().err
+    lines = stderr.splitlines()
     assert lines[:2] == [f"Checking {COUNTER}", f"Loading {model}"]
     assert len({*lines}) == len(lines)
-    assert "\x1b" not in told and "\r" not in told
+    assert "\x1b" not in stderr and "\r" not in stderr
 
 
 def test_with_json_nothing_else_is_printed(
@@ -168,9 +168,9 @@ def test_with_json_nothing_else_is_printed(
 ) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "2", *SHORT)
     app([*command, "--json", "-o", str(tmp_path / "run")], standalone_mode=False)
-    said, told = capfd.readouterr()
-    first, second, *_, last = map(json.loads, said.splitlines())
-    assert told == "" and last["event"] == "summary"
+    stdout, stderr = capfd.readouterr()
+    first, second, *_, last = map(json.loads, stdout.splitlines())
+    assert stderr == "" and last["event"] == "summary"
     assert [first["phase"], second["phase"]] == [f"Checking {COUNTER}", f"Loading {model}"]
 
 
@@ -181,9 +181,9 @@ def test_a_log_file_gets_one_progress_line_per_interval(capfd: pytest.CaptureFix
         for _ in range(3):
             progress.advance(2, tokens=10)
             shown.refresh()
-    told = capfd.readouterr().err.splitlines()
-    assert told[0] == "Measuring" and len(told) == 2
-    assert told[1].startswith("Measuring, 2/8 rows, 10 tokens")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "Measuring" and len(lines) == 2
+    assert lines[1].startswith("Measuring, 2/8 rows, 10 tokens")
 
 
 def test_an_unchanged_line_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,8 @@ from ludus.curation.importers.episode_builder import build_episode
 from ludus.data.episode import Episode, Fault
 from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message
-from ludus.rollout import CollectConfig, collect
+from ludus.rollout import CollectConfig
+from ludus.rollout.collect import collect
 
 
 def written(folder: Path, episodes: Iterable[Episode]) -> Path:
@@ -81,7 +82,7 @@ def test_records_of_openenv_round_trip(tmp_path: Path) -> None:
 
 
 async def test_a_run_of_ours_comes_back_from_openenv_as_it_was(tmp_path: Path) -> None:
-    await collect(CollectConfig("wordle", episodes=2), out=tmp_path / "run")
+    await collect("wordle", tmp_path / "run", CollectConfig(num_episodes=2))
     played = list(recorded(tmp_path / "run" / "episodes.jsonl"))
     assert len(played) == 2 and played[0].tools and played[0].tool_calls
     assert read(written(tmp_path, played)) == played

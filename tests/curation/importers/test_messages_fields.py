@@ -16,7 +16,8 @@ from ludus.curation.training_rows import RowConfig, sft_row
 from ludus.data.episode import Episode, Fault, StopReason
 from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message
-from ludus.rollout import CollectConfig, collect
+from ludus.rollout import CollectConfig
+from ludus.rollout.collect import collect
 
 OTHER = {"role": "user", "content": "What is 2 + 2?"}
 
@@ -172,7 +173,7 @@ def test_sft_rows_round_trip(tmp_path: Path) -> None:
 
 
 async def test_a_run_comes_back_from_its_rows_for_sft(tmp_path: Path) -> None:
-    await collect(CollectConfig("wordle", episodes=3), out=tmp_path / "run")
+    await collect("wordle", tmp_path / "run", CollectConfig(num_episodes=3))
     played = list(recorded(tmp_path / "run" / "episodes.jsonl"))
     assert played[0].tools and played[0].tool_calls
     for form in (RowConfig(), RowConfig(last_turn=True)):

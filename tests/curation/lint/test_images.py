@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from policy.conversations import said
-from policy.vision.gallery import picture, untaught
+from policy.vision.image_env import picture, untaught
 
 from curation.lint.row_checks import check_under
 from ludus.curation.lint.lint_rows import SourceLocation, parse_row

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ludus.cli import common_options as common
 from ludus.cli.command_line import typed_command
 from ludus.cli.run_lookup import resolve_run_path
-
-if TYPE_CHECKING:
-    from ludus.curation import CurateReport
 
 
 class RowKind(StrEnum):
@@ -161,6 +158,7 @@ def curate(
 
     ludus curate runs/a runs/b --to dpo --pairs all --min-margin 0.3 -o data/pairs
     """
+    from ludus.cli.display.curate_report import print_curate_report
     from ludus.cli.display.progress_bar import progress_bar
     from ludus.curation import CurateConfig, pipeline
 
@@ -212,7 +210,7 @@ def curate(
     if as_json:
         typer.echo(json.dumps({"folder": str(out), **report.as_json()}, allow_nan=False))
     else:
-        _print_report(out, report)
+        print_curate_report(out, report)
     if push_to_hub is not None:
         again = typed_command() if overwrite else f"{typed_command()} --overwrite"
         _push_dataset(out, push_to_hub, private=private, retry=again, as_json=as_json)
@@ -230,38 +228,6 @@ def _parse_solve_rate(text: str | None) -> tuple[float, float] | None:
         raise typer.BadParameter(
             f"--solve-rate {text!r} is not a range; write 0.1..0.9, ..0.5 or 0.5.."
         ) from None
-
-
-def _print_report(out: Path, report: CurateReport) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from ludus.cli.display.console import console, escape_control_chars
-    from ludus.cli.display.formatting import plural
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("step", no_wrap=True)
-    table.add_column("removed", justify="right", no_wrap=True)
-    table.add_column("left", justify="right", no_wrap=True)
-    table.add_column("")
-    table.add_row("episodes", "", f"{report.episodes:,}", "")
-    for step in report.steps:
-        style = "" if step.removed else "dim"
-        detail = escape_control_chars(step.detail)
-        cells = (step.reason, f"{step.removed:,}", f"{step.left:,}", detail)
-        table.add_row(*(Text(cell, style=style) for cell in cells))
-    stdout = console()
-    stdout.print(table)
-    for location in report.unreadable:
-        stdout.print(Text(f"unreadable: {location}", style="yellow"), soft_wrap=True)
-    for split, rows in report.rows.items():
-        tasks = plural(report.tasks[split], "task")
-        stdout.print(f"{split}: {plural(rows, 'row')} of {tasks}", soft_wrap=True)
-    if report.families:
-        stdout.print(f"{plural(report.families, 'task')} kept in the split of a near copy")
-    if report.lengths is not None:
-        stdout.print(Text(str(report.lengths)), soft_wrap=True)
-    stdout.print(Text(f"data set: {out}"), soft_wrap=True)
 
 
 def _push_dataset(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:

@@ -17,15 +17,9 @@ from ludus.cli.display.formatting import parse_duration
 from ludus.errors import LudusError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ludus.evaluation import Candidate, Evaluation
     from ludus.evaluation.config import EvalConfig
-    from ludus.evaluation.table import ResultTable
     from ludus.rollout.callbacks import CollectProgress
-
-_COLUMN_PADDING = 3
-_LABEL_COLUMN = "Candidate"
 
 
 def evaluate(
@@ -120,6 +114,8 @@ def evaluate(
 
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
     """
+    from ludus.cli.display.eval_table import print_evaluation
+    from ludus.cli.display.signals import EXIT_CODES
     from ludus.evaluation.candidates import CandidateConfig, parse_candidates
     from ludus.evaluation.config import EvalConfig
     from ludus.rollout import SYSTEM_PROMPT, read_tasks
@@ -154,7 +150,14 @@ def evaluate(
             template_kwargs(thinking, chat_template_kwargs),
         ),
     )
-    _print_result(_run_evaluation(env, agents, out, config, as_json=as_json), as_json=as_json)
+    evaluation = _run_evaluation(env, agents, out, config, as_json=as_json)
+    if as_json:
+        fields = {"folder": str(evaluation.folder), **evaluation.as_json()}
+        typer.echo(json.dumps({"event": "summary", **fields}, allow_nan=False))
+    else:
+        print_evaluation(evaluation)
+    if evaluation.stopped in EXIT_CODES:
+        raise typer.Exit(EXIT_CODES[evaluation.stopped])
 
 
 def _run_evaluation(
@@ -188,64 +191,3 @@ def _run_evaluation(
         except LudusError as error:
             display.report_failure(str(error))
             raise
-
-
-def _print_result(evaluation: Evaluation, *, as_json: bool) -> None:
-    from ludus.cli.display.signals import EXIT_CODES
-
-    if as_json:
-        fields = {"folder": str(evaluation.folder), **evaluation.as_json()}
-        typer.echo(json.dumps({"event": "summary", **fields}, allow_nan=False))
-    else:
-        _print_tables(evaluation)
-    if evaluation.stopped in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[evaluation.stopped])
-
-
-def _print_tables(evaluation: Evaluation) -> None:
-    from rich.text import Text
-
-    from ludus.cli.display.console import console, escape_control_chars
-    from ludus.cli.flags import name_flags
-    from ludus.evaluation.table import build_notes, build_tables, describe_method
-
-    out = console()
-    out.print(_fit_table(build_tables(evaluation), out.width))
-    out.print(Text(describe_method(evaluation), style="dim"), soft_wrap=True)
-    for note in build_notes(evaluation):
-        out.print(Text(escape_control_chars(name_flags(note)), style="yellow"), soft_wrap=True)
-    out.print(Text(f"evaluation: {evaluation.folder}"), soft_wrap=True)
-
-
-def _fit_table(tables: list[ResultTable], width: int) -> Table:
-    """Render the first table that fits; each is tried with intervals beside, then below values."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from ludus.cli.display.console import escape_control_chars
-
-    layouts = [(table, separator) for table in tables for separator in (" ", "\n")]
-    fitting = (layout for layout in layouts if _table_width(*layout) <= width)
-    table, separator = next(fitting, layouts[-1])
-    rendered = Table(box=None, pad_edge=False, padding=(0, _COLUMN_PADDING, 0, 0))
-    for name in table.header:
-        # Only labels may be folded, so that numbers stay in one piece.
-        rendered.add_column(name, no_wrap=name != _LABEL_COLUMN, overflow="fold")
-    for row in table.rows:
-        cells = []
-        for cell in row:
-            value, bracket, interval = escape_control_chars(cell).partition(" (")
-            dim = f"{separator}({interval}" if bracket else ""
-            cells.append(Text.assemble(value, (dim, "dim")))
-        rendered.add_row(*cells)
-    return rendered
-
-
-def _table_width(table: ResultTable, separator: str) -> int:
-    widths = []
-    for column in zip(table.header, *table.rows, strict=True):
-        lines = (
-            line for cell in column for line in cell.replace(" (", f"{separator}(").split("\n")
-        )
-        widths.append(max(map(len, lines)))
-    return sum(widths) + _COLUMN_PADDING * (len(widths) - 1)

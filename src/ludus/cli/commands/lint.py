@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ludus.cli import common_options as common
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ludus.curation.lint.report import LintReport, RenderedExample
-    from ludus.curation.lint.template_checks import Student
-
-_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-_LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
-"""Brackets around text that bears the loss, where there is no colour."""
 
 
 def lint(
@@ -47,12 +37,20 @@ def lint(
 
     Example: ludus lint data/wordle --student Qwen/Qwen3-0.6B
     """
+    from ludus.cli.display.lint_report import print_lint_report
     from ludus.cli.display.progress_bar import progress_bar
     from ludus.curation.lint.lint_rows import find_data_files
     from ludus.curation.lint.runner import count_rows, lint_files
 
     files = count_rows(find_data_files(data))  # Before a student is loaded, which takes seconds.
-    model = _load_student(student) if student is not None else None
+    model = None
+    if student is not None:
+        from ludus.curation.lint.template_checks import Student
+        from ludus.policy.tokenizer import load_tokenizer
+        from ludus.policy.vision.model_families import load_vision_processor
+
+        tokenizer = load_tokenizer(student)
+        model = Student(student, tokenizer, lambda: load_vision_processor(student, tokenizer))
     with progress_bar() as show_progress:
         report = lint_files(
             files,
@@ -66,120 +64,6 @@ def lint(
     if as_json:
         typer.echo(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
     else:
-        _print_report(report, strict=strict)
+        print_lint_report(report, strict=strict)
     if not report.passed(strict=strict):
         raise typer.Exit(1)
-
-
-def _load_student(name: str) -> Student:
-    from ludus.curation.lint.template_checks import Student
-    from ludus.policy.tokenizer import load_tokenizer
-    from ludus.policy.vision.model_families import load_vision_processor
-
-    tokenizer = load_tokenizer(name)
-    return Student(name, tokenizer, lambda: load_vision_processor(name, tokenizer))
-
-
-def _print_report(report: LintReport, *, strict: bool) -> None:
-    from ludus.cli.display.console import console, escape_control_chars
-
-    out = console()
-    _print_findings(out, report)
-    for example in report.shown:
-        _print_row(out, example)
-    lines = [_coverage_text(report)]
-    if report.lengths is not None and report.lengths.count:
-        lines.insert(0, str(report.lengths))
-    for line in lines:
-        out.print(escape_control_chars(line), markup=False, soft_wrap=True)
-    _print_verdict(out, report, strict=strict)
-
-
-def _print_findings(out: Console, report: LintReport) -> None:
-    """Print a line per finding, and below it an example and the advice."""
-    from rich.text import Text
-
-    from ludus.cli.display.console import escape_control_chars
-    from ludus.cli.flags import name_flags
-
-    if not report.findings:
-        return
-    head = ("", "check", "rows", "share", "first")
-    rows = []
-    for finding in report.findings:
-        share = "<0.1%" if 0 < finding.share < 0.001 else f"{finding.share:.1%}"
-        location = str(finding.first.location)
-        rows.append((finding.level, finding.check, f"{finding.rows:,}", share, location))
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-
-    def print_cells(row: tuple[str, ...]) -> None:
-        cells = [
-            cell.rjust(width) if name in ("rows", "share") else cell.ljust(width)
-            for name, cell, width in zip(head, row, widths, strict=True)
-        ]
-        line = escape_control_chars("  ".join(cells).rstrip())
-        out.print(Text(line, _STYLES.get(row[0], "bold")), soft_wrap=True)
-
-    print_cells(head)
-    for row, finding in zip(rows, report.findings, strict=True):
-        print_cells(row)
-        message = finding.first.message
-        stop = "" if message.endswith((".", "!", "?")) else "."
-        text = Text(" " * (widths[0] + 2) + escape_control_chars(message))
-        text.append(f"{stop} {name_flags(finding.advice)}", "dim")
-        out.print(text, soft_wrap=True)
-
-
-def _print_row(out: Console, example: RenderedExample) -> None:
-    """Print the rendered text of a row; what bears the loss is coloured or in brackets."""
-    from rich.text import Text
-
-    from ludus.cli.display.console import escape_control_chars
-
-    rendered = example.rendered
-    side = f" {example.side}" if example.side else ""
-    counts = f"{len(rendered.ids):,} tokens, {sum(rendered.mask):,} bear the loss"
-    head = f"{example.location}{side}  {counts}"
-    out.print(Text(escape_control_chars(head), "bold"), soft_wrap=True)
-    has_brackets = out.no_color or not out.is_terminal
-    text, in_loss = Text(), False
-    for span in rendered.text_spans(example.special_tokens):
-        if has_brackets and span.has_loss != in_loss:
-            text.append(_LOSS_OPEN if span.has_loss else _LOSS_CLOSE)
-        in_loss = span.has_loss
-        if in_loss:
-            style = "bold green underline" if span.special else "bold green"
-        else:
-            style = "cyan" if span.special else "dim"
-        text.append(escape_control_chars(span.text), style)
-    text.append(_LOSS_CLOSE if has_brackets and in_loss else "")
-    out.print(text, soft_wrap=True)
-
-
-def _coverage_text(report: LintReport) -> str:
-    from ludus.cli.display.formatting import plural
-
-    rows = plural(report.rows, "row")
-    if report.student is None:
-        return (
-            f"{rows}, checked without a chat template: give --student to see which tokens bear "
-            "the loss, what its template drops, and how long rows are."
-        )
-    if report.rendered < report.rows:
-        return f"{rows}, {report.rendered:,} of them rendered; --all renders every row."
-    return f"{rows}, all rendered with the chat template of {report.student}."
-
-
-def _print_verdict(out: Console, report: LintReport, *, strict: bool) -> None:
-    from rich.text import Text
-
-    from ludus.cli.display.formatting import plural
-
-    errors, warnings = report.count_checks("error"), report.count_checks("warning")
-    counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
-    if report.passed(strict=strict):
-        line = Text(f"Fit to train on: {counts} (exit code 0).", "bold green")
-    else:
-        reason = "" if errors else ", which --strict counts as errors"
-        line = Text(f"Not fit to train on: {counts}{reason} (exit code 1).", "bold red")
-    out.print(line, soft_wrap=True)

@@ -50,8 +50,8 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
         style = "red" if is_error else ""
         out.print(escape_control_chars(message.text), markup=False, style=style)
 
-    def say(words: str) -> None:
-        out.print(escape_control_chars(words), markup=False, style="cyan", soft_wrap=True)
+    def say(text: str) -> None:
+        out.print(escape_control_chars(text), markup=False, style="cyan", soft_wrap=True)
 
     async with connect(spec, token=token).session() as session:
         episode = await play_episode(

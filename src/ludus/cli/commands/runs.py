@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from ludus.data.run_folder import RunFolder
-
-_TEXT_COLUMNS = ("environment", "agent")
-_MIN_TEXT_WIDTH = 11
 
 
 def runs(
@@ -24,8 +21,10 @@ def runs(
 
     Example: ludus runs
     """
+    from ludus.cli.display.runs_table import print_runs
     from ludus.data.run_folder import find_runs
     from ludus.errors import RunError
+    from ludus.rollout.summary import summarize_run
 
     if not root.exists():
         raise RunError(f"There is no folder {root}. `ludus collect` creates runs.")
@@ -33,12 +32,21 @@ def runs(
     if not folders:
         raise RunError(f"There is no run in {root}. `ludus collect` creates one.")
     folders.sort(key=lambda run: (run.metadata.created_at, run.path))
-    summaries = [_summarize_run(run) for run in folders]
+    summaries = [
+        {
+            "run": str(run.path),
+            "created_at": run.metadata.created_at.isoformat(),
+            "environment": run.metadata.settings.get("environment", ""),
+            "agent": run.metadata.settings.get("agent", {}),
+            **summarize_run(run),
+        }
+        for run in folders
+    ]
     if as_json:
         for summary in summaries:
             typer.echo(json.dumps(summary, allow_nan=False))
     else:
-        _print_table(summaries)
+        print_runs(summaries)
 
 
 def _training_runs(root: Path) -> Iterator[RunFolder]:
@@ -65,70 +73,3 @@ def _training_runs(root: Path) -> Iterator[RunFolder]:
                 versions=record.versions,
             )
             yield RunFolder(folder, metadata)
-
-
-def _summarize_run(run: RunFolder) -> dict[str, Any]:
-    from ludus.rollout.summary import summarize_run
-
-    settings = run.metadata.settings
-    return {
-        "run": str(run.path),
-        "created_at": run.metadata.created_at.isoformat(),
-        "environment": settings.get("environment", ""),
-        "agent": settings.get("agent", {}),
-        **summarize_run(run),
-    }
-
-
-def _print_table(summaries: list[dict[str, Any]]) -> None:
-    """Print without rich's Table, which would cut paths short where the terminal is narrow."""
-    from rich.text import Text
-
-    from ludus.cli.display.console import console
-
-    out = console()
-    rows = _fit_columns([_table_row(summary) for summary in summaries], out.width)
-    header = dict(zip(rows[0], rows[0], strict=True))
-    widths = {name: max(len(row[name]) for row in [header, *rows]) for name in header}
-    for row in [header, *rows]:
-        cells = [
-            cell.ljust(widths[name])
-            if name in ("run", *_TEXT_COLUMNS)
-            else cell.rjust(widths[name])
-            for name, cell in row.items()
-        ]
-        line = Text("  ".join(cells).rstrip(), style="bold" if row is header else "")
-        out.print(line, soft_wrap=True)
-
-
-def _fit_columns(rows: list[dict[str, str]], width: int) -> list[dict[str, str]]:
-    """Drop empty columns, and truncate text columns to the width that the others leave."""
-    names = [name for name in rows[0] if any(row[name] for row in rows)]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
-    fixed = sum(widths[name] + 2 for name in names if name not in _TEXT_COLUMNS)
-    limit = max(_MIN_TEXT_WIDTH, (width - fixed) // len(_TEXT_COLUMNS) - 2)
-
-    def fit(name: str, text: str) -> str:
-        is_cut = name in _TEXT_COLUMNS and len(text) > limit
-        return f"{text[: limit - 1]}…" if is_cut else text
-
-    return [{name: fit(name, row[name]) for name in names} for row in rows]
-
-
-def _table_row(summary: dict[str, Any]) -> dict[str, str]:
-    from ludus.cli.display.formatting import format_count, format_dollars
-    from ludus.cli.display.run_summary import format_reward
-
-    usage, agent = summary["usage"], summary["agent"]
-    tokens = usage["prompt_tokens"] + usage["completion_tokens"]
-    planned = f"/{summary['planned']:,}" if summary["left"] else ""
-    return {
-        "run": str(summary["run"]),
-        "environment": str(summary["environment"]),
-        "agent": str(agent.get("model") or agent.get("provider", "")),
-        "episodes": f"{summary['episodes']:,}{planned}",
-        "reward ± std. error": format_reward(summary),
-        "broken": f"{summary['broken']:,}" if summary["broken"] else "",
-        "tokens": format_count(tokens) if tokens else "",
-        "cost": format_dollars(usage["cost"]),
-    }

@@ -102,7 +102,9 @@ def serve(
     from ludus.cli.display.console import console
     from ludus.environment.registry import find_environment
 
-    is_token_visible = _is_on_command_line(ctx, "token")
+    # Compared by name, because some versions of typer bundle a click of their own.
+    source = ctx.get_parameter_source("token")
+    is_token_visible = source is not None and source.name == "COMMANDLINE"
     if is_token_visible and token_file is not None:
         raise ConfigError("--token and --token-file exclude each other.")
     if max_sessions is None:
@@ -144,13 +146,6 @@ def serve(
 
     run(spec, config, on_ready=print_urls)
     console().print("Stopped.")
-
-
-def _is_on_command_line(ctx: typer.Context, option: str) -> bool:
-    """Whether an option was given on the command line, and not by an environment variable."""
-    source = ctx.get_parameter_source(option)
-    # Compared by name, because some versions of typer bundle a click of their own.
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _read_token(file: Path) -> str:

@@ -72,7 +72,7 @@ def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
     if _holds_episodes(file):
         record = find_episode(file, episode or "0")
         if as_json:
-            typer.echo(record.as_line().decode().rstrip())
+            typer.echo(record.to_line().decode().rstrip())
         else:
             print_transcript(console(), record)
         return

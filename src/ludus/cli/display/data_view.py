@@ -77,7 +77,13 @@ def print_evaluation(out: Console, folder: Path, summary: JsonObject) -> None:
         table.add_column(Text(escape_control_chars(name)))
     metrics = dict.fromkeys(name for one in candidates for name in one["metrics"])
     for metric in metrics:
-        cells = (_format_estimate(one["metrics"].get(metric)) for one in candidates)
+        cells = []
+        for candidate in candidates:
+            cell = ""
+            if (estimate := candidate["metrics"].get(metric)) is not None:
+                cell, low, high = f"{estimate['value']:.3f}", estimate["low"], estimate["high"]
+                cell += "" if low is None else f" ({low:.3f} to {high:.3f})"
+            cells.append(cell)
         table.add_row(Text(escape_control_chars(metric)), *cells)
     out.print(table)
     out.print(f"Report:     {folder / 'README.md'}", markup=False, soft_wrap=True)
@@ -153,13 +159,6 @@ def _print_messages(out: Console, messages: Any) -> None:
             print_message(out, message)
     except (FormatError, ValueError):
         out.print_json(json.dumps(messages))
-
-
-def _format_estimate(estimate: JsonObject | None) -> str:
-    if estimate is None:
-        return ""
-    value, low, high = estimate["value"], estimate["low"], estimate["high"]
-    return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _format_change(first: float | None, last: float | None) -> str | None:

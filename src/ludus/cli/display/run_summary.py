@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ludus.rollout import CollectResult
 
 _BAR_WIDTH = 24
+_TOKEN_KINDS = ("prompt", "completion")
 
 
 def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> RenderableType:
@@ -27,12 +28,20 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     from rich.table import Table
     from rich.text import Text
 
-    summary = result.summary
+    summary, usage = result.summary, result.summary["usage"]
+    reward, tokens = format_reward(summary), ""
+    if summary["scored"]:
+        error = "standard error, " if "±" in reward else ""
+        reward += f" ({error}n = {summary['scored']:,})"
+    if usage["prompt_tokens"] or usage["completion_tokens"]:
+        prompt, completion = (format_count(usage[f"{kind}_tokens"]) for kind in _TOKEN_KINDS)
+        cost = f", {format_dollars(usage['cost'])}" if usage["cost"] is not None else ""
+        tokens = f"{prompt} in, {completion} out{cost}"
     table = Table.grid(padding=(0, 2))
     for name, value in (
         ("episodes", _format_episodes(summary, result.new_episodes)),
-        ("mean reward", _format_labelled_reward(summary)),
-        ("tokens", _format_tokens(summary)),
+        ("mean reward", reward),
+        ("tokens", tokens),
     ):
         if value:
             table.add_row(Text(name, style="bold"), Text(value))
@@ -68,23 +77,6 @@ def format_reward(summary: Mapping[str, Any]) -> str:
     if not deviation or summary["scored"] < MIN_SAMPLES:
         return f"{mean:.3f}"
     return f"{mean:.3f} ± {deviation / math.sqrt(summary['scored']):.3f}"
-
-
-def _format_labelled_reward(summary: Mapping[str, Any]) -> str:
-    reward = format_reward(summary)
-    if not summary["scored"]:
-        return reward
-    error = "standard error, " if "±" in reward else ""
-    return f"{reward} ({error}n = {summary['scored']:,})"
-
-
-def _format_tokens(summary: Mapping[str, Any]) -> str:
-    usage = summary["usage"]
-    prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
-    if not prompt + completion:
-        return ""
-    cost = f", {format_dollars(usage['cost'])}" if usage["cost"] is not None else ""
-    return f"{format_count(prompt)} in, {format_count(completion)} out{cost}"
 
 
 def _format_episodes(summary: Mapping[str, Any], new: int) -> str:

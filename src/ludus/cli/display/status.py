@@ -54,7 +54,7 @@ class Status:
     def refresh(self) -> None:
         """Redraw, because the view has changed."""
 
-    def print_line(self, words: str, style: str = "") -> None:
+    def print_line(self, text: str, style: str = "") -> None:
         """Print a line that stays. May be called from any thread."""
 
     def __enter__(self) -> Self:
@@ -67,8 +67,8 @@ class Status:
 class NoticesOnlyStatus(Status):
     """Prints notices and shows no progress, because a person types on this terminal."""
 
-    def print_line(self, words: str, style: str = "") -> None:
-        print(escape_control_chars(words), file=sys.stderr, flush=True)
+    def print_line(self, text: str, style: str = "") -> None:
+        print(escape_control_chars(text), file=sys.stderr, flush=True)
 
 
 class LiveStatus(Status):
@@ -96,10 +96,10 @@ class LiveStatus(Status):
             self._drawn_at = now
             self._live.refresh()
 
-    def print_line(self, words: str, style: str = "") -> None:
+    def print_line(self, text: str, style: str = "") -> None:
         from rich.text import Text
 
-        console(stderr=True).print(Text(escape_control_chars(words), style=style))
+        console(stderr=True).print(Text(escape_control_chars(text), style=style))
 
     def __enter__(self) -> Self:
         from rich.live import Live
@@ -152,9 +152,9 @@ class LogStatus(Status):
             self._reported_at = time.monotonic()
             self._write(self._view.log_line())
 
-    def print_line(self, words: str, style: str = "") -> None:
+    def print_line(self, text: str, style: str = "") -> None:
         with self._lock:
-            self._write(words)
+            self._write(text)
 
     def __exit__(self, *error: object) -> None:
         self._stop_event.set()

@@ -55,9 +55,9 @@ class TrainDisplay:
         if self.metrics.is_step_complete(line):
             self._status.refresh()
 
-    def say(self, words: str) -> None:
+    def say(self, message: str) -> None:
         """Print a notice that stays."""
-        self._status.print_line(name_flags(words), "dim")
+        self._status.print_line(name_flags(message), "dim")
 
     def request_stop(self, reason: str, count: int) -> bool:
         """Stop after the current step; False before the first step and on a second signal."""
@@ -125,8 +125,8 @@ class JsonTrainDisplay(TrainDisplay):
         left = self.metrics.seconds_left
         self._emit("step", **line, seconds_left=None if left is None else round(left, 1))
 
-    def say(self, words: str) -> None:
-        self._emit("said", message=name_flags(words))
+    def say(self, message: str) -> None:
+        self._emit("said", message=name_flags(message))
 
     def _emit(self, kind: str, **fields: Any) -> None:
         from ludus.data.jsonable import to_jsonable

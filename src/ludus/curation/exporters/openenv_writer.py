@@ -14,11 +14,11 @@ from typing import Any
 from pydantic_core import to_json
 
 from ludus.curation.importers import round_trip
+from ludus.data.atomic_write import atomic_file
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
 from ludus.data.schema import OPENENV_RESULTS_FILE
 from ludus.data.tool_schema import JsonObject, parse_arguments
-from ludus.errors import RunError
 
 _NATIVE_FIELDS = ("episode_id", "done", "task", "rewards")
 
@@ -52,15 +52,11 @@ def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
 def write_records(run: Path) -> Path:
     """Write the episodes of a run folder as `results.jsonl`, without fields that only Ludus has."""
     file = run / OPENENV_RESULTS_FILE
-    draft = file.with_name(f".{OPENENV_RESULTS_FILE}.draft")
-    try:
-        with draft.open("wb") as out:
-            for episode in episodes(run / "episodes.jsonl"):
-                line = build_record(episode, lossless=False)
-                out.write(to_json(line, inf_nan_mode="null") + b"\n")
-        return draft.replace(file)
-    except OSError as error:
-        raise RunError(f"Cannot write {file}: {error.strerror or error}.") from error
+    with atomic_file(file) as draft, draft.open("wb") as out:
+        for episode in episodes(run / "episodes.jsonl"):
+            line = build_record(episode, lossless=False)
+            out.write(to_json(line, inf_nan_mode="null") + b"\n")
+    return file
 
 
 def _task_value(task: JsonObject) -> Any:

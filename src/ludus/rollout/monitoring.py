@@ -1,0 +1,193 @@
+"""Status of active episodes, and the two monitors that report what holds them up.
+
+`Watchdog` reports what has not returned for a long time, from a thread of its own: it also works
+while the event loop is blocked. `LoopLagMonitor` reports environments that block the event loop
+for fractions of a second, again and again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from ludus.client.endpoint import LocalEndpoint
+from ludus.data.episode import Episode, Usage
+from ludus.rollout.endpoints import EnvironmentEndpoint
+
+Side = Literal["model", "environment"]
+
+MAX_NAMED = 3
+"""Slow episodes that the watchdog names in one round; the others are counted."""
+LAG_THRESHOLD_S = 0.2
+MIN_LATE_TICKS = 3
+"""Ticks later than `LAG_THRESHOLD_S` before an environment is reported."""
+
+
+@dataclass(slots=True)
+class EpisodeStatus:
+    """What one attempt is waiting for, and where its time went."""
+
+    episode_id: str
+    environment: str = ""
+    activity: str = "starting"
+    side: Side = "environment"
+    since: float = field(default_factory=time.monotonic)
+    """When the present activity began."""
+    usage: Usage = field(default_factory=Usage)
+    """What the model has used so far."""
+    seconds: dict[Side, float] = field(default_factory=lambda: {"model": 0.0, "environment": 0.0})
+
+    @contextmanager
+    def track(self, side: Side, activity: str) -> Iterator[None]:
+        """While the block runs, the episode waits for this activity; its time is added up."""
+        self.side, self.activity, self.since = side, activity, time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[side] += self.elapsed()
+
+    def elapsed(self) -> float:
+        """Seconds since the present activity began."""
+        return time.monotonic() - self.since
+
+
+class Watchdog:
+    """Warns about episodes that wait for long, and about a blocked event loop.
+
+    Args:
+        statuses: the active episodes, by id; changed by the event loop while the thread reads.
+        warn: called from the watchdog's thread.
+        timeout: seconds after which a wait is reported.
+        model_excused: while it returns True, waits for the model are not reported.
+    """
+
+    def __init__(
+        self,
+        statuses: Mapping[str, EpisodeStatus],
+        warn: Callable[[str], None],
+        *,
+        timeout: float = 60.0,
+        model_excused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._statuses = statuses
+        self._warn = warn
+        self._timeout = timeout
+        self._model_excused = model_excused
+        self._last_heartbeat = time.monotonic()
+        self._warned: dict[tuple[str, float], float] = {}
+        """By episode and begin of its activity: how long it had waited at the last warning."""
+        self._warned_stall = 0.0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ludus-watchdog", daemon=True)
+
+    def heartbeat(self) -> None:
+        """To be called regularly by the event loop: shows that it is not blocked."""
+        self._last_heartbeat = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self.heartbeat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(min(1.0, self._timeout / 4)):
+            self.check()
+
+    def check(self) -> None:
+        """Warn about each long wait once, and again whenever it has doubled."""
+        stalled = time.monotonic() - self._last_heartbeat
+        if stalled < self._timeout:
+            self._warned_stall = 0.0
+            self._warn_slow_episodes()
+        elif stalled > 2 * self._warned_stall:
+            self._warned_stall = stalled
+            self._warn(
+                f"The event loop has not run for {stalled:.0f} s: {self._describe_blocker()}."
+            )
+
+    def _warn_slow_episodes(self) -> None:
+        # A copy in one step: the event loop adds and removes episodes meanwhile.
+        statuses = list(self._statuses.values())
+        excused = self._model_excused()
+        slow = {
+            (status.episode_id, status.since): status
+            for status in statuses
+            if status.elapsed() > self._timeout and not (excused and status.side == "model")
+        }
+        self._warned = {key: waited for key, waited in self._warned.items() if key in slow}
+        due = [key for key in slow if slow[key].elapsed() > 2 * self._warned.get(key, 0.0)]
+        for key in due[:MAX_NAMED]:
+            status = slow[key]
+            self._warn(
+                f"{status.episode_id} has waited {status.elapsed():.0f} s for {status.activity}."
+            )
+        if len(due) > MAX_NAMED:
+            self._warn(f"{len(due) - MAX_NAMED} more episodes have waited for as long.")
+        self._warned.update((key, slow[key].elapsed()) for key in due)
+
+    def _describe_blocker(self) -> str:
+        """The call that blocks the loop is the one that started last: none could start after it."""
+        calls = [each for each in list(self._statuses.values()) if each.side == "environment"]
+        if not calls:
+            return "something blocks it"
+        last = max(calls, key=lambda status: status.since)
+        return (
+            f"{last.environment} blocks it in {last.activity} ({last.episode_id}); "
+            "set blocking = True in its class"
+        )
+
+
+def instant_environments(endpoints: Iterable[EnvironmentEndpoint]) -> list[str]:
+    """Names of the environments that run on the event loop and never await."""
+    return [
+        each.name
+        for each in endpoints
+        if isinstance(each.endpoint, LocalEndpoint)
+        and not each.endpoint.env_spec.blocking
+        and not each.endpoint.env_spec.is_async
+    ]
+
+
+@dataclass(slots=True)
+class LoopLagMonitor:
+    """Warns once about an environment whose steps delay the event loop."""
+
+    environments: Collection[str]
+    """Names of the environments that can block the loop."""
+    warn: Callable[[str], None]
+    _lags: list[float] = field(default_factory=list)
+    _busy_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _warned: bool = False
+
+    def record_attempt(self, episode: Episode) -> None:
+        if episode.environment in self.environments and episode.timing is not None:
+            self._busy_seconds[episode.environment] += episode.timing.environment_s
+
+    def record_tick(self, lag: float, statuses: Iterable[EpisodeStatus]) -> None:
+        """Note that a tick of the event loop came `lag` seconds late.
+
+        Other work, such as loading a model, delays ticks too: an environment is only reported
+        where environments were busy for more than half of the delay.
+        """
+        if self._warned or lag <= LAG_THRESHOLD_S:
+            return
+        self._lags.append(lag)
+        busy = self._busy_seconds.copy()
+        for status in statuses:
+            if status.environment in self.environments:
+                busy[status.environment] += status.seconds["environment"]
+        if len(self._lags) >= MIN_LATE_TICKS and sum(busy.values()) > sum(self._lags) / 2:
+            self._warned = True
+            self.warn(
+                f"{max(busy, key=busy.__getitem__)} blocks the event loop while it works, and so "
+                "delays all other episodes; set blocking = True in its class"
+            )
