@@ -128,7 +128,7 @@ class StepTimer:
 
 
 def _train_ludus(name: str, args: argparse.Namespace, rows: Any) -> Result:
-    from ludus.train import sft
+    from ludus import sft
     from ludus.train.config import TrainConfig
 
     out = Path(tempfile.mkdtemp()) / "out"
