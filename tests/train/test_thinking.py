@@ -120,7 +120,7 @@ def test_grpo_asks_alike_with_both_loops_and_saves_it(
     for rollouts, model, given in (("fast", base, OFF), ("trl", base, OFF), ("trl", quiet, {})):
         out = tmp_path / f"{rollouts} {Path(model).name}"
         settings = small_config(
-            steps=1, rollouts=rollouts, equal="keep", max_episode_tokens=8,
+            steps=1, rollouts=rollouts, zero_variance_groups="keep", max_episode_tokens=8,
             chat_template_kwargs=given,
         )  # fmt: skip
         grpo(PICK, str(model), out, settings)
