@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from policy.models import saved
-from train.lessons import curve
+from train.short_runs import read_curve
 
 from ludus import ToolEnvironment, grpo, tool
 from ludus.data.episode import Episode
@@ -76,7 +76,7 @@ def test_the_ending_and_the_log_mean_the_same_by_an_environments_name(
 ) -> None:
     settings = trying(rewards=(f"{HERE}:spread",), overrides={"num_iterations": 2})
     grpo(f"{HERE}:Plain,{HERE}:Other", model, tmp_path / "out", settings)
-    lines = [line for line in curve(tmp_path / "out") if "reward" in line]
+    lines = [line for line in read_curve(tmp_path / "out") if "reward" in line]
     found = read_run(tmp_path / "out").diagnose()
     assert (found.steps, [line["step"] for line in lines]) == (4, [1, 3])
     parts = {part.name: part for part in found.parts}

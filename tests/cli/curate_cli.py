@@ -1,4 +1,4 @@
-"""`ludus curate` and `ludus import` as a user types them, and runs to try them on."""
+"""Run `ludus curate` and `ludus import` in tests, and write runs for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from program import LUDUS, run_ludus
 
-from cli.collecting import NOBODY
+from cli.collect_cli import CLEAN_ENV
 from ludus.data.episode import Episode
 from ludus.data.messages import Call, Function, Message
 
@@ -31,8 +31,8 @@ _STEP = re.compile(r"(\w[\w -]*?) {2,}([\d,]+) +([\d,]+)(?: |$)")
 
 
 def ludus(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run the program as a user who has no keys, and no way to the Hub."""
-    env = {**NOBODY, "HF_HUB_OFFLINE": "1", **more.pop("env", {})}
+    """Run the program without API keys and without the Hub."""
+    env = {**CLEAN_ENV, "HF_HUB_OFFLINE": "1", **more.pop("env", {})}
     return run_ludus(*map(str, arguments), env=env, **more)
 
 
@@ -40,13 +40,13 @@ def curate(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[s
     return ludus("curate", *arguments, **more)
 
 
-def fine(done: subprocess.CompletedProcess[str]) -> str:
-    """What it said; it went well, and there was nothing to complain of."""
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    return done.stdout
+def stdout_of(process: subprocess.CompletedProcess[str]) -> str:
+    """The output of a command that must succeed without errors or warnings."""
+    assert (process.returncode, process.stderr) == (0, ""), process.stdout + process.stderr
+    return process.stdout
 
 
-def without(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run_without_module(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the program as if this module were not installed."""
     script = (
         f"import sys; sys.modules[{module!r}] = None; "
@@ -57,15 +57,15 @@ def without(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[
 
 
 @contextmanager
-def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on meanwhile."""
+def start_ludus(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Start the program in another process."""
     process = subprocess.Popen(
         [*LUDUS, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **NOBODY},
-        # Where the tests run in the background, interrupts are ignored, and that is inherited.
+        env={**os.environ, **CLEAN_ENV},
+        # Pytest may run as a background job, which ignores SIGINT and passes that on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
@@ -76,7 +76,7 @@ def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
             process.communicate()
 
 
-def attempt(
+def make_episode(
     name: str,
     *,
     task: str = "owl",
@@ -85,16 +85,16 @@ def attempt(
     environment: str = "wordle",
     **more: Any,
 ) -> Episode:
-    """An attempt at a task, whose words are like no other's."""
-    spoken: list[Message] = []
+    """Build an episode whose replies are unlike those of any other name."""
+    replies: list[Message] = []
     for turn in range(turns):
-        words = json.dumps({"word": f"{name}{turn}"})
-        call = Call(id=f"c{turn}", function=Function(name="guess", arguments=words))
-        spoken += [
+        arguments = json.dumps({"word": f"{name}{turn}"})
+        call = Call(id=f"c{turn}", function=Function(name="guess", arguments=arguments))
+        replies += [
             Message(role="assistant", reasoning_content=f"Maybe {name}.", tool_calls=(call,)),
             Message(role="tool", content=f"{name}{turn} is noted.", tool_call_id=f"c{turn}"),
         ]
-    asked = (
+    prompt = (
         Message(role="system", content="Guess the word."),
         Message(role="user", content=f"It is about {task}."),
     )
@@ -107,7 +107,7 @@ def attempt(
             "task": {"about": task},
             "group_id": task,
             "agent": {"provider": "test"},
-            "messages": (*asked, *spoken),
+            "messages": (*prompt, *replies),
             "tools": (TOOL,),
             "done": True,
             "turns": turns,
@@ -117,41 +117,41 @@ def attempt(
     )
 
 
-def a_run(folder: Path, *episodes: Episode) -> Path:
-    """A folder with these episodes, which is all that curating asks for."""
+def write_run(folder: Path, *episodes: Episode) -> Path:
+    """Write a run folder with these episodes."""
     folder.mkdir(parents=True)
     (folder / "episodes.jsonl").write_bytes(b"".join(each.to_line() for each in episodes))
     return folder
 
 
-def a_large_run(folder: Path, count: int = 20_000) -> Path:
-    """A run that takes seconds to curate."""
+def write_large_run(folder: Path, count: int = 20_000) -> Path:
+    """Write a run that takes seconds to curate."""
     folder.mkdir(parents=True)
-    line = attempt("name-of-it", task="task-of-it", turns=4).to_line()
+    line = make_episode("name-of-it", task="task-of-it", turns=4).to_line()
     with (folder / "episodes.jsonl").open("wb") as file:
-        for at in range(count):
-            named = line.replace(b"name-of-it", b"n%d" % at)
-            file.write(named.replace(b"task-of-it", b"t%d" % (at // 4)))
+        for number in range(count):
+            named = line.replace(b"name-of-it", b"n%d" % number)
+            file.write(named.replace(b"task-of-it", b"t%d" % (number // 4)))
     return folder
 
 
-def rows(folder: Path, side: str = "train") -> list[dict[str, Any]]:
+def read_rows(folder: Path, side: str = "train") -> list[dict[str, Any]]:
     lines = (folder / f"{side}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
-def kept(folder: Path) -> list[str]:
-    """The names of the episodes that rows were made from."""
-    return [row["episode_id"] for row in rows(folder)]
+def kept_ids(folder: Path) -> list[str]:
+    """The ids of the episodes that became rows."""
+    return [row["episode_id"] for row in read_rows(folder)]
 
 
-def printed_steps(said: str) -> list[tuple[str, int, int]]:
-    """Reason, how many were left out, how many were left: from what a command printed."""
-    found = (_STEP.match(line) for line in said.splitlines())
-    return [(step[1], _number(step[2]), _number(step[3])) for step in found if step]
+def printed_steps(output: str) -> list[tuple[str, int, int]]:
+    """Reason, removed and remaining episodes of each step in the printed table."""
+    matches = (_STEP.match(line) for line in output.splitlines())
+    return [(match[1], _number(match[2]), _number(match[3])) for match in matches if match]
 
 
-def steps_of_card(folder: Path) -> list[tuple[str, int, int]]:
+def card_steps(folder: Path) -> list[tuple[str, int, int]]:
     lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
     table = [[cell.strip(" `") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     head = next(cells for cells in table if "left out" in cells)
@@ -161,9 +161,9 @@ def steps_of_card(folder: Path) -> list[tuple[str, int, int]]:
     return [(cells[reason], _number(cells[removed]), _number(cells[left])) for cells in steps]
 
 
-def about(folder: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((folder / "curation.json").read_text(encoding="utf-8"))
-    return facts
+def read_metadata(folder: Path) -> dict[str, Any]:
+    metadata: dict[str, Any] = json.loads((folder / "curation.json").read_text(encoding="utf-8"))
+    return metadata
 
 
 def _number(text: str) -> int:

@@ -1,4 +1,4 @@
-"""`check`, `play` and `collect` show an author's exception once, with file and line."""
+"""`check`, `play` and `collect` report an exception of an environment once, with its location."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Undocumented(Base):
     def think(self, number: int) -> str:
         return "?"
 '''
-PLACE = "guessing.py:19 in guess: ZeroDivisionError: float division by zero"
+ERROR_LINE = "guessing.py:19 in guess: ZeroDivisionError: float division by zero"
 
 
 @pytest.fixture
@@ -63,18 +63,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def report(folder: Path, name: str) -> CheckReport:
+def check_report(folder: Path, name: str) -> CheckReport:
     done = run_ludus("check", f"guessing.py:{name}", "--json", cwd=folder)
     assert done.returncode == 1, done.stderr
     return CheckReport.model_validate(json.loads(done.stdout))
 
 
-def test_check_tells_an_exception_once_and_what_to_do(folder: Path) -> None:
-    (failure,) = report(folder, "Always").failures
-    assert (failure.check, failure.detail) == ("plays an episode", PLACE)
+def test_check_reports_an_exception_once_with_advice(folder: Path) -> None:
+    (failure,) = check_report(folder, "Always").failures
+    assert (failure.check, failure.detail) == ("plays an episode", ERROR_LINE)
     assert failure.advice
     done = run_ludus("check", "guessing.py:Always", cwd=folder)
-    assert done.stdout.count(PLACE) == 1 and failure.advice in done.stdout
+    assert done.stdout.count(ERROR_LINE) == 1 and failure.advice in done.stdout
     assert "1 failed" in done.stdout and "Traceback" not in done.stderr
 
 
@@ -86,29 +86,29 @@ def test_check_tells_an_exception_once_and_what_to_do(folder: Path) -> None:
         ("Undocumented", "starts", "guessing.py:41: tool Undocumented.think has no docstring"),
     ],
 )
-def test_what_is_missing_fails_one_check(folder: Path, name: str, check: str, detail: str) -> None:
-    (failure,) = report(folder, name).failures
+def test_a_missing_part_fails_one_check(folder: Path, name: str, check: str, detail: str) -> None:
+    (failure,) = check_report(folder, name).failures
     assert (failure.check, failure.detail[: len(detail)]) == (check, detail)
     assert failure.advice
 
 
-def test_play_and_collect_tell_it_once(folder: Path) -> None:
+def test_play_and_collect_report_an_exception_once(folder: Path) -> None:
     played = run_ludus("play", "guessing.py:Always", typed="0\n", cwd=folder)
-    assert (played.returncode, played.stderr) == (1, f"{PLACE}\n")
-    done = run_ludus("collect", "guessing.py:Always", "-n", "4", "--attempts", "1", cwd=folder)
-    assert (done.returncode, done.stderr.count(PLACE)) == (1, 1)
+    assert (played.returncode, played.stderr) == (1, f"{ERROR_LINE}\n")
+    done = run_ludus("collect", "guessing.py:Always", "-n", "4", "--max-attempts", "1", cwd=folder)
+    assert (done.returncode, done.stderr.count(ERROR_LINE)) == (1, 1)
 
 
-def test_a_run_in_which_some_episodes_broke_says_where(folder: Path) -> None:
-    command = ("collect", "guessing.py:Base", "-n", "12", "--attempts", "1")
+def test_a_run_with_broken_episodes_reports_the_location(folder: Path) -> None:
+    command = ("collect", "guessing.py:Base", "-n", "12", "--max-attempts", "1")
     done = run_ludus(*command, "-o", "run", cwd=folder)
-    assert (done.returncode, done.stdout.count(PLACE)) == (0, 1), done.stderr
+    assert (done.returncode, done.stdout.count(ERROR_LINE)) == (0, 1), done.stderr
     done = run_ludus(*command, "-o", "machine", "--json", cwd=folder)
-    assert json.loads(done.stdout.splitlines()[-1])["environment_faults"] == [PLACE]
+    assert json.loads(done.stdout.splitlines()[-1])["environment_faults"] == [ERROR_LINE]
 
 
 @pytest.mark.parametrize(
-    "command", [("check",), ("collect", "-n", "3", "--attempts", "2"), ("play",)]
+    "command", [("check",), ("collect", "-n", "3", "--max-attempts", "2"), ("play",)]
 )
 def test_debug_prints_the_traceback_once(folder: Path, command: tuple[str, ...]) -> None:
     name, *options = command
@@ -117,7 +117,7 @@ def test_debug_prints_the_traceback_once(folder: Path, command: tuple[str, ...])
     assert "line 19, in guess" in done.stderr and "Traceback" not in done.stdout
 
 
-def test_a_server_logs_the_line_and_does_not_send_it(folder: Path) -> None:
+def test_a_server_logs_an_exception_and_does_not_send_it(folder: Path) -> None:
     with served_by_program("guessing.py:Base", "--workers", "2", cwd=folder) as server:
         played = run_ludus("play", server.url, "--seed", "0", typed="0\n")
         server.process.terminate()
@@ -125,4 +125,4 @@ def test_a_server_logs_the_line_and_does_not_send_it(folder: Path) -> None:
         log = server.process.stdout.read()
     assert played.returncode == 1
     assert "ZeroDivisionError" in played.stderr and "guessing.py" not in played.stderr
-    assert log.count(PLACE) == 1
+    assert log.count(ERROR_LINE) == 1
