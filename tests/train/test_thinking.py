@@ -128,7 +128,7 @@ def test_grpo_prompts_are_the_same_with_both_rollout_loops(
     for rollouts, model, kwargs in (("fast", base, OFF), ("trl", base, OFF), ("trl", quiet, {})):
         out = tmp_path / f"{rollouts} {Path(model).name}"
         settings = small_config(
-            steps=1, rollouts=rollouts, equal="keep", max_episode_tokens=8,
+            steps=1, rollouts=rollouts, zero_variance_groups="keep", max_episode_tokens=8,
             chat_template_kwargs=kwargs,
         )  # fmt: skip
         grpo(PICK, str(model), out, settings)

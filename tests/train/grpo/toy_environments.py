@@ -80,8 +80,8 @@ def train_tool_caller(folder: Path, *, environments: str = PICK, epochs: float =
     rows = [_row(episode) for episode in read_episodes(folder / "run")]
     write_jsonl(folder / "data" / "train.jsonl", rows)
     base = saved(folder / "base")
-    config = train_config(epochs=epochs, batch_size=8, learning_rate=2e-2)
-    sft(folder / "data", str(base), folder / "caller", config)
+    sft_config = train_config(epochs=epochs, batch_size=8, learning_rate=2e-2)
+    sft(folder / "data", str(base), folder / "caller", sft_config)
     return folder / "caller"
 
 
