@@ -1,4 +1,4 @@
-"""The doctor finds what is broken, and only that."""
+"""Each check finds its own defect, and sound environments pass."""
 
 from __future__ import annotations
 
@@ -100,56 +100,56 @@ class Hopeless(Counter):
         ("Hopeless", {"starts"}),
     ],
 )
-async def test_a_defect_is_found_by_its_own_check(name: str, broken: set[str]) -> None:
-    assert await failures(f"check.test_check:{name}") == broken
+async def test_defect_fails_its_own_check_only(name: str, broken: set[str]) -> None:
+    assert await failures(f"check.test_checks:{name}") == broken
 
 
-async def test_a_seed_that_is_ignored_is_found() -> None:
-    assert "same seed, same episode" in await failures("check.test_check:Unseeded")
+async def test_random_environment_fails() -> None:
+    assert "same seed, same episode" in await failures("check.test_checks:Unseeded")
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-async def test_an_observation_that_does_not_fit_its_schema_is_found() -> None:
-    assert "observations fit the schema" in await failures("check.test_check:Lying")
+async def test_observation_that_violates_its_schema_fails() -> None:
+    assert "observations fit the schema" in await failures("check.test_checks:Lying")
 
 
 @pytest.mark.parametrize("spec", ["catch", "echo", "wordle", "world:Counter", "world:LineWorld"])
-async def test_what_is_sound_passes(spec: str) -> None:
-    found = await failures(spec)
-    assert found <= ({"different seeds differ"} if spec == "world:LineWorld" else set())
+async def test_sound_environment_passes(spec: str) -> None:
+    failed = await failures(spec)
+    assert failed <= ({"different seeds differ"} if spec == "world:LineWorld" else set())
 
 
-async def test_a_server_is_examined_over_the_wire_with_the_oracle_of_this_machine() -> None:
+async def test_server_is_checked_with_the_local_oracle() -> None:
     with serving("catch") as served:
         report = await run_checks(served.url, seeds=3)
     assert report.passed, report.failures
     assert report.findings[-1].detail == "1 on 3 seeds"
 
 
-async def test_too_few_sessions_are_found() -> None:
+async def test_too_few_sessions_fail() -> None:
     with serving(Counter, max_sessions=2, queue_timeout=0.1) as served:
         assert "enough sessions at once" in await failures(served.url, sessions=3)
 
 
-def test_the_command_prints_a_line_per_check_and_fails_when_one_does() -> None:
+def test_command_prints_a_line_per_check() -> None:
     good = run_ludus("check", "catch")
     assert good.returncode == 0 and good.stdout.count(" pass ") == 13
-    bad = run_ludus("check", "check.test_check:Weak", env={"PYTHONPATH": "tests"})
+    bad = run_ludus("check", "check.test_checks:Weak", env={"PYTHONPATH": "tests"})
     assert bad.returncode == 1 and "1 failed" in bad.stdout
 
 
-async def test_every_check_says_what_to_do_about_a_failure() -> None:
+async def test_every_check_has_advice() -> None:
     report = await run_checks("catch", seeds=1)
     assert {finding.check for finding in report.findings} <= ADVICE_BY_CHECK.keys()
 
 
-def test_the_report_is_also_json() -> None:
+def test_json_report_can_be_parsed() -> None:
     done = run_ludus("check", "catch", "--json")
     assert CheckReport.model_validate_json(done.stdout).passed
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://localhost:1"])
-def test_a_server_that_is_down_is_one_line(url: str) -> None:
+def test_unreachable_server_is_a_one_line_error(url: str) -> None:
     done = run_ludus("check", url)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

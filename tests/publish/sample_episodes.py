@@ -1,4 +1,4 @@
-"""Episodes of every kind that a run folder may hold."""
+"""Sample episodes of all kinds, and a run folder with them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def episode(number: int, environment: str = "reasoning_gym:chain_sum", **facts: 
         "messages": (
             Message(role="system", content="Answer with the tool."),
             Message(role="user", content="41"),
-            said("answer", '{"answer": "41"}', reasoning_content="40 + 1"),
+            tool_call_message("answer", '{"answer": "41"}', reasoning_content="40 + 1"),
             Message(role="tool", content='{"score": 1.0}', tool_call_id="call_1"),
         ),
         "tools": tuple(tool.to_openai() for tool in find_environment(environment).tools or ()),
@@ -62,16 +62,16 @@ def episode(number: int, environment: str = "reasoning_gym:chain_sum", **facts: 
     return Episode(**{**plain, **facts})
 
 
-def said(tool: str, arguments: str, **more: Any) -> Message:
+def tool_call_message(tool: str, arguments: str, **more: Any) -> Message:
     call = Call(id="call_1", function=Function(name=tool, arguments=arguments))
     return Message(role="assistant", tool_calls=(call,), **more)
 
 
-def of_wordle(number: int) -> Episode:
+def wordle_episode(number: int) -> Episode:
     """Another tool, another task, named rewards, arguments that are no JSON."""
     messages = (
         Message(role="user", content="Guess the word."),
-        said("guess", '{"word": "crane"', content="🟩 né \u2028 \x00"),
+        tool_call_message("guess", '{"word": "crane"', content="🟩 né \u2028 \x00"),
         Message(role="tool", content="null", tool_call_id="call_1"),
     )
     task = {"seed": str(number), "dataset_config": "hard"}
@@ -80,7 +80,7 @@ def of_wordle(number: int) -> Episode:
     )
 
 
-def with_pictures(number: int) -> Episode:
+def image_episode(number: int) -> Episode:
     """A content that is a list, beside contents that look like JSON."""
     picture = ImagePart(image_url=ImageUrl(url="data:image/png;base64,AAAA"))
     messages = (
@@ -91,7 +91,7 @@ def with_pictures(number: int) -> Episode:
     return episode(number, messages=messages, stop_reason="no_tool_call", reward=0.0)
 
 
-def that_broke(number: int) -> Episode:
+def broken_episode(number: int) -> Episode:
     fault = Fault(kind="ConnectFailed", where="environment", message="Nobody answers.")
     nothing: dict[str, Any] = {
         "messages": (),
@@ -103,11 +103,11 @@ def that_broke(number: int) -> Episode:
     return episode(number, stop_reason="broken", reward=None, error=fault, **nothing)
 
 
-def with_tokens(number: int) -> Episode:
+def token_episode(number: int) -> Episode:
     return episode(number, tokens=Tokens(ids=(1, 2), logprobs=(None, -0.5), mask=(0, 1)))
 
 
-def long(number: int) -> Episode:
+def long_episode(number: int) -> Episode:
     """More than a megabyte."""
     return episode(number, messages=(Message(role="user", content="long " * 250_000),))
 

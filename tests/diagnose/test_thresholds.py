@@ -1,4 +1,4 @@
-"""Where a verdict begins to hold, exactly: logs whose figures are the same at every step."""
+"""Exact thresholds of the verdicts, with logs whose metrics are constant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from ludus.diagnose import diagnose
 
-STILL: dict[str, Any] = {
+CONSTANT_ENTRY: dict[str, Any] = {
     "reward": 0.5,
     "reward_std": 0.3,
     "equal": 0.2,
@@ -24,7 +24,7 @@ STILL: dict[str, Any] = {
 
 
 def verdicts(**figures: float) -> list[str]:
-    log = [{"step": step, **STILL, **figures} for step in range(1, 41)]
+    log = [{"step": step, **CONSTANT_ENTRY, **figures} for step in range(1, 41)]
     return [verdict.name for verdict in diagnose(log).verdicts]
 
 
@@ -42,7 +42,7 @@ def verdicts(**figures: float) -> list[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_verdict_holds_at_its_threshold_and_not_below_it(
+def test_verdict_applies_at_its_threshold_and_not_below(
     figures: dict[str, float], name: str
 ) -> None:
     assert name in verdicts(**figures)
@@ -53,22 +53,24 @@ def test_a_verdict_holds_at_its_threshold_and_not_below_it(
         assert name not in verdicts(**{**figures, key: short}), key
 
 
-def test_a_log_that_stands_still_made_no_progress() -> None:
+def test_constant_log_has_no_progress() -> None:
     assert verdicts() == ["no progress"]
 
 
 @pytest.mark.parametrize(("gain", "learned"), [(0.09, False), (0.11, True)])
-def test_without_episodes_a_gain_must_be_large_to_count(gain: float, learned: bool) -> None:
-    log = [{"step": step, **STILL} for step in range(1, 41)]
+def test_uncertain_gain_must_be_large(gain: float, learned: bool) -> None:
+    log = [{"step": step, **CONSTANT_ENTRY} for step in range(1, 41)]
     for line in log[20:]:
         line["reward"] += gain
-    (found,) = diagnose(log).verdicts
-    assert (found.name == "learned") is learned
+    (found_verdicts,) = diagnose(log).verdicts
+    assert (found_verdicts.name == "learned") is learned
 
 
 @pytest.mark.parametrize(("loss", "fallen"), [(0.04, False), (0.06, True)])
-def test_a_small_fall_from_the_best_is_none(loss: float, fallen: bool) -> None:
+def test_small_fall_is_ignored(loss: float, fallen: bool) -> None:
     rewards = [0.3] * 10 + [0.8] * 20 + [0.8 - loss] * 10
-    log = [{"step": step, **STILL, "reward": reward} for step, reward in enumerate(rewards, 1)]
+    log = [
+        {"step": step, **CONSTANT_ENTRY, "reward": reward} for step, reward in enumerate(rewards, 1)
+    ]
     names = [verdict.name for verdict in diagnose(log).verdicts]
     assert ("past saturation" in names) is fallen and "learned" in names

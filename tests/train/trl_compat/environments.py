@@ -1,4 +1,4 @@
-"""Environments for these tests."""
+"""Environments for the tests of TRL compatibility."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ludus import Image, Text, ToolEnvironment, tool
 COLORS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
 
 
-class Camera(ToolEnvironment):
-    """Shows a color; say which it is."""
+class ColorImage(ToolEnvironment):
+    """Shows an image of a color, which the model must name."""
 
     def reset(self, *, seed: int | None = None) -> list[Text | Image]:
         self.color = sorted(COLORS)[(seed or 0) % 2]
@@ -30,7 +30,7 @@ class Camera(ToolEnvironment):
 
 
 class Fragile(ToolEnvironment):
-    """Breaks where it is told to."""
+    """Raises on seed 13, and on a hard push."""
 
     def reset(self, *, seed: int | None = None) -> str:
         if seed == 13:
@@ -55,14 +55,14 @@ def picture(color: str) -> Image:
     return Image.from_bytes(data.getvalue())
 
 
-class Moody(ToolEnvironment):
-    """Never the same twice, whatever the seed."""
+class IgnoresSeed(ToolEnvironment):
+    """Ignores its seed."""
 
     begun = 0
 
     def reset(self, *, seed: int | None = None) -> str:
-        Moody.begun += 1
-        return f"Mood {Moody.begun}."
+        IgnoresSeed.begun += 1
+        return f"Mood {IgnoresSeed.begun}."
 
     @tool
     def wait(self) -> str:

@@ -1,4 +1,4 @@
-"""The picture of the reward."""
+"""The reward plot."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from diagnose.runs import Sample, level, ramp
+
 from ludus.errors import MissingExtra
 from ludus.train.grpo.reward_plot import plot_rewards
 
@@ -22,7 +22,7 @@ EQUAL, ENTROPY, CATCH, WORDLE = (
 )  # fmt: skip
 
 
-def picture(to: Path, log: list[dict[str, Any]], title: str = "GRPO of smollm2") -> Any:
+def draw(to: Path, log: list[dict[str, Any]], title: str = "GRPO of smollm2") -> Any:
     from matplotlib.image import imread
 
     plot_rewards(log, to / "reward.png", title=title)
@@ -35,19 +35,19 @@ def colours(image: Any) -> set[tuple[int, ...]]:
     return set(map(tuple, flat.tolist()))
 
 
-def test_the_reward_its_spread_entropy_and_equal_groups_are_drawn(tmp_path: Path) -> None:
-    found = colours(picture(tmp_path, RUN))
-    assert {RAW, SMOOTH, BAND, EQUAL, ENTROPY} <= found
-    assert HELD_OUT not in found and WORDLE not in found
+def test_plot_has_reward_deviation_entropy_and_zero_variance(tmp_path: Path) -> None:
+    colors = colours(draw(tmp_path, RUN))
+    assert {RAW, SMOOTH, BAND, EQUAL, ENTROPY} <= colors
+    assert HELD_OUT not in colors and WORDLE not in colors
 
 
-def test_held_out_tasks_are_points(tmp_path: Path) -> None:
+def test_held_out_rewards_are_drawn(tmp_path: Path) -> None:
     held_out = [{"step": step, "eval_reward": 0.5} for step in (50, 100)]
-    assert HELD_OUT in colours(picture(tmp_path, [*RUN, *held_out]))
+    assert HELD_OUT in colours(draw(tmp_path, [*RUN, *held_out]))
 
 
-def test_each_environment_of_a_mix_has_a_line(tmp_path: Path) -> None:
-    assert {CATCH, WORDLE, SMOOTH} <= colours(picture(tmp_path, MIX))
+def test_each_environment_has_a_line(tmp_path: Path) -> None:
+    assert {CATCH, WORDLE, SMOOTH} <= colours(draw(tmp_path, MIX))
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_each_environment_of_a_mix_has_a_line(tmp_path: Path) -> None:
     ],
     ids=["none", "one", "few", "null", "zero", "held out alone", "another scale", "odd names"],
 )
-def test_a_log_with_little_in_it_is_drawn_too(log: list[dict[str, Any]], tmp_path: Path) -> None:
-    assert picture(tmp_path, log).shape[:2] == (720, 960)
+def test_sparse_logs_are_drawn(log: list[dict[str, Any]], tmp_path: Path) -> None:
+    assert draw(tmp_path, log).shape[:2] == (720, 960)
 
 
-def test_a_title_is_words_and_nothing_else(tmp_path: Path) -> None:
-    assert picture(tmp_path, RUN, title="GRPO of $a_{b \\frac on\n" + "x" * 500).shape[1] == 960
+def test_title_is_not_parsed_as_math(tmp_path: Path) -> None:
+    assert draw(tmp_path, RUN, title="GRPO of $a_{b \\frac on\n" + "x" * 500).shape[1] == 960
 
 
-def test_without_matplotlib_its_install_line_is_told(
+def test_missing_matplotlib_names_the_install_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -1,6 +1,6 @@
-"""The same written replies through both loops: Ludus's, and that of a real trainer of TRL's.
+"""Scripted replies played by Ludus's loop and by a real TRL trainer.
 
-Only the sampling is replaced, in the one place of each where tokens come from.
+Only sampling is replaced in each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ludus.rollout import Assignment, run_episode
 from ludus.train import environment_factory
 from ludus.train.trl_compat import GRPOConfig, GRPOTrainer, tasks
 
-QUICK: dict[str, Any] = {
+FAST_ARGS: dict[str, Any] = {
     "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True,
     "dataloader_pin_memory": False, "gradient_checkpointing": False, "save_strategy": "no",
     "per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 1024,
@@ -34,8 +34,8 @@ QUICK: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rolled:
-    """What TRL made of the replies, of one member of the group."""
+class TRLResult:
+    """The rollout of one member of the group by TRL."""
 
     prompt: list[int]
     ids: list[int]
@@ -44,35 +44,35 @@ class Rolled:
     reward: float | None
 
 
-def speaker() -> Policy:
-    """A tiny model that speaks ChatML with tools."""
+def chat_policy() -> Policy:
+    """Return a tiny model with a ChatML tool template."""
     tokenizer = student()
-    dialect = find_chat_format(tokenizer)
-    set_chat_format(tokenizer, dialect)
-    return Policy("speaker", tiny(tokenizer), tokenizer, dialect)
+    chat_format = find_chat_format(tokenizer)
+    set_chat_format(tokenizer, chat_format)
+    return Policy("chat_policy", tiny(tokenizer), tokenizer, chat_format)
 
 
 def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-def ids_of(policy: Policy, reply: str) -> list[int]:
-    """A reply as it would have been sampled, with the end of the turn."""
-    made: list[int] = policy.tokenizer(f"{reply}<|im_end|>", add_special_tokens=False)["input_ids"]
-    return made
+def encode_reply(policy: Policy, reply: str) -> list[int]:
+    """Return the token ids of a reply, with the end of the turn."""
+    ids: list[int] = policy.tokenizer(f"{reply}<|im_end|>", add_special_tokens=False)["input_ids"]
+    return ids
 
 
-async def through_ludus(
+async def run_ludus_loop(
     patch: pytest.MonkeyPatch,
     policy: Policy,
     spec: str,
     replies: Sequence[str],
     **task: Any,
 ) -> Episode:
-    written = iter(replies)
+    remaining = iter(replies)
 
     async def sample(*_: Any, **__: Any) -> Completion:
-        ids = tuple(ids_of(policy, next(written)))
+        ids = tuple(encode_reply(policy, next(remaining)))
         return Completion(ids, (-1.0,) * len(ids), stopped=True)
 
     patch.setattr(RequestBatcher, "sample", sample)
@@ -80,28 +80,28 @@ async def through_ludus(
         return await run_episode(session, agent, Assignment.of(spec, **task))
 
 
-def trainer_on(folder: Path, policy: Policy, spec: str, **settings: Any) -> GRPOTrainer:
-    """A real trainer with TRL's own rollouts; of the class that shows tools as `collect` does."""
+def build_trainer(folder: Path, policy: Policy, spec: str, **settings: Any) -> GRPOTrainer:
+    """Build a trainer with TRL's own rollouts."""
     return GRPOTrainer(
         model=policy.model,
-        args=GRPOConfig(str(folder), **{**QUICK, **settings}),
+        args=GRPOConfig(str(folder), **{**FAST_ARGS, **settings}),
         train_dataset=tasks(spec, 4),
         processing_class=policy.tokenizer,
         environment_factory=environment_factory(spec),
     )
 
 
-def through_trl(
+def run_trl_loop(
     trainer: GRPOTrainer, policy: Policy, replies: Sequence[str], **task: Any
-) -> Rolled:
-    """Two members, which say the same; the first of them."""
-    written = iter(replies)
+) -> TRLResult:
+    """Play a group of two equal members; return the first."""
+    remaining = iter(replies)
     seen: dict[str, Any] = {}
     score = trainer._calculate_rewards
 
     def generate(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
-        # After the episode's end TRL asks for another reply.
-        reply = ids_of(policy, next(written, ""))
+        # TRL generates another reply after the end of the episode.
+        reply = encode_reply(policy, next(remaining, ""))
         return [list(reply) for _ in prompt_ids], None
 
     def keep(inputs: Any, prompts: Any, completions: Any, ids: Any) -> Any:
@@ -111,12 +111,12 @@ def through_trl(
     patched: Any = trainer
     patched._generate_single_turn, patched._calculate_rewards = generate, keep
     row = {**trainer.train_dataset[0], **task}
-    made = trainer._generate_and_score_completions([dict(row), dict(row)])
-    length = int(made["completion_mask"][0].sum())
-    return Rolled(
-        prompt=made["prompt_ids"][0][made["prompt_mask"][0].bool()].tolist(),
-        ids=made["completion_ids"][0][:length].tolist(),
-        mask=made["tool_mask"][0][:length].tolist(),
+    batch = trainer._generate_and_score_completions([dict(row), dict(row)])
+    length = int(batch["completion_mask"][0].sum())
+    return TRLResult(
+        prompt=batch["prompt_ids"][0][batch["prompt_mask"][0].bool()].tolist(),
+        ids=batch["completion_ids"][0][:length].tolist(),
+        mask=batch["tool_mask"][0][:length].tolist(),
         messages=seen["messages"],
         reward=trainer.environments[0].get_reward(),
     )
