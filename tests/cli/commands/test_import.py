@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 from curation.importers.gym_lines import TOOL as GYM_TOOL
-from curation.importers.gym_lines import answered, called, rollout, spoken, system, user, written
+from curation.importers.gym_lines import (
+    call_item,
+    message_item,
+    output_item,
+    rollout,
+    system,
+    user,
+    write_lines,
+)
 from curation.importers.inspect_logs import COLOURS
-from curation.importers.openenv_records import collected
+from curation.importers.openenv_records import collect_with_openenv
 from curation.importers.verifiers_lines import TRACES
 
 from cli.collect_cli import error_line, read_episodes
@@ -28,13 +36,13 @@ def write_gym_file(folder: Path) -> Path:
     lines = [
         rollout(
             asked,
-            [called("c1"), answered("c1"), spoken(f"It is {what}.")],
+            [call_item("c1"), output_item("c1"), message_item(f"It is {what}.")],
             asked={"tools": [GYM_TOOL]},
             reward=reward,
         )
         for what, reward in (("a bird", 1.0), ("a fish", 0.25))
     ]
-    return written(folder / "rollouts.jsonl", *lines)
+    return write_lines(folder / "rollouts.jsonl", *lines)
 
 
 def write_message_rows(folder: Path) -> Path:
@@ -46,7 +54,7 @@ def write_message_rows(folder: Path) -> Path:
 
 def write_source(format: str, folder: Path) -> Path:
     if format == "openenv":
-        return collected(folder / "openenv", ["one", "two"])
+        return collect_with_openenv(folder / "openenv", ["one", "two"])
     return {"verifiers": TRACES, "inspect": COLOURS}.get(format) or (
         write_gym_file(folder) if format == "nemo-gym" else write_message_rows(folder)
     )
