@@ -30,7 +30,7 @@ def tiny_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (into / packed.file).parent.mkdir()
         shutil.copyfile(file, into / packed.file)
 
-    given = {"release": release, "fetch": fetch, "say": None}
+    given = {"release": release, "downloader": fetch, "notify": None}
     monkeypatch.setattr(smollm2.model_folder, "__kwdefaults__", given)
     monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
 
@@ -49,7 +49,7 @@ def first_words(done: Result) -> list[str]:
 def test_with_json_the_download_notice_goes_to_stderr(tmp_path: Path) -> None:
     asked = (COUNTER, "--provider", "hf", "--model", "smollm2", *SHORT, "--json")
     done = ludus("collect", *asked, "-o", tmp_path / "run")
-    assert first_words(done) == ["Fetching", "Converting"]
+    assert first_words(done) == ["Downloading", "Converting"]
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
     assert [event for event in events if event != "phase"] == ["summary"]
     again = ludus("collect", *asked, "-o", tmp_path / "run-2")
@@ -60,5 +60,5 @@ def test_an_evaluation_prints_the_download_notice_before_playing(tmp_path: Path)
     who = ("-c", "random", "-c", "base=smollm2")
     done = ludus("eval", COUNTER, *who, *SHORT, "-o", tmp_path / "eval")
     said = first_words(done)
-    first = [said.index(word) for word in ("Fetching", "Converting", "random", "base")]
+    first = [said.index(word) for word in ("Downloading", "Converting", "random", "base")]
     assert first == sorted(first)
