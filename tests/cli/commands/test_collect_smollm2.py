@@ -59,6 +59,6 @@ def test_with_json_the_download_notice_goes_to_stderr(tmp_path: Path) -> None:
 def test_an_evaluation_prints_the_download_notice_before_playing(tmp_path: Path) -> None:
     who = ("-c", "random", "-c", "base=smollm2")
     done = ludus("eval", COUNTER, *who, *SHORT, "-o", tmp_path / "eval")
-    said = first_words(done)
-    first = [said.index(word) for word in ("Downloading", "Converting", "random", "base")]
+    output = first_words(done)
+    first = [output.index(word) for word in ("Downloading", "Converting", "random", "base")]
     assert first == sorted(first)
