@@ -52,14 +52,14 @@ OURS = """
 import sys, time
 from pathlib import Path
 import duckdb
-from ludus.curation import Curation, Selection, curate
-wanted = Curation(selection=Selection(where="reward >= 0.8"), {more})
+from ludus.curation import CurateConfig, curate
+config = CurateConfig(where="reward >= 0.8", {more})
 start = time.perf_counter()
-curate([Path(sys.argv[1])], Path(sys.argv[2]), wanted, overwrite=True)
+curate([Path(sys.argv[1])], Path(sys.argv[2]), config, overwrite=True)
 print(time.perf_counter() - start)
 """
 FILTER = OURS.format(more="to='episodes', dedupe=False")
-ALL = OURS.format(more="to='sft', test=0.1")
+ALL = OURS.format(more="to='sft', test_size=0.1")
 
 
 @dataclass(frozen=True, slots=True, order=True)

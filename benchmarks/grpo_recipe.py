@@ -71,7 +71,7 @@ def _asked(given: argparse.Namespace) -> list[object]:
 
 def _evaluated(given: argparse.Namespace, candidates: list[str]) -> float:
     who = [word for candidate in candidates for word in ("-c", candidate)]
-    seen = ["--not-in", given.data] if given.data else []
+    seen = ["--exclude-tasks-in", given.data] if given.data else []
     took = _ludus(
         "eval", ENVIRONMENT, *who, "-n", given.held_out, "--dataset-config", QUESTIONS,
         "--max-tokens", 64, "--concurrency", 256, *seen, "-o", given.out / "scores",

@@ -49,7 +49,7 @@ def main() -> None:
 def _score(given: argparse.Namespace, data: Path, labels: list[str]) -> None:
     candidates = [f"base=hf:{given.model}", *(f"{each}=hf:{given.out / each}" for each in labels)]
     scores = given.out / "scores"
-    for name, seen in (("all", []), ("unseen", ["--not-in", data])):
+    for name, seen in (("all", []), ("unseen", ["--exclude-tasks-in", data])):
         _ludus("eval", ENVIRONMENT, *(word for each in candidates for word in ("-c", each)), "-n",
                HELD_OUT, "--dataset-config", QUESTIONS, "--max-tokens", 64, "--concurrency", 256,
                *seen, "-o", scores)  # fmt: skip

@@ -32,13 +32,13 @@ _HOMES = {
     "collect": "ludus.rollout.collect",
     "collect_sync": "ludus.rollout.collect",
     "connect": "ludus.client.endpoint",
-    "dpo": "ludus.train",
+    "dpo": "ludus.train.offline",
     "episodes": "ludus.data.episode_reader",
     "evaluate_sync": "ludus.evaluation.pipeline",
-    "grpo": "ludus.train",
+    "grpo": "ludus.train.grpo.pipeline",
     "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.display.collect_display",
-    "sft": "ludus.train",
+    "sft": "ludus.train.offline",
     "training_progress": "ludus.cli.display.train_display",
     "tool": "ludus.environment.tools",
 }
@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from ludus.protocol.types import Action, Observation, State
     from ludus.rollout.collect import collect, collect_sync
     from ludus.rollout.config import CollectConfig
-    from ludus.train import dpo, grpo, sft
+    from ludus.train.grpo.pipeline import grpo
+    from ludus.train.offline import dpo, sft
 
 __all__ = [
     "Action",

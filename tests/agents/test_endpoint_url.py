@@ -1,16 +1,16 @@
-"""Addresses that users give, and the way to them."""
+"""Validation of endpoint URLs, and proxies."""
 
 import pytest
 from chat_stub import chat_stub
 
-from agents.asking import ask, chat
+from agents.stub_agents import ask, chat_response
 from ludus.agents.endpoint_url import base_url, proxy_for
 from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("given", "used"),
+    ("endpoint", "url"),
     [
         ("http://localhost:8000", "http://localhost:8000/v1"),
         ("http://localhost:8000/", "http://localhost:8000/v1"),
@@ -20,12 +20,12 @@ from ludus.errors import ConfigError
         ("http://[::1]:8000", "http://[::1]:8000/v1"),
     ],
 )
-def test_an_endpoint_without_a_path_gets_one(given: str, used: str) -> None:
-    assert base_url(given) == used
+def test_an_endpoint_without_a_path_gets_v1(endpoint: str, url: str) -> None:
+    assert base_url(endpoint) == url
 
 
 @pytest.mark.parametrize(
-    "given",
+    "endpoint",
     [
         "http://me:hunter2@host/v1",
         "http://hunter2@host",
@@ -35,21 +35,21 @@ def test_an_endpoint_without_a_path_gets_one(given: str, used: str) -> None:
         "http://host:hunter2@x:99999999",
     ],
 )
-def test_an_address_that_may_hold_a_secret_is_refused_and_not_repeated(given: str) -> None:
+def test_a_url_that_may_hold_a_secret_is_refused_and_not_shown(endpoint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        base_url(given)
+        base_url(endpoint)
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "given", ["localhost:8000", "ftp://host", "http://", "", "http://ho st", "http://host:port"]
+    "endpoint", ["localhost:8000", "ftp://host", "http://", "", "http://ho st", "http://host:port"]
 )
-def test_what_is_no_address_is_refused_with_an_example(given: str) -> None:
-    with pytest.raises(ConfigError, match=r"Give one like http://localhost:8000/v1"):
-        base_url(given)
+def test_an_invalid_url_is_refused_with_an_example(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="http://localhost:8000/v1"):
+        base_url(endpoint)
 
 
-def test_a_proxy_is_used_for_others_and_never_for_this_machine(
+def test_a_proxy_is_used_for_other_hosts_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("http_proxy", "proxy:3128")
@@ -63,7 +63,7 @@ def test_a_proxy_is_used_for_others_and_never_for_this_machine(
 
 
 async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with chat_stub(script=[chat({"content": "by proxy"})]) as stub:
+    with chat_stub(script=[chat_response({"content": "by proxy"})]) as stub:
         monkeypatch.setenv("http_proxy", stub.url.removesuffix("/v1"))
         async with OpenAIAgent("m", endpoint="http://model.example", key="abcd") as agent:
             reply = await ask(agent)

@@ -1,21 +1,21 @@
-"""OpenAI's chat API as its many servers speak it."""
+"""Requests to OpenAI's chat completions API and to compatible servers."""
 
 from typing import Any
 
 import pytest
 from chat_stub import chat_stub
 
-from agents.asking import (
+from agents.stub_agents import (
     ANSWER,
     PIXEL,
     ask,
-    calling,
-    chat,
-    openai,
-    refusing,
-    result,
-    shown,
-    user,
+    call_message,
+    chat_response,
+    error_response,
+    openai_agent,
+    text_and_image,
+    tool_message,
+    user_message,
 )
 from ludus.agents.agent import EpisodeContext, FinishReason
 from ludus.agents.openai import OpenAIAgent
@@ -24,19 +24,23 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, RequestRefused
 
 
-async def sent(*messages: Message, max_tokens: int | None = None, **settings: Any) -> JsonObject:
-    """What a server is sent."""
+async def sent_body(
+    *messages: Message, max_tokens: int | None = None, **options: Any
+) -> JsonObject:
+    """The body of the request that the server gets."""
     with chat_stub() as stub:
-        async with openai(stub, **settings) as agent:
+        async with openai_agent(stub, **options) as agent:
             await ask(agent, *messages, max_tokens=max_tokens)
         return stub.bodies[0]
 
 
 async def test_an_episode_is_played_over_the_api() -> None:
     with chat_stub() as stub:
-        async with openai(stub) as agent:
+        async with openai_agent(stub) as agent:
             player = await agent.begin(EpisodeContext("here", (ANSWER,)))
-            question = user("State the final answer to the following problem: 23 + 55 - 7 =")
+            question = user_message(
+                "State the final answer to the following problem: 23 + 55 - 7 ="
+            )
             reply = await player.act([question])
             await player.close()
         assert reply.message.tool_calls is not None
@@ -47,8 +51,8 @@ async def test_an_episode_is_played_over_the_api() -> None:
         assert list(stub.paths) == ["/v1/chat/completions"]
 
 
-async def test_a_request_holds_what_was_set_and_nothing_else() -> None:
-    body = await sent(Message(role="system", content="Play."), user("Hello"))
+async def test_a_request_holds_only_options_that_were_set() -> None:
+    body = await sent_body(Message(role="system", content="Play."), user_message("Hello"))
     assert body == {
         "model": "m",
         "messages": [
@@ -61,52 +65,52 @@ async def test_a_request_holds_what_was_set_and_nothing_else() -> None:
 
 
 async def test_temperature_and_extra_fields_are_sent() -> None:
-    body = await sent(temperature=0.0, extra={"top_p": 0.5, "tool_choice": "required"})
+    body = await sent_body(temperature=0.0, extra={"top_p": 0.5, "tool_choice": "required"})
     assert (body["temperature"], body["top_p"], body["tool_choice"]) == (0.0, 0.5, "required")
 
 
-async def test_arguments_of_the_chat_template_are_sent_and_told() -> None:
+async def test_chat_template_kwargs_are_sent_and_described() -> None:
     kwargs = {"enable_thinking": False}
-    body = await sent(chat_template_kwargs=kwargs, extra={"top_k": 3})
+    body = await sent_body(chat_template_kwargs=kwargs, extra={"top_k": 3})
     assert (body["chat_template_kwargs"], body["top_k"]) == (kwargs, 3)
     endpoint: dict[str, Any] = {"endpoint": "http://127.0.0.1:9", "key": "k"}
     agent = OpenAIAgent("m", chat_template_kwargs=kwargs, **endpoint)
     assert agent.describe()["chat_template_kwargs"] == kwargs
     twice = {"chat_template_kwargs": {"enable_thinking": True}}
-    with pytest.raises(ConfigError, match="given twice"):
+    with pytest.raises(ConfigError, match="chat_template_kwargs"):
         OpenAIAgent("m", chat_template_kwargs=kwargs, extra=twice, **endpoint)
 
 
-async def test_an_extra_field_wins_over_a_setting() -> None:
-    assert (await sent(temperature=0.0, extra={"temperature": 0.7}))["temperature"] == 0.7
+async def test_an_extra_field_overrides_an_option() -> None:
+    assert (await sent_body(temperature=0.0, extra={"temperature": 0.7}))["temperature"] == 0.7
 
 
 async def test_without_tools_none_are_sent() -> None:
     with chat_stub() as stub:
-        async with openai(stub) as agent:
+        async with openai_agent(stub) as agent:
             player = await agent.begin(EpisodeContext("here", ()))
-            reply = await player.act([user("Hello")])
+            reply = await player.act([user_message("Hello")])
         assert "tools" not in stub.bodies[0]
         assert reply.message.content.startswith("I was told")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("field", ["model", "messages", "tools", "stream"])
-def test_an_extra_field_that_is_set_anyway_is_refused(field: str) -> None:
-    with pytest.raises(ConfigError, match=f"extra field '{field}' is not free"):
+def test_a_reserved_extra_field_is_refused(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{field}'"):
         OpenAIAgent("m", endpoint="http://localhost", extra={field: 1})
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "options",
     [{"extra": {"x": object()}}, {"extra": {"x": float("nan")}}, {"temperature": float("nan")},
      {"temperature": -1.0}],
 )  # fmt: skip
-def test_settings_that_cannot_be_sent_are_refused(settings: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        OpenAIAgent("m", endpoint="http://localhost", **settings)
+        OpenAIAgent("m", endpoint="http://localhost", **options)
 
 
-def test_an_agent_describes_itself_by_what_was_set() -> None:
+def test_describe_holds_only_options_that_were_set() -> None:
     plain = OpenAIAgent("gpt-4o-mini", key="abcd")
     assert plain.describe() == {"provider": "openai", "model": "gpt-4o-mini"}
     assert plain.has_price
@@ -121,7 +125,7 @@ def test_an_agent_describes_itself_by_what_was_set() -> None:
     assert not full.has_price
 
 
-def test_openai_itself_needs_a_key() -> None:
+def test_openai_without_an_endpoint_needs_a_key() -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         OpenAIAgent("gpt-4o-mini")
 
@@ -129,12 +133,12 @@ def test_openai_itself_needs_a_key() -> None:
 # Limits
 
 
-async def test_an_endpoint_is_told_the_limit_by_its_old_name() -> None:
-    body = await sent(max_tokens=100)
+async def test_an_endpoint_gets_the_limit_as_max_tokens() -> None:
+    body = await sent_body(max_tokens=100)
     assert body["max_tokens"] == 100 and "max_completion_tokens" not in body
 
 
-async def test_openai_itself_is_told_the_limit_by_its_new_name(
+async def test_openai_gets_the_limit_as_max_completion_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with chat_stub() as stub:
@@ -146,38 +150,42 @@ async def test_openai_itself_is_told_the_limit_by_its_new_name(
         assert stub.headers[0]["authorization"] == "Bearer abcd"
 
 
-async def test_a_server_that_refuses_the_limits_name_is_told_the_other_from_then_on() -> None:
-    unknown = refusing(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'.")
+async def test_the_other_limit_field_is_used_once_the_first_was_refused() -> None:
+    unknown = error_response(
+        400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens'."
+    )
     with chat_stub(script=[unknown]) as stub:
-        async with openai(stub) as agent:
+        async with openai_agent(stub) as agent:
             await ask(agent, max_tokens=100)
             await ask(agent, max_tokens=100)
         names = [sorted(name for name in body if name.startswith("max_")) for body in stub.bodies]
         assert names == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
 
 
-async def test_a_limit_refused_under_both_names_is_an_error_and_the_name_stays() -> None:
-    large = refusing(400, "max_tokens is too large")
+async def test_a_limit_refused_under_both_names_is_an_error() -> None:
+    large = error_response(400, "max_tokens is too large")
     with chat_stub(script=[large, large]) as stub:
-        async with openai(stub) as agent:
+        async with openai_agent(stub) as agent:
             with pytest.raises(RequestRefused, match="max_tokens is too large"):
                 await ask(agent, max_tokens=10**9)
             await ask(agent, max_tokens=100)
         assert stub.bodies[-1]["max_tokens"] == 100
 
 
-async def test_another_refusal_is_not_taken_for_one_of_the_limit() -> None:
-    with chat_stub(script=[refusing(400, "tools.0 is wrong")]) as stub:
-        async with openai(stub) as agent:
+async def test_an_unrelated_refusal_is_not_retried_with_another_limit_field() -> None:
+    with chat_stub(script=[error_response(400, "tools.0 is wrong")]) as stub:
+        async with openai_agent(stub) as agent:
             with pytest.raises(RequestRefused, match=r"tools\.0 is wrong"):
                 await ask(agent, max_tokens=100)
         assert len(stub.bodies) == 1
 
 
-async def test_a_limit_that_does_not_fit_beside_the_prompt_is_left_out() -> None:
-    full = refusing(400, "This model's maximum context length is 100 tokens; max_tokens is 90.")
-    with chat_stub(script=[full, chat({"content": "fits"}), full, full]) as stub:
-        async with openai(stub) as agent:
+async def test_a_limit_that_does_not_fit_beside_the_prompt_is_omitted() -> None:
+    full = error_response(
+        400, "This model's maximum context length is 100 tokens; max_tokens is 90."
+    )
+    with chat_stub(script=[full, chat_response({"content": "fits"}), full, full]) as stub:
+        async with openai_agent(stub) as agent:
             fits = await ask(agent, max_tokens=90)
             full_anyway = await ask(agent, max_tokens=90)
         assert (fits.message.content, fits.finish_reason) == ("fits", FinishReason.STOP)
@@ -188,14 +196,14 @@ async def test_a_limit_that_does_not_fit_beside_the_prompt_is_left_out() -> None
 # Messages sent
 
 
-async def test_what_the_model_thought_is_not_sent_back() -> None:
-    thought = Message(role="assistant", content="Hm.", reasoning_content="secretly")
-    body = await sent(user("a"), thought, user("b"))
+async def test_reasoning_is_not_sent_back() -> None:
+    reply = Message(role="assistant", content="Hm.", reasoning_content="secretly")
+    body = await sent_body(user_message("a"), reply, user_message("b"))
     assert body["messages"][1] == {"role": "assistant", "content": "Hm."}
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("arguments", "sent"),
     [
         ('{"answer": "4"}', '{"answer": "4"}'),
         ('{"answer": ', "{}"),
@@ -204,32 +212,42 @@ async def test_what_the_model_thought_is_not_sent_back() -> None:
         ('"text"', "{}"),
     ],
 )
-async def test_arguments_that_are_no_json_object_are_sent_as_an_empty_one(
-    written: str, told: str
-) -> None:
-    body = await sent(user("a"), calling(written), result("Error: no."))
+async def test_invalid_arguments_are_sent_as_an_empty_object(arguments: str, sent: str) -> None:
+    body = await sent_body(user_message("a"), call_message(arguments), tool_message("Error: no."))
     assert body["messages"][1:] == [
         {
             "role": "assistant",
             "content": "",
             "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "answer", "arguments": told}}
+                {"id": "c1", "type": "function", "function": {"name": "answer", "arguments": sent}}
             ],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "Error: no."},
     ]
 
 
-async def test_a_made_up_name_is_sent_such_that_it_is_taken() -> None:
-    body = await sent(user("a"), calling("{}", name="functions.answer"), result("Error: no."))
+async def test_an_invalid_tool_name_is_sanitized() -> None:
+    body = await sent_body(
+        user_message("a"), call_message("{}", name="functions.answer"), tool_message("Error: no.")
+    )
     (call,) = body["messages"][1]["tool_calls"]
     assert call["function"]["name"] == "functions_answer"
 
 
-async def test_pictures_of_tools_follow_the_last_result_of_their_turn() -> None:
-    one, two = result(shown("First"), identity="c1"), result(shown("Second"), identity="c2")
-    body = await sent(user("a"), calling("{}"), one, two, result("Third", identity="c3"), user("b"))
-    picture = {"type": "image_url", "image_url": {"url": PIXEL}}
+async def test_images_of_tool_results_follow_the_last_result_of_the_turn() -> None:
+    one, two = (
+        tool_message(text_and_image("First"), call_id="c1"),
+        tool_message(text_and_image("Second"), call_id="c2"),
+    )
+    body = await sent_body(
+        user_message("a"),
+        call_message("{}"),
+        one,
+        two,
+        tool_message("Third", call_id="c3"),
+        user_message("b"),
+    )
+    image = {"type": "image_url", "image_url": {"url": PIXEL}}
     assert body["messages"][2:] == [
         {"role": "tool", "tool_call_id": "c1", "content": "First\n[image]"},
         {"role": "tool", "tool_call_id": "c2", "content": "Second\n[image]"},
@@ -238,26 +256,23 @@ async def test_pictures_of_tools_follow_the_last_result_of_their_turn() -> None:
             "role": "user",
             "content": [
                 {"type": "text", "text": "What c1 shows:"},
-                picture,
+                image,
                 {"type": "text", "text": "What c2 shows:"},
-                picture,
+                image,
             ],
         },
         {"role": "user", "content": "b"},
     ]
 
 
-async def test_pictures_of_the_last_turn_and_of_users_are_sent_too() -> None:
-    looking = Message(role="user", content=shown("Look."))
-    body = await sent(looking, calling("{}"), result(shown("Seen")))
-    picture = {"type": "image_url", "image_url": {"url": PIXEL}}
-    assert body["messages"][0]["content"] == [{"type": "text", "text": "Look."}, picture]
-    assert body["messages"][-1]["content"] == [{"type": "text", "text": "What c1 shows:"}, picture]
+async def test_images_of_the_last_turn_and_of_users_are_sent() -> None:
+    looking = Message(role="user", content=text_and_image("Look."))
+    body = await sent_body(looking, call_message("{}"), tool_message(text_and_image("Seen")))
+    image = {"type": "image_url", "image_url": {"url": PIXEL}}
+    assert body["messages"][0]["content"] == [{"type": "text", "text": "Look."}, image]
+    assert body["messages"][-1]["content"] == [{"type": "text", "text": "What c1 shows:"}, image]
 
 
-async def test_text_that_no_encoding_can_hold_is_sent_with_a_mark() -> None:
-    body = await sent(user("half \ud83d a smile"))
+async def test_a_lone_surrogate_is_sent_as_a_question_mark() -> None:
+    body = await sent_body(user_message("half \ud83d a smile"))
     assert body["messages"][0]["content"] == "half ? a smile"
-
-
-# Replies read

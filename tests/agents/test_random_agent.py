@@ -1,4 +1,4 @@
-"""Chance keeps to the rules of the tools."""
+"""Random calls are valid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ludus.data.tool_schema import ToolSpec
         {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
     ],
 )
-def test_every_call_fits_the_schema(schema: dict[str, Any]) -> None:
+def test_every_call_is_valid_for_the_schema(schema: dict[str, Any]) -> None:
     arguments = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
     tool = ToolSpec(name="act", input_schema=arguments)
     for seed in range(200):

@@ -80,3 +80,20 @@ def test_an_interrupt_cancels_the_work_and_waits_until_it_has_cleaned_up() -> No
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert output.splitlines() == ["cleaned up", "interrupted"]
+
+
+def test_the_loop_survives_a_coroutine_that_exits() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        run_sync(leave())
+    assert run_sync(double(21)) == 42
+
+
+def test_a_synchronous_call_on_the_loop_raises_instead_of_waiting_for_itself() -> None:
+    async def call_sync() -> int:
+        return run_sync(double(21))
+
+    with pytest.raises(RuntimeError, match="blocking"):
+        run_sync(call_sync())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.collecting import read
+from cli.collect_cli import read_episodes
 from program import run_ludus, served_by_program
 
 from ludus.environment.mixture import parse_mixture
@@ -127,7 +127,7 @@ def test_a_run_of_a_file_goes_on_however_its_path_is_written(folder: Path) -> No
     for path, episodes in (("corner_a.py", "2"), (f"{folder}/corner_a.py", "3")):
         done = run_ludus("collect", f"{path}:Mine", "-n", episodes, "-o", "run", cwd=folder)
         assert done.returncode == 0, done.stderr
-    found = read(folder / "run")
+    found = read_episodes(folder / "run")
     assert [episode.environment for episode in found] == ["corner_a:Mine"] * 3
     assert all(episode.reward is not None for episode in found)
 
@@ -137,4 +137,4 @@ def test_a_file_is_served_by_worker_processes(folder: Path) -> None:
         arguments = ("corner_a.py:Mine", "--base-url", server.url, "-n", "3", "-o", "served")
         done = run_ludus("collect", *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert {episode.environment for episode in read(folder / "served")} == {"corner_a:Mine"}
+    assert {episode.environment for episode in read_episodes(folder / "served")} == {"corner_a:Mine"}

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Literal
 
-from policy.vision.gallery import GALLERY
+from policy.vision.image_env import GALLERY
 from rollout.small_runs import run as collect_run
 
 from ludus.agents.oracle import OracleAgent

@@ -1,4 +1,4 @@
-"""A program that trains and is killed at a step, with no chance to tidy up.
+"""A program that trains, and kills itself at a step.
 
 python killed.py DATA MODEL OUT STEP CASE
 """
@@ -9,14 +9,16 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ludus.train import Lora, TrainConfig, sft
+from ludus import sft
+from ludus.train import Lora, TrainConfig
 from train.lessons import Seen, quick
 
 CASES: dict[str, TrainConfig] = {
-    # Sums over three steps stand between two lines when it is killed, and a test split is measured.
+    # Killed between two log lines, which sum over three steps; with a test split.
     "whole": quick(epochs=2, learning_rate=1e-2, overrides={"logging_steps": "3"}),
     "packed": quick(
         epochs=4,
@@ -29,10 +31,8 @@ CASES: dict[str, TrainConfig] = {
 }
 
 
-def settings(case: str, **more: Any) -> TrainConfig:
-    from dataclasses import replace
-
-    return replace(CASES[case], checkpoint_every=0.0, **more)
+def config(case: str) -> TrainConfig:
+    return replace(CASES[case], checkpoint_every=0.0)
 
 
 class Killing(Seen):
@@ -49,4 +49,4 @@ class Killing(Seen):
 
 if __name__ == "__main__":
     data, model, out, step, case = sys.argv[1:]
-    sft(data, model, Path(out), settings(case), progress=Killing(int(step)))
+    sft(data, model, Path(out), config(case), progress=Killing(int(step)))

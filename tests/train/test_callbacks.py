@@ -1,4 +1,4 @@
-"""When a checkpoint falls due."""
+"""When checkpoints are saved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ludus.train.progress import NoProgress
 
 
 @pytest.mark.parametrize(
-    ("seconds", "saved"),
+    ("step_seconds", "expected"),
     [
         (1, [599, 1198]),
         (250, [2, 4, 6, 8]),
@@ -21,19 +21,21 @@ from ludus.train.progress import NoProgress
         (3600, [1, 2, 3, 4]),
     ],
 )
-def test_no_more_is_lost_than_the_time_between_two_or_one_step(
-    seconds: int, saved: list[int], tmp_path: Path
+def test_checkpoints_are_no_further_apart_than_the_interval_or_one_step(
+    step_seconds: int, expected: list[int], tmp_path: Path
 ) -> None:
     now = 0.0
-    pace = RunCallback(tmp_path, NoProgress(), Distributed(), every=600, clock=lambda: now)
+    callback = RunCallback(
+        tmp_path, NoProgress(), Distributed(), checkpoint_every=600, clock=lambda: now
+    )
     state = SimpleNamespace(global_step=0, max_steps=10_000, epoch=0.5)
-    pace.on_train_begin(None, state, None)
-    found: list[int] = []
-    while len(found) < len(saved):
-        now += seconds
+    callback.on_train_begin(None, state, None, trainer=None)
+    saved: list[int] = []
+    while len(saved) < len(expected):
+        now += step_seconds
         state.global_step += 1
         control = SimpleNamespace(should_save=False)
-        pace.on_step_end(None, state, control)
+        callback.on_step_end(None, state, control, trainer=None)
         if control.should_save:
-            found.append(state.global_step)
-    assert found == saved
+            saved.append(state.global_step)
+    assert saved == expected

@@ -1,1 +1,1 @@
-"""Who acts. An agent sees tools and observations, and answers with tool calls."""
+"""Agents: they are shown messages and tools, and reply with messages and tool calls."""

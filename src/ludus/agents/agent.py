@@ -1,7 +1,6 @@
-"""What an agent is: it is shown messages and tools, and answers with a message.
+"""The agent interface: shown messages and tools, an agent replies with a message.
 
-An agent plays many episodes at once; what it has to remember within one is kept by a `Player`.
-Environments, retries of whole episodes and files are not its business.
+An agent plays many episodes at once; the state of one episode is kept by a `Player`.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ from ludus.data.tool_schema import JsonObject, ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class EpisodeContext:
-    """What an agent is told when an episode begins."""
+    """The episode that an agent is about to play."""
 
     environment: str
-    """The spec that is played."""
+    """The environment's spec."""
     tools: tuple[ToolSpec, ...]
     task: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     member: int = 0
-    """Which attempt at the task this is: members of a group are told apart by it."""
+    """The index of this attempt within its group, in which all have the same task."""
 
 
 class FinishReason(StrEnum):
-    """How a reply ended."""
+    """Why a reply ended."""
 
     STOP = "stop"
-    """It said, or called, all that it wanted."""
+    """The model ended it."""
     LENGTH = "length"
-    """It was cut off: at its token limit, or because the context is full."""
+    """It was truncated, at its token limit or because the context is full."""
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an agent answered."""
+    """An agent's reply."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
     usage: Usage = field(default_factory=Usage)
     tokens: Tokens | None = None
-    """The whole episode so far, token by token, where the model is a local one."""
+    """The tokens of the whole episode so far; local models only."""
 
 
 class Player(ABC):
@@ -56,67 +55,67 @@ class Player(ABC):
 
     @abstractmethod
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        """The next message. What fails on the way raises an `AgentError`."""
+        """Return the next message. Failures raise an `AgentError`."""
 
-    async def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """The episode is over."""
+    async def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release what the episode holds."""
 
 
 class Agent(ABC):
-    """Who acts. Use it as an async context manager."""
+    """Plays episodes. Use it as an async context manager."""
 
     provider: str
 
     def describe(self) -> JsonObject:
-        """Provider, model and sampling settings, as an episode records them; never a secret."""
+        """Provider, model and sampling options as episodes record them, without secrets."""
         return {"provider": self.provider}
 
     def check(self) -> None:  # noqa: B027
-        """Raise for settings that are known to be wrong; loads no model and uses no network."""
+        """Raise for a config that is known to be wrong; loads no model and uses no network."""
 
     async def prepare(self, environments: Sequence[str] = ()) -> None:  # noqa: B027
-        """Find out, before the first episode, whether it can play these at all."""
+        """Check before the first episode whether it can play these environments."""
 
     @abstractmethod
     async def begin(self, context: EpisodeContext) -> Player:
-        """Take part in an episode."""
+        """Start an episode."""
 
     async def close(self) -> None:  # noqa: B027
-        """Give back what it holds. May be called twice."""
+        """Release all resources. May be called twice."""
 
     @property
     def concurrency_limit(self) -> int | None:
-        """How many episodes it can serve at once just now; None: as many as there are."""
+        """Episodes that it can serve at once at the moment; None: no limit."""
         return None
 
     @property
     def local_model(self) -> str | None:
-        """The model that it loads into this process, which takes a while; None: none."""
+        """The model that it loads into this process, if any."""
         return None
 
     @property
     def sampled_tokens(self) -> int | None:
-        """Tokens that a local model has sampled so far, those of unfinished replies included."""
+        """Tokens that a local model has sampled so far, including those of unfinished replies."""
         return None
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds that its provider has asked everybody to wait from now on."""
+        """Seconds for which the provider has asked all calls to wait."""
         return 0.0
 
     @property
     def stall_expected(self) -> bool:
-        """Whether its replies may take long, and nobody need wonder why."""
+        """Whether replies are known to be delayed, so that a stall is no reason to warn."""
         return self.retry_after_s > 0
 
     @property
     def has_price(self) -> bool:
-        """Whether it is known what a reply costs."""
+        """Whether the cost of a reply is known."""
         return True
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """What went wrong on the way to its model, by kind; it was tried again."""
+        """Faults that were retried, counted by kind."""
         return {}
 
     async def __aenter__(self) -> Self:

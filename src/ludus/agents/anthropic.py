@@ -21,12 +21,13 @@ from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 
 DEFAULT_MAX_TOKENS = 4096
+"""The API requires a limit."""
 
 
 class AnthropicAgent(APIAgent):
-    """A model that is asked over the Messages API.
+    """A model behind the Messages API.
 
-    Thinking is switched on by an extra field, as the API has it:
+    To enable thinking, set the API's own field:
     `extra={"thinking": {"type": "enabled", "budget_tokens": 2000}}`.
     """
 
@@ -42,45 +43,37 @@ class AnthropicAgent(APIAgent):
 
     async def request_reply(
         self, body: JsonObject, messages: Sequence[Message], sample: int
-    ) -> ReplyWithBlocks:
-        """One reply, and the blocks that it is made of."""
+    ) -> tuple[Reply, Blocks]:
+        """Request one reply; returns it with its content blocks."""
 
-        def read(reply: JsonObject, kept: bool) -> ReplyWithBlocks:
-            read, blocks = parse_reply(reply, messages)
-            return replace(read, usage=self._with_cost(read.usage, kept)), blocks
+        def parse(response: JsonObject, cached: bool) -> tuple[Reply, Blocks]:
+            reply, blocks = parse_reply(response, messages)
+            return replace(reply, usage=self._with_cost(reply.usage, cached)), blocks
 
         request = {"model": self.model, **body, **self._request_fields()}
-        return await self.client.post("/messages", request, read, sample=sample)
-
-
-ReplyWithBlocks = tuple[Reply, Blocks]
+        return await self.client.post("/messages", request, parse, sample=sample)
 
 
 class _AnthropicPlayer(Player):
-    def __init__(self, agent: AnthropicAgent, situation: EpisodeContext) -> None:
+    def __init__(self, agent: AnthropicAgent, context: EpisodeContext) -> None:
         self._agent = agent
-        self._tools = [build_tool(tool) for tool in situation.tools]
-        self._member = situation.member
+        self._tools = [build_tool(tool) for tool in context.tools]
+        self._member = context.member
         self._history = BlockHistory()
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        """The next message. A full context and a provider's filter are replies too."""
-        try:
-            reply, blocks = await self._agent.request_reply(
-                self._request_body(messages, max_tokens), messages, self._member
-            )
-        except (ContextLengthExceeded, ContentFiltered) as error:
-            return reply_from_refusal(error)
-        self._history.record(len(messages), reply.message, blocks)
-        return reply
-
-    def _request_body(self, messages: Sequence[Message], max_tokens: int | None) -> JsonObject:
+        """Return the next message. A full context and a content filter are replies too."""
         body: JsonObject = {
-            "max_tokens": max_tokens or DEFAULT_MAX_TOKENS,  # this API insists on one
+            "max_tokens": max_tokens or DEFAULT_MAX_TOKENS,
             "messages": build_messages(messages, self._history),
         }
         if system := build_system(messages):
             body["system"] = system
         if self._tools:
             body["tools"] = self._tools
-        return body
+        try:
+            reply, blocks = await self._agent.request_reply(body, messages, self._member)
+        except (ContextLengthExceeded, ContentFiltered) as error:
+            return reply_from_refusal(error)
+        self._history.record(len(messages), reply.message, blocks)
+        return reply

@@ -1,7 +1,7 @@
-"""Messages as Anthropic's API takes them, and replies as it gives them.
+"""Conversion between chat messages and the Anthropic Messages API.
 
-Pure functions, and a memory of the blocks that an agent's own replies were made of: the API wants
-thinking back exactly as it gave it, signature and all, which no chat message can hold.
+Pure functions, and a history of the content blocks of the model's own replies: the API wants
+thinking blocks back unchanged, with their signature, which a chat message cannot hold.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EMPTY_TEXT_BLOCK: JsonObject = {"type": "text", "text": "(nothing)"}
 
 
 class BlockHistory:
-    """The blocks of one episode's own replies, by their place in it."""
+    """The content blocks of the model's replies in one episode, by message index."""
 
     def __init__(self) -> None:
         self._replies: dict[int, tuple[Message, Blocks]] = {}
@@ -38,9 +38,9 @@ class BlockHistory:
         self._replies[index] = (message, blocks)
 
     def blocks(self, index: int, message: Message) -> Blocks | None:
-        """What this message was made of, if it still is what was replied."""
-        kept, blocks = self._replies.get(index, (None, None))
-        return blocks if kept is message or kept == message else None
+        """The blocks of this message, unless it is no longer the model's reply."""
+        recorded, blocks = self._replies.get(index, (None, None))
+        return blocks if recorded is message or recorded == message else None
 
 
 def build_tool(tool: ToolSpec) -> JsonObject:
@@ -52,121 +52,122 @@ def build_tool(tool: ToolSpec) -> JsonObject:
 
 
 def build_system(messages: Sequence[Message]) -> str:
-    """What stands apart from the conversation in this API."""
+    """The system prompt, which this API takes separately from the messages."""
     return "\n\n".join(message.text for message in messages if message.role == "system")
 
 
 def build_messages(messages: Sequence[Message], history: BlockHistory) -> list[JsonObject]:
-    """The conversation in turns of user and assistant. Results of tools are the user's."""
-    written: list[JsonObject] = []
-    for place, message in enumerate(messages):
+    """The conversation in alternating user and assistant messages; tool results are the user's."""
+    merged: list[JsonObject] = []
+    for index, message in enumerate(messages):
         if message.role == "system":
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = history.blocks(place, message) if role == "assistant" else None
+        blocks = history.blocks(index, message) if role == "assistant" else None
         if blocks is None:
             blocks = _message_blocks(message)
-        if written and written[-1]["role"] == role:
-            written[-1]["content"] += blocks
+        if merged and merged[-1]["role"] == role:
+            merged[-1]["content"] += blocks
         elif blocks:
-            written.append({"role": role, "content": list(blocks)})
-    return written
+            merged.append({"role": role, "content": list(blocks)})
+    return merged
 
 
 def _message_blocks(message: Message) -> Blocks:
+    blocks = _content_blocks(message.content)
     if message.role == "tool":
-        return [_tool_result_block(message)]
-    parts = _content_blocks(message.content)
+        result: JsonObject = {
+            "type": "tool_result",
+            "tool_use_id": sanitize_name(message.tool_call_id or ""),
+            "content": blocks,
+        }
+        if message.text.startswith("Error:"):
+            result["is_error"] = True
+        return [result]
     for call in message.tool_calls or ():
-        arguments = parse_arguments(call.function.arguments) or {}
-        name = sanitize_name(call.function.name)
-        use = {"type": "tool_use", "id": sanitize_name(call.id), "name": name}
-        parts.append({**use, "input": arguments})
-    return parts if parts or message.role == "assistant" else [_EMPTY_TEXT_BLOCK]
-
-
-def _tool_result_block(message: Message) -> JsonObject:
-    result: JsonObject = {
-        "type": "tool_result",
-        "tool_use_id": sanitize_name(message.tool_call_id or ""),
-        "content": _content_blocks(message.content),
-    }
-    if message.text.startswith("Error:"):
-        result["is_error"] = True
-    return result
+        blocks.append(
+            {
+                "type": "tool_use",
+                "id": sanitize_name(call.id),
+                "name": sanitize_name(call.function.name),
+                "input": parse_arguments(call.function.arguments) or {},
+            }
+        )
+    return blocks if blocks or message.role == "assistant" else [_EMPTY_TEXT_BLOCK]
 
 
 def _content_blocks(content: str | tuple[Part, ...]) -> Blocks:
-    """Blocks of text and pictures. Blank text is left out: the API refuses it."""
+    """Text and image blocks. Blank text is left out, because the API refuses it."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
-    blocks = [_content_block(part) for part in content]
-    return [block for block in blocks if block["type"] != "text" or block["text"].strip()]
-
-
-def _content_block(part: Part) -> JsonObject:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    return {"type": "image", "source": _image_source(part.image_url.url)}
+    blocks: Blocks = []
+    for part in content:
+        if not isinstance(part, Text):
+            blocks.append({"type": "image", "source": _image_source(part.image_url.url)})
+        elif part.text.strip():
+            blocks.append({"type": "text", "text": part.text})
+    return blocks
 
 
 def _image_source(url: str) -> JsonObject:
     head, comma, data = url.partition(",")
     if not (comma and head.startswith("data:") and head.endswith(";base64")):
         return {"type": "url", "url": url}
-    kind = head.removeprefix("data:").partition(";")[0]
-    return {"type": "base64", "media_type": kind, "data": data}
+    media_type = head.removeprefix("data:").partition(";")[0]
+    return {"type": "base64", "media_type": media_type, "data": data}
 
 
 def parse_reply(body: JsonObject, messages: Sequence[Message]) -> tuple[Reply, Blocks]:
-    """What the model said, and the blocks to send back when it goes on."""
+    """The model's reply, and its blocks, to be sent back in the next turn."""
     content = body.get("content")
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise BadReply("the reply holds no content")
-    blocks, uses = _assign_call_ids(content, messages)
+        raise BadReply("the reply has no content")
+    blocks, calls = _assign_call_ids(content, messages)
     message = Message(
         role="assistant",
-        content=_join_text(blocks, "text"),
-        reasoning_content=_join_text(blocks, "thinking") or None,
-        tool_calls=uses or None,
+        content=_join_blocks(blocks, "text"),
+        reasoning_content=_join_blocks(blocks, "thinking") or None,
+        tool_calls=calls or None,
     )
-    finish = _FINISH_REASONS.get(str(body.get("stop_reason")), FinishReason.STOP)
-    return Reply(message, finish, parse_usage(body.get("usage"))), blocks
+    finish_reason = _FINISH_REASONS.get(str(body.get("stop_reason")), FinishReason.STOP)
+    return Reply(message, finish_reason, parse_usage(body.get("usage"))), blocks
 
 
 def _assign_call_ids(
     content: Blocks, messages: Sequence[Message]
 ) -> tuple[Blocks, tuple[Call, ...]]:
-    """The blocks, and the calls in them, which bear the same identities."""
-    used = [block for block in content if block.get("type") == "tool_use"]
-    asked = [RawToolCall(use.get("id"), use.get("name"), use.get("input")) for use in used]
-    calls = parse_tool_calls(asked, messages)
-    named = iter(calls)
-    blocks = [
-        _tool_use_block(block, next(named)) if block.get("type") == "tool_use" else block
-        for block in content
-        if block.get("type") != "text" or str(block.get("text", "")).strip()
-    ]
+    """The blocks and the tool calls in them, with the same ids in both. Drops blank text."""
+    uses = [block for block in content if block.get("type") == "tool_use"]
+    raw_calls = [RawToolCall(use.get("id"), use.get("name"), use.get("input")) for use in uses]
+    calls = parse_tool_calls(raw_calls, messages)
+    next_call = iter(calls)
+    blocks: Blocks = []
+    for block in content:
+        if block.get("type") == "tool_use":
+            call, arguments = next(next_call), block.get("input")
+            block = {
+                **block,
+                "id": sanitize_name(call.id),
+                "name": sanitize_name(call.function.name),
+                "input": arguments if isinstance(arguments, dict) else {},
+            }
+        elif block.get("type") == "text" and not str(block.get("text", "")).strip():
+            continue
+        blocks.append(block)
     return blocks, calls
 
 
-def _tool_use_block(block: JsonObject, call: Call) -> JsonObject:
-    given = block.get("input")
-    names = {"id": sanitize_name(call.id), "name": sanitize_name(call.function.name)}
-    return {**block, **names, "input": given if isinstance(given, dict) else {}}
-
-
-def _join_text(blocks: Blocks, kind: str) -> str:
+def _join_blocks(blocks: Blocks, kind: str) -> str:
     return "\n\n".join(str(block.get(kind, "")) for block in blocks if block.get("type") == kind)
 
 
 def parse_usage(usage: Any) -> Usage:
-    """What was counted. This API counts what went into and came out of its cache apart."""
-    counted: JsonObject = usage if isinstance(usage, dict) else {}
-    cached = token_count(counted.get("cache_read_input_tokens"))
-    written = token_count(counted.get("cache_creation_input_tokens"))
+    """Token counts. This API counts cache reads and writes apart from input_tokens."""
+    counts: JsonObject = usage if isinstance(usage, dict) else {}
+    cache_reads = token_count(counts.get("cache_read_input_tokens"))
+    cache_writes = token_count(counts.get("cache_creation_input_tokens"))
     return Usage(
-        prompt_tokens=token_count(counted.get("input_tokens")) + written + cached,
-        completion_tokens=token_count(counted.get("output_tokens")),
-        cached_tokens=cached,
+        prompt_tokens=token_count(counts.get("input_tokens")) + cache_writes + cache_reads,
+        completion_tokens=token_count(counts.get("output_tokens")),
+        cached_tokens=cache_reads,
     )

@@ -1,7 +1,4 @@
-"""What agents behind a provider's API have in common: settings, prices, and who they say they are.
-
-How a request and a reply look is for each API's own module to say.
-"""
+"""What the agents behind a provider's HTTP API have in common: options, key, prices, client."""
 
 from __future__ import annotations
 
@@ -31,23 +28,22 @@ class APIAgent(Agent):
     """A model behind an HTTP API.
 
     Args:
-        model: its name, as the provider writes it.
-        endpoint: the address of another server that speaks the same API.
-        key: the key; found in the environment or a `.env` if not given.
-        temperature: left to the provider if not given.
-        extra: more fields for every request, as they are.
-        concurrency: the most calls under way at once; pushback makes it fewer for a while.
-        call_timeout: seconds that one try may take.
-        retries: how often a call that failed is tried again.
-        cache: a folder; identical requests are answered from it, and cost nothing.
-        prices: what models cost; the usual places if not given.
-        backoff: how long to wait between tries.
+        model: its name at the provider.
+        endpoint: URL of another server with the same API.
+        key: API key; default: from the environment or a `.env` file.
+        temperature: default: the provider's.
+        extra: additional fields of every request, sent unchanged.
+        concurrency: the most calls at once; lowered for a while when the provider is overloaded.
+        call_timeout: seconds per attempt.
+        retries: how often a failed call is retried.
+        cache: a folder; identical requests are answered from it, at no cost.
+        prices: default: the user's price file and the public list.
+        backoff: how long to wait between attempts.
     """
 
     vendor: ClassVar[str]
-    """Whose API it is; also whose key and prices are looked up."""
+    """Selects the key's variable and the prices."""
     default_base_url: ClassVar[str]
-    """Where the API is, unless an endpoint is given."""
 
     def __init__(
         self,
@@ -68,14 +64,15 @@ class APIAgent(Agent):
         self.endpoint = base_url(endpoint) if endpoint is not None else None
         self.provider = f"{self.vendor}-compatible" if self.endpoint else self.vendor
         self._request_options = _build_request_options(temperature, extra)
-        found = ApiKey(key) if isinstance(key, str) else key
-        if found is None:
-            found = find_key(self.vendor, for_endpoint=self.endpoint is not None)
+        if isinstance(key, str):
+            key = ApiKey(key)
+        elif key is None:
+            key = find_key(self.vendor, for_endpoint=self.endpoint is not None)
         self.client = ProviderClient(
             self.endpoint or self.default_base_url,
             model=model,
-            key=found,
-            headers=self._headers(found),
+            key=key,
+            headers=self._headers(key),
             concurrency=concurrency,
             call_timeout=call_timeout,
             retries=retries,
@@ -88,15 +85,15 @@ class APIAgent(Agent):
 
     @abstractmethod
     def _headers(self, key: ApiKey | None) -> dict[str, str]:
-        """What goes with every request."""
+        """Headers of every request."""
 
     def describe(self) -> JsonObject:
-        told = {"provider": self.provider, "model": self.model}
+        description = {"provider": self.provider, "model": self.model}
         if self.endpoint:
-            told["endpoint"] = self.endpoint
-        # Through the scrubber: a field of one's own may hold the key.
+            description["endpoint"] = self.endpoint
+        # Scrubbed, because an extra field may hold the key.
         scrubbed: JsonObject = json.loads(
-            self.client.scrub(json.dumps(told | self._request_options))
+            self.client.scrub(json.dumps(description | self._request_options))
         )
         return scrubbed
 
@@ -123,13 +120,13 @@ class APIAgent(Agent):
         return self.client.faults
 
     def _request_fields(self) -> JsonObject:
-        """The settings as a request holds them: extra fields win."""
+        """The options as fields of a request; extra fields override the others."""
         fields = dict(self._request_options)
         extra = fields.pop("extra", {})
         return {**fields, **extra}
 
     def _with_cost(self, usage: Usage, cached: bool) -> Usage:
-        """With its cost. A kept reply cost nothing, but its tokens were read and written."""
+        """The usage with its cost; a reply from the response cache costs nothing."""
         if cached:
             return usage.model_copy(update={"cost": 0.0})
         cost = self._price(usage) if self._price else None
@@ -137,32 +134,26 @@ class APIAgent(Agent):
 
 
 def reply_from_refusal(error: RequestRefused) -> Reply:
-    """The reply that stands for a refusal which is the model's or the messages' doing."""
-    finish = (
-        FinishReason.LENGTH if isinstance(error, ContextLengthExceeded) else FinishReason.REFUSED
-    )
-    return Reply(Message(role="assistant"), finish_reason=finish)
+    """An empty reply, for a refusal because of the context's length or a content filter."""
+    too_long = isinstance(error, ContextLengthExceeded)
+    finish_reason = FinishReason.LENGTH if too_long else FinishReason.REFUSED
+    return Reply(Message(role="assistant"), finish_reason)
 
 
 def _build_request_options(
     temperature: float | None, extra: Mapping[str, Any] | None
 ) -> JsonObject:
-    """Only what was set: as the description and the request have it."""
-    settings: JsonObject = {}
+    """Validate the options; only those that were set are recorded and sent."""
+    options: JsonObject = {}
     if temperature is not None:
         if not math.isfinite(temperature) or temperature < 0:
-            raise ConfigError(f"A temperature of {temperature} cannot be; give 0 or more.")
-        settings["temperature"] = temperature
+            raise ConfigError(f"`temperature` must be 0 or more, got {temperature}.")
+        options["temperature"] = temperature
     if extra:
-        settings["extra"] = _validate_extra(dict(extra))
-    return settings
-
-
-def _validate_extra(extra: JsonObject) -> JsonObject:
-    if taken := sorted(_RESERVED_FIELDS & set(extra)):
-        raise ConfigError(f"The extra field {taken[0]!r} is not free: Ludus sets it itself.")
-    try:
-        copied: JsonObject = json.loads(json.dumps(extra, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"The extra fields cannot be sent as JSON: {error}.") from None
-    return copied
+        if reserved := sorted(_RESERVED_FIELDS & set(extra)):
+            raise ConfigError(f"`extra` must not hold {reserved[0]!r}: Ludus sets it.")
+        try:
+            options["extra"] = json.loads(json.dumps(dict(extra), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"`extra` cannot be sent as JSON: {error}.") from None
+    return options

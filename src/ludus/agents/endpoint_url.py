@@ -1,4 +1,4 @@
-"""Where a model's API is: the address that a user gives, made sure of before anything is sent."""
+"""URLs of model APIs: validation, and the proxy to use."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from urllib.request import getproxies, proxy_bypass
 from ludus.errors import ConfigError
 from ludus.protocol.loopback import is_loopback
 
-_ADVICE = "Give one like http://localhost:8000/v1."
+_EXAMPLE = "Example: http://localhost:8000/v1."
 
 
 def base_url(endpoint: str) -> str:
-    """The address under which the API's routes lie.
+    """The URL under which the API's routes are.
 
-    An endpoint without a path gets `/v1`, which is where nearly all servers have them. One with
-    credentials, a query or a fragment is refused, and not repeated: it may hold a secret.
+    An endpoint without a path gets `/v1`, as nearly all servers have it. One with credentials, a
+    query or a fragment is refused, and not shown in the error: it may hold a secret.
     """
     endpoint = endpoint.strip()
     parts = _split_url(endpoint)
     if parts.username is not None or parts.password is not None or "@" in parts.netloc:
-        raise ConfigError(f"An endpoint holds no credentials; a key has its own setting. {_ADVICE}")
+        raise ConfigError(
+            f"An endpoint must not hold credentials; set the API key instead. {_EXAMPLE}"
+        )
     if parts.query or parts.fragment or endpoint[-1] in "?#":
-        raise ConfigError(f"An endpoint has no query (?) and no fragment (#). {_ADVICE}")
+        raise ConfigError(f"An endpoint must not have a query (?) or a fragment (#). {_EXAMPLE}")
     path = parts.path.rstrip("/") or "/v1"
     return f"{parts.scheme}://{parts.netloc}{path}"
 
@@ -33,19 +35,17 @@ def _split_url(endpoint: str) -> SplitResult:
         host, _ = parts.hostname, parts.port
     except ValueError:
         parts, host = SplitResult("", "", "", "", ""), None
-    odd = not endpoint.isprintable() or " " in endpoint
-    if parts.scheme not in ("http", "https") or not host or odd:
+    unprintable = not endpoint.isprintable() or " " in endpoint
+    if parts.scheme not in ("http", "https") or not host or unprintable:
         shown = "" if any(mark in endpoint for mark in "@?#") else f" {endpoint!r}"
-        raise ConfigError(
-            f"The endpoint{shown} is no address of the form http(s)://HOST. {_ADVICE}"
-        )
+        raise ConfigError(f"The endpoint{shown} is not a URL like http(s)://HOST. {_EXAMPLE}")
     return parts
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for this address; never one for this machine itself.
+    """The proxy that environment variables name for this URL; None for this machine itself.
 
-    Asked once: aiohttp's own `trust_env` looks it up anew, in a thread, for every request.
+    Called once per session: aiohttp's `trust_env` looks it up for every request, in a thread.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -1,4 +1,4 @@
-"""What went wrong with a provider, said in one line that holds no secret."""
+"""Error messages about a provider: one line each, without secrets."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _URL_CREDENTIALS = re.compile(r"://[^/\s@]*@")
 
 
 class ContextLengthExceeded(RequestRefused):
-    """The messages are longer than the model can take. Agents make a reply of it."""
+    """The messages are longer than the model's context. Agents turn it into a reply."""
 
 
 class ContentFiltered(RequestRefused):
-    """The provider's filter stopped it. Agents make a reply of it."""
+    """The provider's content filter refused the request. Agents turn it into a reply."""
 
 
 _ERROR_BY_REASON: dict[RefusalReason, type[AgentError]] = {
@@ -34,21 +34,21 @@ _ERROR_BY_REASON: dict[RefusalReason, type[AgentError]] = {
     RefusalReason.REQUEST: RequestRefused,
 }
 _HINT_BY_REASON = {
-    RefusalReason.KEY: "Check the key and what it may be used for.",
-    RefusalReason.MODEL: "Check the model's name and the address.",
-    RefusalReason.QUOTA: "Look at the account's balance and limits.",
-    RefusalReason.MOVED: "Give the address that it sends them to.",
+    RefusalReason.KEY: "Check the key and its permissions.",
+    RefusalReason.MODEL: "Check the model's name and the URL.",
+    RefusalReason.QUOTA: "Check the account's balance and limits.",
+    RefusalReason.MOVED: "Use the URL that it redirects to.",
 }
 _HINT_BY_ERROR: dict[type[AgentError], str] = {
-    ModelBusy: "Ask for fewer calls at once, or try later.",
+    ModelBusy: "Lower `concurrency`, or try again later.",
     ModelUnreachable: "Check the connection, and whether the server is up.",
-    ModelTimeout: "Allow more time for a call, or shorter replies.",
-    BadReply: "Check that the address is that of a chat API.",
+    ModelTimeout: "Raise `call_timeout`, or allow fewer tokens.",
+    BadReply: "Check that the URL is that of a chat API.",
 }
 
 
 class ProviderErrors:
-    """The errors of one provider."""
+    """Builds the errors of one provider."""
 
     def __init__(self, model: str, base_url: str, key: ApiKey | None) -> None:
         self._model = model
@@ -57,51 +57,49 @@ class ProviderErrors:
         self._target = f"{model} at {base_url}"
 
     def scrub(self, text: str) -> str:
-        """A text that may leave: without the key, or anybody's credentials in an address."""
+        """The text without the key, and without credentials in URLs."""
         text = _URL_CREDENTIALS.sub("://***@", text)
         return self._key.scrub(text) if self._key else text
 
     def retries_exhausted(self, fault: TransientFault, attempts: int) -> AgentError:
-        """The last try has failed too."""
-        times = "once" if attempts == 1 else f"{attempts} times, at last"
-        text = f"{self._target} was asked {times}: {self._one_line(fault.text)}."
+        times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        text = f"{self._target} failed after {times}: {self._one_line(fault.text)}."
         return fault.error_class(self.scrub(f"{text} {_HINT_BY_ERROR[fault.error_class]}"))
 
-    def wait_too_long(self, wait: float, longest: float) -> ModelBusy:
-        """The server asks for more patience than there is."""
+    def wait_too_long(self, wait_s: float, longest_s: float) -> ModelBusy:
         return ModelBusy(
-            f"{self._target} asks to wait {wait:.0f} s, and more than {longest:.0f} s is not waited. "
-            "Try again then."
+            f"{self._target} asks to wait {wait_s:.0f} s, which is more than the limit of "
+            f"{longest_s:.0f} s. Try again then."
         )
 
-    def unreachable(self, why: str) -> ModelUnreachable:
-        """No connection, before anything was asked."""
+    def unreachable(self, reason: str) -> ModelUnreachable:
         return ModelUnreachable(
-            self.scrub(f"Nobody answers at {self._url} ({self._one_line(why)}). ")
-            + "Is the server running, and is the address right?"
+            self.scrub(f"Nobody answers at {self._url} ({self._one_line(reason)}). ")
+            + "Check that the server is running and that the URL is right."
         )
 
     def from_refusal(self, refusal: Refusal) -> AgentError:
-        """There is no point in asking again."""
-        kind = _ERROR_BY_REASON.get(refusal.reason, ProviderRefuses)
-        text = f"{self._headline(refusal.reason)}: {self._one_line(refusal.text) or 'it does not say why'}"
-        return kind(self.scrub(f"{text} {_HINT_BY_REASON.get(refusal.reason, '')}".strip()))
+        error_class = _ERROR_BY_REASON.get(refusal.reason, ProviderRefuses)
+        details = self._one_line(refusal.text) or "no reason given."
+        hint = _HINT_BY_REASON.get(refusal.reason, "")
+        text = f"{self._headline(refusal.reason)}: {details} {hint}"
+        return error_class(self.scrub(text.strip()))
 
     def _headline(self, reason: RefusalReason) -> str:
-        asked_with = f"the key from {self._key.source}" if self._key else "requests without a key"
+        key = f"the key from {self._key.source}" if self._key else "requests without a key"
         match reason:
             case RefusalReason.KEY:
-                return f"{self._url} does not take {asked_with}"
+                return f"{self._url} does not accept {key}"
             case RefusalReason.MODEL:
                 return f"There is no model {self._model!r} at {self._url}"
             case RefusalReason.QUOTA:
-                return f"There is nothing left to spend at {self._url} with {asked_with}"
+                return f"The quota at {self._url} is used up for {key}"
             case RefusalReason.MOVED:
-                return f"{self._url} sends requests elsewhere"
+                return f"{self._url} redirects requests elsewhere"
             case _:
                 return f"{self._target} refuses this request"
 
     def _one_line(self, text: str) -> str:
-        """The server's words, on one line. Scrubbed before cut: half a key is a secret too."""
+        """The server's message on one line. Scrubbed before it is cut: half a key is a secret."""
         line = " ".join(self.scrub(text).split())
         return line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[: _MAX_MESSAGE_CHARS - 3]}..."

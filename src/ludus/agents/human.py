@@ -1,4 +1,4 @@
-"""A person at the terminal, as an agent: types tools and their arguments, line by line."""
+"""A person at the terminal as an agent, who types tools and their arguments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELP_COMMAND, QUIT_COMMAND = "help", "quit"
 
 
 class HumanAgent(Agent):
-    """Whoever sits in front of it; one episode at a time."""
+    """A person at the terminal; plays one episode at a time."""
 
     provider = "human"
 
@@ -57,13 +57,13 @@ class _HumanPlayer(Player):
         ask: AskLine,
         show: ShowMessage,
         say: PrintText,
-        seat: asyncio.Lock,
+        episode_lock: asyncio.Lock,
     ) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._ask = ask
         self._show = show
         self._say = say
-        self._episode_lock = seat
+        self._episode_lock = episode_lock
         self._messages: Sequence[Message] = ()
         self._num_shown = 0
 
@@ -85,33 +85,33 @@ class _HumanPlayer(Player):
         self._episode_lock.release()
 
     def _show_new_messages(self) -> None:
-        """Show what has been said since, but not the person's own words."""
+        """Show messages that are new since the last turn, except the person's own."""
         for message in self._messages[self._num_shown :]:
             if message.role in ("user", "tool"):
                 self._show(message)
         self._num_shown = len(self._messages)
 
     async def _ask_call(self) -> ToolCall:
-        """One call, or `NoCall` where a line was none."""
+        """Ask for one call; raises `InvalidCall` if the line is none."""
         if len(self._tools) == 1:
             (tool,) = self._tools.values()
-            given: JsonObject = {}
-            asked = list(parameters(tool))
-            if not asked:
+            arguments: JsonObject = {}
+            missing = list(parameters(tool))
+            if not missing:
                 await self._ask_line(f"{tool.name} (Enter): ", tool)
         else:
             name, _, rest = (await self._ask_line("> ")).strip().partition(" ")
             if not name:
                 raise InvalidCall("Type a tool and its arguments; help shows them, quit leaves.")
             tool = find_tool(name, self._tools)
-            given = parse_typed_arguments(tool, rest)
-            asked = [name for name in required_parameters(tool) if name not in given]
-        for name in asked:
-            given |= await self._ask_argument(tool, name)
-        return ToolCall(name=tool.name, arguments=given)
+            arguments = parse_typed_arguments(tool, rest)
+            missing = [name for name in required_parameters(tool) if name not in arguments]
+        for name in missing:
+            arguments |= await self._ask_argument(tool, name)
+        return ToolCall(name=tool.name, arguments=arguments)
 
     async def _ask_argument(self, tool: ToolSpec, name: str) -> JsonObject:
-        """Ask for one argument until it fits; an empty line leaves an optional one out."""
+        """Ask for one argument until it is valid; an empty line skips an optional one."""
         schema = parameters(tool)[name]
         kind = "" if describe_type(schema) == "text" else f" ({describe_type(schema)})"
         optional = name not in required_parameters(tool)
@@ -129,26 +129,26 @@ class _HumanPlayer(Player):
                 self._say(str(reason))
 
     async def _ask_line(self, prompt: str, tool: ToolSpec | None = None) -> str:
-        """A line that is neither help nor quit."""
+        """Ask for a line; handles the commands help and quit."""
         while True:
             line = await self._ask(prompt)
             command, _, about = line.strip().partition(" ")
             if line.strip() == QUIT_COMMAND:
-                raise ProviderRefuses("The player left before the end of the episode.")
+                raise ProviderRefuses("The player quit before the end of the episode.")
             if command != HELP_COMMAND or (tool is not None and about):
                 return line
-            self._say(self._help_text(about.strip(), tool))
-
-    def _help_text(self, about: str, tool: ToolSpec | None) -> str:
-        try:
-            chosen = [find_tool(about, self._tools)] if about else list(self._tools.values())
-        except InvalidCall as reason:
-            return str(reason)
-        return help_text([tool] if tool is not None else chosen)
+            if tool is not None:
+                self._say(help_text([tool]))
+                continue
+            try:
+                tools = [find_tool(about.strip(), self._tools)] if about else self._tools.values()
+                self._say(help_text(list(tools)))
+            except InvalidCall as reason:
+                self._say(str(reason))
 
 
 def introduction(tools: Sequence[ToolSpec]) -> str:
-    """What is said before the first observation: the tools, and how to type."""
+    """The text before the first observation: the tools, and what to type."""
     if len(tools) == 1:
         (tool,) = tools
         names = list(parameters(tool))
@@ -161,7 +161,7 @@ def introduction(tools: Sequence[ToolSpec]) -> str:
 
 
 def help_text(tools: Sequence[ToolSpec]) -> str:
-    """The tools with all that is known about their arguments."""
+    """The tools with their descriptions and arguments."""
     lines = []
     for tool in tools:
         lines += ["", usage_line(tool), *(f"  {line}" for line in tool.description.splitlines())]
@@ -171,13 +171,13 @@ def help_text(tools: Sequence[ToolSpec]) -> str:
             )
             about = " ".join(str(schema.get("description", "")).split())
             lines.append(f"  {name.upper()}: {describe_type(schema)}{default}. {about}".rstrip())
-    ways = (
+    syntax = (
         "Write arguments in this order, as name=value, or all as one JSON object; quotes keep "
         "words together."
         if len(tools) > 1 or any(len(parameters(tool)) > 1 for tool in tools)
-        else f'To send the word {HELP_COMMAND} or {QUIT_COMMAND} itself, put it in quotes: "{HELP_COMMAND}".'
+        else 'To send the word help or quit itself, put it in quotes: "help".'
     )
-    return "\n".join([*lines[1:], "", ways, f"{QUIT_COMMAND} (or Ctrl-D) leaves the episode.", ""])
+    return "\n".join([*lines[1:], "", syntax, "quit (or Ctrl-D) leaves the episode.", ""])
 
 
 def _summary_line(tool: ToolSpec) -> str:
@@ -185,33 +185,38 @@ def _summary_line(tool: ToolSpec) -> str:
 
 
 def _format_default(default: object) -> str:
+    """A default value as it would be typed."""
     if isinstance(default, bool):
         return "yes" if default else "no"
     return "nothing" if default is None else repr(default)
 
 
 def _unquote_command(line: str) -> str:
-    """The text itself; a command or nothing at all is written in quotes."""
+    """Remove the quotes with which a command, or an empty text, is typed as a value."""
     return line[1:-1] if line.strip() in (f'"{HELP_COMMAND}"', f'"{QUIT_COMMAND}"', '""') else line
 
 
 class TerminalInput:
-    """Reads lines from standard input without holding up the loop, so that servers' pings are
-    answered while the person thinks, and without a thread that would outlive an interrupt."""
+    """Reads lines from standard input without blocking the event loop.
+
+    So a server's pings are answered while the person thinks. It uses no thread, because one that
+    blocks in `input()` would keep the process alive after an interrupt.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._eof = False
 
     async def ask(self, prompt: str) -> str:
-        """One line of input; it is printed too, where no terminal has shown it."""
-        print(_bold(prompt), end="", flush=True)
+        """Prompt for one line; it is echoed if the input is not a terminal."""
+        bold = f"\x1b[1m{prompt}\x1b[0m" if sys.stdout.isatty() else prompt
+        print(bold, end="", flush=True)
         while b"\n" not in self._buffer and not self._eof:
             await self._read_chunk()
         line, newline, rest = bytes(self._buffer).partition(b"\n")
         if not line and not newline:
             print(flush=True)
-            raise ProviderRefuses("The input ended before the episode did.")
+            raise ProviderRefuses("The input ended before the episode.")
         self._buffer = bytearray(rest)
         text = line.decode(errors="replace").rstrip("\r")
         if not sys.stdin.isatty():
@@ -222,12 +227,13 @@ class TerminalInput:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         if sys.stdin is None:
-            raise ProviderRefuses("There is no input to play from.")
+            raise ProviderRefuses("There is no standard input to read from.")
         source = sys.stdin.fileno()
         try:
-            loop.add_reader(source, _set_ready, ready)
+            # The callback may run again before the reader is removed.
+            loop.add_reader(source, lambda: None if ready.done() else ready.set_result(None))
         except OSError:
-            pass  # An ordinary file: it never keeps anybody waiting.
+            pass  # A regular file, which is always ready.
         else:
             try:
                 await ready
@@ -236,12 +242,3 @@ class TerminalInput:
         chunk = os.read(source, 65536)
         self._buffer += chunk
         self._eof = not chunk
-
-
-def _set_ready(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
-
-
-def _bold(prompt: str) -> str:
-    return f"\x1b[1m{prompt}\x1b[0m" if sys.stdout.isatty() else prompt

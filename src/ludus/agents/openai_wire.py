@@ -1,7 +1,7 @@
-"""Messages as OpenAI's chat API takes them, and replies as it and its many likenesses give them.
+"""Conversion between chat messages and OpenAI's chat completions API.
 
-Pure functions. Servers that speak this API agree on what is asked more than on what is answered,
-so reading is forgiving and writing is strict.
+Pure functions. Compatible servers agree more on requests than on responses, so requests are built
+strictly and responses parsed leniently.
 """
 
 from __future__ import annotations
@@ -24,55 +24,51 @@ _FINISH_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason
 
 
 def build_messages(messages: Sequence[Message]) -> list[JsonObject]:
-    """What is sent. What the model thought is not: servers ignore it, or refuse it.
+    """The messages of a request, without reasoning: servers ignore or refuse it.
 
-    Tool messages may hold no pictures, so these follow in a user's message, after the last tool
-    message of the turn: the API wants all results before anything else is said.
+    Tool messages cannot hold images, so these follow in a user message after the last tool message
+    of the turn: the API wants all results before anything else.
     """
-    written: list[JsonObject] = []
-    pictures: list[JsonObject] = []
+    built: list[JsonObject] = []
+    images: list[JsonObject] = []
     for message in messages:
         if message.role == "tool":
-            written.append(_build_tool_message(message))
-            pictures += _image_parts(message)
+            built.append(_build_message(message, message.text))
+            images += _image_parts(message)
             continue
-        if pictures:
-            written.append({"role": "user", "content": pictures})
-            pictures = []
-        written.append(_build_message(message))
-    if pictures:
-        written.append({"role": "user", "content": pictures})
-    return written
+        if images:
+            built.append({"role": "user", "content": images})
+            images = []
+        if isinstance(message.content, str):
+            built.append(_build_message(message, message.content))
+        else:
+            parts = [_build_part(part) for part in message.content]
+            built.append(_build_message(message, parts))
+    if images:
+        built.append({"role": "user", "content": images})
+    return built
 
 
-def _build_message(message: Message) -> JsonObject:
-    content = message.content
-    written: JsonObject = {
-        "role": message.role,
-        "content": content if isinstance(content, str) else [_build_part(part) for part in content],
-    }
+def _build_message(message: Message, content: str | list[JsonObject]) -> JsonObject:
+    built: JsonObject = {"role": message.role}
+    if message.role == "tool":
+        built["tool_call_id"] = message.tool_call_id or ""
     if message.name is not None:
-        written["name"] = message.name
+        built["name"] = message.name
+    built["content"] = content
     if message.tool_calls:
-        written["tool_calls"] = [_build_tool_call(call) for call in message.tool_calls]
-    return written
-
-
-def _build_tool_message(message: Message) -> JsonObject:
-    written: JsonObject = {"role": "tool", "tool_call_id": message.tool_call_id or ""}
-    if message.name is not None:
-        written["name"] = message.name
-    return {**written, "content": message.text}
+        built["tool_calls"] = [_build_tool_call(call) for call in message.tool_calls]
+    return built
 
 
 def _image_parts(message: Message) -> list[JsonObject]:
+    """The images of a tool message, after a text that says which call they belong to."""
     if isinstance(message.content, str):
         return []
-    pictures = [_build_part(part) for part in message.content if isinstance(part, ImagePart)]
-    if not pictures:
+    images = [_build_part(part) for part in message.content if isinstance(part, ImagePart)]
+    if not images:
         return []
-    whose = f"What {message.tool_call_id} shows:"
-    return [{"type": "text", "text": whose}, *pictures]
+    return [{"type": "text", "text": f"What {message.tool_call_id} shows:"}, *images]
 
 
 def _build_part(part: Part) -> JsonObject:
@@ -94,36 +90,33 @@ def _build_tool_call(call: Call) -> JsonObject:
 
 
 def parse_reply(body: JsonObject, messages: Sequence[Message]) -> Reply:
-    """What the model said. `messages` is what it answered to: its calls are told apart by it."""
-    choice = _first_choice(body)
-    message = choice["message"]
-    said, refusal = _content_text(message.get("content")), _content_text(message.get("refusal"))
-    thought = _content_text(message.get("reasoning_content") or message.get("reasoning"))
-    if not thought:
-        thought, said = split_reasoning(said)
-    ended = _FINISH_REASONS.get(str(choice.get("finish_reason")), FinishReason.STOP)
-    answer = Message(
-        role="assistant",
-        content=said or refusal,
-        reasoning_content=thought or None,
-        tool_calls=parse_tool_calls(_raw_tool_calls(message), messages) or None,
-    )
-    finish = FinishReason.REFUSED if refusal else ended
-    return Reply(answer, finish, parse_usage(body.get("usage")))
-
-
-def _first_choice(body: JsonObject) -> JsonObject:
+    """The model's reply to `messages`, whose call ids its own calls must not repeat."""
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
-        raise BadReply("the reply holds no message")
+        raise BadReply("the reply has no message")
     if choice.get("error") or choice.get("finish_reason") == "error":
-        raise BadReply(f"the reply broke off: {json.dumps(choice.get('error'))}")
-    return choice
+        raise BadReply(f"the reply is incomplete: {json.dumps(choice.get('error'))}")
+    message = choice["message"]
+    content, refusal = _content_text(message.get("content")), _content_text(message.get("refusal"))
+    reasoning = _content_text(message.get("reasoning_content") or message.get("reasoning"))
+    if not reasoning:
+        reasoning, content = split_reasoning(content)
+    finish_reason = _FINISH_REASONS.get(str(choice.get("finish_reason")), FinishReason.STOP)
+    return Reply(
+        Message(
+            role="assistant",
+            content=content or refusal,
+            reasoning_content=reasoning or None,
+            tool_calls=parse_tool_calls(_raw_tool_calls(message), messages) or None,
+        ),
+        FinishReason.REFUSED if refusal else finish_reason,
+        parse_usage(body.get("usage")),
+    )
 
 
 def _content_text(content: Any) -> str:
-    """Text, whether it comes as such, in parts, or not at all."""
+    """Text that comes as a string, in parts, or not at all."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -132,48 +125,48 @@ def _content_text(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def split_reasoning(said: str) -> tuple[str, str]:
-    """What was thought and what was said, where a server leaves the tags of a template standing.
+def split_reasoning(text: str) -> tuple[str, str]:
+    """Reasoning and content, for servers that leave the template's <think> tags in the text.
 
-    Templates that open the tag in the prompt leave only the closing one; a reply that was cut off
+    Templates that open the tag in the prompt leave only the closing one; a reply that was truncated
     while thinking has only the opening one.
     """
-    if "<think>" not in said and "</think>" not in said:
-        return "", said
-    before, opening, rest = said.partition("<think>")
+    if "<think>" not in text and "</think>" not in text:
+        return "", text
+    before, opening, rest = text.partition("<think>")
     if opening and before.strip():
-        return "", said
-    thought, closing, after = (rest if opening else said).partition("</think>")
-    return thought.strip(), after.lstrip() if closing else ""
+        return "", text
+    reasoning, closing, content = (rest if opening else text).partition("</think>")
+    return reasoning.strip(), content.lstrip() if closing else ""
 
 
 def _raw_tool_calls(message: JsonObject) -> list[RawToolCall]:
     calls = message.get("tool_calls")
     if not calls and message.get("function_call"):
-        calls = [{"function": message["function_call"]}]
-    found = [_dict_or_empty(call) for call in calls] if isinstance(calls, list) else []
-    functions = [_dict_or_empty(call.get("function")) for call in found]
-    return [
-        RawToolCall(call.get("id"), function.get("name"), function.get("arguments"))
-        for call, function in zip(found, functions, strict=True)
-    ]
+        calls = [{"function": message["function_call"]}]  # OpenAI's older form.
+    raw_calls = []
+    for call in calls if isinstance(calls, list) else []:
+        call = _dict_or_empty(call)
+        function = _dict_or_empty(call.get("function"))
+        raw_calls.append(
+            RawToolCall(call.get("id"), function.get("name"), function.get("arguments"))
+        )
+    return raw_calls
 
 
 def parse_usage(usage: Any) -> Usage:
-    """What was counted; zeros where nothing was. The cost is a gateway's own word."""
+    """Token counts, 0 where missing. Gateways also send the cost."""
     usage = _dict_or_empty(usage)
+    prompt_details = _dict_or_empty(usage.get("prompt_tokens_details"))
+    completion_details = _dict_or_empty(usage.get("completion_tokens_details"))
     cost = usage.get("cost")
-    known = isinstance(cost, int | float) and math.isfinite(cost)
+    is_valid_cost = isinstance(cost, int | float) and math.isfinite(cost)
     return Usage(
         prompt_tokens=token_count(usage.get("prompt_tokens")),
         completion_tokens=token_count(usage.get("completion_tokens")),
-        cached_tokens=token_count(
-            _dict_or_empty(usage.get("prompt_tokens_details")).get("cached_tokens")
-        ),
-        reasoning_tokens=token_count(
-            _dict_or_empty(usage.get("completion_tokens_details")).get("reasoning_tokens")
-        ),
-        cost=float(cost) if known else None,
+        cached_tokens=token_count(prompt_details.get("cached_tokens")),
+        reasoning_tokens=token_count(completion_details.get("reasoning_tokens")),
+        cost=float(cost) if is_valid_cost else None,
     )
 
 

@@ -1,7 +1,7 @@
-"""The environment's own solution, as an agent: no key, no network.
+"""An agent that plays an environment's own solution: no key, no network.
 
-It plays a copy of the environment in this process, in step with the real one: the same seed gives
-the same episode everywhere, so its next move there is the right one here, also over a wire.
+It runs a copy of the environment in this process, in step with the real one. The same seed gives
+the same episode everywhere, so the copy's next step is right in the real one, also if it is remote.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ludus.protocol.frames import action_payload
 
 
 class OracleAgent(Agent):
-    """Plays the solution of whatever environment it finds itself in."""
+    """Plays the environment's `oracle()`."""
 
     provider = "oracle"
 
@@ -42,17 +42,17 @@ class OracleAgent(Agent):
 
 @lru_cache(maxsize=256)
 def _find_with_oracle(spec: str) -> EnvSpec:
-    """The environment on this machine, if it has a solution."""
-    advice = "Choose who plays instead: --provider openai, anthropic, hf, random or human."
+    """The installed environment, which must have an oracle."""
+    hint = "Set `provider` to openai, anthropic, hf, random or human."
     if is_url(spec):
-        raise ConfigError(f"{spec} does not say which environment it serves. {advice}")
+        raise ConfigError(f"{spec} does not say which environment it serves. {hint}")
     try:
-        contract = find_environment(spec)
+        env = find_environment(spec)
     except EnvironmentNotFound as error:
-        raise ConfigError(f"The oracle plays what is installed here. {error} {advice}") from None
-    if not ShadowEnvironment.has_oracle(contract):
-        raise ConfigError(f"{spec} has no oracle. {advice}")
-    return contract
+        raise ConfigError(f"The oracle needs an installed environment. {error} {hint}") from None
+    if not ShadowEnvironment.has_oracle(env):
+        raise ConfigError(f"{spec} has no oracle. {hint}")
+    return env
 
 
 class _OraclePlayer(Player):
@@ -68,51 +68,48 @@ class _OraclePlayer(Player):
 
 
 class ShadowEnvironment:
-    """A copy of the environment that is played by its own oracle."""
+    """A local copy of the environment, played by its own oracle."""
 
-    def __init__(self, contract: EnvSpec) -> None:
-        self._contract = contract
-        self._host: EnvironmentRunner | None = None
+    def __init__(self, env: EnvSpec) -> None:
+        self._env = env
+        self._runner: EnvironmentRunner | None = None
 
     @staticmethod
-    def has_oracle(contract: EnvSpec) -> bool:
-        """Whether the environment has a solution of its own."""
-        oracle = getattr(contract.cls, "oracle", None)
+    def has_oracle(env: EnvSpec) -> bool:
+        """Whether the class overrides `oracle`."""
+        oracle = getattr(env.cls, "oracle", None)
         return oracle is not None and oracle.__module__ != "ludus.environment.base"
 
     async def reset(self, task: Mapping[str, Any]) -> None:
-        """Begin the same episode as the real one; the task must hold a seed."""
+        """Start the same episode as the real one; the task must hold a seed."""
         with raise_with_location():
-            if self._host is None:
-                self._host = EnvironmentRunner(self._contract)
-                await self._host.start()
-            await self._host.reset(task)
+            if self._runner is None:
+                self._runner = EnvironmentRunner(self._env)
+                await self._runner.start()
+            await self._runner.reset(task)
 
     async def act(self) -> ToolCall | None:
         """The next call, or None when nothing is left to do."""
-        if self._host is None or not self._host.episode_active:
+        if self._runner is None or not self._runner.episode_active:
             return None
         with raise_with_location():
             try:
-                action = await self._host.call_method("oracle")
+                action = await self._runner.call_method("oracle")
             except Exception as error:
-                raise to_wire_error(error, self._contract.cls) from error
+                raise to_wire_error(error, self._env.cls) from error
             if action is None:
                 return None
-            call = await self._to_call(action)
-            await self._host.call(call.name, call.arguments)
+            if isinstance(action, ToolCall):
+                call = action
+            else:
+                tools = await self._runner.tools()
+                if len(tools) != 1:
+                    raise BadEnvironment(f"{self._env.id}: oracle() must name a tool: ToolCall(…).")
+                call = ToolCall(name=tools[0].name, arguments=action_payload(action))
+            await self._runner.call(call.name, call.arguments)
             return call
 
     async def close(self) -> None:
-        if self._host is not None:
-            await self._host.close()
-            self._host = None
-
-    async def _to_call(self, action: Any) -> ToolCall:
-        if isinstance(action, ToolCall):
-            return action
-        assert self._host is not None
-        tools = await self._host.tools()
-        if len(tools) != 1:
-            raise BadEnvironment(f"{self._contract.id}: oracle() must name a tool: ToolCall(…).")
-        return ToolCall(name=tools[0].name, arguments=action_payload(action))
+        if self._runner is not None:
+            await self._runner.close()
+            self._runner = None

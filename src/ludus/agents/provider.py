@@ -1,8 +1,6 @@
-"""One JSON request to a model's API, and what it takes to get it answered.
+"""HTTP client of one model API: timeouts, bounded retries, and a throttle that all calls share.
 
-Deadlines, bounded retries, and the throttle that all calls share. What stands in a request or a
-reply is the agents' business; what a refusal means is `answer.py`'s, how it is said
-`complaint.py`'s.
+`response_errors` classifies responses, and `error_messages` words the errors.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from ludus.errors import BadReply, ConfigError, ModelTimeout, ModelUnreachable
 
 T = TypeVar("T")
 ParseReply = Callable[[JsonObject, bool], T]
-"""Makes something of a reply; it is told whether the reply was kept from an earlier run."""
+"""Parses a response; the flag says whether it comes from the response cache."""
 
 MAX_RETRY_AFTER_S = 600.0
 _CONNECT_TIMEOUT_S = 30.0
@@ -39,9 +37,9 @@ _PROBE_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next try: up to `base` seconds, then twice that, up to `cap`.
+    """Exponential backoff with full jitter, in seconds.
 
-    Full jitter: calls that failed together must not come back together.
+    Jitter keeps calls that failed together from coming back together.
     """
 
     base: float = 0.5
@@ -52,7 +50,7 @@ class Backoff:
 
 
 class ProviderClient:
-    """A model's API. `faults` counts what went wrong and was tried again, by kind."""
+    """Client of a model's API. `faults` counts the faults that were retried, by kind."""
 
     def __init__(
         self,
@@ -67,11 +65,10 @@ class ProviderClient:
         backoff: Backoff | None = None,
         cache: ResponseCache | None = None,
     ) -> None:
-        if call_timeout <= 0 or retries < 0:
-            raise ConfigError(
-                f"A call_timeout of {call_timeout} s with {retries} retries cannot be: give more "
-                "than 0 seconds, and 0 retries or more."
-            )
+        if call_timeout <= 0:
+            raise ConfigError(f"`call_timeout` must be positive, got {call_timeout:g}.")
+        if retries < 0:
+            raise ConfigError(f"`retries` must be 0 or more, got {retries}.")
         self.base_url = base_url
         self.throttle = Throttle(concurrency)
         self.faults: Counter[str] = Counter()
@@ -85,36 +82,33 @@ class ProviderClient:
         self._session: aiohttp.ClientSession | None = None
 
     def scrub(self, text: str) -> str:
-        """A text that may leave: without the key."""
+        """The text without the key."""
         return self._errors.scrub(text)
 
     async def post(
         self, path: str, body: JsonObject, parse: ParseReply[T], *, sample: int = 0
     ) -> T:
-        """Post it, and read the reply.
+        """Post a request and return its parsed response, from the cache if there is one.
 
-        A reply that `read` cannot take (it raises `BadReply`) is a fault as others are: gateways
-        send half a reply when the server behind them breaks, and the next one is whole.
+        A response for which `parse` raises `BadReply` is retried: gateways send half a reply when
+        the server behind them breaks. `sample` tells identical requests of a group apart.
         """
         if self._cache is None:
             _, value = await self._post_with_retries(path, body, parse)
             return value
-        identity = request_key("POST", self.base_url + path, body, sample)
-        kept = self._cache.get(identity)
-        if kept is not None:
+        key = request_key("POST", self.base_url + path, body, sample)
+        cached = self._cache.get(key)
+        if cached is not None:
             try:
-                return parse(kept, True)
+                return parse(cached, True)
             except BadReply:
-                pass  # it counts as absent
-        reply, value = await self._post_with_retries(path, body, parse)
-        self._store(self._cache, identity, reply)
-        return value
-
-    def _store(self, cache: ResponseCache, identity: str, reply: JsonObject) -> None:
+                pass  # Counts as absent.
+        response, value = await self._post_with_retries(path, body, parse)
         try:
-            cache.put(identity, json.dumps(reply))
-        except OSError:  # a full disk costs a convenience, not a reply that was paid for
+            self._cache.put(key, json.dumps(response))
+        except OSError:  # A full disk must not cost a reply that was paid for.
             self.faults["cache"] += 1
+        return value
 
     async def _post_with_retries(
         self, path: str, body: JsonObject, parse: ParseReply[T]
@@ -123,12 +117,12 @@ class ProviderClient:
         data = text.encode("utf-8", "replace")
         retry = 0
         while True:
-            outcome = await self._attempt(path, data, parse)
-            if not isinstance(outcome, TransientFault):
-                return outcome
+            result = await self._attempt(path, data, parse)
+            if not isinstance(result, TransientFault):
+                return result
             if retry == self._retries:
-                raise self._errors.retries_exhausted(outcome, retry + 1)
-            self.faults[outcome.kind] += 1
+                raise self._errors.retries_exhausted(result, retry + 1)
+            self.faults[result.kind] += 1
             await asyncio.sleep(self._backoff.delay_s(retry))
             retry += 1
 
@@ -136,31 +130,27 @@ class ProviderClient:
         self, path: str, data: bytes, parse: ParseReply[T]
     ) -> tuple[JsonObject, T] | TransientFault:
         async with self.throttle.slot() as slot:
-            answer = await self._send(path, data)
-            if isinstance(answer, TransientFault):
-                if answer.overloaded:
+            response = await self._send(path, data)
+            if isinstance(response, TransientFault):
+                if response.overloaded:
                     slot.report_overload()
-                self._pause_all(answer.retry_after_s)
-                return answer
+                if (wait := response.retry_after_s) is not None:
+                    if wait > MAX_RETRY_AFTER_S:
+                        raise self._errors.wait_too_long(wait, MAX_RETRY_AFTER_S)
+                    # Other calls would get the same answer, so all of them wait.
+                    self.throttle.pause(wait)
+                return response
             slot.report_success()
-        if isinstance(answer, Refusal):
-            raise self._errors.from_refusal(answer)
+        if isinstance(response, Refusal):
+            raise self._errors.from_refusal(response)
         try:
-            return answer, parse(answer, False)
+            return response, parse(response, False)
         except BadReply as error:
             return TransientFault(BadReply, "unreadable", str(error))
 
-    def _pause_all(self, wait: float | None) -> None:
-        """Let all calls wait as long as the server asks one of them to."""
-        if wait is None:
-            return
-        if wait > MAX_RETRY_AFTER_S:
-            raise self._errors.wait_too_long(wait, MAX_RETRY_AFTER_S)
-        self.throttle.pause(wait)
-
     async def _send(self, path: str, data: bytes) -> JsonObject | TransientFault | Refusal:
         try:
-            # Not followed: a redirect would carry the key to wherever it points.
+            # No redirects: they would carry the key to wherever they point.
             async with self._get_session().post(
                 self.base_url + path, data=data, headers=self._headers, allow_redirects=False
             ) as response:
@@ -169,20 +159,16 @@ class ProviderClient:
                     body = self._key.scrub_body(body)
                 return classify_response(response.status, response.headers, body)
         except aiohttp.ConnectionTimeoutError:
-            return TransientFault(
-                ModelUnreachable, "connection", "no connection could be made in time"
-            )
+            return TransientFault(ModelUnreachable, "connection", "the connection timed out")
         except TimeoutError:
-            return TransientFault(
-                ModelTimeout, "timeout", f"no reply within {self._call_timeout:g} s"
-            )
+            text = f"no reply within {self._call_timeout:g} s"
+            return TransientFault(ModelTimeout, "timeout", text)
         except (aiohttp.ClientError, OSError) as error:
-            return TransientFault(
-                ModelUnreachable, "connection", f"the connection failed ({_describe_error(error)})"
-            )
+            text = f"the connection failed ({_describe_error(error)})"
+            return TransientFault(ModelUnreachable, "connection", text)
 
     def _get_session(self) -> aiohttp.ClientSession:
-        # Made here: it belongs to the event loop that is running.
+        # Created at the first use, because it belongs to the running event loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
@@ -195,21 +181,19 @@ class ProviderClient:
         return self._session
 
     async def prepare(self) -> None:
-        """Make sure that somebody is there and takes the key, before anything is played.
-
-        Not every server lists its models, so any answer but a refused key will do.
-        """
-        why = ""
+        """Check that the server is reachable and accepts the key, before the first episode."""
+        reason = ""
         for retry in range(_PROBE_ATTEMPTS):
             if retry:
                 await asyncio.sleep(self._backoff.delay_s(retry - 1))
             try:
                 return await self._probe()
             except (aiohttp.ClientError, OSError) as error:
-                why = _describe_error(error)
-        raise self._errors.unreachable(why)
+                reason = _describe_error(error)
+        raise self._errors.unreachable(reason)
 
     async def _probe(self) -> None:
+        """Request the list of models. Not every server has one, so only a refused key counts."""
         try:
             async with self._get_session().get(
                 f"{self.base_url}/models",
@@ -219,11 +203,11 @@ class ProviderClient:
             ) as response:
                 if response.status not in (401, 403):
                     return
-                answer = classify_response(response.status, response.headers, await response.read())
+                result = classify_response(response.status, response.headers, await response.read())
         except TimeoutError:
             return
-        said = answer.text if isinstance(answer, Refusal) else ""
-        raise self._errors.from_refusal(Refusal(RefusalReason.KEY, said))
+        text = result.text if isinstance(result, Refusal) else ""
+        raise self._errors.from_refusal(Refusal(RefusalReason.KEY, text))
 
     async def close(self) -> None:
         if self._session is not None:

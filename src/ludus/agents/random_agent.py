@@ -1,4 +1,4 @@
-"""Chance as an agent: legal random tool calls, their arguments made from the tools' schemas."""
+"""An agent that makes random tool calls, with arguments that are valid for the tools' schemas."""
 
 from __future__ import annotations
 
@@ -15,32 +15,30 @@ _WORDS = ("apple", "river", "seven", "stone", "crane", "light", "north", "table"
 
 
 class RandomAgent(Agent):
-    """Calls some tool in some way; the same episode gets the same calls."""
+    """Calls random tools; the calls are reproducible from the episode's seed."""
 
     provider = "random"
 
     async def begin(self, context: EpisodeContext) -> Player:
-        chance = random.Random(f"{context.seed}/{context.member}")
-        return _RandomPlayer(context.tools, chance)
+        rng = random.Random(f"{context.seed}/{context.member}")
+        return _RandomPlayer(context.tools, rng)
 
 
 class _RandomPlayer(Player):
-    def __init__(self, tools: Sequence[ToolSpec], chance: random.Random) -> None:
+    def __init__(self, tools: Sequence[ToolSpec], rng: random.Random) -> None:
         self._tools = tools
-        self._rng = chance
+        self._rng = rng
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        return Reply(
-            build_tool_call_message(random_call(self._tools, self._rng), position=len(messages))
-        )
+        call = random_call(self._tools, self._rng)
+        return Reply(build_tool_call_message(call, position=len(messages)))
 
 
 def random_call(tools: Sequence[ToolSpec], rng: random.Random) -> ToolCall:
-    """Some call that every schema allows; the same chance gives the same call."""
+    """A random call of a random tool, valid for its schema."""
     tool = rng.choice(tools)
-    return ToolCall(
-        name=tool.name, arguments=_random_value(tool.input_schema, tool.input_schema, rng)
-    )
+    arguments = _random_value(tool.input_schema, tool.input_schema, rng)
+    return ToolCall(name=tool.name, arguments=arguments)
 
 
 def _random_value(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random) -> Any:
@@ -70,8 +68,7 @@ def _random_value(schema: Mapping[str, Any], root: Mapping[str, Any], rng: rando
         case "boolean":
             return rng.random() < 0.5
         case "array":
-            least = schema.get("minItems", 0)
-            length = max(least, min(2, schema.get("maxItems", 2)))
+            length = max(schema.get("minItems", 0), min(2, schema.get("maxItems", 2)))
             return [_random_value(schema.get("items", {}), root, rng) for _ in range(length)]
         case "null":
             return None
@@ -82,7 +79,7 @@ def _random_value(schema: Mapping[str, Any], root: Mapping[str, Any], rng: rando
 
 
 def _bounds(schema: Mapping[str, Any], *, step: float, span: float) -> tuple[float, float]:
-    """The least and the greatest number that is allowed; a span apart where one is open."""
+    """The smallest and the largest allowed number, `span` apart if one of them is open."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if "exclusiveMinimum" in schema:
         low = max(schema["exclusiveMinimum"] + step, low if low is not None else -math.inf)

@@ -1,7 +1,6 @@
-"""Replies on disk: the same request is answered without asking again, for development.
+"""A cache of API responses on disk, for development: identical requests are answered from it.
 
-What a request is and what its reply means is the caller's business. Headers, and with them keys,
-never come here.
+Headers, and with them keys, are not part of a request here.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from ludus.errors import ConfigError
 
 
 def request_key(method: str, url: str, body: JsonObject, sample: int) -> str:
-    """What makes two requests the same.
+    """Hash of a request.
 
-    The sample number tells the members of a group apart: they ask the same and must not all get
-    the same reply.
+    `sample` tells the members of a group apart: their requests are identical, but they must not
+    all get the same reply.
     """
     canonical = json.dumps([method, url, body, sample], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class ResponseCache:
-    """A folder of replies, one file each."""
+    """A folder of responses, one file each."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -37,24 +36,24 @@ class ResponseCache:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{self.folder} cannot hold cached replies: {error.strerror}. Name another folder."
+                f"The `cache` folder {self.folder} cannot be created: {error.strerror}."
             ) from None
 
     def get(self, key: str) -> JsonObject | None:
-        """The reply to this request; what cannot be read counts as absent."""
+        """The response to this request; an unreadable file counts as absent."""
         try:
-            reply = from_json(self._path(key).read_bytes())
+            response = from_json(self._path(key).read_bytes())
         except (OSError, ValueError):
             return None
-        return reply if isinstance(reply, dict) else None
+        return response if isinstance(response, dict) else None
 
-    def put(self, key: str, reply: str) -> None:
-        """Keep a reply, as JSON text. Readers see all of it or nothing."""
+    def put(self, key: str, response: str) -> None:
+        """Store a response, given as JSON text. Readers see all of it or nothing."""
         path = self._path(key)
         path.parent.mkdir(exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        draft.write_text(reply, encoding="utf-8")
-        draft.replace(path)
+        temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
+        temporary.write_text(response, encoding="utf-8")
+        temporary.replace(path)
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.json"

@@ -1,7 +1,7 @@
-"""What a model server's answer means: a reply, a fault that passes, or a refusal that stays.
+"""Classifies the response of a model server: a reply, a transient fault, or a final refusal.
 
 Pure functions over status, headers and body. Servers that speak the same API differ most in how
-they say no, so all of that is gathered here. Asking again is `provider.py`'s business.
+they report errors; all of that is here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ludus.errors import AgentError, BadReply, ModelBusy
 _RETRYABLE_STATUSES = frozenset({408, 409, 425, 429})
 _CONTEXT_ERROR_STATUSES = frozenset({400, 413, 422, 500})
 _MAX_SEARCHED_CHARS = 500
+_MAX_BODY_BYTES_SHOWN = 2000
 
 _CONTEXT_PATTERN = re.compile(
     r"maximum context length|context_length_exceeded|exceed_context_size|prompt is too long"
@@ -41,39 +42,42 @@ _QUOTA_PATTERN = re.compile(r"insufficient_quota|credit balance is too low", re.
 
 @dataclass(frozen=True, slots=True)
 class TransientFault:
-    """A try that failed, where the next one may not."""
+    """A failed attempt that may succeed when it is repeated."""
 
     error_class: type[AgentError]
-    """What it is when it does not pass."""
+    """What to raise when retries do not help."""
     kind: str
-    """A word for counting: a status, "connection", "timeout", "unreadable"."""
+    """For counting: a status, "connection", "timeout" or "unreadable"."""
     text: str
     overloaded: bool = False
-    """Whether the server is asked too much."""
+    """Whether to send fewer requests at once."""
     retry_after_s: float | None = None
-    """The seconds that the server asks for."""
 
 
 class RefusalReason(StrEnum):
-    """Why the next try would be refused as well."""
+    """Why repeating the request would not help."""
 
     KEY = "key"
     MODEL = "model"
     QUOTA = "quota"
     MOVED = "moved"
     CONTEXT = "context"
-    """The messages are longer than the model can take."""
+    """The messages are longer than the model's context."""
     FILTER = "filter"
-    """The provider does not want to answer this."""
+    """The provider's content filter."""
     REQUEST = "request"
 
 
-_REASON_BY_STATUS = {401: RefusalReason.KEY, 403: RefusalReason.KEY, 404: RefusalReason.MODEL}
+_REASON_BY_STATUS = {
+    401: RefusalReason.KEY,
+    403: RefusalReason.KEY,
+    404: RefusalReason.MODEL,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that will not be answered."""
+    """A request that the server will not answer."""
 
     reason: RefusalReason
     text: str
@@ -82,27 +86,34 @@ class Refusal:
 def classify_response(
     status: int, headers: Mapping[str, str], body: bytes
 ) -> JsonObject | TransientFault | Refusal:
-    """The reply, or what is the matter instead."""
+    """The reply, or what is wrong instead."""
     parsed = parse_json(body)
+    body_text = body[:_MAX_BODY_BYTES_SHOWN].decode("utf-8", "replace")
     if status == 200:
         if not isinstance(parsed, dict):
-            said = f"what it sent is not a JSON object: {_decode_prefix(body)!r}"
-            return TransientFault(BadReply, "unreadable", said)
-        if not _is_error_body(parsed):
+            text = f"the response is not a JSON object: {body_text!r}"
+            return TransientFault(BadReply, "unreadable", text)
+        if not parsed.get("error") and parsed.get("object") != "error":
             return parsed
-        # Gateways pass on another server's refusal under a 200 of their own.
+        # Gateways pass on another server's error under a 200 of their own.
         status = _embedded_status(parsed)
-    said = _error_message(parsed) or _decode_prefix(body)
-    reason = _refusal_reason(status, _searchable_text(parsed, said))
-    if reason is None:
-        return _transient_fault(status, headers, said)
-    return Refusal(reason, said)
+    message = _error_message(parsed) or body_text
+    reason = _refusal_reason(status, _searchable_text(parsed, message))
+    if reason is not None:
+        return Refusal(reason, message)
+    return TransientFault(
+        ModelBusy,
+        str(status),
+        f"it answered {status}{f' ({message})' if message else ''}",
+        overloaded=status == 429 or status >= 500,
+        retry_after_s=parse_retry_after(headers),
+    )
 
 
 def parse_json(body: bytes) -> Any:
-    """The JSON in it, or None. Half a surrogate pair becomes a question mark.
+    """The JSON value, or None. A lone surrogate becomes a question mark.
 
-    Models cut emoji in two, and such text could not be written to any file.
+    Models split emoji, and text with half a surrogate pair could not be written to a file.
     """
     try:
         return from_json(body)
@@ -116,7 +127,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
-    """The seconds to wait, however the server says it; what makes no sense is not said."""
+    """Seconds to wait, given in milliseconds, in seconds or as a date; None if invalid."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
             seconds = float(headers.get(name, "")) / unit
@@ -124,48 +135,34 @@ def parse_retry_after(headers: Mapping[str, str], *, now: float | None = None) -
             continue
         return None if math.isnan(seconds) else max(0.0, seconds)
     try:
-        moment = parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
+        timestamp = parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
     except (ValueError, OverflowError):
         return None
-    return max(0.0, moment - (time.time() if now is None else now))
+    return max(0.0, timestamp - (time.time() if now is None else now))
 
 
 def token_count(value: Any) -> int:
-    """A number of tokens; servers leave them out, or write null."""
+    """A number of tokens; servers omit it or send null."""
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _transient_fault(status: int, headers: Mapping[str, str], said: str) -> TransientFault:
-    return TransientFault(
-        ModelBusy,
-        str(status),
-        f"it answered {status}{f' ({said})' if said else ''}",
-        overloaded=status == 429 or status >= 500,
-        retry_after_s=parse_retry_after(headers),
-    )
-
-
-def _refusal_reason(status: int, marks: str) -> RefusalReason | None:
-    """Why there is no point in asking again; None where there is one."""
-    if status in _CONTEXT_ERROR_STATUSES and _CONTEXT_PATTERN.search(marks):
+def _refusal_reason(status: int, text: str) -> RefusalReason | None:
+    """Why a retry would not help; None if it may."""
+    if status in _CONTEXT_ERROR_STATUSES and _CONTEXT_PATTERN.search(text):
         return RefusalReason.CONTEXT
-    if status == 402 or (status < 500 and _QUOTA_PATTERN.search(marks)):
+    if status == 402 or (status < 500 and _QUOTA_PATTERN.search(text)):
         return RefusalReason.QUOTA
     if status in _RETRYABLE_STATUSES or status >= 500:
         return None
-    if _FILTER_PATTERN.search(marks):
+    if _FILTER_PATTERN.search(text):
         return RefusalReason.FILTER
     if status < 400:
         return RefusalReason.MOVED
     return _REASON_BY_STATUS.get(status, RefusalReason.REQUEST)
 
 
-def _is_error_body(parsed: JsonObject) -> bool:
-    return bool(parsed.get("error")) or parsed.get("object") == "error"
-
-
 def _embedded_status(parsed: JsonObject) -> int:
-    """The status that an error under a 200 names; without one it is the server's fault."""
+    """The status that an error under a 200 names; 500 if it names none."""
     error = parsed.get("error")
     code = (error if isinstance(error, dict) else parsed).get("code")
     try:
@@ -176,7 +173,7 @@ def _embedded_status(parsed: JsonObject) -> int:
 
 
 def _error_message(parsed: Any) -> str:
-    """The server's own words, wherever it puts them."""
+    """The server's message, wherever it puts it."""
     if isinstance(parsed, list) and parsed:
         parsed = parsed[0]
     if isinstance(parsed, str):
@@ -184,19 +181,15 @@ def _error_message(parsed: Any) -> str:
     if not isinstance(parsed, dict):
         return ""
     for name in ("error", "message", "detail", "msg"):
-        if found := parsed.get(name):
-            return _error_message(found) or json.dumps(found)
+        if value := parsed.get(name):
+            return _error_message(value) or json.dumps(value)
     return ""
 
 
-def _searchable_text(parsed: Any, said: str) -> str:
-    """Where a reason may be told from: not the whole, for some servers echo the request."""
+def _searchable_text(parsed: Any, message: str) -> str:
+    """What the patterns are searched in: not the whole body, as some servers echo the request."""
     error = parsed.get("error") if isinstance(parsed, dict) else None
     fields = error if isinstance(error, dict) else parsed if isinstance(parsed, dict) else {}
     metadata = fields.get("metadata")
     names = " ".join(metadata) if isinstance(metadata, dict) else ""
-    return f"{fields.get('code')} {fields.get('type')} {names} {said[:_MAX_SEARCHED_CHARS]}"
-
-
-def _decode_prefix(body: bytes) -> str:
-    return body[:2000].decode("utf-8", "replace")
+    return f"{fields.get('code')} {fields.get('type')} {names} {message[:_MAX_SEARCHED_CHARS]}"

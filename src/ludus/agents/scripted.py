@@ -1,4 +1,4 @@
-"""An agent that says what it was told to say: for tests, and for looking at an environment."""
+"""An agent with scripted replies: for tests, and for trying out an environment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ScriptedReply = Reply | ToolCall | Sequence[ToolCall] | str | Exception
 
 
 class ScriptedAgent(Agent):
-    """Says the same lines in every episode; after the last it has nothing more to say.
+    """Gives the same replies in every episode, and empty ones after the last.
 
-    A line is a tool call, several of them at once, words, a whole reply, or an error to raise.
+    A reply is a tool call, several at once, text, a complete `Reply`, or an exception to raise.
     """
 
     provider = "scripted"
@@ -31,12 +31,12 @@ class _ScriptedPlayer(Player):
         self._replies = iter(script)
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        line = next(self._replies, "")
-        if isinstance(line, Exception):
-            raise line
-        if isinstance(line, Reply):
-            return line
-        if isinstance(line, str):
-            return Reply(Message(role="assistant", content=line))
-        calls = [line] if isinstance(line, ToolCall) else line
+        reply = next(self._replies, "")
+        if isinstance(reply, Exception):
+            raise reply
+        if isinstance(reply, Reply):
+            return reply
+        if isinstance(reply, str):
+            return Reply(Message(role="assistant", content=reply))
+        calls = [reply] if isinstance(reply, ToolCall) else reply
         return Reply(build_tool_call_message(*calls, position=len(messages)))

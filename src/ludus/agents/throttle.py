@@ -1,7 +1,7 @@
-"""How many calls may be under way at once, found out by what the provider says.
+"""An adaptive concurrency limit for API calls: additive increase, multiplicative decrease.
 
-Additive increase, multiplicative decrease, as TCP does it: providers do not tell what they can
-bear, but they push back when it is exceeded. What counts as pushback is the caller's business.
+As in TCP's congestion control: providers do not say how many concurrent calls they accept, but
+they reject calls when it is exceeded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ludus.errors import ConfigError
 
 
 class Clock(Protocol):
-    """What an event loop knows of time."""
+    """The time functions of an event loop."""
 
     def time(self) -> float: ...
 
@@ -24,19 +24,19 @@ class Clock(Protocol):
 
 
 class Throttle:
-    """Slots for calls, first come first served.
+    """Hands out slots for calls, first come first served.
 
         async with throttle.slot() as slot:
             ...
-            slot.succeeded()  # or slot.pushed_back()
+            slot.report_success()  # or slot.report_overload()
 
-    It begins at the ceiling: most providers bear what they are asked, and one that does not is
-    found out within a round trip. Use it from one event loop.
+    It starts at the maximum: most providers accept that, and with others it takes one round trip
+    to notice. Use it from one event loop.
     """
 
     def __init__(self, max_limit: int, *, clock: Clock | None = None) -> None:
         if max_limit < 1:
-            raise ConfigError(f"{max_limit} calls at once is not possible; give at least 1.")
+            raise ConfigError(f"`concurrency` must be at least 1, got {max_limit}.")
         self.max_limit = max_limit
         self.in_flight = 0
         self._limit = float(max_limit)
@@ -48,19 +48,19 @@ class Throttle:
 
     @property
     def limit(self) -> int:
-        """How many calls may be under way at once just now."""
+        """The number of concurrent calls that is allowed at the moment."""
         return int(self._limit)
 
     @property
     def pause_remaining_s(self) -> float:
-        """Seconds until calls may begin again; 0 when they may."""
+        """Seconds until the pause ends; 0 without one."""
         return max(0.0, self._resumes_at - self._now()) if self._is_paused() else 0.0
 
     def slot(self) -> ThrottleSlot:
         return ThrottleSlot(self)
 
     def pause(self, seconds: float) -> None:
-        """Let nobody begin a call before then. A shorter pause does not end a longer one."""
+        """Start no calls for this long. A shorter pause does not end a longer one."""
         self._resumes_at = max(self._resumes_at, self._now() + seconds)
 
     async def _acquire(self) -> int:
@@ -71,17 +71,17 @@ class Throttle:
         return self._epoch
 
     async def _wait_for_slot(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiters.append(turn)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         self._wake_waiters()
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.cancelled():
+            if waiter.cancelled():
                 with suppress(ValueError):
-                    self._waiters.remove(turn)
+                    self._waiters.remove(waiter)
             else:
-                # The slot was handed over in the same instant.
+                # Race: this waiter got a slot and was cancelled before it could run.
                 self._release()
             raise
 
@@ -91,11 +91,11 @@ class Throttle:
 
     def _wake_waiters(self) -> None:
         while self._waiters and self._has_capacity():
-            turn = self._waiters.popleft()
-            if turn.done():
+            waiter = self._waiters.popleft()
+            if waiter.done():
                 continue
             self.in_flight += 1
-            turn.set_result(None)
+            waiter.set_result(None)
         if self._waiters:
             self._set_timer()
 
@@ -103,7 +103,7 @@ class Throttle:
         return self.in_flight < self.limit and not self._is_paused()
 
     def _is_paused(self) -> bool:
-        # The clock is asked only while it matters.
+        # The common case, without a call of the clock.
         if self._resumes_at == float("-inf"):
             return False
         if self._now() < self._resumes_at:
@@ -136,7 +136,7 @@ class Throttle:
 
 
 class ThrottleSlot:
-    """One call's place. What became of the call is said before the slot is left."""
+    """One call's slot. Report the call's outcome before leaving it."""
 
     __slots__ = ("_epoch", "_throttle")
 
@@ -145,13 +145,13 @@ class ThrottleSlot:
         self._epoch = -1
 
     def report_success(self) -> None:
-        """One more call at once, when as many calls as there are slots have succeeded."""
+        """Raise the limit by 1 per `limit` successes."""
         self._throttle._increase()
 
     def report_overload(self) -> None:
-        """Half as many calls at once, unless that was already done after this call began.
+        """Halve the limit, unless that was already done after this call began.
 
-        A hundred calls that are turned away together are one piece of news, not a hundred.
+        So a hundred calls that are rejected together count once.
         """
         self._throttle._decrease(self._epoch)
 

@@ -1,4 +1,4 @@
-"""Tool calls on their way from an API and back to it, made such that every API takes them."""
+"""Tool calls from and to an API, normalized such that every API accepts them."""
 
 from __future__ import annotations
 
@@ -16,48 +16,45 @@ _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class RawToolCall(NamedTuple):
-    """A call as a server sent it; any of it may be missing or odd."""
+    """A call as a server sent it; any part may be missing or of the wrong type."""
 
-    identity: Any
+    id: Any
     name: Any
     arguments: Any
 
 
 def parse_tool_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:
-    """The calls, each with an identity that no other call of the episode has.
+    """The calls, each with an id that no other call of the episode has.
 
-    A server's own are kept where they are unique. New ones come from the place in the episode, so
-    that the same episode has the same.
+    A server's ids are kept where they are unique. New ones are made from the position in the
+    episode, so that they are reproducible.
     """
-    used = {call.id for message in messages for call in message.tool_calls or ()}
-    read: list[Call] = []
-    for number, (identity, name, arguments) in enumerate(calls):
-        if not isinstance(identity, str) or not identity or identity in used:
-            identity = f"call_{len(messages)}_{number}"
-            while identity in used:
-                identity += "_"
-        used.add(identity)
-        function = Function(name=str(name or ""), arguments=_arguments_json(arguments))
-        read.append(Call(id=identity, function=function))
-    return tuple(read)
-
-
-def _arguments_json(arguments: Any) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    used_ids = {call.id for message in messages for call in message.tool_calls or ()}
+    parsed: list[Call] = []
+    for number, (call_id, name, arguments) in enumerate(calls):
+        if not isinstance(call_id, str) or not call_id or call_id in used_ids:
+            call_id = f"call_{len(messages)}_{number}"
+            while call_id in used_ids:
+                call_id += "_"
+        used_ids.add(call_id)
+        if not isinstance(arguments, str):
+            arguments = "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+        parsed.append(
+            Call(id=call_id, function=Function(name=str(name or ""), arguments=arguments))
+        )
+    return tuple(parsed)
 
 
 def sanitize_name(name: str) -> str:
-    """A name or identity that APIs take back: models make up some that they would refuse."""
+    """A name or id that APIs accept; models make up some that they would refuse."""
     return _INVALID_NAME_CHARS.sub("_", name)[:64] or "_"
 
 
 def parse_arguments(arguments: str) -> JsonObject | None:
-    """The arguments of a call; None if they are no JSON object.
+    """The arguments of a call; None if they are not a JSON object.
 
-    Some servers parse what they are sent and refuse the whole request for it. What was wrong the
-    model is told by the tool's error.
+    Some servers refuse a whole request because of invalid arguments in an earlier turn, so they are
+    not sent back. The tool's error has told the model what was wrong.
     """
     try:
         parsed = from_json(arguments)

@@ -1,7 +1,6 @@
-"""Tool calls as a person types them: `move north 3`, `move direction=north`, or one JSON object.
+"""Parses tool calls that a person types: `move north 3`, `move direction=north`, or JSON.
 
-Pure functions. A line that does not make a call is explained and costs nothing: no environment
-sees it.
+Pure functions. An invalid line raises `InvalidCall`, and no environment sees it.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ _BOOLEAN_WORDS = {"yes": True, "y": True, "true": True, "no": False, "n": False,
 
 
 class InvalidCall(Exception):
-    """What was typed is no call; the message says why, and what to type."""
+    """The line is not a valid call; the message says why, and what to type."""
 
 
 def parameters(tool: ToolSpec) -> dict[str, JsonObject]:
-    """The schema of each argument, with references resolved."""
+    """The schema of each parameter, with references resolved."""
     schema = tool.input_schema
     return {name: _resolve_ref(part, schema) for name, part in schema.get("properties", {}).items()}
 
@@ -43,12 +42,12 @@ def required_parameters(tool: ToolSpec) -> Sequence[str]:
 def find_tool(name: str, tools: Mapping[str, ToolSpec]) -> ToolSpec:
     if name in tools:
         return tools[name]
-    hint = did_you_mean(name, [*tools, "help", "quit"], f"There are: {', '.join(tools)}.")
-    raise InvalidCall(f"No tool is called {name!r}. {hint}")
+    hint = did_you_mean(name, [*tools, "help", "quit"], f"Tools: {', '.join(tools)}.")
+    raise InvalidCall(f"There is no tool {name!r}. {hint}")
 
 
 def parse_typed_arguments(tool: ToolSpec, line: str) -> JsonObject:
-    """What stands behind the name of a tool. Required arguments may still be missing."""
+    """Parse what follows a tool's name. Required arguments may be missing."""
     line = line.strip()
     names = list(parameters(tool))
     if not line:
@@ -68,14 +67,14 @@ def parse_typed_arguments(tool: ToolSpec, line: str) -> JsonObject:
         free = next((name for name in names if name not in typed), None)
         if free is None:
             raise InvalidCall(
-                f"That is too much for {usage_line(tool)}. Quotes keep words together."
+                f"Too many arguments for {usage_line(tool)}. Quotes keep words together."
             )
         typed[free] = word
     return {name: parse_value(tool, name, text) for name, text in typed.items()}
 
 
 def parse_value(tool: ToolSpec, name: str, text: str) -> Any:
-    """The value of one argument, in the type that its schema asks for."""
+    """The value of one argument, in the type of its schema."""
     from jsonschema import Draft202012Validator
 
     schema = parameters(tool)[name]
@@ -92,7 +91,7 @@ def parse_value(tool: ToolSpec, name: str, text: str) -> Any:
 
 
 def describe_type(schema: Mapping[str, Any]) -> str:
-    """What to type, in words: `a whole number`, or `north, south or east`."""
+    """What to type: `a whole number`, or `north, south or east`."""
     if "enum" in schema:
         *firsts, last = [str(choice) for choice in schema["enum"]]
         return f"{', '.join(firsts)} or {last}" if firsts else last
@@ -101,9 +100,9 @@ def describe_type(schema: Mapping[str, Any]) -> str:
 
 
 def usage_line(tool: ToolSpec) -> str:
-    """`move DIRECTION [STEPS]`."""
-    needed = required_parameters(tool)
-    words = [name.upper() if name in needed else f"[{name.upper()}]" for name in parameters(tool)]
+    """The tool's usage, such as `move DIRECTION [STEPS]`."""
+    required = required_parameters(tool)
+    words = [name.upper() if name in required else f"[{name.upper()}]" for name in parameters(tool)]
     return " ".join([tool.name, *words])
 
 
@@ -111,7 +110,7 @@ def _parse_json_arguments(tool: ToolSpec, line: str) -> JsonObject:
     try:
         given = json.loads(line)
     except ValueError as error:
-        raise InvalidCall(f"That is no JSON object: {error}.") from None
+        raise InvalidCall(f"Invalid JSON: {error}.") from None
     known = parameters(tool)
     for name in given:
         if name not in known:
@@ -127,7 +126,7 @@ def _split_words(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError:
-        return line.split()  # An apostrophe, and no quote.
+        return line.split()  # An apostrophe, not a quote.
 
 
 def _unquote(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -27,10 +28,16 @@ _unfinished: set[asyncio.Task[None]] = set()
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the background loop and return its result.
 
-    Never call this from the background loop itself. Ctrl-C cancels the coroutine and waits until
-    it has cleaned up.
+    Ctrl-C cancels the coroutine and waits until it has cleaned up. Called from the background loop
+    itself it would wait for itself, which raises `RuntimeError` instead.
     """
     loop = background_loop()
+    if asyncio._get_running_loop() is loop:
+        coroutine.close()
+        raise RuntimeError(
+            "A synchronous call would block Ludus's background event loop. Await the async client, "
+            "or set `blocking = True` on the environment, which then runs in a thread."
+        )
     tasks: list[asyncio.Task[T]] = []
     done = threading.Event()
 
@@ -85,9 +92,23 @@ def background_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="ludus-sync", daemon=True).start()
+            run = _run_forever
+            threading.Thread(target=run, args=(_loop,), name="ludus-sync", daemon=True).start()
             atexit.register(_finish_background_tasks)
         return _loop
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until the process ends.
+
+    A task that raises SystemExit gets it as its result, and asyncio raises it out of the loop as
+    well. Without a restart everybody who waits for the loop would wait forever.
+    """
+    while True:
+        try:
+            return loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            continue
 
 
 def _finish_background_tasks() -> None:
@@ -95,4 +116,6 @@ def _finish_background_tasks() -> None:
         if _unfinished:
             await asyncio.wait(set(_unfinished), timeout=CLOSE_TIMEOUT_S)
 
-    run_sync(finish_all())
+    # With a time limit here too: code that blocks the loop must not keep the process from ending.
+    future = asyncio.run_coroutine_threadsafe(finish_all(), background_loop())
+    concurrent.futures.wait([future], CLOSE_TIMEOUT_S)

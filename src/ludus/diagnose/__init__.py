@@ -1,4 +1,4 @@
-"""What became of a GRPO run, and what to change: from its log and its episodes."""
+"""Diagnosis of GRPO runs from their log and episodes: did it learn, and what to change."""
 
 from __future__ import annotations
 

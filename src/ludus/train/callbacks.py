@@ -1,12 +1,9 @@
-"""What happens between two steps: lines are logged, checkpoints fall due, somebody wants to stop.
-
-A callback of the trainer's. What a line looks like on the disk is `ludus.train.output.record`'s business,
-on a screen the watch's.
-"""
+"""Between two steps of the trainer: log, save a checkpoint when one is due, stop if asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,7 +20,14 @@ _RATE_SUFFIX = "_per_second"
 
 
 class RunCallback:
-    """Told by the trainer of every step; says when to save and when to end."""
+    """Handles the trainer's events; see `add_callback`.
+
+    Args:
+        out: The output folder.
+        checkpoint_every: Seconds between two checkpoints.
+        resume_state: The counters of the checkpoint that the run resumes from.
+        clock: Seconds since any fixed moment.
+    """
 
     def __init__(
         self,
@@ -31,23 +35,14 @@ class RunCallback:
         progress: TrainProgress,
         distributed: Distributed,
         *,
-        every: float,
-        standing: CheckpointState | None = None,
-        begin: Callable[[], None] = lambda: None,
+        checkpoint_every: float,
+        resume_state: CheckpointState | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.out, self.progress, self.distributed, self.checkpoint_interval_s = (
-            out,
-            progress,
-            distributed,
-            every,
-        )
-        self.resume_state = standing
-        self._on_start = begin
-        """Called once nothing stands in the way of the first step, in the first process alone."""
-        self.stopped: str | None = None
-        self.trainer: Any = None
-        """Set when there is one: the two know each other."""
+        self.out, self.progress, self.distributed = out, progress, distributed
+        self.checkpoint_every, self.resume_state = checkpoint_every, resume_state
+        self.stop_reason: str | None = None
+        """Why the run stops before its last step."""
         self._clock = clock
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False
@@ -55,31 +50,35 @@ class RunCallback:
 
     @property
     def episode_bytes(self) -> int:
-        """Bytes of episodes on the disk, where some are played."""
+        """Size of the episode log that checkpoints refer to; 0 for methods without episodes."""
         return 0
 
     @property
     def seconds(self) -> float:
-        """Spent on training, before this process too."""
+        """Training time, including that before the run was resumed."""
         before = self.resume_state.seconds if self.resume_state else 0.0
         return before + self._clock() - self._started_at
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def start_run(self) -> None:
+        """Write the record. The main process calls it when the trainer has accepted its config."""
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any
+    ) -> None:
         if self.resume_state is not None:
-            self.trainer.take_up(self.resume_state)
+            trainer.restore_state(self.resume_state)
         self._started_at = self._saved_at = self._stepped_at = self._clock()
         with self.distributed.raise_on_all_ranks():
-            self.progress.begin(
-                state.max_steps, self.resume_state.step if self.resume_state else None
-            )
+            resumed_from = self.resume_state.step if self.resume_state else None
+            self.progress.begin(state.max_steps, resumed_from)
             if self.distributed.is_main:
-                self._on_start()
+                self.start_run()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._poll(state.global_step)
+    def on_step_end(self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any) -> None:
+        self._poll()
         if state.global_step >= state.max_steps:
             return
-        # What is measured at the end of an epoch belongs before a checkpoint that is made there.
+        # At the end of an epoch the evaluation comes first, so that the checkpoint includes it.
         if not _is_epoch_end(state.epoch):
             self._save_or_stop(control)
 
@@ -88,73 +87,85 @@ class RunCallback:
             return
         if _is_epoch_end(state.epoch):
             self._save_or_stop(control)
-        elif self.stopped:
+        elif self.stop_reason:
             control.should_evaluate = False
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not self.distributed.is_main or not logs or "train_runtime" in logs:
             return
-        self.write_log({"step": state.global_step, **_log_line(logs)})
+        line = {
+            name: value
+            for name, value in logs.items()
+            if name not in _UNLOGGED_KEYS and not name.endswith(_RATE_SUFFIX)
+        }
+        if (tokens := line.pop("num_tokens", None)) is not None:
+            line["tokens"] = int(tokens)
+        self.write_log({"step": state.global_step, **line})
 
     def start_evaluation(self, rows: int) -> None:
-        """The loss on the test rows is about to be measured."""
+        """Show the progress of measuring the loss on the test split."""
         phase = f"Measuring the test loss on {rows:,} rows"
         self._evaluation = PhaseProgress(phase, rows, "rows", token_count=0, in_log=True)
         self.progress.phase(self._evaluation)
 
     def advance_evaluation(self, *, rows: int, tokens: int) -> None:
-        """A batch of test rows is done, and one as large in every other process."""
+        """Count a batch of this process, and one as large on every other rank."""
         if (progress := self._evaluation) is None or progress.total is None:
             return
-        left = progress.total - progress.done
-        progress.advance(
-            min(left, rows * self.distributed.world_size), tokens * self.distributed.world_size
-        )
+        world_size, left = self.distributed.world_size, progress.total - progress.done
+        progress.advance(min(left, rows * world_size), tokens * world_size)
 
     def finish_evaluation(self) -> None:
         self._evaluation = None
         self.progress.phase(PhaseProgress("Training"))
 
     def write_log(self, line: Mapping[str, Any]) -> None:
-        """Write a line down, and show it."""
+        """Append a line to `log.jsonl`, and show it."""
         line = {**line, "seconds": round(self.seconds, 3)}
         training_log.append_log(self.out, line)
         self.progress.step(line)
 
-    def _poll(self, step: int) -> None:
-        wish = self.progress.stopping
-        code = (
-            0
-            if wish is None
-            else 1 + STOP_REASONS.index(wish if wish in STOP_REASONS else "stopped")
-        )
+    def _poll(self) -> None:
+        """Decide on all ranks together whether to stop, and whether a checkpoint is due."""
+        requested, code = self.progress.stopping, 0
+        if requested is not None:
+            known = requested if requested in STOP_REASONS else "stopped"
+            code = 1 + STOP_REASONS.index(known)
         now = self._clock()
-        took, self._stepped_at = now - self._stepped_at, now
-        # Another step like this one would end too late.
-        late = (
-            self.distributed.is_main and now + took - self._saved_at >= self.checkpoint_interval_s
-        )
-        due, code = self.distributed.all_reduce_max([int(late), code])
+        step_time, self._stepped_at = now - self._stepped_at, now
+        # Due also when another step as long as this one would end too late.
+        late = now + step_time - self._saved_at >= self.checkpoint_every
+        due, code = self.distributed.all_reduce_max([int(self.distributed.is_main and late), code])
         self._checkpoint_due = self._checkpoint_due or bool(due)
-        self.stopped = STOP_REASONS[code - 1] if code else None
+        self.stop_reason = STOP_REASONS[code - 1] if code else None
 
     def _save_or_stop(self, control: Any) -> None:
-        if self._checkpoint_due or self.stopped:
+        if self._checkpoint_due or self.stop_reason:
             control.should_save = True
             self._checkpoint_due, self._saved_at = False, self._clock()
-        if self.stopped:
+        if self.stop_reason:
             control.should_training_stop = True
 
 
-def _log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
-    told = {
-        name: value
-        for name, value in logs.items()
-        if name not in _UNLOGGED_KEYS and not name.endswith(_RATE_SUFFIX)
-    }
-    if (tokens := told.pop("num_tokens", None)) is not None:
-        told["tokens"] = int(tokens)
-    return told
+def add_callback(trainer: Any, callback: RunCallback, events: Sequence[str]) -> None:
+    """Register the callback for these events and for `on_train_begin`, and drop TRL's printer.
+
+    `on_train_begin` runs before every other callback's: experiment trackers write into the output
+    folder, which it may clear. Each event is passed the trainer.
+    """
+    from transformers import PrinterCallback, TrainerCallback
+
+    def handlers(*names: str) -> dict[str, Any]:
+        return {
+            name: staticmethod(partial(getattr(callback, name), trainer=trainer)) for name in names
+        }
+
+    start = type("LudusStartCallback", (TrainerCallback,), handlers("on_train_begin"))
+    rest = type("LudusCallback", (TrainerCallback,), handlers(*events))
+    trainer.remove_callback(PrinterCallback)
+    trainer.callback_handler.callbacks.insert(0, start())
+    trainer.add_callback(rest())
+    trainer.callback = callback
 
 
 def _is_epoch_end(epoch: float | None) -> bool:

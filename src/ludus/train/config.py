@@ -1,6 +1,6 @@
-"""How a model is trained: what a user may say, and what is taken where nothing is said.
+"""The config of SFT and DPO, the fields shared with GRPO, and defaults per method.
 
-Values only. The trainers' own fields, which `overrides` reach, are `ludus.train.overrides`'s.
+TRL's own config fields are set by `overrides`; see `ludus.train.overrides`.
 """
 
 from __future__ import annotations
@@ -15,42 +15,41 @@ from ludus.errors import ConfigError, did_you_mean
 Method = Literal["sft", "dpo", "grpo"]
 PRECISIONS = ("bf16", "fp16", "fp32")
 DEFAULT_BATCH_SIZE = 8
-"""Rows per step and process. Enough that a gradient is no single row's opinion, and little enough
-for the memory of one GPU; `accumulate` makes it larger without more memory."""
+"""Large enough for a stable gradient, and small enough for the memory of one GPU;
+`gradient_accumulation_steps` makes it larger without more memory."""
 DEFAULT_EPOCHS: Mapping[str, float] = {"sft": 3.0, "dpo": 1.0}
-"""Preferences are learned at once: seen again, a pair is learned by heart."""
-_BILLION = 1_000_000_000
+"""DPO overfits when it sees a pair more than once."""
+LARGE_MODEL_PARAMETERS = 1_000_000_000
 _DEFAULT_LEARNING_RATES: Mapping[Method, tuple[float, float, float]] = {
     "sft": (2e-4, 2e-5, 2e-4),
     "dpo": (5e-6, 1e-6, 5e-6),
     "grpo": (5e-6, 1e-6, 2e-5),
 }
-"""For a small model, for one of a billion weights and more, and for an adapter."""
+"""For a small model, for a large one, and for a LoRA adapter."""
 DEFAULT_GROUPS = 16
-"""Tasks in a step of GRPO for which its rates are meant."""
+"""Groups per step of GRPO, for which its learning rates are meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """A small adapter is trained instead of all weights."""
+    """Trains a LoRA adapter instead of all weights."""
 
     rank: int = 16
     alpha: int | None = None
-    """Twice the rank where nothing is said, so that another rank asks for no other rate."""
+    """None: twice the rank, so that the learning rate does not depend on the rank."""
     dropout: float = 0.0
-    targets: tuple[str, ...] | None = None
-    """Names of the layers that it is put on; None: all linear ones but the output."""
-    merge: bool = True
-    """Write a whole model, with the adapter beside it; else the adapter alone."""
+    target_modules: tuple[str, ...] | None = None
+    """Names of the layers with an adapter; None: all linear layers except the output."""
+    merge_adapter: bool = True
+    """Save the merged model, with the adapter beside it; otherwise the adapter alone."""
 
     def __post_init__(self) -> None:
-        check_at_least("--lora-rank", self.rank, 1)
-        if self.alpha is not None:
-            check_at_least("--lora-alpha", self.alpha, 1)
+        check_at_least("lora.rank", self.rank, 1)
+        check_at_least("lora.alpha", self.alpha, 1)
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"--lora-dropout {self.dropout} is no share: write 0 to 0.99.")
-        if self.targets == ():
-            raise ConfigError("--lora-targets names no layer. Leave it away for all linear ones.")
+            raise ConfigError(f"`lora.dropout` must be from 0 to below 1, got {self.dropout}.")
+        if self.target_modules == ():
+            raise ConfigError("`lora.target_modules` is empty. Leave it out for all linear layers.")
 
     @property
     def effective_alpha(self) -> int:
@@ -59,41 +58,42 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class BaseTrainConfig:
-    """What every method lets a user decide."""
+    """The fields that all methods have."""
 
     batch_size: int | None = None
-    """Rows that go through the model at once in each process."""
+    """Rows per batch and process."""
     learning_rate: float | None = None
-    """None: by method, size of the model and adapter; see `learning_rate_of`."""
+    """Peak learning rate; None: see `resolve_learning_rate`."""
     beta: float | None = None
-    """How dear it is to move away from the base; None: by the method."""
+    """KL penalty coefficient; None: 0.1 for DPO, 0 for GRPO."""
     lora: Lora | None = None
     gradient_checkpointing: bool = False
-    """Compute activations twice instead of keeping them: slower, with much less memory."""
+    """Recompute activations in the backward pass: slower, with much less memory."""
     precision: str | None = None
-    """In which the sums are made (bf16, fp16, fp32); None: what the device is good at."""
+    """Precision of the computation (bf16, fp16 or fp32); None: bf16 where the device has it."""
     device: str | None = None
     checkpoint_every: float = 600.0
-    """Seconds between checkpoints."""
+    """Seconds between two checkpoints."""
     seed: int = 0
     report_to: str | None = None
+    """Experiment tracker."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the chat template, such as `enable_thinking`, over those that the model was
+    """Arguments of the chat template, such as `enable_thinking`, on top of those that the model was
     saved with. The trained model is saved with them."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of TRL's config, by name; texts are read by the field's type."""
+    """Fields of TRL's config by name. Strings are parsed by the type of the field."""
 
     def __post_init__(self) -> None:
-        check_at_least("--batch-size", self.batch_size, 1)
-        check_positive("--learning-rate", self.learning_rate)
-        check_at_least("--checkpoint-every", self.checkpoint_every, 0)
-        check_at_least("--seed", self.seed, 0)
+        check_at_least("batch_size", self.batch_size, 1)
+        check_positive("learning_rate", self.learning_rate)
+        check_at_least("checkpoint_every", self.checkpoint_every, 0)
+        check_at_least("seed", self.seed, 0)
         if self.precision is not None and self.precision not in PRECISIONS:
-            hint = did_you_mean(self.precision, PRECISIONS, f"Write {', '.join(PRECISIONS)}.")
-            raise ConfigError(f"--precision {self.precision} is unknown. {hint}")
+            hint = did_you_mean(self.precision, PRECISIONS, f"Use {', '.join(PRECISIONS)}.")
+            raise ConfigError(f"Unknown `precision` {self.precision!r}. {hint}")
 
     def as_json(self) -> dict[str, Any]:
-        """As `training.json` holds them."""
+        """The fields as `training.json` holds them."""
         return {
             **asdict(self),
             "chat_template_kwargs": dict(self.chat_template_kwargs),
@@ -103,44 +103,46 @@ class BaseTrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig(BaseTrainConfig):
-    """All that decides what SFT or DPO makes; the same settings over the same rows give the same.
+    """The config of SFT and DPO. The same config on the same rows gives the same model.
 
-    `batch_size` is `BATCH` where nothing is said, DPO's `beta` 0.1.
+    `batch_size` defaults to `DEFAULT_BATCH_SIZE`.
     """
 
     epochs: float | None = None
-    """How often every row is seen; None: by the method, see `EPOCHS`."""
+    """Passes over the data; None: `DEFAULT_EPOCHS`."""
     steps: int | None = None
     """Number of training steps, instead of `epochs`."""
-    accumulate: int = 1
-    """Batches whose gradients are summed before the weights move."""
+    gradient_accumulation_steps: int = 1
+    """Batches per training step."""
     max_length: int | None = None
-    """Tokens of a row that are kept; None: as the data set says, or as the rows ask for."""
-    drop: bool = False
-    """Leave out rows of which nothing would be learned, instead of refusing to begin."""
+    """Longer rows are truncated to so many tokens; None: as measured by `ludus curate`, or chosen
+    so that nearly all rows fit."""
+    drop_untrainable: bool = False
+    """Drop rows without loss, instead of raising."""
     packing: bool = False
-    """SFT: several short rows in one sequence, none of which sees another."""
+    """SFT: pack several short rows into one sequence; they do not attend to each other."""
     compile: bool | None = None
+    """SFT: compile the layers; None: where the device gains from it."""
 
     def __post_init__(self) -> None:
         BaseTrainConfig.__post_init__(self)
-        check_positive("--epochs", self.epochs)
-        check_at_least("--steps", self.steps, 1)
+        check_positive("epochs", self.epochs)
+        check_at_least("steps", self.steps, 1)
         if self.epochs is not None and self.steps is not None:
-            raise ConfigError("--epochs and --steps both say how long to train. Give one of them.")
-        check_at_least("--accumulate", self.accumulate, 1)
-        check_at_least("--max-length", self.max_length, 2)
-        check_positive("--beta", self.beta)
+            raise ConfigError("Set either `epochs` or `steps`, not both.")
+        check_at_least("gradient_accumulation_steps", self.gradient_accumulation_steps, 1)
+        check_at_least("max_length", self.max_length, 2)
+        check_positive("beta", self.beta)
 
 
 def with_defaults(config: TrainConfig, method: Method) -> TrainConfig:
-    """With what the method decides where nothing is said; what the other method has is refused."""
+    """Fill in the defaults of the method; raise for fields that it does not have."""
     if method == "dpo" and config.packing:
-        raise ConfigError("--packing is for SFT: the two sides of a pair are compared row by row.")
+        raise ConfigError("`packing` is for SFT only.")
     if method == "dpo" and config.compile:
-        raise ConfigError("--compile is for SFT: pairs are compared as TRL does it.")
+        raise ConfigError("`compile` is for SFT only.")
     if method == "sft" and config.beta is not None:
-        raise ConfigError("--beta is for DPO, which weighs two sides. Leave it away for SFT.")
+        raise ConfigError("`beta` is for DPO only.")
     if config.steps is not None:
         return config
     return replace(config, epochs=config.epochs or DEFAULT_EPOCHS[method])
@@ -149,41 +151,42 @@ def with_defaults(config: TrainConfig, method: Method) -> TrainConfig:
 def resolve_learning_rate(
     config: BaseTrainConfig, method: Method, parameters: int, *, groups: int = DEFAULT_GROUPS
 ) -> float:
-    """The rate that was asked for, or one that suits the method and the model.
+    """The configured learning rate, or one that suits the method and the model.
 
-    A small model moves far in few steps and takes a high rate; one of a billion weights and more
-    forgets under it. An adapter starts from zero and needs a high one at any size. DPO compares
-    with the base: rates a hundredth of SFT's already part the two sides. A step of GRPO follows the
-    luck of its few tasks, the less the more `groups` there are: small models are upset by it, and
-    take a rate that rises with the root of them.
+    Small models need a high rate; models of a billion parameters and more forget under it. A LoRA
+    adapter starts from zero and needs a high rate at any size. DPO separates the two sides at a
+    hundredth of SFT's rates. In GRPO the noise of a step falls with the number of groups, so the
+    rate of small models and adapters grows with its square root.
     """
     if config.learning_rate is not None:
         return config.learning_rate
     small, large, adapter = _DEFAULT_LEARNING_RATES[method]
-    if config.lora is None and parameters >= _BILLION:
+    if config.lora is None and parameters >= LARGE_MODEL_PARAMETERS:
         return large
     return (small if config.lora is None else adapter) * sqrt(groups / DEFAULT_GROUPS)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """`key=value` texts as a mapping; the last of two wins no silent fight: both is a mistake."""
-    found: dict[str, str] = {}
+    """Parse `key=value` strings; raise for a key that is given twice."""
+    overrides: dict[str, str] = {}
     for text in assignments:
         key, equals, value = text.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            raise ConfigError(f"--set {text} is no assignment. Write --set key=value.")
-        if key in found:
-            raise ConfigError(f"--set {key} is given twice. Give it once.")
-        found[key] = value.strip()
-    return found
+            raise ConfigError(f"`set` takes key=value, got {text!r}.")
+        if key in overrides:
+            raise ConfigError(f"`set` has {key} twice.")
+        overrides[key] = value.strip()
+    return overrides
 
 
-def check_at_least(option: str, value: float | None, minimum: int) -> None:
+def check_at_least(name: str, value: float | None, minimum: int) -> None:
+    """Raise if an argument is below its minimum; None is allowed."""
     if value is not None and not value >= minimum:
-        raise ConfigError(f"{option} {value} is too little: {minimum} is the least.")
+        raise ConfigError(f"`{name}` must be at least {minimum}, got {value}.")
 
 
-def check_positive(option: str, value: float | None) -> None:
+def check_positive(name: str, value: float | None) -> None:
+    """Raise if an argument is not positive and finite; None is allowed."""
     if value is not None and not 0 < value < float("inf"):
-        raise ConfigError(f"{option} {value} cannot be: write a number above 0.")
+        raise ConfigError(f"`{name}` must be positive, got {value}.")

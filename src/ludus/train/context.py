@@ -1,4 +1,4 @@
-"""All that is known of a run before its rows are read and its weights are loaded."""
+"""What a training run needs and what is known before data is read and weights are loaded."""
 
 from __future__ import annotations
 
@@ -31,60 +31,54 @@ from ludus.train.trl_config import build_trl_config
 
 @dataclass(frozen=True)
 class TrainContext(ABC):
-    """One training, and what it is made with."""
+    """A training run: its method, model, config and output folder."""
 
     method: Method
-    source: ModelRef
+    model_ref: ModelRef
     out: Path
     config: BaseTrainConfig
     trl_config: Any
     tokenizer: Any
-    dialect: ChatFormat
+    chat_format: ChatFormat
     distributed: Distributed
     progress: TrainProgress
     command: str | None
     vision: VisionProcessor | None
-    """How images are shown to the model, where it sees."""
+    """For models that take images."""
     extensible: ClassVar[bool] = False
-    """Whether a finished run goes on when it is asked for more steps; its last checkpoint is kept
-    for that."""
+    """Whether a finished run can be continued with more steps; its last checkpoint is kept then."""
 
     @property
     @abstractmethod
     def subject(self) -> str:
-        """What it is trained on, in a word."""
+        """What the model is trained on, for titles and messages."""
 
     @abstractmethod
-    def data_identity(self, there: TrainingRecord) -> dict[str, Any]:
-        """What is trained on, as far as it decides whether a run that is there is this one."""
+    def data_identity(self, previous: TrainingRecord) -> dict[str, Any]:
+        """The `data` or `environment` of the record, as far as it identifies the run."""
 
     @abstractmethod
-    def plot(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
-        """The picture of how it went."""
+    def plot(self, log: Sequence[JsonObject], file: Path, title: str) -> None:
+        """Plot the log."""
 
     @abstractmethod
     def example_task(self) -> TaskExample | None:
-        """One of the tasks, for the card."""
-
-    def save_processor(self) -> None:
-        """Write what else the model's folder needs."""
-        if self.vision is not None:
-            self.vision.save(self.out)
+        """A task for the model card."""
 
     def record_fields(self, trained_on: Mapping[str, Any]) -> dict[str, Any]:
-        """As `training.json` has it."""
+        """The fields of `TrainingRecord` that are known when the run starts."""
         return {
             "kind": self.method,
             "command": self.command,
-            "model": self.source.name,
-            "weights": fingerprint(self.source.name),
-            "base": self.source.name if self.source.kind is ModelKind.HUB else None,
+            "model": self.model_ref.name,
+            "weights": fingerprint(self.model_ref.name),
+            "base": self.model_ref.name if self.model_ref.kind is ModelKind.HUB else None,
             **trained_on,
             "sees": self.vision is not None,
             "dialect": ChatFormatInfo(
-                name=self.dialect.name,
-                origin=self.dialect.origin,
-                chat_template_kwargs=dict(self.dialect.chat_template_kwargs),
+                name=self.chat_format.name,
+                origin=self.chat_format.origin,
+                chat_template_kwargs=dict(self.chat_format.chat_template_kwargs),
             ),
             "settings": {**self.config.as_json(), "processes": self.distributed.world_size},
             "config": config_json(self.trl_config),
@@ -95,7 +89,7 @@ class TrainContext(ABC):
 
 @dataclass(frozen=True)
 class OfflineContext(TrainContext):
-    """A training on rows that lie on the disk."""
+    """A run of SFT or DPO, on rows from disk or the Hub."""
 
     config: TrainConfig
     data: TrainingData
@@ -108,45 +102,45 @@ class OfflineContext(TrainContext):
     def subject(self) -> str:
         return self.data.name
 
-    def data_identity(self, there: TrainingRecord) -> dict[str, Any]:
-        # How many rows there are follows from their digest, and is known only when they are read.
-        assert there.data is not None
-        return {"data": there.data.model_copy(update={"digest": self.data.digest})}
+    def data_identity(self, previous: TrainingRecord) -> dict[str, Any]:
+        # The digest decides; the counts beside it are known only after tokenization.
+        assert previous.data is not None
+        return {"data": previous.data.model_copy(update={"digest": self.data.digest})}
 
     def example_task(self) -> TaskExample | None:
         return sample_row_task(self.data.train, self.method)
 
-    def plot(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
-        plot_loss(lines, file, title=title)
+    def plot(self, log: Sequence[JsonObject], file: Path, title: str) -> None:
+        plot_loss(log, file, title=title)
 
 
 def build_context(
-    method: Method, data: TrainingData, model: str, out: Path, settings: TrainConfig,
-    command: str | None, watch: TrainProgress,
+    method: Method, data: TrainingData, model: str, out: Path, config: TrainConfig, *,
+    command: str | None, progress: TrainProgress,
 ) -> OfflineContext:  # fmt: skip
-    made_with = load_chat_parts(model, out, settings, watch)
-    config = build_trl_config(method, settings, out)
-    settings = replace(settings, overrides=drop_redundant(settings.overrides))
-    eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], made_with["dialect"])
-    if eyes is not None and settings.packing:
-        raise ConfigError("--packing is not for a model that sees images. Leave it away.")
+    """Resolve the model and build TRL's config; the first place where both are checked."""
+    model_ref, tokenizer = load_tokenizer(model, out, progress)
+    # Whether the rows need tools that the template cannot show is checked on the rows.
+    chat_format = find_chat_format_with_fallback(
+        tokenizer, chat_template_kwargs=config.chat_template_kwargs
+    )
+    trl_config = build_trl_config(method, config, out)
+    vision = build_vision_processor(model_ref, tokenizer, chat_format)
+    if vision is not None and config.packing:
+        raise ConfigError("`packing` is not supported for models that take images.")
     return OfflineContext(
-        method=method, out=out, config=settings, trl_config=config, distributed=Distributed.current(),
-        progress=watch, command=command, data=data, vision=eyes, **made_with,
+        method=method, model_ref=model_ref, out=out,
+        config=replace(config, overrides=drop_redundant(config.overrides)), trl_config=trl_config,
+        tokenizer=tokenizer, chat_format=chat_format, distributed=Distributed.current(),
+        progress=progress, command=command, vision=vision, data=data,
     )  # fmt: skip
 
 
-def load_chat_parts(
-    model: str, out: Path, config: BaseTrainConfig, progress: TrainProgress
-) -> dict[str, Any]:
-    """Which model it is, and how it is spoken to."""
-    source = resolve_model(model, notify=progress.say)
-    check_model_outside(out, source)
-    tokenizer = load_tokenizer_from(source)
-    # Whether rows need tools that it does not know is seen on the rows.
-    dialect = find_chat_format_with_fallback(
-        tokenizer, chat_template_kwargs=config.chat_template_kwargs
-    )
+def load_tokenizer(model: str, out: Path, progress: TrainProgress) -> tuple[ModelRef, Any]:
+    """Find the model, which must not lie in the output folder, and load its tokenizer."""
+    model_ref = resolve_model(model, notify=progress.say)
+    check_model_outside(out, model_ref)
+    tokenizer = load_tokenizer_from(model_ref)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return {"source": source, "tokenizer": tokenizer, "dialect": dialect}
+    return model_ref, tokenizer

@@ -1,7 +1,8 @@
-"""The processes that train together: one under `python`, several under `accelerate launch`.
+"""Distributed training: rank, world size, and collective operations.
 
-The first of them writes and speaks; the others compute. Several on CPUs are started by `accelerate
-launch --multi_gpu` too, with `--device cpu`: its `--cpu` starts one, unless there is MPI.
+One process runs under `python`, several under `accelerate launch`. Rank 0 writes files and shows
+progress. On CPUs, too, several are started by `accelerate launch --multi_gpu` (with `device` cpu):
+its `--cpu` starts only one, unless there is MPI.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """This process among all."""
+    """The rank of this process and the number of processes."""
 
     rank: int = 0
     world_size: int = 1
 
     @classmethod
     def current(cls) -> Distributed:
-        """As the launcher has set it up; a trainer's config must have been made before."""
+        """As the launcher has set it up; TRL's config, which initializes it, must be built."""
         from accelerate import PartialState
 
         state: Any = PartialState()
@@ -37,29 +38,29 @@ class Distributed:
 
     @contextmanager
     def raise_on_all_ranks(self) -> Iterator[None]:
-        """What one cannot do, none goes on from: otherwise the others would wait for it forever."""
+        """If one rank raises, raise on all ranks, so that none deadlocks in the next collective."""
         failure: Exception | None = None
         try:
             yield
         except Exception as error:
             failure = error
         (failed,) = self.all_reduce_max([int(failure is not None)])
-        words = self.all_gather([str(failure) if failure else None]) if failed else []
+        messages = self.all_gather([str(failure) if failure else None]) if failed else []
         if failure is not None:
             raise failure
         if failed:
-            # Only the first process speaks, so it must know what befell another one.
-            raise RunError(next(each for each in words if each is not None))
+            # Only rank 0 shows errors, so it must know the message of another rank.
+            raise RunError(next(each for each in messages if each is not None))
 
     def barrier(self) -> None:
-        """Until all are here."""
+        """Wait for all ranks."""
         if self.world_size > 1:
             from accelerate import PartialState
 
             PartialState().wait_for_everyone()
 
     def all_gather(self, items: Sequence[Item]) -> list[Item]:
-        """What all processes have, in the order of their ranks."""
+        """The items of all ranks, in the order of ranks."""
         if self.world_size == 1:
             return list(items)
         from accelerate.utils import gather_object
@@ -67,13 +68,13 @@ class Distributed:
         return list(gather_object(list(items)))
 
     def all_reduce_max(self, values: Sequence[int]) -> list[int]:
-        """Of each value, the highest that any process has: what one wants, all do."""
+        """For each value, the maximum over all ranks."""
         if self.world_size == 1:
             return list(values)
         import torch
         from accelerate import PartialState
         from accelerate.utils import gather
 
-        mine = torch.tensor([list(values)], device=PartialState().device)
-        found: list[int] = gather(mine).amax(0).tolist()
-        return found
+        local = torch.tensor([list(values)], device=PartialState().device)
+        maxima: list[int] = gather(local).amax(0).tolist()
+        return maxima

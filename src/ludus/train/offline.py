@@ -1,19 +1,12 @@
-"""A training run from beginning to end, whichever the method: begun, gone on with, or done already.
-
-Reads top to bottom. What each part does is the business of the module that it is in.
-"""
+"""SFT and DPO: training on rows that `ludus curate` wrote, on TRL's trainers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ludus.data import training_log
 from ludus.policy.hf_logging import require
 from ludus.policy.load import load_model
 from ludus.policy.preflight import check_model
@@ -26,174 +19,214 @@ from ludus.train.data.loading import open_data
 from ludus.train.data.loss_mask import LossMaskIndex
 from ludus.train.data.prepared_data import PreparedData
 from ludus.train.data.tokenization import RowTokenizer
-from ludus.train.distributed import Distributed
-from ludus.train.output import checkpoints, record, training_folder
-from ludus.train.output.finalize import finalize
-from ludus.train.output.record_schema import DataRecord, TrainingRecord
+from ludus.train.output.checkpoints import CheckpointState
+from ludus.train.output.finalize import finalize, finished_result
+from ludus.train.output.record_schema import DataRecord
 from ludus.train.output.result import TrainResult
+from ludus.train.output.training_folder import (
+    check_output_dir,
+    discard_if_unstarted,
+    lock_folder,
+)
 from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.resume import run_or_resume, run_trainer
+from ludus.train.resume import find_previous_run, run_trainer, start_record
 from ludus.train.speed.acceleration import accelerate, skip_unlabelled_logits
 from ludus.train.trl_config import set_data_dependent_fields
 from ludus.train.trl_trainers import build_trainer
 
+_DEFAULT_CONFIG = TrainConfig()
 
-def train(
+
+def sft(
+    data: str | Path,
+    model: str,
+    out: str | Path,
+    config: TrainConfig = _DEFAULT_CONFIG,
+    *,
+    overwrite: bool = False,
+    command: str | None = None,
+    progress: TrainProgress | None = None,
+) -> TrainResult:
+    """Fine-tune a model on the assistant messages of conversations, and write it to `out`.
+
+    Args:
+        data: A folder that `ludus curate` wrote, a `.jsonl` or `.parquet` file, or a data set on
+            the Hub.
+        model: A folder, a name on the Hub, or the name of a model that Ludus knows.
+        out: The output folder. If it holds a run with the same config that was stopped or killed,
+            that is resumed from its latest checkpoint; a finished one is left alone.
+        config: The hyperparameters.
+        overwrite: Replace a run with another config, instead of raising.
+        command: The command line, for the record and the model card.
+        progress: Is told how training goes, and can stop it.
+    """
+    return _train("sft", data, model, out, config, overwrite, command, progress)
+
+
+def dpo(
+    data: str | Path,
+    model: str,
+    out: str | Path,
+    config: TrainConfig = _DEFAULT_CONFIG,
+    *,
+    overwrite: bool = False,
+    command: str | None = None,
+    progress: TrainProgress | None = None,
+) -> TrainResult:
+    """Train a model on pairs of a chosen and a rejected conversation; otherwise like `sft`."""
+    return _train("dpo", data, model, out, config, overwrite, command, progress)
+
+
+def _train(
     method: Method,
     data: str | Path,
     model: str,
     out: str | Path,
     config: TrainConfig,
-    *,
     overwrite: bool,
     command: str | None,
     progress: TrainProgress | None,
 ) -> TrainResult:
-    """Train, or go on where a run with the same settings stood."""
     out, progress = Path(out).expanduser(), progress or NoProgress()
     config = with_defaults(config, method)
-    training_folder.check_output_dir(out)
-    found = open_data(data)
+    check_output_dir(out)
+    training_data = open_data(data)
     check_model(model, device=config.device, dtype=config.precision)
     check_override_keys(method, config.overrides)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
-    _require_packages(config)
-    with training_process(out), ExitStack() as stack:
-        job = build_context(method, found, model, out, config, command, progress)
-        with job.distributed.raise_on_all_ranks():
-            # One process holds it for all that train together.
-            if job.distributed.is_main:
-                stack.enter_context(training_folder.lock_folder(out))
-        return run_or_resume(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
-
-
-def _require_packages(settings: TrainConfig) -> None:
-    """All that is needed up to the picture at the end: it is too late to miss it then."""
-    extra = ("peft",) if settings.lora else ()
+    # Also what is needed only at the end, such as the plot: it must not fail then.
+    extra = ("peft",) if config.lora else ()
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
 
+    with training_process(out):
+        context = build_context(
+            method, training_data, model, out, config, command=command, progress=progress
+        )
+        with lock_folder(out, context.distributed):
+            previous = find_previous_run(context, overwrite=overwrite)
+            if previous.finished:
+                return finished_result(context, previous.record)
+            with discard_if_unstarted(out, context.distributed), skip_unlabelled_logits():
+                with context.distributed.raise_on_all_ranks():
+                    network = _load_model_and_prepare_data(context)
+                prepared = prepared_data.load_prepared_data(context.tokens_dir)
+                callback = OfflineCallback(context, prepared, previous.state, overwrite=overwrite)
+                with context.distributed.raise_on_all_ranks():
+                    trainer = _build_trainer(context, network, prepared, callback)
+                run_trainer(trainer, previous.checkpoint)
+                return finalize(context, trainer, callback)
 
-def _run(job: OfflineContext, there: TrainingRecord | None, *, overwrite: bool) -> TrainResult:
-    checkpoint = checkpoints.latest_checkpoint(job.out) if there is not None else None
-    standing = checkpoints.read_state(checkpoint) if checkpoint is not None else None
-    with job.distributed.raise_on_all_ranks():
-        model = _load_model_and_data(job)
-    fed = prepared_data.load_prepared_data(job.tokens_dir)
 
-    def begin() -> None:
-        if overwrite:
-            training_folder.remove_run(job.out)
-        _write_record(job, fed, standing)
+class OfflineCallback(RunCallback):
+    """Starts the record of a run of SFT or DPO."""
 
-    with skip_unlabelled_logits():
-        with job.distributed.raise_on_all_ranks():
-            trainer, pace = _build_trainer(job, model, fed, standing, begin)
-        run_trainer(trainer, checkpoint)
-    return finalize(job, trainer, pace)
-
-
-def _load_model_and_data(job: OfflineContext) -> Any:
-    """The model; the first process lays out for all what it is fed."""
-    draft = _tokenize_data(job) if job.distributed.is_main else None
-    job.progress.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
-    model = load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
-    if draft is not None:
-        fed = prepared_data.prepare(
-            draft, job.data, job.method, job.config, job.source.name,
-            context=_context_length(model), folder=job.tokens_dir, image_token=job.vision.image_token_id if job.vision else None,
+    def __init__(
+        self,
+        context: OfflineContext,
+        prepared: PreparedData,
+        resume_state: CheckpointState | None,
+        *,
+        overwrite: bool,
+    ) -> None:
+        super().__init__(
+            context.out, context.progress, context.distributed,
+            checkpoint_every=context.config.checkpoint_every, resume_state=resume_state,
         )  # fmt: skip
-        if fed.cut:
-            job.progress.say(
-                f"{fed.cut:,} of {fed.rows:,} rows are longer than {fed.max_length:,} tokens; what "
-                "lies behind is not learned (--max-length)"
+        self._context, self._prepared, self._overwrite = context, prepared, overwrite
+
+    def start_run(self) -> None:
+        data, prepared = self._context.data, self._prepared
+        data_record = DataRecord(
+            path=data.name, rows=prepared.rows, digest=data.digest,
+            test_rows=prepared.test_rows or None, left_out=prepared.left_out, cut=prepared.cut,
+            environments=prepared.environments, task=data.task,
+        )  # fmt: skip
+        start_record(
+            self._context, {"data": data_record}, self.resume_state, overwrite=self._overwrite
+        )
+
+
+def _load_model_and_prepare_data(context: OfflineContext) -> Any:
+    """Load the model. The main process tokenizes the rows before, and writes them for all ranks.
+
+    Tokenization comes first, because it is where bad rows are found; how long rows may be, and so
+    which of them are truncated, depends on the model.
+    """
+    data, name = context.data, context.model_ref.name
+    tokenized = None
+    if context.distributed.is_main:
+        counts = PhaseProgress(f"Tokenizing {data.name}", unit="rows", in_log=True)
+        context.progress.phase(counts)
+        row_tokenizer = RowTokenizer(
+            context.tokenizer, context.chat_format.template, context.method, context.vision
+        )
+        tokenized = prepared_data.tokenize_splits(data, row_tokenizer, context.tokens_dir, counts)
+    context.progress.phase(PhaseProgress(f"Loading {name}", in_log=True))
+    model = load_model(name, device="cpu", dtype="float32", allow_vision=True)
+    if tokenized is not None:
+        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        prepared = prepared_data.prepare(
+            tokenized, data, context.method, context.config, name,
+            context_length=positions if isinstance(positions, int) and positions > 0 else None,
+            folder=context.tokens_dir,
+            image_token=context.vision.image_token_id if context.vision else None,
+        )  # fmt: skip
+        if prepared.cut:
+            context.progress.say(
+                f"{prepared.cut:,} of {prepared.rows:,} rows are longer than "
+                f"{prepared.max_length:,} tokens and truncated (`max_length`)"
             )
     return model
 
 
-def _tokenize_data(job: OfflineContext) -> prepared_data.TokenizedSplits:
-    progress = PhaseProgress(f"Tokenizing {job.data.name}", unit="rows", in_log=True)
-    job.progress.phase(progress)
-    maker = RowTokenizer(job.tokenizer, job.dialect.template, job.method, job.vision)
-    return prepared_data.tokenize_splits(job.data, maker, job.tokens_dir, progress)
-
-
-def _context_length(model: Any) -> int | None:
-    """How many tokens the model can read, if it says so."""
-    found = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else None
-
-
 def _build_trainer(
-    job: OfflineContext, model: Any, fed: PreparedData, standing: checkpoints.CheckpointState | None,
-    begin: Callable[[], None],
-) -> tuple[Any, RunCallback]:  # fmt: skip
-    settings, config = job.config, job.trl_config
-    rows, test = (
-        prepared_data.load_train_rows(job.tokens_dir),
-        prepared_data.load_test_rows(job.tokens_dir),
-    )
-    rate = resolve_learning_rate(settings, job.method, model.num_parameters())
-    steps = _count_steps(config, len(rows), job.distributed)
+    context: OfflineContext, model: Any, prepared: PreparedData, callback: RunCallback
+) -> Any:
+    method, config, trl_config = context.method, context.config, context.trl_config
+    train_rows = prepared_data.load_train_rows(context.tokens_dir)
+    test_rows = prepared_data.load_test_rows(context.tokens_dir)
     set_data_dependent_fields(
-        config, settings, learning_rate=rate, max_length=fed.max_length, steps=steps,
-        has_test_rows=test is not None,
+        trl_config, config, max_length=prepared.max_length, has_test_rows=test_rows is not None,
+        learning_rate=resolve_learning_rate(config, method, model.num_parameters()),
+        steps=_count_steps(trl_config, len(train_rows), context.distributed.world_size),
     )  # fmt: skip
-    pace = RunCallback(
-        job.out, job.progress, job.distributed, every=settings.checkpoint_every, standing=standing,
-        begin=begin,
-    )  # fmt: skip
-    if job.method == "dpo" and config.precompute_ref_log_probs:
-        phase = f"Computing the reference log-probabilities of {len(rows):,} pairs"
-        job.progress.phase(PhaseProgress(phase, in_log=True))
+    if method == "dpo" and trl_config.precompute_ref_log_probs:
+        phase = f"Computing the reference log-probabilities of {len(train_rows):,} pairs"
+        context.progress.phase(PhaseProgress(phase, in_log=True))
     trainer = build_trainer(
-        job.method, model=model, trl_config=config, tokenizer=job.tokenizer, train_dataset=rows, eval_dataset=test,
-        config=settings, callback=pace, ref_model=_load_reference_model(job), vision=job.vision,
+        method, model=model, trl_config=trl_config, tokenizer=context.tokenizer, config=config,
+        train_dataset=train_rows, eval_dataset=test_rows, callback=callback,
+        ref_model=_load_reference_model(context), vision=context.vision,
     )  # fmt: skip
-    trainer.marked = LossMaskIndex.build(
-        prepared_data.load_unpacked_rows(job.tokens_dir), job.method
-    )
-    if job.method == "sft" and job.vision is None:
-        accelerate(trainer, settings, job.distributed, job.progress.say)
-    elif settings.compile:
-        job.progress.say("--compile does nothing here: it is for models that read only text.")
-    return trainer, pace
+    unpacked = prepared_data.load_unpacked_rows(context.tokens_dir)
+    trainer.loss_masks = LossMaskIndex.build(unpacked, method)
+    if method == "sft" and context.vision is None:
+        accelerate(trainer, config, context.distributed, context.progress.say)
+    elif config.compile:
+        context.progress.say("`compile` has no effect for models that take images.")
+    return trainer
 
 
-def _load_reference_model(job: OfflineContext) -> Any:
-    """The base beside the model, where it is asked anew for every batch.
+def _load_reference_model(context: OfflineContext) -> Any:
+    """The reference model of DPO, where its log-probabilities are computed batch by batch.
 
-    Under FSDP beforehand too: there TRL would look for it by a name that it may not have.
+    Under FSDP also where they are precomputed: TRL would load it by a name that it may not have.
     """
-    if job.method == "sft" or job.config.lora:
+    if context.method == "sft" or context.config.lora:
         return None
-    sharded = job.trl_config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
-    if job.trl_config.precompute_ref_log_probs and not sharded:
+    trl_config = context.trl_config
+    sharded = trl_config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
+    if trl_config.precompute_ref_log_probs and not sharded:
         return None
-    return load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
+    return load_model(context.model_ref.name, device="cpu", dtype="float32", allow_vision=True)
 
 
-def _count_steps(config: Any, rows: int, world: Distributed) -> int:
-    if (asked := int(config.max_steps)) > 0:
-        return asked
-    batches = ceil(rows / (config.per_device_train_batch_size * world.world_size))
-    steps: float = ceil(batches / config.gradient_accumulation_steps) * config.num_train_epochs
-    return ceil(steps)
-
-
-def _write_record(
-    job: OfflineContext, fed: PreparedData, standing: checkpoints.CheckpointState | None
-) -> None:
-    checkpoints.remove_incomplete(job.out)
-    step = standing.step if standing else 0
-    data = DataRecord(
-        path=job.data.name, rows=fed.rows, digest=job.data.digest,
-        test_rows=fed.test_rows or None, left_out=fed.left_out, cut=fed.cut,
-        environments=fed.environments, task=job.data.task,
-    )  # fmt: skip
-    # The record first: a log without one would be a stranger's.
-    record.create_record(
-        job.out, job.record_fields({"data": data}), resumed_from=step if standing else None
-    )
-    training_log.truncate_log(job.out, step)
+def _count_steps(trl_config: Any, rows: int, world_size: int) -> int:
+    if (max_steps := int(trl_config.max_steps)) > 0:
+        return max_steps
+    batches = ceil(rows / (trl_config.per_device_train_batch_size * world_size))
+    steps_per_epoch: int = ceil(batches / trl_config.gradient_accumulation_steps)
+    epochs: float = trl_config.num_train_epochs
+    return ceil(steps_per_epoch * epochs)

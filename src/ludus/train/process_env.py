@@ -1,6 +1,6 @@
-"""What a process is like while it trains: silent but for the watch, and with a place for curves.
+"""Process-wide settings during training: libraries are silenced, TensorBoard logs get a folder.
 
-Everything is as before when it ends. What is trained is not its business.
+Everything is restored at the end.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from ludus.policy.hf_logging import suppress_hf_logging
 from ludus.train.output.training_folder import TENSORBOARD_DIR
 
 _QUIET_LOGGERS = ("accelerate", "datasets", "peft", "torch", "trl")
-_TQDM_VARIABLE, _TENSORBOARD_VARIABLE = "TQDM_DISABLE", "TENSORBOARD_LOGGING_DIR"
-_TRL_VARIABLE = "TRL_EXPERIMENTAL_SILENCE"
+_TENSORBOARD = "TENSORBOARD_LOGGING_DIR"
 
 
 @contextmanager
 def training_process(out: Path) -> Iterator[None]:
-    """Training shows itself through the watch; bars and warnings of others would lie across it.
+    """Silence progress bars, logs and warnings of libraries: Ludus shows the progress itself.
 
-    TensorBoard's curves would go among the checkpoints, and away with them.
+    By default TensorBoard logs would be written among the checkpoints, and removed with them.
     """
-    curves = os.environ.get(_TENSORBOARD_VARIABLE) or str(out / TENSORBOARD_DIR)
-    # TRL warns of what may change in it; its minor version is pinned for that.
+    variables = {
+        "TQDM_DISABLE": "1",
+        _TENSORBOARD: os.environ.get(_TENSORBOARD) or str(out / TENSORBOARD_DIR),
+        # TRL warns that experimental features may change; its minor version is pinned for that.
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+    }
     with (
-        _environment_variables(
-            {_TQDM_VARIABLE: "1", _TENSORBOARD_VARIABLE: curves, _TRL_VARIABLE: "1"}
-        ),
+        _environment_variables(variables),
         _without_progress_bars(),
         _without_log_messages(),
         suppress_hf_logging(),

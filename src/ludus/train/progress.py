@@ -1,8 +1,4 @@
-"""Who is told how training goes, and who may end it.
-
-A program shows it, a notebook may not care. What is kept on the disk is `ludus.train.output.record`'s
-business and does not pass through here.
-"""
+"""The interface for showing the progress of training, and for stopping it."""
 
 from __future__ import annotations
 
@@ -13,31 +9,30 @@ from ludus.rollout.progress import PhaseProgress
 
 
 class TrainProgress(Protocol):
-    """Told how training goes, and asked after each step whether to stop.
+    """Receives the progress of a run, and is asked after each step whether to stop.
 
-    Where several processes train together, every one's is told of the beginning and asked; steps
-    are told to the first one's alone.
+    In distributed training every rank has one; `step` is called on the main process only.
     """
 
     def phase(self, progress: PhaseProgress) -> None:
-        """Another phase begins; its counts are filled in while it lasts."""
+        """A phase begins; its counts are updated while it lasts."""
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        """Training starts: how many steps it will have been, and after which one it goes on."""
+        """Training begins: the total number of steps, and the step that it resumes after."""
 
     def step(self, line: Mapping[str, Any]) -> None:
-        """A line that was logged: `step`, `loss`, `learning_rate`, ..., or `eval_loss`."""
+        """A line was logged: `step`, `loss`, `learning_rate`, ..., or `eval_loss`."""
 
     def say(self, words: str) -> None:
-        """What is being done, or something worth knowing; one line."""
+        """A message for the user; one line."""
 
     @property
     def stopping(self) -> str | None:
-        """Why to stop after this step ("interrupted", "terminated"); None: go on."""
+        """Why to stop after this step ("interrupted" or "terminated"); None to continue."""
 
 
 class NoProgress:
-    """Nobody looks, and nobody stops it."""
+    """Shows nothing and never stops."""
 
     def phase(self, progress: PhaseProgress) -> None: ...
 

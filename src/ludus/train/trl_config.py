@@ -1,8 +1,8 @@
-"""TRL's config for a run: what the settings mean in its fields.
+"""TRL's `SFTConfig` or `DPOConfig` for a `TrainConfig`.
 
-Where the settings say nothing: a cosine schedule with a short warm-up and gradients clipped at 1,
-because a fine-tuning is short and its first steps are its wildest; no weight decay, because what
-the base knows is not to fade. Evaluated at the end of each epoch where there are test rows.
+Defaults of Ludus: a cosine schedule with a short warm-up and gradients clipped at 1, because
+fine-tuning is short and its first steps are the least stable; no weight decay, so that the base
+model's knowledge does not fade; evaluation after each epoch if there are test rows.
 """
 
 from __future__ import annotations
@@ -18,64 +18,78 @@ from ludus.train.output.checkpoints import CHECKPOINTS_DIR
 from ludus.train.overrides import FIXED_VALUES, parse_overrides
 
 MAX_CHECKPOINTS = 2
-"""Checkpoints on the disk: the newest, and one in case that the newest is being written."""
+"""Checkpoints on disk: the latest, and the one before, in case the latest is incomplete."""
 TARGET_LOG_LINES = 500
-"""About so many lines has the log of a long run; a short one has one for each step."""
+"""About so many lines the log of a long run has; a short run logs every step."""
 DEFAULT_DPO_BETA = 0.1
 WARMUP_FRACTION = 0.03
 MIN_WARMUP_RUN_STEPS = 50
-"""A run of fewer steps has no warm-up: its first step has a rate of zero, and would be wasted."""
+"""A shorter run has no warm-up: the first step, with a learning rate of 0, would be wasted."""
 _PRECISION_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
-def config_class(method: Method) -> Any:
+def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Any:
+    """Build the config, except for the fields that `set_data_dependent_fields` sets."""
     import trl
 
-    return trl.SFTConfig if method == "sft" else trl.DPOConfig
-
-
-def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Any:
-    """The config, but for what only the rows and the weights decide."""
-    fields = common_fields(config, out) | _schedule_fields(config)
-    fields |= _sft_fields(config) if method == "sft" else _dpo_fields(config)
-    kind = config_class(method)
-    own = {
+    batch_size = config.batch_size or DEFAULT_BATCH_SIZE
+    fields = common_fields(config, out) | {
+        "per_device_train_batch_size": batch_size,
+        "per_device_eval_batch_size": batch_size,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+        "eval_strategy": "epoch",
+    }
+    if config.steps is not None:
+        fields["max_steps"] = config.steps
+    else:
+        fields["num_train_epochs"] = config.epochs
+    if method == "sft":
+        fields |= {"packing": config.packing, "dataset_kwargs": {"skip_prepare_dataset": True}}
+    else:
+        # Precomputed, so that no reference model has to stay in memory.
+        precompute = config.lora is None
+        fields |= {
+            "beta": config.beta or DEFAULT_DPO_BETA, "precompute_ref_log_probs": precompute,
+        }  # fmt: skip
+    config_class = trl.SFTConfig if method == "sft" else trl.DPOConfig
+    not_passed = {
         "eval_packing": config.packing,
         "max_length": config.max_length,
         "max_steps": config.steps or -1,
         "torch_compile": config.compile,
     }
-    in_force = effective_values(config, {**own, **fields}, out)
-    return construct_config(
-        kind, fields, parse_overrides(kind, config.overrides, effective=in_force)
-    )
+    effective = effective_values(config, {**not_passed, **fields}, out)
+    overrides = parse_overrides(config_class, config.overrides, effective=effective)
+    return construct_config(config_class, fields, overrides)
 
 
 def effective_values(
     config: BaseTrainConfig, fields: Mapping[str, Any], out: Path
 ) -> dict[str, Any]:
-    """Values by TRL's names that hold in this run, as far as they are known before it begins."""
-    decided = {
+    """The values of TRL's fields in this run, as far as they are known before it begins."""
+    values = {
         **FIXED_VALUES,
         **fields,
         "learning_rate": config.learning_rate,
         "output_dir": str(out),
     }
-    known = {name: value for name, value in decided.items() if value is not None}
+    known = {name: value for name, value in values.items() if value is not None}
     return known | {"report_to": config.report_to}
 
 
-def construct_config(kind: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """A config with these fields; what TRL thinks of them is told in a line."""
+def construct_config(
+    config_class: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> Any:
+    """Construct one of TRL's configs; raise a `ConfigError` if it rejects the fields."""
     try:
-        config = kind(**{**fields, **overrides})
+        trl_config = config_class(**{**fields, **overrides})
     except (ValueError, TypeError, ImportError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"TRL does not take these settings: {said}") from error
-    if config.n_gpu > 1:
-        # One process trains on one GPU; a launcher starts one for each.
-        config._n_gpu = 1
-    return config
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"TRL does not accept these settings: {reason}") from error
+    if trl_config.n_gpu > 1:
+        # One process trains on one GPU: without this, transformers would use `DataParallel`.
+        trl_config._n_gpu = 1
+    return trl_config
 
 
 def set_data_dependent_fields(
@@ -87,37 +101,36 @@ def set_data_dependent_fields(
     steps: int,
     has_test_rows: bool,
 ) -> None:
-    """Fill in what the rows and the weights decided, unless it was set by name."""
-    given = config.overrides
+    """Set the fields that depend on the rows and the model, unless they are overridden."""
     trl_config.learning_rate = learning_rate
-    if "logging_steps" not in given:
+    if "logging_steps" not in config.overrides:
         trl_config.logging_steps = max(1, round(steps / TARGET_LOG_LINES))
-    if "warmup_steps" not in given and steps < MIN_WARMUP_RUN_STEPS:
+    if "warmup_steps" not in config.overrides and steps < MIN_WARMUP_RUN_STEPS:
         trl_config.warmup_steps = 0.0
     if not has_test_rows and trl_config.eval_on_start:
-        raise ConfigError("--set eval_on_start wants test rows, and this data set has none.")
+        raise ConfigError("`overrides`: eval_on_start needs test rows, and this data set has none.")
     if not has_test_rows:
         trl_config.eval_strategy = type(trl_config.eval_strategy)("no")
     trl_config.max_length = max_length
 
 
 def resolve_precision(config: BaseTrainConfig) -> str:
-    """What the sums are made in: bf16 where the device is good at it; weights stay float32."""
+    """The precision of the computation: by default bf16 if the device has it. Weights stay fp32."""
     device = choose_device(config.device)
     if config.precision is None:
         return "fp32" if device == "mps" else _PRECISION_NAMES[choose_dtype(None, device)]
     if config.precision == "fp16" and device == "cpu":
-        raise ConfigError("--precision fp16 is for GPUs. Use fp32 on a CPU, or bf16.")
+        raise ConfigError("`precision` fp16 needs a GPU. Use fp32 or bf16 on a CPU.")
     return config.precision
 
 
 def common_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
-    """The fields that mean the same to every method."""
+    """The fields that all methods share."""
     device, precision = choose_device(config.device), resolve_precision(config)
     if ":" in device:
         raise ConfigError(
-            f"--device {device}: training takes the first GPU that it sees. Show it one with "
-            f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]}."
+            f"`device` {device}: training uses the first visible GPU. Set "
+            f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]} instead."
         )
     return {
         "output_dir": str(out / CHECKPOINTS_DIR),
@@ -134,36 +147,10 @@ def common_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
         "save_strategy": "no",
         "save_total_limit": MAX_CHECKPOINTS,
         "logging_first_step": True,
-        # A loss that is no number is the news of the day, and not to be smoothed over.
+        # A loss that is NaN or infinite must show up in the log.
         "logging_nan_inf_filter": False,
         "report_to": config.report_to or "none",
         "disable_tqdm": True,
         "log_level": "error",
         "log_level_replica": "error",
-    }
-
-
-def _schedule_fields(settings: TrainConfig) -> dict[str, Any]:
-    batch = settings.batch_size or DEFAULT_BATCH_SIZE
-    length: dict[str, Any] = {"num_train_epochs": settings.epochs}
-    if settings.steps is not None:
-        length = {"max_steps": settings.steps}
-    return {
-        **length,
-        "per_device_train_batch_size": batch,
-        "per_device_eval_batch_size": batch,
-        "gradient_accumulation_steps": settings.accumulate,
-        "eval_strategy": "epoch",
-    }
-
-
-def _sft_fields(settings: TrainConfig) -> dict[str, Any]:
-    return {"packing": settings.packing, "dataset_kwargs": {"skip_prepare_dataset": True}}
-
-
-def _dpo_fields(settings: TrainConfig) -> dict[str, Any]:
-    """What the base says of every row is computed beforehand: no second model in memory."""
-    return {
-        "beta": settings.beta or DEFAULT_DPO_BETA,
-        "precompute_ref_log_probs": settings.lora is None,
     }

@@ -1,6 +1,6 @@
 """Names of the fields of TRL's configs, read from TRL's source without importing it.
 
-Importing TRL takes seconds; a misspelt `--set` key should not have to wait for it.
+Importing TRL takes seconds; a misspelt override should be reported before that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SOURCES = (
 
 
 def field_names(method: str) -> frozenset[str] | None:
-    """Every field that the config of `method` has; None where its source cannot be read."""
+    """All fields of the config of `method`; None if its source cannot be read."""
     names: set[str] = set()
     for package, pattern in _SOURCES:
         spec = find_spec(package)

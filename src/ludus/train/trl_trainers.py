@@ -1,7 +1,7 @@
-"""TRL's trainers, with what Ludus adds: a check of the first batch, and whole checkpoints.
+"""TRL's trainers with what Ludus adds: a check of the first batch's loss mask, and checkpoints that
+are marked complete and hold all counters.
 
-They are given tokens and make none. What they would write or send besides (a draft of a card,
-word of the run to its makers) they do not.
+The trainers get tokenized rows. TRL's model card draft and telemetry are turned off.
 """
 
 from __future__ import annotations
@@ -15,50 +15,59 @@ from ludus.policy.hf_logging import suppress_hf_logging
 from ludus.policy.vision.model_families import supports_images
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.trainer_inputs import image_inputs
-from ludus.train.callbacks import RunCallback
+from ludus.train.callbacks import RunCallback, add_callback
 from ludus.train.config import Lora, Method, TrainConfig
-from ludus.train.data.loss_mask import LossMaskIndex, check_loss_mask
-from ludus.train.data.tokenization import IGNORE_INDEX, IMAGE_COLUMNS, TOKEN_COLUMNS
+from ludus.train.data.loss_mask import (
+    IGNORE_INDEX,
+    LossMaskIndex,
+    check_loss_mask,
+    to_completion_mask,
+)
+from ludus.train.data.row_schema import IMAGE_COLUMNS, TOKEN_COLUMNS
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
 
 REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
-"""What the base says of each side, where it was computed beforehand."""
-_BEGIN_EVENTS, _STEP_EVENTS = ("on_train_begin",), ("on_step_end", "on_epoch_end", "on_log")
+"""Reference log-probabilities of each side, where TRL computed them beforehand."""
+_EVENTS = ("on_step_end", "on_epoch_end", "on_log")
 
 
 class TrainerMixin:
-    """Laid over one of TRL's trainers."""
+    """Mixed into one of TRL's trainers."""
 
-    marked: LossMaskIndex | None = None
-    stepped = False
-    """Whether a first step was begun: what failed before is a setting."""
-    proven = False
-    """Whether a first step was done: what failed after it may be anything."""
-    pace: RunCallback
+    callback: RunCallback
+    loss_masks: LossMaskIndex | None = None
+    """What the first batch is checked against."""
+    first_step_started = False
+    """An error before that is due to the config."""
+    first_step_done = False
+    """A `ValueError` before that is due to the config."""
 
-    def take_up(self, standing: CheckpointState) -> None:
-        """Go on with the sums that stood when the checkpoint was made."""
-        us = cast(Any, self)
-        us._total_train_tokens = standing.tokens
-        us._tr_loss += standing.loss
-        us._globalstep_last_logged = standing.logged
-        us._metrics["train"].update(standing.metrics)
+    def restore_state(self, state: CheckpointState) -> None:
+        """Continue the sums and counters that transformers does not keep in a checkpoint."""
+        trainer = cast(Any, self)
+        trainer._total_train_tokens = state.tokens
+        trainer._tr_loss += state.loss
+        trainer._globalstep_last_logged = state.logged
+        trainer._metrics["train"].update(state.metrics)
 
     def training_step(self, model: Any, inputs: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
-        self.stepped = True
-        if self.marked is not None:
-            check_loss_mask(inputs, self.marked)
-            self.marked = None
-        made = cast(Any, super()).training_step(model, inputs, *rest, **more)
-        self.proven = True
-        return made
+        self.first_step_started = True
+        if self.loss_masks is not None:
+            check_loss_mask(inputs, self.loss_masks)
+            self.loss_masks = None
+        loss = cast(Any, super()).training_step(model, inputs, *rest, **more)
+        self.first_step_done = True
+        return loss
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Models that see are saved under other names than their weights have in memory, and the
-        trainer passes over names that it does not know."""
-        us = cast(Any, self)
-        model = us.model if model is None else model
-        sharded = us.is_fsdp_enabled or us.is_deepspeed_enabled
+        """Load vision models by `from_pretrained`.
+
+        Their weights are saved under other names than they have in memory, and the trainer would
+        silently skip unknown names.
+        """
+        trainer = cast(Any, self)
+        model = trainer.model if model is None else model
+        sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
         if sharded or hasattr(model, "peft_config") or not supports_images(model.config):
             cast(Any, super())._load_from_checkpoint(resume_from_checkpoint, model)
             return
@@ -67,42 +76,41 @@ class TrainerMixin:
         model.load_state_dict(stored.state_dict())
 
     def evaluation_loop(self, dataloader: Any, *rest: Any, **more: Any) -> Any:
-        us = cast(Any, self)
-        self.pace.start_evaluation(us.num_examples(dataloader))
+        self.callback.start_evaluation(cast(Any, self).num_examples(dataloader))
         try:
             return cast(Any, super()).evaluation_loop(dataloader, *rest, **more)
         finally:
-            self.pace.finish_evaluation()
+            self.callback.finish_evaluation()
 
     def prediction_step(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
-        measured = cast(Any, super()).prediction_step(model, inputs, *rest, **more)
+        prediction = cast(Any, super()).prediction_step(model, inputs, *rest, **more)
         if isinstance(inputs, Mapping) and "attention_mask" in inputs:
-            tokens = int(inputs["attention_mask"].sum())
-            self.pace.advance_evaluation(rows=cast(Any, self).args.eval_batch_size, tokens=tokens)
-        return measured
+            rows, tokens = cast(Any, self).args.eval_batch_size, inputs["attention_mask"].sum()
+            self.callback.advance_evaluation(rows=rows, tokens=int(tokens))
+        return prediction
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        us = cast(Any, self)
-        loss = us.accelerator.gather(us._tr_loss.reshape(1)).mean().item()
+        trainer, callback = cast(Any, self), self.callback
+        step: int = trainer.state.global_step
+        loss = trainer.accelerator.gather(trainer._tr_loss.reshape(1)).mean().item()
         try:
             cast(Any, super())._save_checkpoint(model, trial)
         except Exception as error:
-            # A full disk has several names: the system's, that of safetensors, and PyTorch's.
-            words = " ".join(str(error).split())[:300].removesuffix(".")
+            # A full disk is an OSError, a SafetensorError or a RuntimeError of PyTorch.
+            reason = " ".join(str(error).split())[:300].removesuffix(".")
             raise RunError(
-                f"No checkpoint could be made of step {us.state.global_step:,}: {words}. The same "
-                "command goes on from the last whole one."
+                f"The checkpoint of step {step:,} could not be saved: {reason}. The same command "
+                "resumes from the last complete one."
             ) from error
-        # Each process writes a part.
-        self.pace.distributed.barrier()
-        if self.pace.distributed.is_main:
-            step = us.state.global_step
-            metrics = {name: list(values) for name, values in us._metrics["train"].items()}
-            standing = CheckpointState(
-                step, us._total_train_tokens, self.pace.seconds, loss,
-                us._globalstep_last_logged, metrics, self.pace.episode_bytes,
+        # Every rank writes a part of it; the mark must come after all of them.
+        callback.distributed.barrier()
+        if callback.distributed.is_main:
+            metrics = {name: list(values) for name, values in trainer._metrics["train"].items()}
+            state = CheckpointState(
+                step, trainer._total_train_tokens, callback.seconds, loss,
+                trainer._globalstep_last_logged, metrics, callback.episode_bytes,
             )  # fmt: skip
-            mark_complete(Path(us.args.output_dir) / f"checkpoint-{step}", standing)
+            mark_complete(Path(trainer.args.output_dir) / f"checkpoint-{step}", state)
 
     def create_model_card(self, *_: Any, **__: Any) -> None: ...
 
@@ -110,16 +118,17 @@ class TrainerMixin:
 
 
 class SFTMixin(TrainerMixin):
-    """Laid over the trainer of rows, which would leave the column of their images out."""
+    """Mixed into `SFTTrainer`, which would drop the column of images."""
 
     def _set_signature_columns_if_needed(self) -> None:
         cast(Any, super())._set_signature_columns_if_needed()
-        us = cast(Any, self)
-        us._signature_columns = [*dict.fromkeys([*us._signature_columns, *IMAGE_COLUMNS["sft"]])]
+        trainer = cast(Any, self)
+        columns = [*trainer._signature_columns, *IMAGE_COLUMNS["sft"]]
+        trainer._signature_columns = [*dict.fromkeys(columns)]
 
 
 class DPOMixin(TrainerMixin):
-    """Laid over the trainer of pairs, which would mark all tokens after the prompt."""
+    """Mixed into `DPOTrainer`, which would compute the loss on all tokens after the prompt."""
 
     def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
         return dataset
@@ -130,7 +139,7 @@ class DPOMixin(TrainerMixin):
 
 
 class ImageCollator:
-    """Rows for a model that sees as a batch, with the images that are in them."""
+    """Pads SFT rows with images into a batch."""
 
     def __init__(self, pad_token_id: int, vision: VisionProcessor) -> None:
         self.pad_token_id, self.vision = pad_token_id, vision
@@ -149,7 +158,7 @@ class ImageCollator:
 
 
 class PairCollator:
-    """Pairs as a batch: the better sides first, then the worse; loss where it was marked."""
+    """Pads pairs into a batch: all chosen sides, then all rejected ones, with their loss masks."""
 
     def __init__(self, pad_token_id: int, vision: VisionProcessor | None = None) -> None:
         self.pad_token_id, self.vision = pad_token_id, vision
@@ -163,13 +172,13 @@ class PairCollator:
         batch = {
             "input_ids": _pad(ids, self.pad_token_id, width),
             "attention_mask": _pad([[1] * len(each) for each in ids], 0, width),
-            "completion_mask": (_pad(labels, IGNORE_INDEX, width) != IGNORE_INDEX).long(),
+            "completion_mask": to_completion_mask(_pad(labels, IGNORE_INDEX, width)),
         }
         if self.vision is not None:
             urls = [url for column in IMAGE_COLUMNS["dpo"] for row in rows for url in row[column]]
             batch |= image_inputs(self.vision, urls, batch["input_ids"])
-        known = [name for name in REFERENCE_COLUMNS if name in rows[0]]
-        return batch | {name: torch.tensor([row[name] for row in rows]) for name in known}
+        columns = [name for name in REFERENCE_COLUMNS if name in rows[0]]
+        return batch | {name: torch.tensor([row[name] for row in rows]) for name in columns}
 
 
 def _pad(rows: Sequence[Sequence[int]], filler: int, width: int) -> Any:
@@ -191,54 +200,42 @@ def build_trainer(
     ref_model: Any = None,
     vision: VisionProcessor | None = None,
 ) -> Any:
-    """A trainer that is ready to go."""
+    """Build TRL's `SFTTrainer` or `DPOTrainer` on tokenized rows."""
     import trl
-    from transformers import PrinterCallback, TrainerCallback
 
-    given = {
+    arguments = {
         "model": model, "args": trl_config, "processing_class": tokenizer,
         "train_dataset": train_dataset, "eval_dataset": eval_dataset,
-        "callbacks": [as_trainer_callback(TrainerCallback, callback, _STEP_EVENTS)],
         "peft_config": build_peft_config(config.lora) if config.lora else None,
     }  # fmt: skip
     if vision is not None and trl_config.ddp_find_unused_parameters is None:
-        # A batch without images does not use the weights that images go through.
+        # A batch without images does not use the weights of the vision tower.
         trl_config.ddp_find_unused_parameters = True
     if method == "sft":
         if vision is not None:
-            given["data_collator"] = ImageCollator(tokenizer.pad_token_id, vision)
-        kind = type("LudusSFTTrainer", (SFTMixin, trl.SFTTrainer), {})
+            arguments["data_collator"] = ImageCollator(tokenizer.pad_token_id, vision)
+        trainer_class = type("LudusSFTTrainer", (SFTMixin, trl.SFTTrainer), {})
     else:
         collator = PairCollator(tokenizer.pad_token_id, vision)
-        given |= {"data_collator": collator, "ref_model": ref_model}
-        kind = type("LudusDPOTrainer", (DPOMixin, trl.DPOTrainer), {})
+        arguments |= {"data_collator": collator, "ref_model": ref_model}
+        trainer_class = type("LudusDPOTrainer", (DPOMixin, trl.DPOTrainer), {})
     try:
-        trainer: Any = kind(**given)
+        trainer: Any = trainer_class(**arguments)
     except ValueError as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"The trainer does not take these settings: {said}") from error
-    trainer.remove_callback(PrinterCallback)
-    # Before any other: those that report write into the folder, which may be cleared first.
-    trainer.callback_handler.callbacks.insert(
-        0, as_trainer_callback(TrainerCallback, callback, _BEGIN_EVENTS)
-    )
-    trainer.pace, callback.trainer = callback, trainer
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"TRL's trainer does not accept these settings: {reason}") from error
+    add_callback(trainer, callback, _EVENTS)
     return trainer
 
 
 def build_peft_config(lora: Lora) -> Any:
+    """PEFT's config for the adapter."""
     from peft import LoraConfig
 
     return LoraConfig(
         r=lora.rank,
         lora_alpha=lora.effective_alpha,
         lora_dropout=lora.dropout,
-        target_modules=list(lora.targets) if lora.targets else "all-linear",
+        target_modules=list(lora.target_modules) if lora.target_modules else "all-linear",
         task_type="CAUSAL_LM",
     )
-
-
-def as_trainer_callback(base: Any, callback: RunCallback, names: Sequence[str]) -> Any:
-    """The trainer's callbacks hear of more than we care for: the rest is its base class's."""
-    heard = {name: staticmethod(getattr(callback, name)) for name in names}
-    return type("LudusCallback", (base,), heard)()

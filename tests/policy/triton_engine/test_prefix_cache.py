@@ -1,4 +1,4 @@
-"""Which slot a prompt gets, and what it finds there."""
+"""Which slot a prompt gets, and how much of its prefix is reused."""
 
 from __future__ import annotations
 
@@ -12,121 +12,121 @@ from ludus.policy.triton_engine.prefix_cache import (
 )
 
 
-def slots(number: int, length: int = 64) -> PrefixCache:
-    made = PrefixCache()
-    made.resize(number, length)
-    return made
+def build_cache(num_slots: int, slot_length: int = 64) -> PrefixCache:
+    cache = PrefixCache()
+    cache.resize(num_slots, slot_length)
+    return cache
 
 
-def lease(held: PrefixCache, ids: list[int]) -> Lease:
-    """In a round of its own."""
-    held.begin_round()
-    found = held.lease(ids)
-    assert found is not None
-    return found
+def lease(cache: PrefixCache, ids: list[int]) -> Lease:
+    """Lease a slot in a round of its own."""
+    cache.begin_round()
+    result = cache.lease(ids)
+    assert result is not None
+    return result
 
 
-def test_a_slot_that_was_left_is_gone_on_with() -> None:
-    held = slots(4)
-    first = lease(held, [1, 2, 3])
-    held.release(first.slot, [1, 2, 3, 4])
-    assert lease(held, [1, 2, 3, 4, 5, 6]) == Lease(first.slot, None, 4, 0)
+def test_a_released_slot_is_continued_in_place() -> None:
+    cache = build_cache(4)
+    first = lease(cache, [1, 2, 3])
+    cache.release(first.slot, [1, 2, 3, 4])
+    assert lease(cache, [1, 2, 3, 4, 5, 6]) == Lease(first.slot, None, 4, 0)
 
 
-def test_a_slot_that_holds_more_is_copied_from_and_kept() -> None:
-    held = slots(4)
-    first = lease(held, [1, 2, 3])
-    held.release(first.slot, [1, 2, 3, 4])
-    other = lease(held, [1, 2, 9, 9])
+def test_a_shared_prefix_is_copied_and_its_source_kept() -> None:
+    cache = build_cache(4)
+    first = lease(cache, [1, 2, 3])
+    cache.release(first.slot, [1, 2, 3, 4])
+    other = lease(cache, [1, 2, 9, 9])
     assert (other.copy_from, other.num_cached) == (first.slot, 2) and other.slot != first.slot
-    assert lease(held, [1, 2, 3, 4, 5]).num_cached == 4
+    assert lease(cache, [1, 2, 3, 4, 5]).num_cached == 4
 
 
-def test_members_of_a_group_wait_for_the_first_alone() -> None:
-    held = slots(6)
-    held.begin_round()
+def test_members_of_a_group_wait_for_the_first_only() -> None:
+    cache = build_cache(6)
+    cache.begin_round()
     ids = [7] * 10
-    leases = [held.lease(ids) for _ in range(5)]
+    leases = [cache.lease(ids) for _ in range(5)]
     assert [each and each.wave for each in leases] == [0, 1, 1, 1, 1]
     assert {each and each.copy_from for each in leases[1:]} == {leases[0] and leases[0].slot}
 
 
-def test_prompts_that_only_begin_alike_do_not_wait_for_each_other() -> None:
-    held = slots(4, MIN_SHARED_TOKENS_TO_WAIT + 50)
-    held.begin_round()
-    short = [held.lease([*range(30), last, 0]) for last in (40, 41)]
+def test_only_a_long_shared_prefix_is_worth_waiting_for() -> None:
+    cache = build_cache(4, MIN_SHARED_TOKENS_TO_WAIT + 50)
+    cache.begin_round()
+    short = [cache.lease([*range(30), last, 0]) for last in (40, 41)]
     assert [each and (each.wave, each.num_cached) for each in short] == [(0, 0), (0, 0)]
     long = [*range(100, 100 + MIN_SHARED_TOKENS_TO_WAIT)]
-    far = [held.lease([*long, last, 0]) for last in (1, 2)]
+    far = [cache.lease([*long, last, 0]) for last in (1, 2)]
     assert [each and (each.wave, each.num_cached) for each in far] == [
         (0, 0),
         (1, MIN_SHARED_TOKENS_TO_WAIT),
     ]
 
 
-def test_the_slot_that_was_not_used_for_longest_goes_first() -> None:
-    held = slots(3)
+def test_the_least_recently_used_slot_is_evicted() -> None:
+    cache = build_cache(3)
     for ids in ([1, 1, 1], [2, 2, 2], [3, 3, 3]):
-        held.release(lease(held, ids).slot, ids)
-    held.release(lease(held, [1, 1, 1, 1]).slot, [1, 1, 1, 1])
-    lease(held, [9, 9, 9])
+        cache.release(lease(cache, ids).slot, ids)
+    cache.release(lease(cache, [1, 1, 1, 1]).slot, [1, 1, 1, 1])
+    lease(cache, [9, 9, 9])
     assert (
-        lease(held, [3, 3, 3, 3]).num_cached == 3 and lease(held, [1, 1, 1, 1, 1]).num_cached == 4
+        lease(cache, [3, 3, 3, 3]).num_cached == 3 and lease(cache, [1, 1, 1, 1, 1]).num_cached == 4
     )
 
 
-def test_nobody_takes_a_slot_that_is_in_use_or_being_copied_from() -> None:
-    held = slots(2)
-    first = lease(held, [1, 2, 3, 4])
-    held.release(first.slot, [1, 2, 3, 4, 5])
-    held.begin_round()
-    second = held.lease([1, 2, 3, 9])
+def test_slots_in_use_and_copy_sources_are_not_leased() -> None:
+    cache = build_cache(2)
+    first = lease(cache, [1, 2, 3, 4])
+    cache.release(first.slot, [1, 2, 3, 4, 5])
+    cache.begin_round()
+    second = cache.lease([1, 2, 3, 9])
     assert second is not None and second.copy_from == first.slot
-    assert held.lease([5, 5, 5]) is None, "the only other one is about to be read from"
-    held.begin_round()
-    third = held.lease([5, 5, 5])
+    assert cache.lease([5, 5, 5]) is None, "the only other slot is a copy source"
+    cache.begin_round()
+    third = cache.lease([5, 5, 5])
     assert third is not None and third.slot == first.slot
-    held.begin_round()
-    assert held.lease([6]) is None and held.num_free == 0
+    cache.begin_round()
+    assert cache.lease([6]) is None and cache.num_free == 0
 
 
-def test_the_only_free_slot_is_cut_back_to_what_is_of_use() -> None:
-    held = slots(1)
-    held.release(lease(held, [1, 2, 3]).slot, [1, 2, 3, 4, 5])
-    assert lease(held, [1, 2, 8, 8]) == Lease(0, None, 2, 0)
-    held.release(0, [1, 2, 8])
-    assert lease(held, [1, 2, 3, 4]).num_cached == 2, "what it held before is gone"
+def test_the_only_free_slot_is_truncated_to_the_shared_prefix() -> None:
+    cache = build_cache(1)
+    cache.release(lease(cache, [1, 2, 3]).slot, [1, 2, 3, 4, 5])
+    assert lease(cache, [1, 2, 8, 8]) == Lease(0, None, 2, 0)
+    cache.release(0, [1, 2, 8])
+    assert lease(cache, [1, 2, 3, 4]).num_cached == 2, "its former content is gone"
 
 
-def test_growing_keeps_what_is_held_and_forgetting_keeps_nothing() -> None:
-    held = slots(2, 8)
-    held.release(lease(held, [1, 2, 3]).slot, [1, 2, 3])
-    held.resize(5, 32)
-    assert lease(held, [1, 2, 3, 4]).num_cached == 3
-    held.clear()
-    assert held.num_free == 5 and lease(held, [1, 2, 3, 4]).num_cached == 0
+def test_resizing_keeps_the_content_and_clearing_drops_it() -> None:
+    cache = build_cache(2, 8)
+    cache.release(lease(cache, [1, 2, 3]).slot, [1, 2, 3])
+    cache.resize(5, 32)
+    assert lease(cache, [1, 2, 3, 4]).num_cached == 3
+    cache.clear()
+    assert cache.num_free == 5 and lease(cache, [1, 2, 3, 4]).num_cached == 0
 
 
-def test_a_turn_that_goes_on_is_found_without_comparing_everything(
+def test_a_continuation_is_found_without_comparing_all_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held = slots(4)
+    cache = build_cache(4)
     for ids in ([1, 2, 3], [1, 2, 4], [1, 2, 3, 9]):
-        held.release(lease(held, ids).slot, ids)
-    monkeypatch.setattr(held, "_shared_lengths", None)
-    assert lease(held, [1, 2, 3, 9, 9, 9]).num_cached == 4, "the longest that is gone on from"
-    again = lease(held, [1, 2, 4, 5])
+        cache.release(lease(cache, ids).slot, ids)
+    monkeypatch.setattr(cache, "_shared_lengths", None)
+    assert lease(cache, [1, 2, 3, 9, 9, 9]).num_cached == 4, "the longest prefix"
+    again = lease(cache, [1, 2, 4, 5])
     assert (again.num_cached, again.copy_from) == (3, None)
-    twin = lease(held, [1, 2, 4, 5])
-    assert (twin.num_cached, twin.copy_from) == (3, again.slot), "in use, but it is just this"
+    twin = lease(cache, [1, 2, 4, 5])
+    assert (twin.num_cached, twin.copy_from) == (3, again.slot), "in use, but exactly these ids"
 
 
-def test_a_short_beginning_does_not_hide_a_long_one_that_another_shares() -> None:
-    held = slots(4, 2 * MAX_TURN_TOKENS)
+def test_a_short_continuation_does_not_hide_a_longer_shared_prefix() -> None:
+    cache = build_cache(4, 2 * MAX_TURN_TOKENS)
     short, long = [7] * 3, [7] * (MAX_TURN_TOKENS + 50)
-    first = lease(held, short)
-    second = lease(held, [*long, 1, 1])
-    held.release(first.slot, short)
-    held.release(second.slot, [*long, 1, 1])
-    found = lease(held, [*long, 2, 2])
-    assert (found.num_cached, found.copy_from) == (len(long), second.slot)
+    first = lease(cache, short)
+    second = lease(cache, [*long, 1, 1])
+    cache.release(first.slot, short)
+    cache.release(second.slot, [*long, 1, 1])
+    result = lease(cache, [*long, 2, 2])
+    assert (result.num_cached, result.copy_from) == (len(long), second.slot)

@@ -1,4 +1,4 @@
-"""A finished run that is asked for more steps goes on from its last checkpoint."""
+"""A finished run with more steps is extended from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -8,65 +8,72 @@ from typing import Any
 
 import pytest
 
-from ludus import episodes
+from ludus import grpo
 from ludus.errors import RunError
-from ludus.train import grpo
 from ludus.train.output.record import read_record
-from train.grpo.trials import FLAT, PICK, tried
+from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
 from train.lessons import Seen, curve
 
 
-def rates(out: Path) -> list[float]:
+def learning_rates(out: Path) -> list[float]:
     return [line["learning_rate"] for line in curve(out)]
 
 
-def test_a_finished_run_goes_on_under_the_schedule_of_all_its_steps(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_finished_run_is_extended_under_the_longer_schedule(model: Path, tmp_path: Path) -> None:
     out, seen = tmp_path / "out", Seen()
-    grpo(PICK, str(model), out, tried(steps=2))
-    (kept,) = (out / "checkpoints").iterdir()
-    assert kept.name == "checkpoint-2" and (kept / "optimizer.pt").exists()
-    outcome = grpo(PICK, str(model), out, tried(steps=4), progress=seen)
-    assert (outcome.resumed_from, outcome.steps, outcome.stopped) == (2, 4, None)
-    (line,) = (words for words in seen.words if words.startswith("Extending"))
-    assert "from step 2 to 4" in line and "schedule of 4 steps" in line
+    grpo(PICK, str(model), out, small_config(steps=2))
+    (checkpoint,) = (out / "checkpoints").iterdir()
+    assert checkpoint.name == "checkpoint-2" and (checkpoint / "optimizer.pt").exists()
+    result = grpo(PICK, str(model), out, small_config(steps=4), progress=seen)
+    assert (result.resumed_from, result.steps, result.stopped) == (2, 4, None)
+    (line,) = (text for text in seen.words if text.startswith("Extending"))
+    assert "2" in line and "4" in line
     assert [line["step"] for line in curve(out)] == [1, 2, 3, 4]
-    grpo(PICK, str(model), tmp_path / "whole", tried(steps=4))
-    assert rates(out)[2:] == pytest.approx(rates(tmp_path / "whole")[2:]) and rates(out)[2] > 0
+    grpo(PICK, str(model), tmp_path / "whole", small_config(steps=4))
+    assert learning_rates(out)[2:] == pytest.approx(learning_rates(tmp_path / "whole")[2:])
+    assert learning_rates(out)[2] > 0
     ids = [
-        [episode.episode_id for episode in episodes(folder / "episodes.jsonl")]
+        [episode.episode_id for episode in read_episodes(folder)]
         for folder in (out, tmp_path / "whole")
     ]
-    assert ids[0] == ids[1], "the tasks are those of a run that was as long from the start"
+    assert ids[0] == ids[1], "the tasks are those of a run with four steps from the start"
     record = read_record(out)
     assert record is not None and record.figures is not None
     assert (record.extended_from, record.resumed_from) == ((2,), (2,))
     assert "| Extended from a schedule of | 2 steps |" in (out / "README.md").read_text()
 
 
-def test_replaced_tasks_do_not_come_up_again_in_an_extension(model: Path, tmp_path: Path) -> None:
-    more: dict[str, Any] = {"groups": 3, "equal": "resample", "resamples": 2, "seed": 3}
+def test_an_extension_resamples_with_new_tasks(model: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "groups": 3,
+        "zero_variance_groups": "resample",
+        "max_resamples": 2,
+        "seed": 3,
+    }
     for steps in (1, 3):
-        grpo(FLAT, str(model), tmp_path / "out", tried(steps=steps, **more))
-    ids = [episode.episode_id for episode in episodes(tmp_path / "out" / "episodes.jsonl")]
+        grpo(FLAT, str(model), tmp_path / "out", small_config(steps=steps, **options))
+    ids = [episode.episode_id for episode in read_episodes(tmp_path / "out")]
     assert len(ids) > 3 * 3 * 4 and len(set(ids)) == len(ids)
 
 
-def test_a_stopped_run_is_extended_too_and_none_is_shortened(model: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_can_be_extended_but_not_shortened(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    grpo(PICK, str(model), out, tried(steps=3), progress=Seen(stop_after=1))
-    assert grpo(PICK, str(model), out, tried(steps=4)).resumed_from == 1
-    with pytest.raises(RunError, match="steps: 4 there, 3 here"):
-        grpo(PICK, str(model), out, tried(steps=3))
+    grpo(PICK, str(model), out, small_config(steps=3), progress=Seen(stop_after=1))
+    assert grpo(PICK, str(model), out, small_config(steps=4)).resumed_from == 1
+    with pytest.raises(RunError, match=r"steps: 4 .*3 "):
+        grpo(PICK, str(model), out, small_config(steps=3))
     with pytest.raises(RunError, match="temperature"):
-        grpo(PICK, str(model), out, tried(steps=9, temperature=0.5))
+        grpo(PICK, str(model), out, small_config(steps=9, temperature=0.5))
 
 
-def test_a_run_without_its_checkpoint_says_how_to_train_on(model: Path, tmp_path: Path) -> None:
+def test_a_finished_run_without_its_checkpoint_cannot_be_extended(
+    model: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    grpo(PICK, str(model), out, tried(steps=1))
+    grpo(PICK, str(model), out, small_config(steps=1))
     shutil.rmtree(out / "checkpoints")
-    with pytest.raises(RunError, match=f"--model {out} and another"):
-        grpo(PICK, str(model), out, tried(steps=2))
-    assert grpo(PICK, str(model), out, tried(steps=1)).steps == 1, "the finished run is as it was"
+    with pytest.raises(RunError, match=f"`model` to {out}"):
+        grpo(PICK, str(model), out, small_config(steps=2))
+    assert grpo(PICK, str(model), out, small_config(steps=1)).steps == 1, (
+        "the finished run is as it was"
+    )

@@ -1,4 +1,4 @@
-"""A batch that the device has no memory for costs nothing that was learned, and names what fits."""
+"""Out-of-memory errors save a checkpoint and name the largest batch size that fits."""
 
 from __future__ import annotations
 
@@ -11,77 +11,78 @@ from typing import Any
 import pytest
 import torch
 
-from ludus import episodes
+from ludus import grpo
 from ludus.errors import OutOfMemory
-from ludus.train import grpo
 from ludus.train.grpo import pipeline
 from ludus.train.grpo.gpu_memory import divisors_below, find_largest_batch
-from train.grpo.trials import PICK, tried
+from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.lessons import curve
 
 
 @contextmanager
-def room_for(rows: int, *, after: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After so many steps, the model can learn from no more rows than these at once."""
-    made: Any = vars(pipeline)["build_trainer"]
+def memory_for(rows: int, *, after: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """After `after` steps, training on more than `rows` rows at once runs out of memory."""
+    original: Any = vars(pipeline)["build_trainer"]
 
-    def trainer_of(**parts: Any) -> Any:
-        trainer = made(**parts)
+    def build_trainer(*args: Any, **kwargs: Any) -> Any:
+        trainer = original(*args, **kwargs)
 
-        def full(*_: Any) -> None:
-            learning = trainer._batch is not None and torch.is_grad_enabled()
+        def run_out_of_memory(*_: Any) -> None:
+            training = trainer._batch is not None and torch.is_grad_enabled()
             late = trainer.state.global_step >= after
-            if learning and late and len(trainer._batch["prompt_ids"]) > rows:
+            if training and late and len(trainer._batch["prompt_ids"]) > rows:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
 
-        trainer.model.register_forward_pre_hook(full)
+        trainer.model.register_forward_pre_hook(run_out_of_memory)
         return trainer
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "build_trainer", trainer_of)
+        patch.setattr(pipeline, "build_trainer", build_trainer)
         yield
 
 
-def test_the_largest_batch_that_fits_is_named_and_the_run_goes_on_with_it(
+def test_out_of_memory_names_the_largest_batch_size_and_the_run_resumes_with_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, settings = tmp_path / "out", {"steps": 3, "equal": "keep"}
-    with room_for(3, after=1, monkeypatch=monkeypatch):
-        with pytest.raises(OutOfMemory, match="largest that fits is --batch-size 2:") as caught:
-            grpo(PICK, str(model), out, tried(**settings))
-        assert caught.value.batch_size == 2 and "--batch-size 8" in str(caught.value)
-        outcome = grpo(PICK, str(model), out, tried(**settings, batch_size=2))
-    assert (outcome.resumed_from, outcome.steps) == (1, 3)
-    played = list(episodes(out / "episodes.jsonl"))
-    assert [each.agent["step"] for each in played] == [step for step in (1, 2, 3) for _ in range(8)]
+    out, config = tmp_path / "out", {"steps": 3, "zero_variance_groups": "keep"}
+    with memory_for(3, after=1, monkeypatch=monkeypatch):
+        with pytest.raises(OutOfMemory, match="`batch_size` 8") as caught:
+            grpo(PICK, str(model), out, small_config(**config))
+        assert caught.value.batch_size == 2
+        result = grpo(PICK, str(model), out, small_config(**config, batch_size=2))
+    assert (result.resumed_from, result.steps) == (1, 3)
+    episodes = read_episodes(out)
+    assert [each.agent["step"] for each in episodes] == [
+        step for step in (1, 2, 3) for _ in range(8)
+    ]
     for line in curve(out):
-        mine = [each for each in played if each.agent["step"] == line["step"]]
+        mine = [each for each in episodes if each.agent["step"] == line["step"]]
         assert line["turns"] == pytest.approx(fmean(each.turns for each in mine))
         assert line["reward"] == pytest.approx(fmean(each.reward or 0.0 for each in mine))
     one, two, three = (line["tokens"] for line in curve(out))
     assert max(two - one, three - two) < 1.5 * one, "the step that failed is not counted"
 
 
-def test_where_not_one_row_fits_something_else_is_advised(
+def test_out_of_memory_with_a_single_row_advises_other_options(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        room_for(0, after=0, monkeypatch=monkeypatch),
-        pytest.raises(OutOfMemory, match="--gradient-checkpointing") as caught,
+        memory_for(0, after=0, monkeypatch=monkeypatch),
+        pytest.raises(OutOfMemory, match="`gradient_checkpointing`") as caught,
     ):
-        grpo(PICK, str(model), tmp_path / "out", tried(equal="keep"))
+        grpo(PICK, str(model), tmp_path / "out", small_config(zero_variance_groups="keep"))
     assert caught.value.batch_size is None
-    assert not (tmp_path / "out").exists(), "nothing was learned"
+    assert not (tmp_path / "out").exists(), "no step was made"
 
 
-def test_sizes_are_tried_from_the_largest_down() -> None:
-    tried_sizes = []
+def test_batch_sizes_are_tried_from_the_largest_down() -> None:
+    sizes = []
 
-    def attempt(size: int) -> None:
-        tried_sizes.append(size)
+    def try_batch(size: int) -> None:
+        sizes.append(size)
         if size > 5:
             raise torch.OutOfMemoryError
 
     assert divisors_below(24, 12) == [1, 2, 3, 4, 6, 8]
-    assert find_largest_batch(attempt, divisors_below(24, 12)) == 4
-    assert tried_sizes == [8, 6, 4]
+    assert find_largest_batch(try_batch, divisors_below(24, 12)) == 4
+    assert sizes == [8, 6, 4]

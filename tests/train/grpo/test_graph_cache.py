@@ -1,4 +1,4 @@
-"""Which shapes are captured, and when they are played back; see test_gpu for what they say."""
+"""Which shapes get CUDA graphs; see test_gpu for what graphs compute."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ludus.train.grpo import graph_cache
 from ludus.train.grpo.graph_cache import MAX_GRAPH_TOKENS, MAX_GRAPHS, GraphCache
 
 
-class Core:
-    """As much of a model as is asked."""
+class FakeModel:
+    """The part of a model that the cache uses."""
 
     device = "cuda"
     config = SimpleNamespace(num_hidden_layers=1, hidden_size=1)
@@ -31,93 +31,94 @@ class Core:
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The shapes that were captured; no device is needed for that here."""
+def captured_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The shapes that were captured, without a GPU."""
     shapes: list[tuple[int, int]] = []
 
-    def captured(core: Any, compute: Any, given: Any, *_: Any, **__: Any) -> Any:
-        shapes.append(tuple(given[0].shape))
+    def capture(core: Any, compute: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        shapes.append(tuple(inputs[0].shape))
         return compute
 
-    monkeypatch.setattr(graph_cache, "capture_graph", captured)
+    monkeypatch.setattr(graph_cache, "capture_graph", capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     memory = SimpleNamespace(total_memory=2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
     return shapes
 
 
-def given(lanes: int, length: int) -> dict[str, Any]:
+def forward_inputs(lanes: int, length: int) -> dict[str, Any]:
     ids = torch.ones(lanes, length)
     return {"input_ids": ids, "attention_mask": torch.ones(lanes, 1, length, length).bool(),
             "position_ids": ids.long(), "use_cache": False}  # fmt: skip
 
 
-def test_a_shape_is_captured_once(shown: list[tuple[int, int]]) -> None:
-    core = Core()
-    played = GraphCache(core, torch.bfloat16, print)
-    assert played.graph_shape(5, 100) == (8, 128)
+def test_a_shape_is_captured_once(captured_shapes: list[tuple[int, int]]) -> None:
+    model = FakeModel()
+    cache = GraphCache(model, torch.bfloat16, print)
+    assert cache.graph_shape(5, 100) == (8, 128)
     for _ in range(3):
-        assert core.forward(**given(8, 128)).last_hidden_state.sum() == 8 * 128
-    assert shown == [(8, 128)]
+        assert model.forward(**forward_inputs(8, 128)).last_hidden_state.sum() == 8 * 128
+    assert captured_shapes == [(8, 128)]
 
 
-def test_what_is_only_looked_at_or_laid_out_in_rows_is_not(shown: list[tuple[int, int]]) -> None:
-    core = Core()
-    GraphCache(core, torch.bfloat16, print)
-    with torch.no_grad():
-        core.forward(**given(8, 128))
-    core.forward(**{**given(8, 128), "attention_mask": torch.ones(8, 128)})
-    core.forward(**given(5, 100))
-    assert shown == []
-
-
-def test_a_larger_shape_will_do_when_there_is_no_room_for_more(
-    shown: list[tuple[int, int]],
+def test_no_graph_is_captured_without_gradients_or_for_plain_rows(
+    captured_shapes: list[tuple[int, int]],
 ) -> None:
-    core = Core()
-    played = GraphCache(core, torch.bfloat16, print)
+    model = FakeModel()
+    GraphCache(model, torch.bfloat16, print)
+    with torch.no_grad():
+        model.forward(**forward_inputs(8, 128))
+    model.forward(**{**forward_inputs(8, 128), "attention_mask": torch.ones(8, 128)})
+    model.forward(**forward_inputs(5, 100))
+    assert captured_shapes == []
+
+
+def test_a_larger_shape_is_reused_when_the_cache_is_full(
+    captured_shapes: list[tuple[int, int]],
+) -> None:
+    model = FakeModel()
+    cache = GraphCache(model, torch.bfloat16, print)
     for number in range(1, MAX_GRAPHS + 1):
-        core.forward(**given(1, 64 * number))
-    assert len(shown) == MAX_GRAPHS
-    assert played.graph_shape(1, 70) == (1, 128)
-    assert played.graph_shape(1, 64 * MAX_GRAPHS + 1) is None
-    assert played.graph_shape(2, 64) is None
+        model.forward(**forward_inputs(1, 64 * number))
+    assert len(captured_shapes) == MAX_GRAPHS
+    assert cache.graph_shape(1, 70) == (1, 128)
+    assert cache.graph_shape(1, 64 * MAX_GRAPHS + 1) is None
+    assert cache.graph_shape(2, 64) is None
 
 
-def test_what_keeps_the_device_busy_is_computed(shown: list[tuple[int, int]]) -> None:
-    played = GraphCache(Core(), torch.bfloat16, print)
-    assert played.graph_shape(1, MAX_GRAPH_TOKENS) == (1, MAX_GRAPH_TOKENS)
-    assert played.graph_shape(1, MAX_GRAPH_TOKENS + 1) is None
-    assert played.graph_shape(3, MAX_GRAPH_TOKENS // 2) is None
+def test_large_batches_get_no_graph(captured_shapes: list[tuple[int, int]]) -> None:
+    cache = GraphCache(FakeModel(), torch.bfloat16, print)
+    assert cache.graph_shape(1, MAX_GRAPH_TOKENS) == (1, MAX_GRAPH_TOKENS)
+    assert cache.graph_shape(1, MAX_GRAPH_TOKENS + 1) is None
+    assert cache.graph_shape(3, MAX_GRAPH_TOKENS // 2) is None
 
 
-def test_a_device_with_little_memory_holds_fewer(
-    shown: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+def test_a_small_gpu_gets_fewer_and_smaller_graphs(
+    captured_shapes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = SimpleNamespace(total_memory=25 * 2**20)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
-    core = Core()
-    core.weight = torch.nn.Parameter(torch.ones(2**18))
-    core.config = SimpleNamespace(num_hidden_layers=2**5, hidden_size=2**2)
-    played = GraphCache(core, torch.bfloat16, print)
-    assert played.graph_shape(1, 7 * 64) is None
+    model = FakeModel()
+    model.weight = torch.nn.Parameter(torch.ones(2**18))
+    model.config = SimpleNamespace(num_hidden_layers=2**5, hidden_size=2**2)
+    cache = GraphCache(model, torch.bfloat16, print)
+    assert cache.graph_shape(1, 7 * 64) is None
     for length in (64, 128):
-        core.forward(**given(1, length))
-    assert len(shown) == 2 and played.graph_shape(1, 192) is None
+        model.forward(**forward_inputs(1, length))
+    assert len(captured_shapes) == 2 and cache.graph_shape(1, 192) is None
 
 
-def test_what_cannot_be_captured_is_computed_and_said_once(
-    shown: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+def test_a_failed_capture_falls_back_and_is_reported_once(
+    captured_shapes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: Any, **__: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("the device has no graphs\nand more words")
 
-    monkeypatch.setattr(graph_cache, "capture_graph", refused)
-    core = Core()
-    said: list[str] = []
-    GraphCache(core, torch.bfloat16, said.append)
+    monkeypatch.setattr(graph_cache, "capture_graph", fail)
+    model = FakeModel()
+    warnings: list[str] = []
+    GraphCache(model, torch.bfloat16, warnings.append)
     for length in (64, 128):
-        assert core.forward(**given(1, length)).last_hidden_state.sum() == length
-    assert said == [
-        "Training without more captured graphs, which is slower: the device has no graphs"
-    ]
+        assert model.forward(**forward_inputs(1, length)).last_hidden_state.sum() == length
+    (warning,) = warnings
+    assert "the device has no graphs" in warning and "more words" not in warning

@@ -1,3 +1,5 @@
+"""Groups in a run: the same task for all members, and what happens to zero-variance groups."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,44 +7,25 @@ from typing import Any
 
 import pytest
 
-from ludus import Episode, ToolEnvironment, episodes, tool
+from ludus import Episode, ToolEnvironment, grpo, tool
 from ludus.data.episode import StopReason
 from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
-from ludus.train import grpo
 from ludus.train.grpo.groups import split_into_groups
 from ludus.train.grpo.task_dataset import FIRST_SPARE_TASK, spare_task_number
 from ludus.train.grpo.trainer import rows_to_keep
-from train.grpo.trials import FLAT, PICK, tried
+from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
 from train.lessons import Seen, curve
 
 
-@pytest.mark.parametrize(
-    ("rewards", "equal"),
-    [
-        ((1.0, 1.0, 1.0), True),
-        ((0.1 + 0.2, 0.3), True),
-        ((1.0, 0.0), False),
-        ((1.0, None, 1.0), True),
-        ((1.0, None, 0.5), False),
-        ((1.0, None), True),
-        ((None, None), True),
-    ],
-)
-def test_a_group_is_equal_when_its_scored_members_are(
-    rewards: tuple[float | None, ...], equal: bool
-) -> None:
-    assert is_zero_variance(rewards) is equal
-
-
-def test_rows_that_teach_nothing_only_fill_up_what_must_be_even() -> None:
+def test_rows_without_signal_only_fill_up_to_the_size() -> None:
     assert rows_to_keep([True, False, True, False], 2) == [0, 2]
     assert rows_to_keep([True, False, False, True], 3) == [0, 1, 3]
     assert rows_to_keep([False] * 4, 2) == [0, 1]
     assert rows_to_keep([True] * 4, 4) == [0, 1, 2, 3]
 
 
-def test_no_task_takes_the_place_of_two() -> None:
+def test_spare_task_numbers_are_unique() -> None:
     numbers = [
         spare_task_number(step, round, group, groups=3, rounds=2)
         for step in range(1, 5)
@@ -53,26 +36,26 @@ def test_no_task_takes_the_place_of_two() -> None:
 
 
 def test_all_members_of_a_group_have_the_same_task(model: Path, tmp_path: Path) -> None:
-    grpo(PICK, str(model), tmp_path / "out", tried(steps=2, groups=2, group_size=4))
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    for group in split_into_groups(played, 4):
+    grpo(PICK, str(model), tmp_path / "out", small_config(steps=2, groups=2, group_size=4))
+    episodes = read_episodes(tmp_path / "out")
+    for group in split_into_groups(episodes, 4):
         assert len({episode.seed for episode in group}) == 1
         assert len({episode.group_id for episode in group}) == 1
         assert len({episode.messages[1].content for episode in group}) == 1
-    assert len({episode.group_id for episode in played}) == 4
+    assert len({episode.group_id for episode in episodes}) == 4
 
 
-FICKLE = "train.grpo.test_groups:Fickle"
+UNSEEDED = "train.grpo.test_groups:Unseeded"
 
 
-class Fickle(ToolEnvironment):
-    """Does not care for its seed."""
+class Unseeded(ToolEnvironment):
+    """Ignores its seed."""
 
-    shown = 0
+    resets = 0
 
     def reset(self, *, seed: int | None = None) -> str:
-        Fickle.shown += 1
-        return f"Task {Fickle.shown}."
+        Unseeded.resets += 1
+        return f"Task {Unseeded.resets}."
 
     @tool
     def pick(self, letter: str) -> str:
@@ -84,28 +67,28 @@ class Fickle(ToolEnvironment):
         return self.finish(1.0, "Well.")
 
 
-def test_an_environment_that_ignores_its_seed_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"different tasks for the same seed.*--allow-unseeded"):
-        grpo(FICKLE, str(model), tmp_path / "out", tried())
+def test_an_environment_that_ignores_its_seed_raises(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="`allow_unseeded`"):
+        grpo(UNSEEDED, str(model), tmp_path / "out", small_config())
 
 
 @pytest.mark.parametrize("rollouts", ["fast", "trl"])
-def test_it_can_be_trained_on_when_the_user_says_so_and_the_log_marks_its_groups(
+def test_allow_unseeded_warns_once_and_logs_the_share_of_unseeded_groups(
     rollouts: Any, model: Path, tmp_path: Path
 ) -> None:
-    seen, settings = Seen(), tried(allow_unseeded=True, rollouts=rollouts)
-    spec = f"{FICKLE}=0.5,{PICK}=0.5"
-    assert grpo(spec, str(model), tmp_path / "out", settings, progress=seen).steps == 2
+    seen, config = Seen(), small_config(allow_unseeded=True, rollouts=rollouts)
+    spec = f"{UNSEEDED}=0.5,{PICK}=0.5"
+    assert grpo(spec, str(model), tmp_path / "out", config, progress=seen).steps == 2
     shares = [line["unseeded"] for line in curve(tmp_path / "out")]
-    assert shares == [0.5, 0.5], "one of two groups is of the environment that ignores its seed"
-    (warning,) = (words for words in seen.words if "different tasks for the same seed" in words)
-    assert warning.startswith(FICKLE)
+    assert shares == [0.5, 0.5], "one of two groups ignores its seed"
+    (warning,) = (text for text in seen.words if "different tasks" in text)
+    assert warning.startswith(UNSEEDED)
 
 
-def test_equal_groups_are_left_out_of_a_step(model: Path, tmp_path: Path) -> None:
-    for equal in ("skip", "keep"):
-        settings = tried(steps=3, groups=4, equal=equal, seed=3)
-        grpo(FLAT, str(model), tmp_path / equal, settings)
+def test_zero_variance_groups_are_left_out_of_a_step(model: Path, tmp_path: Path) -> None:
+    for mode in ("skip", "keep"):
+        config = small_config(steps=3, groups=4, zero_variance_groups=mode, seed=3)
+        grpo(FLAT, str(model), tmp_path / mode, config)
     skipped, kept = curve(tmp_path / "skip"), curve(tmp_path / "keep")
     assert any(0 < line["equal"] < 1 for line in skipped)
     for line in (*skipped, *kept):
@@ -114,52 +97,55 @@ def test_equal_groups_are_left_out_of_a_step(model: Path, tmp_path: Path) -> Non
     assert skipped[0]["reward"] == kept[0]["reward"]
 
 
-def test_equal_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=2, groups=3, equal="resample", resamples=3, seed=3)
-    grpo(FLAT, str(model), tmp_path / "out", settings)
+def test_zero_variance_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -> None:
+    config = small_config(
+        steps=2, groups=3, zero_variance_groups="resample", max_resamples=3, seed=3
+    )
+    grpo(FLAT, str(model), tmp_path / "out", config)
     log = curve(tmp_path / "out")
     assert sum(line["resampled"] for line in log) > 0
     for line in log:
         assert line["trained"] >= 1 - line["equal"]
-    # The reward is that of the tasks as they came, and not of those that were chosen.
-    first = [
-        episode.reward or 0.0
-        for episode in list(episodes(tmp_path / "out" / "episodes.jsonl"))[:12]
-    ]
+    # `reward` is that of the first tasks, before resampling.
+    first = [episode.reward or 0.0 for episode in read_episodes(tmp_path / "out")[:12]]
     assert log[0]["reward"] == pytest.approx(sum(first) / 12)
     assert any(line["reward_trained"] > line["reward"] for line in log)
-    # Every try is kept, and no task was tried twice.
-    played = list(episodes(tmp_path / "out" / "episodes.jsonl"))
-    assert len(played) > 2 * 3 * 4
-    ids = [episode.episode_id for episode in played]
+    # All episodes are kept, and no task was played twice.
+    episodes = read_episodes(tmp_path / "out")
+    assert len(episodes) > 2 * 3 * 4
+    ids = [episode.episode_id for episode in episodes]
     assert len(set(ids)) == len(ids)
-    groups = [group[0].group_id for group in split_into_groups(played, 4)]
+    groups = [group[0].group_id for group in split_into_groups(episodes, 4)]
     assert len(set(groups)) == len(groups)
 
 
-def test_an_episode_without_words_teaches_nothing() -> None:
+def test_an_episode_without_sampled_tokens_is_masked() -> None:
     from ludus.train.grpo.group_rollouts import to_trl_row
 
     episode = Episode(episode_id="x", stop_reason=StopReason.BROKEN, environment="e", group_id="g")
     assert to_trl_row(episode, 7) == ([7], [7], [0.0], [0])
 
 
-def test_what_is_left_out_changes_no_gradient_but_the_divisor(model: Path, tmp_path: Path) -> None:
-    """With the loss summed over rows that teach, those beside them weigh nothing."""
+def test_skipping_changes_only_the_normalization_of_the_gradient(
+    model: Path, tmp_path: Path
+) -> None:
+    """Rows of zero-variance groups have no gradient, but TRL counts their tokens."""
     grads = {}
-    for equal in ("skip", "keep"):
-        settings = tried(steps=1, groups=4, equal=equal, seed=3, learning_rate=1e-9)
-        grpo(FLAT, str(model), tmp_path / equal, settings)
-        (grads[equal],) = (line for line in curve(tmp_path / equal) if "grad_norm" in line)
-    played = list(episodes(tmp_path / "skip" / "episodes.jsonl"))
+    for mode in ("skip", "keep"):
+        config = small_config(
+            steps=1, groups=4, zero_variance_groups=mode, seed=3, learning_rate=1e-9
+        )
+        grpo(FLAT, str(model), tmp_path / mode, config)
+        (grads[mode],) = (line for line in curve(tmp_path / mode) if "grad_norm" in line)
+    episodes = read_episodes(tmp_path / "skip")
     assert 0 < grads["skip"]["equal"] < 1
-    said = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in played]
-    rewards = split_into_groups([episode.reward for episode in played], 4)
-    teaching = sum(
-        sum(said[4 * at : 4 * at + 4])
+    sampled = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in episodes]
+    rewards = split_into_groups([episode.reward for episode in episodes], 4)
+    trained = sum(
+        sum(sampled[4 * at : 4 * at + 4])
         for at, group in enumerate(rewards)
         if not is_zero_variance(group)
     )
-    # TRL divides by all tokens of the step, Ludus by those that teach.
-    share = teaching / sum(said)
+    # TRL normalizes by all sampled tokens of the step, Ludus by those of groups with variance.
+    share = trained / sum(sampled)
     assert grads["skip"]["grad_norm"] * share == pytest.approx(grads["keep"]["grad_norm"], rel=1e-3)

@@ -1,4 +1,4 @@
-"""Token budgets of GRPO: one for a reply, one for an episode."""
+"""GRPOConfig: token budgets, and errors that name the argument."""
 
 from __future__ import annotations
 
@@ -11,21 +11,33 @@ from ludus.rollout import EpisodeLimits
 from ludus.train import GRPOConfig
 
 
-def test_an_episode_has_a_budget_and_a_reply_has_one_where_it_is_given() -> None:
+def test_token_budgets_per_episode_and_per_reply() -> None:
     assert GRPOConfig().limits == EpisodeLimits(max_turns=20, max_episode_tokens=256)
     both = GRPOConfig(max_tokens=64, max_episode_tokens=512)
     assert both.limits == EpisodeLimits(max_turns=20, max_tokens=64, max_episode_tokens=512)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("changes", "argument"),
     [
-        ({"max_tokens": 1024}, "--max-tokens 1024 .*Raise --max-episode-tokens"),
-        ({"max_tokens": 8, "rollouts": "trl"}, "--max-tokens is for --rollouts fast"),
-        ({"max_tokens": 0}, "--max-tokens 0"),
-        ({"max_episode_tokens": 0}, "--max-episode-tokens 0"),
+        ({"max_tokens": 1024}, "max_tokens"),
+        ({"max_tokens": 8, "rollouts": "trl"}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_episode_tokens": 0}, "max_episode_tokens"),
+        ({"group_size": 1}, "group_size"),
+        ({"zero_variance_groups": "drop"}, "zero_variance_groups"),
+        ({"zero_variance_groups": "resample", "rollouts": "trl"}, "zero_variance_groups"),
+        ({"vllm_mode": "remote"}, "vllm_mode"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"task": {"seed": 1}}, "task"),
     ],
 )
-def test_budgets_that_cannot_be_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        GRPOConfig(**given)
+def test_invalid_values_raise_and_name_the_argument(changes: dict[str, Any], argument: str) -> None:
+    with pytest.raises(ConfigError, match=f"`{argument}`"):
+        GRPOConfig(**changes)
+
+
+def test_the_servers_address_and_token_are_not_stored() -> None:
+    config = GRPOConfig(base_url="http://localhost:8000", token="secret")
+    assert not {"base_url", "token"} & config.as_json().keys()
+    assert "secret" not in repr(config)

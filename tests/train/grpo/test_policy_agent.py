@@ -1,4 +1,4 @@
-"""The model under training, as those see it who play beside it."""
+"""The model under training as an agent."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from ludus.train import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 
 
-class Slow(HFDecoder):
-    """Takes new weights over when it is let."""
+class SlowDecoder(HFDecoder):
+    """Its refresh returns when it is allowed to."""
+
+    started = threading.Event()
+    allowed = threading.Event()
+    refreshed = False
 
     def refresh(self) -> None:
-        self.renewed = self.let.wait(10)
-
-    let = threading.Event()
-    renewed = False
+        self.started.set()
+        self.refreshed = self.allowed.wait(30)
 
 
-async def test_the_loop_goes_on_while_weights_are_taken_over() -> None:
+async def test_refreshing_weights_does_not_block_the_event_loop() -> None:
     tokenizer = of_family("qwen3")
     policy = Policy("talker", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
-    engine = Slow(policy.model, pad_id=0)
-    async with TrainingPolicyAgent(policy, GRPOConfig(), engine=engine) as learner:
-        renewal = asyncio.ensure_future(learner.renewed())
-        await asyncio.sleep(0.05)
-        assert not renewal.done()
-        engine.let.set()
-        await renewal
-    assert engine.renewed, "it was let by the loop, and did not wait in vain"
+    engine = SlowDecoder(policy.model, pad_id=0)
+    async with TrainingPolicyAgent(policy, GRPOConfig(), engine=engine) as agent:
+        refreshing = asyncio.ensure_future(agent.refresh_weights())
+        await asyncio.to_thread(engine.started.wait, 30)
+        assert not refreshing.done()
+        engine.allowed.set()
+        await refreshing
+    assert engine.refreshed, "the loop was free to allow it"

@@ -11,100 +11,99 @@ from typing import Any
 
 import pytest
 
-from ludus import episodes
+from ludus import grpo
 from ludus.errors import RunError
-from ludus.train import grpo
-from train.grpo import killed
-from train.grpo.trials import PICK, tried
+from train.grpo import killed_run
+from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.lessons import Seen, curve
 
-BY_CHANCE = ("reused", *(f"time/{name}" for name in (
+TIMING_METRICS = ("reused", *(f"time/{name}" for name in (
     "model", "environment", "decode", "rollout", "train", "step",
 )))  # fmt: skip
-"""Which requests come in together is nobody's doing."""
+"""Metrics that depend on timing."""
 
 
-def told(out: Path) -> list[dict[str, float]]:
-    return [{name: line[name] for name in line if name not in BY_CHANCE} for line in curve(out)]
+def read_metrics(out: Path) -> list[dict[str, float]]:
+    return [
+        {name: line[name] for name in line if name not in TIMING_METRICS} for line in curve(out)
+    ]
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=5, groups=2, group_size=4)
-    whole = grpo(PICK, str(model), tmp_path / "whole", settings)
-    first = grpo(PICK, str(model), tmp_path / "parts", settings, progress=Seen(stop_after=2))
+def test_a_stopped_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -> None:
+    config = small_config(steps=5, groups=2, group_size=4)
+    whole = grpo(PICK, str(model), tmp_path / "whole", config)
+    first = grpo(PICK, str(model), tmp_path / "parts", config, progress=Seen(stop_after=2))
     assert first.stopped == "interrupted" and first.steps == 2
     assert not (tmp_path / "parts" / "model.safetensors").exists()
-    second = grpo(PICK, str(model), tmp_path / "parts", settings)
+    second = grpo(PICK, str(model), tmp_path / "parts", config)
     assert (second.resumed_from, second.steps) == (2, whole.steps)
-    one, other = told(tmp_path / "whole"), told(tmp_path / "parts")
+    one, other = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "parts")
     assert [line.keys() for line in one] == [line.keys() for line in other]
     for a, b in zip(one, other, strict=True):
         assert a == pytest.approx(b, rel=1e-4)
-    played = [
-        [(episode.episode_id, episode.messages) for episode in episodes(out / "episodes.jsonl")]
+    episodes = [
+        [(episode.episode_id, episode.messages) for episode in read_episodes(out)]
         for out in (tmp_path / "whole", tmp_path / "parts")
     ]
-    assert played[0] == played[1]
-    again = grpo(PICK, str(model), tmp_path / "parts", settings)
+    assert episodes[0] == episodes[1]
+    again = grpo(PICK, str(model), tmp_path / "parts", config)
     assert again.steps == 5 and again.resumed_from is None
 
 
-def test_episodes_behind_the_checkpoint_are_played_again(model: Path, tmp_path: Path) -> None:
-    settings = tried(steps=3)
-    grpo(PICK, str(model), tmp_path / "out", settings, progress=Seen(stop_after=1))
+def test_episodes_after_the_checkpoint_are_played_again(model: Path, tmp_path: Path) -> None:
+    config = small_config(steps=3)
+    grpo(PICK, str(model), tmp_path / "out", config, progress=Seen(stop_after=1))
     file = tmp_path / "out" / "episodes.jsonl"
-    # As if it had been killed in the midst of the next step.
+    # As if it had been killed in the middle of the next step.
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines) + lines[-1].replace(b'"step":1', b'"step":2') + b'{"half')
-    grpo(PICK, str(model), tmp_path / "out", settings)
+    grpo(PICK, str(model), tmp_path / "out", config)
     steps = [json.loads(line)["agent"]["step"] for line in file.read_text().splitlines()]
     assert steps == [step for step in (1, 2, 3) for _ in range(8)]
 
 
-def test_a_killed_run_goes_on_to_the_same_end(model: Path, tmp_path: Path) -> None:
-    tests = str(Path(killed.__file__).parents[2])
+def test_a_killed_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -> None:
+    paths = (str(Path(killed_run.__file__).parents[2]), *sys.path)
     died = subprocess.run(
-        [sys.executable, killed.__file__, str(model), str(tmp_path / "parts"), "4"],
-        env={**os.environ, "PYTHONPATH": tests, "OMP_NUM_THREADS": "1"},
+        [sys.executable, killed_run.__file__, str(model), str(tmp_path / "parts"), "4"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         timeout=110,
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
-    grpo(PICK, str(model), tmp_path / "whole", killed.settings())
-    outcome = grpo(PICK, str(model), tmp_path / "parts", killed.settings())
-    assert outcome.resumed_from == 3 and outcome.steps == 5
-    one, other = told(tmp_path / "whole"), told(tmp_path / "parts")
+    grpo(PICK, str(model), tmp_path / "whole", killed_run.config())
+    result = grpo(PICK, str(model), tmp_path / "parts", killed_run.config())
+    assert result.resumed_from == 3 and result.steps == 5
+    one, other = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "parts")
     assert [line.keys() for line in one] == [line.keys() for line in other]
     for a, b in zip(one, other, strict=True):
         assert a == pytest.approx(b, rel=1e-4)
     names = [
-        [episode.episode_id for episode in episodes(tmp_path / way / "episodes.jsonl")]
-        for way in ("whole", "parts")
+        [episode.episode_id for episode in read_episodes(tmp_path / run)]
+        for run in ("whole", "parts")
     ]
     assert names[0] == names[1]
 
 
-class Hasty(Seen):
-    """Ends the run when the first step is told of."""
-
+class InterruptAtFirstStep(Seen):
     def step(self, line: Mapping[str, Any]) -> None:
         if line["step"] == 1:
             raise KeyboardInterrupt
 
 
-def test_a_run_without_a_checkpoint_begins_its_log_anew(model: Path, tmp_path: Path) -> None:
-    settings, out = tried(steps=2, eval_every=1, eval_episodes=2), tmp_path / "out"
+def test_a_run_without_a_checkpoint_restarts_its_log(model: Path, tmp_path: Path) -> None:
+    config, out = small_config(steps=2, eval_every=1, eval_episodes=2), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        grpo(PICK, str(model), out, settings, progress=Hasty())
+        grpo(PICK, str(model), out, config, progress=InterruptAtFirstStep())
     assert [line["step"] for line in curve(out)] == [0, 1]
-    assert grpo(PICK, str(model), out, settings).resumed_from is None
+    assert grpo(PICK, str(model), out, config).resumed_from is None
     assert [line["step"] for line in curve(out)] == [0, 1, 1, 2, 2]
 
 
-def test_another_environment_is_another_run(model: Path, tmp_path: Path) -> None:
-    grpo(PICK, str(model), tmp_path / "out", tried(steps=2), progress=Seen(stop_after=1))
-    with pytest.raises(RunError, match="other settings"):
-        grpo("echo", str(model), tmp_path / "out", tried(steps=2))
-    with pytest.raises(RunError, match="other settings"):
-        grpo(PICK, str(model), tmp_path / "out", tried(steps=2, temperature=0.5))
+def test_another_environment_in_the_same_folder_raises(model: Path, tmp_path: Path) -> None:
+    grpo(PICK, str(model), tmp_path / "out", small_config(steps=2), progress=Seen(stop_after=1))
+    with pytest.raises(RunError, match="environment"):
+        grpo("echo", str(model), tmp_path / "out", small_config(steps=2))
+    with pytest.raises(RunError, match="temperature"):
+        grpo(PICK, str(model), tmp_path / "out", small_config(steps=2, temperature=0.5))

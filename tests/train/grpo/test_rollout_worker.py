@@ -1,4 +1,4 @@
-"""Where the model under training plays: what hangs is named, and nothing is waited for in vain."""
+"""Rollouts for a trainer: stalls are reported, errors raised, and waits ended on request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,18 +19,18 @@ from ludus.data.messages import Message, build_tool_call_message
 from ludus.environment.mixture import parse_mixture
 from ludus.errors import ConfigError, RunError
 from ludus.rollout.config import RolloutConfig
-from ludus.rollout.loop import EpisodeLimits
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.rollout_worker import RolloutWorker
 
-HERE = "train.grpo.test_stage"
-QUICK = RolloutConfig(retry_delay=0.01, reconnect_timeout=5.0, stall_warning=0.1)
+HERE = "train.grpo.test_rollout_worker"
+CONFIG = RolloutConfig(system_prompt=None)
+IMPATIENT = replace(CONFIG, retry_delay=0.01, reconnect_timeout=5.0, stall_warning=0.1)
+EPISODES = 6
+TIMEOUT_S = 30
 
 
 class Walk(ToolEnvironment):
-    """Three steps."""
-
-    nap = 0.0
+    """Three turns."""
 
     def reset(self, *, seed: int | None = None) -> str:
         self.steps = 0
@@ -38,161 +39,169 @@ class Walk(ToolEnvironment):
     @tool
     def walk(self) -> str:
         """Walk."""
-        time.sleep(self.nap)
+        self.work()
         self.steps += 1
         return self.finish(1.0, "There.") if self.steps == 3 else "On."
 
+    def work(self) -> None:
+        pass
+
 
 class Sleepy(Walk):
-    """Works for long, and has all others wait."""
+    """Blocks the event loop."""
 
-    nap = 0.1
+    def work(self) -> None:
+        time.sleep(0.1)
 
 
-class Considerate(Sleepy):
-    """Works as long, in a thread."""
+class Concurrent(Walk):
+    """Runs in threads, and goes on only when all episodes have got as far."""
 
     blocking = True
+    barrier = threading.Barrier(EPISODES)
+
+    def work(self) -> None:
+        self.barrier.wait(TIMEOUT_S)
 
 
 class Stuck(Walk):
-    """A reset that does not come back until somebody has heard of it."""
+    """A reset that returns only when a warning was given."""
 
-    heard = threading.Event()
+    warned = threading.Event()
 
     def reset(self, *, seed: int | None = None) -> str:
-        assert self.heard.wait(10), "nobody was told"
+        assert self.warned.wait(TIMEOUT_S), "no warning"
         return super().reset(seed=seed)
 
 
-class StuckAside(Stuck):
-    """The same in a thread."""
-
+class StuckInThread(Stuck):
     blocking = True
 
 
-class Leaving(Walk):
-    """Ends the process, or would like to."""
-
+class Exiting(Walk):
     def reset(self, *, seed: int | None = None) -> str:
         sys.exit("Enough.")
 
 
 class Walker(Agent):
-    """Thinks for a moment before each step, as a model does."""
+    """Walks at every turn, after a short pause as a model has it."""
 
     provider = "walker"
 
-    async def begin(self, situation: EpisodeContext) -> Player:
-        class Feet(Player):
+    async def begin(self, context: EpisodeContext) -> Player:
+        class WalkingPlayer(Player):
             async def act(
                 self, messages: Sequence[Message], *, max_tokens: int | None = None
             ) -> Reply:
                 await asyncio.sleep(0.01)
                 return Reply(build_tool_call_message(ToolCall(name="walk"), position=len(messages)))
 
-        return Feet()
+        return WalkingPlayer()
 
 
-def staged(name: str, said: Callable[[str], None], **more: Any) -> RolloutWorker:
-    given = {"limits": EpisodeLimits(), "system_prompt": None, "options": QUICK, "say": said}
-    stage = RolloutWorker(parse_mixture(f"{HERE}:{name}"), **{**given, **more})
-    stage.agent = Walker()
-    return stage
+def build_worker(
+    name: str, say: Callable[[str], None], config: RolloutConfig = IMPATIENT, **options: Any
+) -> RolloutWorker:
+    worker = RolloutWorker(parse_mixture(f"{HERE}:{name}"), config, say=say, **options)
+    worker.agent = Walker()
+    return worker
 
 
-def played(stage: RolloutWorker, episodes: int = 6) -> list[float | None]:
-    plan = stage.plan("run", seed=0, group_size=1)
-    return [episode.reward for episode in stage.play(plan, range(episodes))]
+def play(worker: RolloutWorker) -> list[float | None]:
+    """The rewards of a few episodes."""
+    plan = worker.plan("run", seed=0, group_size=1)
+    return [episode.reward for episode in worker.play(plan, range(EPISODES))]
 
 
-def test_a_thread_that_has_ended_is_not_waited_for() -> None:
+def test_a_coroutine_that_exits_raises_and_the_worker_stays_usable() -> None:
     async def leave() -> None:
         sys.exit(3)
 
-    with staged("Walk", print) as stage:
-        with pytest.raises(RunError, match="SystemExit: 3 has ended their thread"):
-            stage.run(leave())
-        with pytest.raises(RunError, match="No more episodes"):
-            stage.run(asyncio.sleep(0))
+    with build_worker("Walk", print) as worker:
+        with pytest.raises(RunError, match="SystemExit: 3"):
+            worker.run(leave())
+        assert play(worker) == [1.0] * EPISODES
 
 
-def test_an_environment_that_calls_exit_is_refused_like_one_that_raises() -> None:
-    with staged("Leaving", print) as stage, pytest.raises(ConfigError, match="SystemExit: Enough"):
-        stage.rehearse(stage.plan("run", seed=0, group_size=1))
+def test_an_environment_that_exits_fails_the_preflight() -> None:
+    with (
+        build_worker("Exiting", print) as worker,
+        pytest.raises(ConfigError, match="SystemExit: Enough"),
+    ):
+        worker.preflight(worker.plan("run", seed=0, group_size=1))
 
 
-@pytest.mark.parametrize("name", ["Stuck", "StuckAside"])
-def test_a_reset_that_hangs_is_named_before_anything_is_played(name: str) -> None:
-    said: list[str] = []
+@pytest.mark.parametrize("name", ["Stuck", "StuckInThread"])
+def test_a_hanging_reset_is_reported_by_the_preflight(name: str) -> None:
+    warnings: list[str] = []
 
-    def say(words: str) -> None:
-        said.append(words)
-        Stuck.heard.set()
+    def say(text: str) -> None:
+        warnings.append(text)
+        Stuck.warned.set()
 
-    Stuck.heard.clear()
-    with staged(name, say) as stage:
-        stage.rehearse(stage.plan("run", seed=0, group_size=1))
-    assert f"{HERE}:{name}" in said[0] and "reset" in said[0]
-
-
-def test_an_environment_that_holds_up_all_others_is_named_once() -> None:
-    said: list[str] = []
-    with staged("Sleepy", said.append, options=RolloutConfig()) as stage:
-        assert [played(stage), played(stage)] == [[1.0] * 6] * 2
-    (line,) = said
-    assert line.startswith(f"{HERE}:Sleepy ") and "blocking = True" in line
+    Stuck.warned.clear()
+    with build_worker(name, say) as worker:
+        worker.preflight(worker.plan("run", seed=0, group_size=1))
+    assert f"{HERE}:{name}" in warnings[0] and "reset" in warnings[0]
 
 
-def test_one_that_works_in_a_thread_holds_up_nobody() -> None:
-    said: list[str] = []
-    with staged("Considerate", said.append, options=RolloutConfig()) as stage:
-        began = time.monotonic()
-        played(stage)
-        assert time.monotonic() - began < 6 * 3 * Sleepy.nap
-    assert said == []
+def test_an_environment_that_blocks_the_loop_is_reported_once() -> None:
+    warnings: list[str] = []
+    with build_worker("Sleepy", warnings.append, CONFIG) as worker:
+        assert [play(worker), play(worker)] == [[1.0] * EPISODES] * 2
+    (warning,) = warnings
+    assert warning.startswith(f"{HERE}:Sleepy") and "blocking = True" in warning
 
 
-def test_a_server_is_not_waited_for_once_somebody_wants_to_stop() -> None:
+def test_a_blocking_environment_runs_concurrently_in_threads() -> None:
+    warnings: list[str] = []
+    with build_worker("Concurrent", warnings.append, CONFIG) as worker:
+        assert play(worker) == [1.0] * EPISODES
+    assert warnings == []
+
+
+def test_a_stop_request_ends_the_wait_for_an_unreachable_server() -> None:
     with serving(Walk) as served:
-        stage = staged("Walk", print, base_url=served.url, stopping=lambda: "interrupted")
-        stage.__enter__()
-        # Who plays is not kept from ending a step.
-        assert played(stage) == [1.0] * 6 and stage.stop_reason is None
-    with pytest.raises(RunError, match=r"Nobody answers at .*, and the run was interrupted"):
-        played(stage)
-    assert stage.stop_reason == "interrupted"
-    stage.__exit__()
+        config = replace(IMPATIENT, base_url=served.url)
+        worker = build_worker("Walk", print, config, stop_requested=lambda: "interrupted")
+        worker.__enter__()
+        # While the server answers, a step is played to its end.
+        assert play(worker) == [1.0] * EPISODES and worker.stop_reason is None
+    with pytest.raises(RunError, match="unreachable"):
+        play(worker)
+    assert worker.stop_reason == "interrupted"
+    worker.__exit__()
 
 
-class Thinker(Walker):
-    """Takes its time, and is known to be at work or not."""
+class SlowAgent(Walker):
+    """Starts an episode only after the stall time."""
 
-    def __init__(self, excused: bool) -> None:
-        self._excused = excused
+    def __init__(self, stall_expected: bool) -> None:
+        self._stall_expected = stall_expected
 
     @property
-    def excused(self) -> bool:
-        return self._excused
+    def stall_expected(self) -> bool:
+        return self._stall_expected
 
-    async def begin(self, situation: EpisodeContext) -> Player:
-        await asyncio.sleep(0.5)
-        return await super().begin(situation)
-
-
-@pytest.mark.parametrize("excused", [True, False])
-def test_a_model_that_is_at_work_does_not_hang(excused: bool) -> None:
-    said: list[str] = []
-    with staged("Walk", said.append) as stage:
-        stage.agent = Thinker(excused)
-        played(stage)
-    assert any("has waited" in words for words in said) is not excused
+    async def begin(self, context: EpisodeContext) -> Player:
+        await asyncio.sleep(5 * IMPATIENT.stall_warning)
+        return await super().begin(context)
 
 
-def test_whoever_watches_is_given_how_far_the_playing_is() -> None:
+@pytest.mark.parametrize("busy", [True, False])
+def test_waiting_for_a_busy_model_is_not_reported(busy: bool) -> None:
+    warnings: list[str] = []
+    with build_worker("Walk", warnings.append) as worker:
+        worker.agent = SlowAgent(busy)
+        play(worker)
+    # Warnings about an episode start with its id.
+    assert any(warning.startswith("run-") for warning in warnings) is not busy
+
+
+def test_progress_counts_episodes() -> None:
     phases: list[PhaseProgress] = []
-    with staged("Walk", print, phase=phases.append) as stage:
-        played(stage)
-    (playing,) = phases
-    assert (playing.done, playing.total, playing.unit) == (6, 6, "episodes")
-    assert playing.tokens is None, "no model of this process has played"
+    with build_worker("Walk", print, on_phase=phases.append) as worker:
+        play(worker)
+    (progress,) = phases
+    assert (progress.done, progress.total, progress.unit) == (EPISODES, EPISODES, "episodes")
+    assert progress.tokens is None, "the agent is no model of this process"

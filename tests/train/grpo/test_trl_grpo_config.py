@@ -1,4 +1,4 @@
-"""Fields of TRL's config that a run takes, and those that would do nothing in it."""
+"""TRL's config: which fields can be overridden, and how a step is divided into batches."""
 
 from __future__ import annotations
 
@@ -10,93 +10,95 @@ import trl
 
 from ludus.errors import ConfigError
 from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS, build_trl_grpo_config
-from train.grpo.trials import tried
+from train.grpo.toy_environments import small_config
 
 VALUES = {"generation_kwargs": '{"min_new_tokens": 3}'}
 
 
 @pytest.mark.parametrize("name", GENERATION_FIELDS)
-def test_how_trl_generates_is_nothing_to_ludus_rollouts(name: str, tmp_path: Path) -> None:
-    settings = tried(overrides={name: VALUES.get(name, "0")})
-    with pytest.raises(ConfigError, match=f"--set {name} .*with --rollouts trl"):
-        build_trl_grpo_config(settings, tmp_path)
+def test_generation_fields_are_rejected_for_ludus_rollouts(name: str, tmp_path: Path) -> None:
+    config = small_config(overrides={name: VALUES.get(name, "0")})
+    with pytest.raises(ConfigError, match=f"{name}.*`rollouts` trl"):
+        build_trl_grpo_config(config, tmp_path)
 
 
-def test_trls_own_loop_heeds_how_it_is_to_generate(tmp_path: Path) -> None:
+def test_generation_fields_are_accepted_for_trls_loop(tmp_path: Path) -> None:
     overrides = {"min_p": "0.1", "repetition_penalty": "1.2", **VALUES}
-    config = build_trl_grpo_config(tried(rollouts="trl", overrides=overrides), tmp_path)
+    config = build_trl_grpo_config(small_config(rollouts="trl", overrides=overrides), tmp_path)
     assert (config.min_p, config.repetition_penalty) == (0.1, 1.2)
     assert config.generation_kwargs == {"min_new_tokens": 3}
 
 
-def test_vllm_heeds_how_tokens_are_drawn_and_nothing_else(tmp_path: Path) -> None:
-    served = {"vllm": "colocate"}
-    config = build_trl_grpo_config(tried(**served, overrides={"min_p": "0.1"}), tmp_path)
+def test_vllm_accepts_sampling_fields_only(tmp_path: Path) -> None:
+    served = {"vllm_mode": "colocate"}
+    config = build_trl_grpo_config(small_config(**served, overrides={"min_p": "0.1"}), tmp_path)
     assert config.min_p == 0.1
     with pytest.raises(ConfigError, match="cache_implementation"):
         build_trl_grpo_config(
-            tried(**served, overrides={"cache_implementation": "static"}), tmp_path
+            small_config(**served, overrides={"cache_implementation": "static"}), tmp_path
         )
 
 
 @pytest.mark.parametrize(
-    ("name", "option"),
+    ("name", "argument"),
     [
-        ("chat_template_kwargs", "--chat-template-kwargs"),
-        ("max_completion_length", "--max-episode-tokens"),
+        ("chat_template_kwargs", "chat_template_kwargs"),
+        ("max_completion_length", "max_episode_tokens"),
     ],
 )
 @pytest.mark.parametrize("rollouts", ["fast", "trl"])
-def test_what_has_an_option_is_set_with_it(
-    rollouts: str, name: str, option: str, tmp_path: Path
+def test_managed_fields_name_the_argument_to_use(
+    rollouts: str, name: str, argument: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"--set {name} .*use {option}"):
-        build_trl_grpo_config(tried(rollouts=rollouts, overrides={name: "1"}), tmp_path)
+    with pytest.raises(ConfigError, match=f"{name}.*`{argument}`"):
+        build_trl_grpo_config(small_config(rollouts=rollouts, overrides={name: "1"}), tmp_path)
 
 
-def test_the_completion_of_trl_is_the_episode(tmp_path: Path) -> None:
-    config = build_trl_grpo_config(tried(max_episode_tokens=99, max_tokens=33), tmp_path)
+def test_the_completion_length_is_the_episode_budget(tmp_path: Path) -> None:
+    config = build_trl_grpo_config(small_config(max_episode_tokens=99, max_tokens=33), tmp_path)
     assert config.max_completion_length == 99
 
 
 @pytest.mark.parametrize("rollouts", ["fast", "trl"])
-def test_what_is_for_vllm_is_refused_without_it(rollouts: str, tmp_path: Path) -> None:
+def test_vllm_fields_are_rejected_without_vllm(rollouts: str, tmp_path: Path) -> None:
     overrides = {"vllm_gpu_memory_utilization": "0.5"}
-    with pytest.raises(ConfigError, match="it is for --vllm"):
-        build_trl_grpo_config(tried(rollouts=rollouts, overrides=overrides), tmp_path)
+    with pytest.raises(ConfigError, match="`vllm_mode`"):
+        build_trl_grpo_config(small_config(rollouts=rollouts, overrides=overrides), tmp_path)
     config = build_trl_grpo_config(
-        tried(rollouts=rollouts, vllm="colocate", overrides=overrides), tmp_path
+        small_config(rollouts=rollouts, vllm_mode="colocate", overrides=overrides), tmp_path
     )
     assert config.vllm_gpu_memory_utilization == 0.5
 
 
-@pytest.mark.parametrize("more", [{}, {"rollouts": "trl", "eval_every": 5}], ids=["fast", "trl"])
-def test_a_vllm_that_is_spread_over_processes_is_refused(
-    more: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize("changes", [{}, {"rollouts": "trl", "eval_every": 5}], ids=["fast", "trl"])
+def test_tensor_parallel_vllm_is_rejected_for_ludus_rollouts(
+    changes: dict[str, Any], tmp_path: Path
 ) -> None:
     overrides = {"vllm_tensor_parallel_size": "2"}
-    with pytest.raises(ConfigError, match="needs all of them to ask at once"):
-        build_trl_grpo_config(tried(vllm="colocate", overrides=overrides, **more), tmp_path)
+    with pytest.raises(ConfigError, match="vllm_tensor_parallel_size"):
+        build_trl_grpo_config(
+            small_config(vllm_mode="colocate", overrides=overrides, **changes), tmp_path
+        )
 
 
-def test_trls_own_loop_may_spread_it(tmp_path: Path) -> None:
+def test_tensor_parallel_vllm_is_accepted_for_trls_loop(tmp_path: Path) -> None:
     overrides = {"vllm_tensor_parallel_size": "2"}
     config = build_trl_grpo_config(
-        tried(rollouts="trl", vllm="colocate", overrides=overrides), tmp_path
+        small_config(rollouts="trl", vllm_mode="colocate", overrides=overrides), tmp_path
     )
     assert config.vllm_tensor_parallel_size == 2
 
 
-def test_every_field_that_speaks_of_generation_is_decided_here() -> None:
-    """So that one that TRL adds is not passed over."""
-    ours = {"use_vllm", "steps_per_generation", "generation_batch_size", "num_generations"}
-    found = {name for name in trl.GRPOConfig.__dataclass_fields__ if "generation" in name}
-    of_evaluation = {"num_generations_eval", "generation_config", "generation_max_length"}
-    assert found - ours - of_evaluation - set(GENERATION_FIELDS) == set()
+def test_all_generation_fields_of_trl_are_known() -> None:
+    """A field that TRL adds must be added to `GENERATION_FIELDS` or managed."""
+    managed = {"use_vllm", "steps_per_generation", "generation_batch_size", "num_generations"}
+    fields = {name for name in trl.GRPOConfig.__dataclass_fields__ if "generation" in name}
+    for_evaluation = {"num_generations_eval", "generation_config", "generation_max_length"}
+    assert fields - managed - for_evaluation - set(GENERATION_FIELDS) == set()
 
 
 @pytest.mark.parametrize(
-    ("given", "batch", "batches"),
+    ("changes", "batch_size", "batches"),
     [
         ({"groups": 8, "group_size": 8}, 8, 8),
         ({"groups": 5, "group_size": 5}, 5, 5),
@@ -104,9 +106,9 @@ def test_every_field_that_speaks_of_generation_is_decided_here() -> None:
         ({"groups": 8, "group_size": 8, "batch_size": 64}, 64, 1),
     ],
 )
-def test_on_a_cpu_a_step_is_trained_on_in_batches_that_fit(
-    given: dict[str, int], batch: int, batches: int, tmp_path: Path
+def test_default_batch_size_on_a_cpu(
+    changes: dict[str, int], batch_size: int, batches: int, tmp_path: Path
 ) -> None:
-    config = build_trl_grpo_config(tried(**given), tmp_path)
-    assert config.per_device_train_batch_size == batch
+    config = build_trl_grpo_config(small_config(**changes), tmp_path)
+    assert config.per_device_train_batch_size == batch_size
     assert config.gradient_accumulation_steps == config.steps_per_generation == batches

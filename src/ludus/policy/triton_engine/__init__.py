@@ -1,5 +1,5 @@
-"""Decoding at the speed of a GPU's memory: own kernels, own cache, steps replayed as graphs.
+"""Decoding engine for models of the Llama family: Triton kernels, an own KV cache, CUDA graphs.
 
-It takes models of the Llama family; what it cannot take is left to `ludus.policy.engine.hf_decoder`, with a
-reason in words. torch is loaded at use, and triton only where there is a GPU.
+Models that it does not support are decoded by `ludus.policy.engine.hf_decoder` instead.
+torch is imported at use, and triton only on a GPU.
 """

@@ -1,9 +1,14 @@
-"""Attention of single tokens over what their slots hold, and the storing of keys and values.
+"""Decode attention and KV cache writes: split-KV flash decoding for grouped-query attention.
 
-One program answers for a token and a head of keys: for all query heads that share it. It goes
-through the keys in blocks, as far as this row's own length, and keeps what softmax needs as it
-goes. Long rows are shared between programs, and joined after. Only ever import this where there is
-a GPU.
+A program handles one token, one KV head and one split of the cached sequence, for all query heads
+that share the KV head, so that keys and values are loaded once. It walks its split in blocks of
+BLOCK_N tokens with an online softmax: `m_i` is the running maximum, `l_i` the running sum of
+exponentials, `acc` the unnormalized output. With SPLITS > 1 a second kernel combines the partial
+results.
+
+Shapes: qkv [rows, H + 2 * H_KV, D], keys and values [slots, H_KV, slot_length, D], cos and sin
+[slot_length, D], slots and positions [rows], out [rows, H, D], partial_acc [rows, H, SPLITS, D],
+partial_ml [rows, H, SPLITS, 2]. Import this only where there is a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from ludus.policy.triton_engine.jit import jit_kernel
 
 
 @jit_kernel
-def _rope(
+def _norm_rope(
     heads: tl.tensor,
     mask: tl.tensor,
     cos: tl.tensor,
@@ -22,23 +27,25 @@ def _rope(
     norm: tl.tensor,
     position: tl.tensor,
     eps: tl.tensor,
-    DIM: tl.constexpr,
-    NORMED: tl.constexpr,
+    D: tl.constexpr,
+    QK_NORM: tl.constexpr,
 ) -> tl.tensor:
-    """Heads, named by where they begin, normalized if they are to be and turned by a position."""
-    at = tl.arange(0, DIM)
-    # Each number is turned together with the one that lies half a head away.
-    other = (at + DIM // 2) % DIM
-    sign = tl.where(at < DIM // 2, -1.0, 1.0)
-    own = tl.load(heads + at[None, :], mask=mask, other=0.0).to(tl.float32)
-    far = tl.load(heads + other[None, :], mask=mask, other=0.0).to(tl.float32)
-    if NORMED:
-        size = tl.rsqrt(tl.sum(own * own, axis=1) / DIM + eps)[:, None]
-        own = own * size * tl.load(norm + at)[None, :]
-        far = far * size * tl.load(norm + other)[None, :]
-    cosine = tl.load(cos + position * DIM + at)[None, :]
-    sine = tl.load(sin + position * DIM + at)[None, :]
-    return own * cosine + far * sign[None, :] * sine
+    """Load heads [n, D] from their base pointers; apply the optional RMSNorm, then RoPE.
+
+    "Rotate half" layout: dimension d is rotated together with dimension d + D / 2.
+    """
+    d = tl.arange(0, D)
+    pair = (d + D // 2) % D
+    sign = tl.where(d < D // 2, -1.0, 1.0)
+    x = tl.load(heads + d[None, :], mask=mask, other=0.0).to(tl.float32)
+    x_pair = tl.load(heads + pair[None, :], mask=mask, other=0.0).to(tl.float32)
+    if QK_NORM:
+        rstd = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
+        x = x * rstd * tl.load(norm + d)[None, :]
+        x_pair = x_pair * rstd * tl.load(norm + pair)[None, :]
+    cos_d = tl.load(cos + position * D + d)[None, :]
+    sin_d = tl.load(sin + position * D + d)[None, :]
+    return x * cos_d + x_pair * sign[None, :] * sin_d
 
 
 @jit_kernel
@@ -55,22 +62,22 @@ def store_kv_kernel(
     eps: tl.tensor,
     slot_stride: tl.tensor,
     head_stride: tl.tensor,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    NORMED: tl.constexpr,
+    H: tl.constexpr,
+    H_KV: tl.constexpr,
+    D: tl.constexpr,
+    QK_NORM: tl.constexpr,
 ) -> None:
-    """Put a token's key and value of one head where they belong."""
-    row, head = tl.program_id(0), tl.program_id(1)
+    """Write the key and value of one token and KV head to the cache. Grid: (rows, H_KV)."""
+    row, kv_head = tl.program_id(0), tl.program_id(1)
     position = tl.load(positions + row)
     one = tl.arange(0, 1)[:, None]
-    begin = qkv + (row * (HEADS + 2 * KV_HEADS) + HEADS + head) * DIM + one
-    key = _rope(begin, one == 0, cos, sin, k_norm, position, eps, DIM, NORMED)
-    at = tl.arange(0, DIM)[None, :]
-    value = tl.load(begin + KV_HEADS * DIM + at)
-    place = tl.load(slots + row) * slot_stride + head * head_stride + position * DIM + at
-    tl.store(keys + place, key.to(keys.dtype.element_ty))
-    tl.store(values + place, value.to(values.dtype.element_ty))
+    key_ptr = qkv + (row * (H + 2 * H_KV) + H + kv_head) * D + one
+    k = _norm_rope(key_ptr, one == 0, cos, sin, k_norm, position, eps, D, QK_NORM)
+    d = tl.arange(0, D)[None, :]
+    v = tl.load(key_ptr + H_KV * D + d)
+    offset = tl.load(slots + row) * slot_stride + kv_head * head_stride + position * D + d
+    tl.store(keys + offset, k.to(keys.dtype.element_ty))
+    tl.store(values + offset, v.to(values.dtype.element_ty))
 
 
 @jit_kernel
@@ -85,103 +92,100 @@ def decode_attention_kernel(
     slots: tl.tensor,
     positions: tl.tensor,
     out: tl.tensor,
-    parts: tl.tensor,
-    marks: tl.tensor,
+    partial_acc: tl.tensor,
+    partial_ml: tl.tensor,
     scale: tl.tensor,
     eps: tl.tensor,
     slot_stride: tl.tensor,
     head_stride: tl.tensor,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    NORMED: tl.constexpr,
-    GROUP: tl.constexpr,
-    FRESH: tl.constexpr,
+    H: tl.constexpr,
+    H_KV: tl.constexpr,
+    D: tl.constexpr,
+    QK_NORM: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    WRITE_KV: tl.constexpr,
     SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ) -> None:
-    """What a token sees with the heads of one group.
+    """Attention of one token over its slot, up to its own position. Grid: (rows, H_KV, SPLITS).
 
-    Fresh: its own key and value are taken from where they were made, and stored on the way, so
-    that nothing is read that was only just written.
+    BLOCK_G: the number of query heads per KV head, padded to a size that `tl.dot` accepts.
+    WRITE_KV: the token's own key and value are taken from qkv and written to the cache by the
+    program of split 0, so that no program reads what another one is just writing.
     """
-    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    shared: tl.constexpr = HEADS // KV_HEADS
+    row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    group_size: tl.constexpr = H // H_KV
     position = tl.load(positions + row)
-    at = tl.arange(0, DIM)
-    member = tl.arange(0, GROUP)
-    ours = (member < shared)[:, None]
-    begin = qkv + row * ((HEADS + 2 * KV_HEADS) * DIM)
-    first = head * shared + member
-    query = _rope(begin + first[:, None] * DIM, ours, cos, sin, q_norm, position, eps, DIM, NORMED)
-    query = query.to(qkv.dtype.element_ty)
-    area = tl.load(slots + row) * slot_stride + head * head_stride
-    top = tl.full([GROUP], -1.0e30, dtype=tl.float32)
-    total = tl.zeros([GROUP], dtype=tl.float32)
-    seen = tl.zeros([GROUP, DIM], dtype=tl.float32)
-    number = (position + 1).to(tl.int32)
-    if FRESH:
-        number = position.to(tl.int32)
+    d = tl.arange(0, D)
+    g = tl.arange(0, BLOCK_G)
+    g_mask = (g < group_size)[:, None]
+    row_ptr = qkv + row * ((H + 2 * H_KV) * D)
+    head = kv_head * group_size + g
+    q = _norm_rope(row_ptr + head[:, None] * D, g_mask, cos, sin, q_norm, position, eps, D, QK_NORM)
+    q = q.to(qkv.dtype.element_ty)
+    base = tl.load(slots + row) * slot_stride + kv_head * head_stride
+    m_i = tl.full([BLOCK_G], -1.0e30, dtype=tl.float32)
+    l_i = tl.zeros([BLOCK_G], dtype=tl.float32)
+    acc = tl.zeros([BLOCK_G, D], dtype=tl.float32)
+    length = (position + 1).to(tl.int32)
+    if WRITE_KV:
+        length = position.to(tl.int32)
         one = tl.arange(0, 1)[:, None]
-        source = begin + (HEADS + head) * DIM + one
-        key = _rope(source, one == 0, cos, sin, k_norm, position, eps, DIM, NORMED)
-        key = key.to(keys.dtype.element_ty)
-        value = tl.load(source + KV_HEADS * DIM + at[None, :]).to(values.dtype.element_ty)
-        mine = split == 0
-        place = area + position * DIM + at[None, :]
-        tl.store(keys + place, key, mask=mine)
-        tl.store(values + place, value, mask=mine)
-        score = tl.sum(query.to(tl.float32) * key.to(tl.float32), axis=1) * scale
-        top = tl.where(mine, score, top)
-        total = tl.where(mine, total + 1.0, total)
-        seen = tl.where(mine, seen + value.to(tl.float32), seen)
-    share = tl.cdiv(tl.cdiv(number, SPLITS), BLOCK) * BLOCK
-    low = split * share
-    high = tl.minimum(low + share, number)
-    for start in range(low, high, BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        there = token < high
-        ks = tl.load(
-            keys + area + token[None, :] * DIM + at[:, None], mask=there[None, :], other=0.0
-        )
-        scores = tl.dot(query, ks, input_precision="ieee") * scale
-        scores = tl.where(there[None, :], scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, axis=1))
-        weights = tl.exp(scores - higher[:, None])
-        fade = tl.exp(top - higher)
-        total = total * fade + tl.sum(weights, axis=1)
-        vs = tl.load(
-            values + area + token[:, None] * DIM + at[None, :], mask=there[:, None], other=0.0
-        )
-        seen = tl.dot(weights.to(vs.dtype), vs, seen * fade[:, None], input_precision="ieee")
-        top = higher
+        key_ptr = row_ptr + (H + kv_head) * D + one
+        k_new = _norm_rope(key_ptr, one == 0, cos, sin, k_norm, position, eps, D, QK_NORM)
+        k_new = k_new.to(keys.dtype.element_ty)
+        v_new = tl.load(key_ptr + H_KV * D + d[None, :]).to(values.dtype.element_ty)
+        first = split == 0
+        offset = base + position * D + d[None, :]
+        tl.store(keys + offset, k_new, mask=first)
+        tl.store(values + offset, v_new, mask=first)
+        s_new = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), axis=1) * scale
+        m_i = tl.where(first, s_new, m_i)
+        l_i = tl.where(first, l_i + 1.0, l_i)
+        acc = tl.where(first, acc + v_new.to(tl.float32), acc)
+    split_length = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_N) * BLOCK_N
+    start = split * split_length
+    end = tl.minimum(start + split_length, length)
+    for start_n in range(start, end, BLOCK_N):
+        n = start_n + tl.arange(0, BLOCK_N)
+        n_mask = n < end
+        k = tl.load(keys + base + n[None, :] * D + d[:, None], mask=n_mask[None, :], other=0.0)
+        s = tl.dot(q, k, input_precision="ieee") * scale
+        s = tl.where(n_mask[None, :], s, float("-inf"))
+        m_new = tl.maximum(m_i, tl.max(s, axis=1))
+        p = tl.exp(s - m_new[:, None])
+        alpha = tl.exp(m_i - m_new)
+        l_i = l_i * alpha + tl.sum(p, axis=1)
+        v = tl.load(values + base + n[:, None] * D + d[None, :], mask=n_mask[:, None], other=0.0)
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
+        m_i = m_new
     if SPLITS == 1:
-        seen = seen / total[:, None]
-        target = (row * HEADS + first)[:, None] * DIM + at[None, :]
-        tl.store(out + target, seen.to(out.dtype.element_ty), mask=ours)
+        acc = acc / l_i[:, None]
+        offset = (row * H + head)[:, None] * D + d[None, :]
+        tl.store(out + offset, acc.to(out.dtype.element_ty), mask=g_mask)
     else:
-        spot = (row * HEADS + first) * SPLITS + split
-        tl.store(parts + spot[:, None] * DIM + at[None, :], seen, mask=ours)
-        tl.store(marks + spot * 2, top, mask=member < shared)
-        tl.store(marks + spot * 2 + 1, total, mask=member < shared)
+        part = (row * H + head) * SPLITS + split
+        tl.store(partial_acc + part[:, None] * D + d[None, :], acc, mask=g_mask)
+        tl.store(partial_ml + part * 2, m_i, mask=g < group_size)
+        tl.store(partial_ml + part * 2 + 1, l_i, mask=g < group_size)
 
 
 @jit_kernel
 def combine_splits_kernel(
-    parts: tl.tensor,
-    marks: tl.tensor,
+    partial_acc: tl.tensor,
+    partial_ml: tl.tensor,
     out: tl.tensor,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
     SPLITS: tl.constexpr,
 ) -> None:
-    """What the programs that shared a row have seen, as one."""
-    spot = tl.program_id(0) * HEADS + tl.program_id(1)
-    at = tl.arange(0, DIM)
-    each = spot * SPLITS + tl.arange(0, SPLITS)
-    top = tl.load(marks + each * 2)
-    weight = tl.exp(top - tl.max(top, axis=0))
-    total = tl.sum(weight * tl.load(marks + each * 2 + 1), axis=0)
-    seen = tl.load(parts + each[:, None] * DIM + at[None, :])
-    whole = tl.sum(seen * weight[:, None], axis=0) / total
-    tl.store(out + spot * DIM + at, whole.to(out.dtype.element_ty))
+    """Rescale the splits' partial outputs to a common maximum and add them. Grid: (rows, H)."""
+    row_head = tl.program_id(0) * H + tl.program_id(1)
+    d = tl.arange(0, D)
+    part = row_head * SPLITS + tl.arange(0, SPLITS)
+    m_i = tl.load(partial_ml + part * 2)
+    alpha = tl.exp(m_i - tl.max(m_i, axis=0))
+    l_sum = tl.sum(alpha * tl.load(partial_ml + part * 2 + 1), axis=0)
+    acc = tl.load(partial_acc + part[:, None] * D + d[None, :])
+    result = tl.sum(acc * alpha[:, None], axis=0) / l_sum
+    tl.store(out + row_head * D + d, result.to(out.dtype.element_ty))

@@ -1,7 +1,7 @@
-"""Work that is launched once, recorded, and from then on replayed with a single call.
+"""CUDA graphs: work is run once, captured, and from then on replayed with a single launch.
 
-A step is some hundred small kernels; to launch them one by one takes longer than to run them. What
-the work is, and that it only reads and writes fixed places, is its owner's business.
+A decoding step is some hundred small kernels, and launching them one by one takes longer than
+running them. The work must only read and write fixed addresses.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Work = Callable[[], Any]
 gc_disabled = ScopedSetting(
     gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda usual: False
 )
-"""A graph that goes away while another is being recorded can spoil it."""
+"""No garbage collection during a capture: destroying another graph then can invalidate it."""
 
 
 class EagerRunner:
-    """Where nothing can be recorded: the work is done each time."""
+    """Stands in for `CudaGraphRunner` on a CPU: runs the work each time."""
 
     def run(self, key: Hashable, work: Work) -> Any:
         return work()
@@ -30,7 +30,7 @@ class EagerRunner:
 
 
 class CudaGraphRunner:
-    """CUDA graphs, by what they were recorded for."""
+    """CUDA graphs, by the key that they were captured for."""
 
     def __init__(self) -> None:
         self._graphs: dict[Hashable, tuple[Any, Any]] = {}
@@ -38,18 +38,18 @@ class CudaGraphRunner:
         self._capture_stream: Any = None
 
     def run(self, key: Hashable, work: Work) -> Any:
-        """Do the work; what it returns is overwritten when any work is done again."""
+        """Run or replay the work. The next run of any work overwrites the returned tensors."""
         if key in self._graphs:
-            graph, made = self._graphs[key]
+            graph, output = self._graphs[key]
             graph.replay()
-            return made
-        # Done once the plain way: kernels are compiled then, which a recording does not bear.
-        made = work()
+            return output
+        # Eagerly first: kernels are compiled at their first launch, which a capture does not allow.
+        output = work()
         self._graphs[key] = self._capture(work)
-        return made
+        return output
 
     def clear(self) -> None:
-        """What was recorded reads places that are no more."""
+        """Drop all graphs, because the memory that they use is about to be freed."""
         self._graphs.clear()
         self._pool = None
 
@@ -59,32 +59,32 @@ class CudaGraphRunner:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         if self._capture_stream is None:
-            # One for all: memory is lent again only to the stream that had it before.
+            # One stream for all graphs: the pool reuses memory only on the stream that had it.
             self._capture_stream = torch.cuda.Stream()
-        now = torch.cuda.current_stream()
-        self._capture_stream.wait_stream(now)
+        current = torch.cuda.current_stream()
+        self._capture_stream.wait_stream(current)
         with torch.cuda.stream(self._capture_stream), gc_disabled():
             try:
-                recorded = self._capture_once(work)
+                graph = self._capture_once(work)
             except torch.OutOfMemoryError:
-                # While it records, torch gives back nothing of what it keeps unused.
+                # During a capture torch cannot return its unused cached blocks, so do it before.
                 torch.cuda.empty_cache()
-                recorded = self._capture_once(work)
-        now.wait_stream(self._capture_stream)
-        return recorded
+                graph = self._capture_once(work)
+        current.wait_stream(self._capture_stream)
+        return graph
 
     def _capture_once(self, work: Work) -> tuple[Any, Any]:
         import torch
 
         graph = torch.cuda.CUDAGraph()
-        # Other threads may launch work meanwhile, if they do not wait for the whole device.
+        # "thread_local": other threads may launch work meanwhile, but not synchronize the device.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
-            made = work()
+            output = work()
         except BaseException:
-            # What went wrong says more than that nothing could be recorded then.
+            # Report the original error, not that the capture failed because of it.
             with suppress(RuntimeError):
                 graph.capture_end()
             raise
         graph.capture_end()
-        return graph, made
+        return graph, output

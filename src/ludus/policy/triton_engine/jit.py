@@ -1,4 +1,4 @@
-"""The decorator that makes a kernel of a function. Only ever import this where Triton is."""
+"""The decorator that compiles a function into a Triton kernel. Import it only where Triton is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import triton
 
 
 def jit_kernel(function: Callable[..., Any]) -> Any:
-    """Compiled by Triton when it is launched first, and launched as `function[grid](...)`."""
-    # How many rows there are changes all the time, and must not make another kernel each time.
-    return triton.jit(function, do_not_specialize=["rows"])
+    """Compile at the first launch; launched as `function[grid](...)`.
+
+    `M`, the number of rows, changes all the time: without `do_not_specialize` Triton would compile
+    another kernel for M = 1 and for multiples of 16.
+    """
+    return triton.jit(function, do_not_specialize=["M"])

@@ -1,11 +1,11 @@
-"""The operations of a step as Triton kernels, with the functions that `reference` has.
+"""The operations of a forward pass and of sampling, as launches of Triton kernels.
 
-A step of a small model on a large GPU waits for memory and for launches, not for arithmetic. So
-there are five kernels to a layer: norms, biases, rotations, activations and sums are worked out
-within the matrix products and the attention that they belong to. Query heads that share keys are
-answered by one program, so that keys are read once and never expanded.
+Implements `llama_forward.Operations`, as does `reference_ops`. A decoding step of a small model on
+a large GPU is bound by memory bandwidth and launches, not by arithmetic. So there are five kernels
+to a layer: norms, biases, rotary embeddings, activations and residuals are fused into the matrix
+products and the attention next to them.
 
-Triton and torch are imported at the top: only ever import this where there is a GPU.
+Imports triton and torch at the top: import this only where there is a GPU.
 """
 
 from __future__ import annotations
@@ -37,134 +37,135 @@ from ludus.policy.triton_engine.packed_weights import PackedLayer
 from ludus.policy.triton_engine.sampling_kernels import sample_block_kernel, sample_combine_kernel
 
 TILE_SHAPES = ((64, 128), (64, 32), (32, 16), (16, 16))
-"""Rows and columns that one program works out, large ones first: they read the least."""
+"""(BLOCK_M, BLOCK_N) of the matrix products, largest first: large tiles read the least."""
 MIN_PROGRAMS = 100
 """Programs that keep a large GPU busy."""
 BLOCK_N = 64
-"""Keys that are looked at in one go."""
-VOCAB_BLOCK = 4096
-"""Of the vocabulary, what one program draws from."""
+"""Cached tokens that attention handles in one iteration."""
+BLOCK_V = 4096
+"""Part of the vocabulary that one sampling program handles."""
 
 
-def project(x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
+def norm_linear(x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
     out = torch.empty(len(x), len(weight), dtype=dtype, device=x.device)
-    _launch_matmul(x, weight, bias, out, eps=eps, norm=True, add=False)
+    _launch_matmul(x, weight, bias, out, eps=eps, rms_norm=True, residual=False)
     return out
 
 
-def add(x: Any, more: Any, weight: Any, bias: Any) -> None:
-    _launch_matmul(more, weight, bias, x, eps=0.0, norm=False, add=True)
+def linear_residual(residual: Any, x: Any, weight: Any, bias: Any) -> None:
+    _launch_matmul(x, weight, bias, residual, eps=0.0, rms_norm=False, residual=True)
 
 
 def _launch_matmul(
-    x: Any, weight: Any, bias: Any, out: Any, *, eps: float, norm: bool, add: bool
+    x: Any, weight: Any, bias: Any, out: Any, *, eps: float, rms_norm: bool, residual: bool
 ) -> None:
-    rows, (columns, width) = len(x), weight.shape
-    tall, wide = _pick_tile(rows, columns)
-    matmul_kernel[_grid(rows, tall, columns, wide)](
-        x, weight, weight if bias is None else bias, out, rows, eps,
-        COLUMNS=columns, WIDTH=width, NORM=norm, BIAS=bias is not None, ADD=add,
-        TALL=tall, WIDE=wide, **_launch_options(width, tall * wide),
+    m, (n, k) = len(x), weight.shape
+    block_m, block_n = _pick_tile(m, n)
+    # Rows vary fastest: programs that read the same part of the matrix run next to each other,
+    # and find it in the L2 cache.
+    matmul_kernel[triton.cdiv(m, block_m), triton.cdiv(n, block_n)](
+        x, weight, weight if bias is None else bias, out, m, eps,
+        N=n, K=k, RMS_NORM=rms_norm, BIAS=bias is not None, RESIDUAL=residual,
+        BLOCK_M=block_m, BLOCK_N=block_n, **_launch_options(k, block_m * block_n),
     )  # fmt: skip
 
 
-def gated(x: Any, weight: Any, *, eps: float) -> Any:
-    rows, columns, width = len(x), len(weight) // 2, weight.shape[1]
-    out = torch.empty(rows, columns, dtype=weight.dtype, device=x.device)
-    tall, wide = _pick_tile(rows, columns)
-    wide = min(wide, 64)  # There are two products to be kept at once.
-    swiglu_kernel[_grid(rows, tall, columns, wide)](
-        x, weight, out, rows, eps,
-        COLUMNS=columns, WIDTH=width, TALL=tall, WIDE=wide, **_launch_options(width, tall * wide),
+def norm_swiglu(x: Any, weight: Any, *, eps: float) -> Any:
+    m, n, k = len(x), len(weight) // 2, weight.shape[1]
+    out = torch.empty(m, n, dtype=weight.dtype, device=x.device)
+    block_m, block_n = _pick_tile(m, n)
+    block_n = min(block_n, 64)  # Two accumulators have to fit into registers.
+    swiglu_kernel[triton.cdiv(m, block_m), triton.cdiv(n, block_n)](
+        x, weight, out, m, eps,
+        N=n, K=k, BLOCK_M=block_m, BLOCK_N=block_n, **_launch_options(k, block_m * block_n),
     )  # fmt: skip
     return out
 
 
-def _pick_tile(rows: int, columns: int) -> tuple[int, int]:
-    """The largest of which there are enough to keep all processors busy."""
-    for tall, wide in TILE_SHAPES:
-        if triton.cdiv(rows, tall) * triton.cdiv(columns, wide) >= MIN_PROGRAMS:
-            return tall, wide
+def _pick_tile(m: int, n: int) -> tuple[int, int]:
+    """The largest tile that still gives enough programs to keep the GPU busy."""
+    for block_m, block_n in TILE_SHAPES:
+        if triton.cdiv(m, block_m) * triton.cdiv(n, block_n) >= MIN_PROGRAMS:
+            return block_m, block_n
     return TILE_SHAPES[-1]
 
 
-def _grid(rows: int, tall: int, columns: int, wide: int) -> tuple[int, int]:
-    """Programs of the same columns come one after the other, and find the matrix in the cache."""
-    return triton.cdiv(rows, tall), triton.cdiv(columns, wide)
+def _launch_options(k: int, tile_area: int) -> dict[str, int]:
+    """BLOCK_K, warps and pipeline stages."""
+    small = tile_area <= 512
+    block_k = 128 if small and k % 128 == 0 else 64
+    while block_k > 16 and k % block_k:
+        block_k //= 2
+    return {"BLOCK_K": block_k, "num_warps": 2 if small else 4, "num_stages": 4 if small else 3}
 
 
-def _launch_options(width: int, area: int) -> dict[str, int]:
-    """How much is read in one go, how far ahead, and by how many."""
-    deep = 128 if area <= 512 and width % 128 == 0 else 64
-    while deep > 16 and width % deep:
-        deep //= 2
-    small = area <= 512
-    return {"DEEP": deep, "num_warps": 2 if small else 4, "num_stages": 4 if small else 3}
-
-
-def store(qkv: Any, layer: PackedLayer, room: LayerCache, blueprint: ModelShape) -> None:
-    store_kv_kernel[(len(qkv), blueprint.num_kv_heads)](
-        qkv, *_rope_and_norms(layer, room), room.keys, room.values, room.slots, room.positions,
-        blueprint.eps, room.keys.stride(0), room.keys.stride(1), **_shape_constants(blueprint), num_warps=1,
+def store_kv(qkv: Any, layer: PackedLayer, cache: LayerCache, shape: ModelShape) -> None:
+    store_kv_kernel[len(qkv), shape.num_kv_heads](
+        qkv, *_rope_and_norms(layer, cache), cache.keys, cache.values, cache.slots, cache.positions,
+        shape.eps, cache.keys.stride(0), cache.keys.stride(1), **_shape_constants(shape),
+        num_warps=1,
     )  # fmt: skip
 
 
-def attend(
+def decode_attention(
     qkv: Any,
     layer: PackedLayer,
-    room: LayerCache,
-    blueprint: ModelShape,
+    cache: LayerCache,
+    shape: ModelShape,
     *,
-    fresh: bool,
+    write_kv: bool,
     splits: int,
 ) -> Any:
-    rows, heads, size = len(qkv), blueprint.num_heads, blueprint.head_dim
-    out = torch.empty(rows, heads * size, dtype=qkv.dtype, device=qkv.device)
-    parts, marks = out, out
+    rows, heads, head_dim = len(qkv), shape.num_heads, shape.head_dim
+    out = torch.empty(rows, heads * head_dim, dtype=qkv.dtype, device=qkv.device)
+    acc, ml = out, out  # Placeholders: with a single split the kernel does not use them.
     if splits > 1:
-        parts = torch.empty(rows, heads, splits, size, dtype=torch.float32, device=qkv.device)
-        marks = torch.empty(rows, heads, splits, 2, dtype=torch.float32, device=qkv.device)
-    decode_attention_kernel[(rows, blueprint.num_kv_heads, splits)](
-        qkv, *_rope_and_norms(layer, room), room.keys, room.values, room.slots, room.positions,
-        out, parts, marks, blueprint.softmax_scale, blueprint.eps,
-        room.keys.stride(0), room.keys.stride(1), **_shape_constants(blueprint),
-        GROUP=max(16, triton.next_power_of_2(blueprint.queries_per_kv_head)),
-        FRESH=fresh, SPLITS=splits, BLOCK=BLOCK_N, num_warps=4, num_stages=3,
+        acc = torch.empty(rows, heads, splits, head_dim, dtype=torch.float32, device=qkv.device)
+        ml = torch.empty(rows, heads, splits, 2, dtype=torch.float32, device=qkv.device)
+    decode_attention_kernel[rows, shape.num_kv_heads, splits](
+        qkv, *_rope_and_norms(layer, cache), cache.keys, cache.values, cache.slots, cache.positions,
+        out, acc, ml, shape.softmax_scale, shape.eps,
+        cache.keys.stride(0), cache.keys.stride(1), **_shape_constants(shape),
+        BLOCK_G=max(16, triton.next_power_of_2(shape.queries_per_kv_head)),
+        WRITE_KV=write_kv, SPLITS=splits, BLOCK_N=BLOCK_N, num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:
-        combine_splits_kernel[(rows, heads)](
-            parts, marks, out, HEADS=heads, DIM=size, SPLITS=splits, num_warps=1
+        combine_splits_kernel[rows, heads](
+            acc, ml, out, H=heads, D=head_dim, SPLITS=splits, num_warps=1
         )
     return out
 
 
-def _rope_and_norms(layer: PackedLayer, room: LayerCache) -> tuple[Any, Any, Any, Any]:
-    """The tables of rotations and the norms; where there is none, anything will do for it."""
+def _rope_and_norms(layer: PackedLayer, cache: LayerCache) -> tuple[Any, Any, Any, Any]:
+    """cos, sin, q_norm, k_norm; without norms, any pointer will do, as it is not read."""
     if layer.q_norm is None:
-        return room.cos, room.sin, room.cos, room.cos
-    return room.cos, room.sin, layer.q_norm, layer.k_norm
+        return cache.cos, cache.sin, cache.cos, cache.cos
+    return cache.cos, cache.sin, layer.q_norm, layer.k_norm
 
 
-def _shape_constants(blueprint: ModelShape) -> dict[str, Any]:
+def _shape_constants(shape: ModelShape) -> dict[str, Any]:
     return {
-        "HEADS": blueprint.num_heads,
-        "KV_HEADS": blueprint.num_kv_heads,
-        "DIM": blueprint.head_dim,
-        "NORMED": blueprint.qk_norm,
+        "H": shape.num_heads,
+        "H_KV": shape.num_kv_heads,
+        "D": shape.head_dim,
+        "QK_NORM": shape.qk_norm,
     }
 
 
-def sample(logits: Any, rows: BatchState) -> None:
-    number, words = logits.shape
-    parts = triton.cdiv(words, VOCAB_BLOCK)
-    found = torch.empty(number, parts, 4, dtype=torch.float32, device=logits.device)
-    ids = torch.empty(number, parts, dtype=torch.int32, device=logits.device)
-    sample_block_kernel[(number, parts)](
-        logits, rows.state[SEED], rows.state[POSITION], rows.sampling, rows.sampling[MIN_LOGIT], found, ids,
-        WORDS=words, PARTS=parts, PART=VOCAB_BLOCK, num_warps=8,
+def sample(logits: Any, batch: BatchState) -> None:
+    rows, vocab_size = logits.shape
+    blocks = triton.cdiv(vocab_size, BLOCK_V)
+    stats = torch.empty(rows, blocks, 4, dtype=torch.float32, device=logits.device)
+    ids = torch.empty(rows, blocks, dtype=torch.int32, device=logits.device)
+    # Row 0 of `sampling` holds the temperatures.
+    sample_block_kernel[rows, blocks](
+        logits, batch.state[SEED], batch.state[POSITION], batch.sampling,
+        batch.sampling[MIN_LOGIT], stats, ids,
+        V=vocab_size, BLOCKS=blocks, BLOCK_V=BLOCK_V, num_warps=8,
     )  # fmt: skip
-    sample_combine_kernel[(number,)](
-        found, ids, rows.sampling, rows.state, rows.stops, rows.ids, rows.logprobs, rows.capacity,
-        STOPS=rows.stops.shape[1], PARTS=parts, ROOM=triton.next_power_of_2(parts),
-        TOKEN=TOKEN, POSITION=POSITION, LEFT=TOKENS_LEFT, ALIVE=ACTIVE, COUNT=NUM_NEW, num_warps=1,
+    sample_combine_kernel[(rows,)](
+        stats, ids, batch.sampling, batch.state, batch.stops, batch.ids, batch.logprobs,
+        batch.capacity, STOPS=batch.stops.shape[1], BLOCKS=blocks,
+        BLOCKS_PADDED=triton.next_power_of_2(blocks), TOKEN=TOKEN, POSITION=POSITION,
+        TOKENS_LEFT=TOKENS_LEFT, ACTIVE=ACTIVE, NUM_NEW=NUM_NEW, num_warps=1,
     )  # fmt: skip

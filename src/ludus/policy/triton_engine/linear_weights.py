@@ -1,6 +1,6 @@
-"""The weights of single modules, with what adapters add to them, and which modules have just that.
+"""Effective weights of single modules, with LoRA adapters added, and which modules are supported.
 
-The model is only looked at. Where weights are copied to is `ludus.policy.triton_engine.packed_weights`' business.
+Never changes the model. `packed_weights` copies what is read here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def base_model(model: Any) -> Any:
-    """The model under an adapter."""
+    """The transformers model under a PEFT adapter."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def effective_weight(module: Any) -> Any:
-    """Of a matrix, with its adapters added; or of a norm."""
+    """The weight of a linear module with its active LoRA adapters added, or that of a norm."""
     module = active_module(module)
     if not hasattr(module, "base_layer"):
         return module.weight
@@ -34,7 +34,7 @@ def effective_bias(module: Any) -> Any:
 
 
 def active_module(module: Any) -> Any:
-    """The copy that an adapter trains as a whole, where there is one."""
+    """The trained copy of a module that PEFT lists in `modules_to_save`, or the module itself."""
     copies = getattr(module, "modules_to_save", None)
     if copies is None:
         return module
@@ -43,49 +43,47 @@ def active_module(module: Any) -> Any:
 
 
 def unsupported_module(model: Any) -> str | None:
-    """Which part of the model is no plain matrix, nor one under a plain adapter, in words."""
+    """Why some module is neither plain nor a plain module with LoRA, if there is such a one."""
     import torch
 
     base = base_model(model)
-    reasons = (
-        reason for each in _iter_linears(base) if (reason := _unsupported_linear(each)) is not None
-    )
     embedding = base.model.embed_tokens
     if type(active_module(embedding)) is not torch.nn.Embedding:
-        return _not_plain_linear(embedding)
-    return next(reasons, None)
+        return _unsupported_type(embedding)
+    reasons = map(_unsupported_linear, _iter_linears(base))
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _iter_linears(base: Any) -> Iterator[Any]:
     yield base.lm_head
     for layer in base.model.layers:
-        for part in (layer.self_attn, layer.mlp):
-            yield from (each for name, each in part.named_children() if name.endswith("_proj"))
+        for block in (layer.self_attn, layer.mlp):
+            yield from (module for name, module in block.named_children() if name.endswith("_proj"))
 
 
 def _unsupported_linear(linear: Any) -> str | None:
     import torch
 
-    inner = active_module(linear)
-    if hasattr(inner, "base_layer"):
-        if not (hasattr(inner, "get_delta_weight") and hasattr(inner, "lora_A")):
-            return f"its adapter {type(inner).__name__} is no LoRA"
-        if (kind := _lora_variant(inner)) is not None:
-            return f"its adapter is {kind}, which does more than add to a matrix"
-        inner = inner.base_layer
-    return None if type(inner) is torch.nn.Linear else _not_plain_linear(inner)
+    module = active_module(linear)
+    if hasattr(module, "base_layer"):
+        if not (hasattr(module, "get_delta_weight") and hasattr(module, "lora_A")):
+            return f"its adapter {type(module).__name__} is not LoRA"
+        if (variant := _lora_variant(module)) is not None:
+            return f"its adapter is {variant}, which does more than add to a weight matrix"
+        module = module.base_layer
+    return None if type(module) is torch.nn.Linear else _unsupported_type(module)
 
 
 def _lora_variant(adapter: Any) -> str | None:
-    """What kind of LoRA it is, if no plain one."""
-    variants = getattr(adapter, "lora_variant", {}).values()
-    names = [type(each).__name__.removesuffix("LinearVariant") for each in variants]
+    """The variant of LoRA, if it is not the plain one."""
     if any(getattr(adapter, "use_dora", {}).values()):
         return "DoRA"
     if any(getattr(adapter, "lora_bias", {}).values()):
         return "LoRA with a bias"
-    return f"of the kind {names[0]}" if names else None
+    variants = getattr(adapter, "lora_variant", {}).values()
+    names = [type(variant).__name__.removesuffix("LinearVariant") for variant in variants]
+    return f"the LoRA variant {names[0]}" if names else None
 
 
-def _not_plain_linear(module: Any) -> str:
-    return f"its weights are in {type(module).__name__}, which is no plain matrix"
+def _unsupported_type(module: Any) -> str:
+    return f"its weights are in {type(module).__name__}, which is not a plain nn.Linear"

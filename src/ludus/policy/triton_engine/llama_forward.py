@@ -1,7 +1,7 @@
-"""The forward pass of a model of the Llama family over tokens that each have a slot and a position.
+"""The forward pass of a model of the Llama family over the KV cache.
 
-A prompt and a batch of replies are the same to it: tokens that see what their slot holds up to
-them. What the single operations are is the kernels' business, or their reference's.
+Every token has a cache slot and a position, and attends to its slot up to that position. So a batch
+of prompts and a batch of single new tokens run through the same code.
 """
 
 from __future__ import annotations
@@ -15,78 +15,91 @@ from ludus.policy.triton_engine.packed_weights import PackedLayer, PackedWeights
 
 
 class Operations(Protocol):
-    """The functions that `reference` and `kernels` have in common."""
+    """The functions that the modules `kernels` and `reference_ops` both have."""
 
-    def project(self, x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any: ...
+    def norm_linear(self, x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any: ...
 
-    def gated(self, x: Any, weight: Any, *, eps: float) -> Any: ...
+    def norm_swiglu(self, x: Any, weight: Any, *, eps: float) -> Any: ...
 
-    def add(self, x: Any, more: Any, weight: Any, bias: Any) -> None: ...
+    def linear_residual(self, residual: Any, x: Any, weight: Any, bias: Any) -> None: ...
 
-    def store(
-        self, qkv: Any, layer: PackedLayer, room: LayerCache, blueprint: ModelShape
+    def store_kv(
+        self, qkv: Any, layer: PackedLayer, cache: LayerCache, shape: ModelShape
     ) -> None: ...
 
-    def attend(
+    def decode_attention(
         self,
         qkv: Any,
         layer: PackedLayer,
-        room: LayerCache,
-        blueprint: ModelShape,
+        cache: LayerCache,
+        shape: ModelShape,
         *,
-        fresh: bool,
+        write_kv: bool,
         splits: int,
     ) -> Any: ...
 
-    def sample(self, logits: Any, rows: BatchState) -> None: ...
+    def sample(self, logits: Any, batch: BatchState) -> None: ...
 
 
 class LlamaForward:
-    """A model's weights, and the operations that apply them."""
+    """A model's packed weights, and the operations that apply them.
 
-    def __init__(
-        self, blueprint: ModelShape, weights: PackedWeights, operations: Operations
-    ) -> None:
-        self.shape = blueprint
+    `tokens`, `slots` and `positions` are int64 tensors of shape [rows]. The hidden state `x` is
+    [rows, hidden_size] in float32, and residuals are added to it in place.
+    """
+
+    def __init__(self, shape: ModelShape, weights: PackedWeights, operations: Operations) -> None:
+        self.shape = shape
         self.weights = weights
         self.operations = operations
 
     def prefill(self, tokens: Any, slots: Any, positions: Any, cache: KVCache) -> None:
-        """Fill the cache with what these tokens leave behind; tokens of one slot may be many."""
-        x = self._embed(tokens)
+        """Write the keys and values of prompt tokens to the cache; a slot may have many of them."""
+        x = self.weights.embedding[tokens].float()
         last = self.shape.num_layers - 1
         for index, layer in enumerate(self.weights.layers):
-            room = cache.layer_view(index, slots, positions)
+            layer_cache = cache.layer_view(index, slots, positions)
             qkv = self._project_qkv(x, layer)
-            self.operations.store(qkv, layer, room, self.shape)
+            self.operations.store_kv(qkv, layer, layer_cache, self.shape)
+            # Nothing reads the output of the last layer.
             if index < last:
-                self._run_layer(x, qkv, layer, room, fresh=False, splits=1)
+                self._finish_layer(x, qkv, layer, layer_cache, write_kv=False, splits=1)
 
     def decode(
         self, tokens: Any, slots: Any, positions: Any, cache: KVCache, *, splits: int
     ) -> Any:
-        """The logits after these tokens, each of which is the last of its slot."""
+        """Logits [rows, vocab_size] after these tokens, each of which is the last of its slot."""
         import torch
 
-        x = self._embed(tokens)
+        x = self.weights.embedding[tokens].float()
         for index, layer in enumerate(self.weights.layers):
-            room = cache.layer_view(index, slots, positions)
-            self._run_layer(x, self._project_qkv(x, layer), layer, room, fresh=True, splits=splits)
-        head, eps = self.weights.lm_head, self.shape.eps
-        return self.operations.project(x, head, None, eps=eps, dtype=torch.float32)
-
-    def _embed(self, tokens: Any) -> Any:
-        """In single precision, as all that is added on the way."""
-        return self.weights.embedding[tokens].float()
+            layer_cache = cache.layer_view(index, slots, positions)
+            qkv = self._project_qkv(x, layer)
+            self._finish_layer(x, qkv, layer, layer_cache, write_kv=True, splits=splits)
+        return self.operations.norm_linear(
+            x, self.weights.lm_head, None, eps=self.shape.eps, dtype=torch.float32
+        )
 
     def _project_qkv(self, x: Any, layer: PackedLayer) -> Any:
-        eps, dtype = self.shape.eps, self.weights.dtype
-        return self.operations.project(x, layer.qkv, layer.qkv_bias, eps=eps, dtype=dtype)
+        return self.operations.norm_linear(
+            x, layer.qkv, layer.qkv_bias, eps=self.shape.eps, dtype=self.weights.dtype
+        )
 
-    def _run_layer(
-        self, x: Any, qkv: Any, layer: PackedLayer, room: LayerCache, *, fresh: bool, splits: int
+    def _finish_layer(
+        self,
+        x: Any,
+        qkv: Any,
+        layer: PackedLayer,
+        layer_cache: LayerCache,
+        *,
+        write_kv: bool,
+        splits: int,
     ) -> None:
-        do, shape = self.operations, self.shape
-        seen = do.attend(qkv, layer, room, shape, fresh=fresh, splits=splits)
-        do.add(x, seen, layer.o_proj, layer.o_bias)
-        do.add(x, do.gated(x, layer.gate_up, eps=shape.eps), layer.down_proj, None)
+        """Attention and MLP of one layer, added to x."""
+        ops, shape = self.operations, self.shape
+        attended = ops.decode_attention(
+            qkv, layer, layer_cache, shape, write_kv=write_kv, splits=splits
+        )
+        ops.linear_residual(x, attended, layer.o_proj, layer.o_bias)
+        gated = ops.norm_swiglu(x, layer.gate_up, eps=shape.eps)
+        ops.linear_residual(x, gated, layer.down_proj, None)

@@ -1,7 +1,11 @@
-"""Products of a few rows with a matrix, and what belongs to them: norm before, sum or gate after.
+"""Matrix products for few rows, fused with the RMSNorm before and the residual or SwiGLU after.
 
-A norm is one number per row. As a program reads its rows whole, it has that number by the time
-that it has the product. Only ever import this where there is a GPU.
+The norm's weight is already folded into the matrix (see `packed_weights`), so RMSNorm is one factor
+per row, `rstd`. A program reads its rows of x completely for the product; it accumulates the sum of
+squares on the way and scales the product at the end.
+
+Shapes: x [M, K], weight [N, K] (row-major, as in `nn.Linear`), bias [N], out [M, N]. Import this
+only where there is a GPU.
 """
 
 from __future__ import annotations
@@ -17,44 +21,47 @@ def matmul_kernel(
     weight: tl.tensor,
     bias: tl.tensor,
     out: tl.tensor,
-    rows: tl.tensor,
+    M: tl.tensor,
     eps: tl.tensor,
-    COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    NORM: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    RMS_NORM: tl.constexpr,
     BIAS: tl.constexpr,
-    ADD: tl.constexpr,
-    TALL: tl.constexpr,
-    WIDE: tl.constexpr,
-    DEEP: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ) -> None:
-    """The rows of x times the matrix: normalized first, a bias added, added to what is there."""
-    row = tl.program_id(0) * TALL + tl.arange(0, TALL)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    total = tl.zeros([TALL, WIDE], dtype=tl.float32)
-    squares = tl.zeros([TALL], dtype=tl.float32)
-    for start in range(0, WIDTH, DEEP):
-        at = start + tl.arange(0, DEEP)
-        there = (row < rows)[:, None]
-        known = (column < COLUMNS)[None, :]
-        if WIDTH % DEEP != 0:
-            there = there & (at < WIDTH)[None, :]
-            known = known & (at < WIDTH)[:, None]
-        xs = tl.load(x + row[:, None] * WIDTH + at[None, :], mask=there, other=0.0)
-        ws = tl.load(weight + column[None, :] * WIDTH + at[:, None], mask=known, other=0.0)
-        if NORM:
-            exact = xs.to(tl.float32)
-            squares += tl.sum(exact * exact, axis=1)
-        total = tl.dot(xs.to(ws.dtype), ws, total, input_precision="ieee")
-    if NORM:
-        total = total * tl.rsqrt(squares / WIDTH + eps)[:, None]
+    """out = norm(x) @ weight.T + bias, or out += that for RESIDUAL.
+
+    Grid: (M / BLOCK_M, N / BLOCK_N).
+    """
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    sum_squares = tl.zeros([BLOCK_M], dtype=tl.float32)
+    for start_k in range(0, K, BLOCK_K):
+        k = start_k + tl.arange(0, BLOCK_K)
+        x_mask = (m < M)[:, None]
+        w_mask = (n < N)[None, :]
+        if K % BLOCK_K != 0:
+            x_mask = x_mask & (k < K)[None, :]
+            w_mask = w_mask & (k < K)[:, None]
+        x_block = tl.load(x + m[:, None] * K + k[None, :], mask=x_mask, other=0.0)
+        w_block = tl.load(weight + n[None, :] * K + k[:, None], mask=w_mask, other=0.0)
+        if RMS_NORM:
+            x_f32 = x_block.to(tl.float32)
+            sum_squares += tl.sum(x_f32 * x_f32, axis=1)
+        acc = tl.dot(x_block.to(w_block.dtype), w_block, acc, input_precision="ieee")
+    if RMS_NORM:
+        acc = acc * tl.rsqrt(sum_squares / K + eps)[:, None]
     if BIAS:
-        total = total + tl.load(bias + column, mask=column < COLUMNS, other=0.0)[None, :]
-    inside = (row < rows)[:, None] & (column < COLUMNS)[None, :]
-    place = out + row[:, None] * COLUMNS + column[None, :]
-    if ADD:
-        total = total + tl.load(place, mask=inside, other=0.0)
-    tl.store(place, total.to(out.dtype.element_ty), mask=inside)
+        acc = acc + tl.load(bias + n, mask=n < N, other=0.0)[None, :]
+    out_mask = (m < M)[:, None] & (n < N)[None, :]
+    out_ptr = out + m[:, None] * N + n[None, :]
+    if RESIDUAL:
+        acc = acc + tl.load(out_ptr, mask=out_mask, other=0.0)
+    tl.store(out_ptr, acc.to(out.dtype.element_ty), mask=out_mask)
 
 
 @jit_kernel
@@ -62,42 +69,44 @@ def swiglu_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     out: tl.tensor,
-    rows: tl.tensor,
+    M: tl.tensor,
     eps: tl.tensor,
-    COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    TALL: tl.constexpr,
-    WIDE: tl.constexpr,
-    DEEP: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ) -> None:
-    """The normalized rows of x times both halves of the matrix: silu of the first, times the
-    second."""
-    row = tl.program_id(0) * TALL + tl.arange(0, TALL)
-    column = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    gate = tl.zeros([TALL, WIDE], dtype=tl.float32)
-    up = tl.zeros([TALL, WIDE], dtype=tl.float32)
-    squares = tl.zeros([TALL], dtype=tl.float32)
-    for start in range(0, WIDTH, DEEP):
-        at = start + tl.arange(0, DEEP)
-        there = (row < rows)[:, None]
-        known = (column < COLUMNS)[None, :]
-        if WIDTH % DEEP != 0:
-            there = there & (at < WIDTH)[None, :]
-            known = known & (at < WIDTH)[:, None]
-        xs = tl.load(x + row[:, None] * WIDTH + at[None, :], mask=there, other=0.0)
-        place = weight + column[None, :] * WIDTH + at[:, None]
-        gates = tl.load(place, mask=known, other=0.0)
-        ups = tl.load(place + COLUMNS * WIDTH, mask=known, other=0.0)
-        exact = xs.to(tl.float32)
-        squares += tl.sum(exact * exact, axis=1)
-        xs = xs.to(gates.dtype)
-        gate = tl.dot(xs, gates, gate, input_precision="ieee")
-        up = tl.dot(xs, ups, up, input_precision="ieee")
-    size = tl.rsqrt(squares / WIDTH + eps)[:, None]
-    gate = gate * size
-    opened = gate / (1.0 + tl.exp(-gate)) * (up * size)
+    """out = silu(norm(x) @ gate.T) * (norm(x) @ up.T), where weight [2 * N, K] is gate over up.
+
+    Grid: (M / BLOCK_M, N / BLOCK_N).
+    """
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    gate_acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    up_acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    sum_squares = tl.zeros([BLOCK_M], dtype=tl.float32)
+    for start_k in range(0, K, BLOCK_K):
+        k = start_k + tl.arange(0, BLOCK_K)
+        x_mask = (m < M)[:, None]
+        w_mask = (n < N)[None, :]
+        if K % BLOCK_K != 0:
+            x_mask = x_mask & (k < K)[None, :]
+            w_mask = w_mask & (k < K)[:, None]
+        x_block = tl.load(x + m[:, None] * K + k[None, :], mask=x_mask, other=0.0)
+        gate_ptr = weight + n[None, :] * K + k[:, None]
+        gate_block = tl.load(gate_ptr, mask=w_mask, other=0.0)
+        up_block = tl.load(gate_ptr + N * K, mask=w_mask, other=0.0)
+        x_f32 = x_block.to(tl.float32)
+        sum_squares += tl.sum(x_f32 * x_f32, axis=1)
+        x_block = x_block.to(gate_block.dtype)
+        gate_acc = tl.dot(x_block, gate_block, gate_acc, input_precision="ieee")
+        up_acc = tl.dot(x_block, up_block, up_acc, input_precision="ieee")
+    rstd = tl.rsqrt(sum_squares / K + eps)[:, None]
+    gate = gate_acc * rstd
+    result = gate / (1.0 + tl.exp(-gate)) * (up_acc * rstd)
     tl.store(
-        out + row[:, None] * COLUMNS + column[None, :],
-        opened.to(out.dtype.element_ty),
-        mask=(row < rows)[:, None] & (column < COLUMNS)[None, :],
+        out + m[:, None] * N + n[None, :],
+        result.to(out.dtype.element_ty),
+        mask=(m < M)[:, None] & (n < N)[None, :],
     )

@@ -1,16 +1,16 @@
-"""A copy of a model's weights as the kernels want them, and how it follows the model's changes.
+"""A copy of a model's weights in the layout of the kernels, and its update from the model.
 
-Queries, keys and values are one matrix, and so are gate and up. The weight of each norm is
-multiplied into the matrix after it, so that a norm is no more than a number per row. Copies go to
-the same places every time, because captured graphs know them by their addresses.
+q, k and v are one matrix, and so are gate and up. The weight of each RMSNorm is folded into the
+matrix after it, so that at runtime a norm is one factor per row. Updates are written in place,
+because captured CUDA graphs hold the addresses.
 
-An adapter is added to its base here, and the model is not touched: to merge and take apart again
-would leave it with other weights than it had.
+A LoRA adapter is added to its base here, in the copy. The model is not touched: merging and
+unmerging would leave it with slightly different weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from ludus.policy.triton_engine.model_shape import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class PackedLayer:
+    """Weights of one layer; matrices are [out_features, in_features], as in `nn.Linear`."""
+
     qkv: Any
     qkv_bias: Any
     q_norm: Any
@@ -31,20 +33,20 @@ class PackedLayer:
 
 
 class PackedWeights:
-    """All that a step reads of the model."""
+    """All weights that a forward pass reads."""
 
-    def __init__(self, model: Any, blueprint: ModelShape, *, dtype: Any) -> None:
+    def __init__(self, model: Any, shape: ModelShape, *, dtype: Any) -> None:
         self.dtype = dtype
         self._model = model
         base = base_model(model)
         self.device = base.model.embed_tokens.weight.device
-        self.layers = [self._allocate_layer(layer, blueprint) for layer in base.model.layers]
-        shape = blueprint.vocab_size, blueprint.hidden_size
-        self.embedding, self.lm_head = self._empty(*shape), self._empty(*shape)
+        self.layers = [self._allocate_layer(layer, shape) for layer in base.model.layers]
+        self.embedding = self._empty(shape.vocab_size, shape.hidden_size)
+        self.lm_head = self._empty(shape.vocab_size, shape.hidden_size)
         self.sync()
 
     def sync(self) -> None:
-        """Take over the weights that the model has now."""
+        """Copy the model's current weights."""
         import torch
 
         base = base_model(self._model)
@@ -52,38 +54,32 @@ class PackedWeights:
             for layer, source in zip(self.layers, base.model.layers, strict=True):
                 _copy_layer(layer, source)
             self.embedding.copy_(effective_weight(base.model.embed_tokens))
-            _pack_rows(
-                self.lm_head, [effective_weight(base.lm_head)], effective_weight(base.model.norm)
-            )
+            _pack(self.lm_head, [base.lm_head], norm=base.model.norm)
 
     def _empty(self, *shape: int, dtype: Any = None) -> Any:
         import torch
 
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
-    def _allocate_layer(self, source: Any, blueprint: ModelShape) -> PackedLayer:
+    def _allocate_layer(self, source: Any, shape: ModelShape) -> PackedLayer:
         import torch
 
-        attention, size = source.self_attn, blueprint.head_dim
-        wide = (blueprint.num_heads + 2 * blueprint.num_kv_heads) * size
-        queries, hidden, inner = (
-            blueprint.num_heads * size,
-            blueprint.hidden_size,
-            blueprint.intermediate_size,
-        )
+        attention, hidden = source.self_attn, shape.hidden_size
+        q_size = shape.num_heads * shape.head_dim
+        qkv_size = q_size + 2 * shape.num_kv_heads * shape.head_dim
 
-        def vector(there: bool, length: int) -> Any:
-            return self._empty(length, dtype=torch.float32) if there else None
+        def vector(exists: bool, length: int) -> Any:
+            return self._empty(length, dtype=torch.float32) if exists else None
 
         return PackedLayer(
-            qkv=self._empty(wide, hidden),
-            qkv_bias=vector(effective_bias(attention.q_proj) is not None, wide),
-            q_norm=vector(blueprint.qk_norm, size),
-            k_norm=vector(blueprint.qk_norm, size),
-            o_proj=self._empty(hidden, queries),
+            qkv=self._empty(qkv_size, hidden),
+            qkv_bias=vector(effective_bias(attention.q_proj) is not None, qkv_size),
+            q_norm=vector(shape.qk_norm, shape.head_dim),
+            k_norm=vector(shape.qk_norm, shape.head_dim),
+            o_proj=self._empty(hidden, q_size),
             o_bias=vector(effective_bias(attention.o_proj) is not None, hidden),
-            gate_up=self._empty(2 * inner, hidden),
-            down_proj=self._empty(hidden, inner),
+            gate_up=self._empty(2 * shape.intermediate_size, hidden),
+            down_proj=self._empty(hidden, shape.intermediate_size),
         )
 
 
@@ -91,14 +87,13 @@ def _copy_layer(layer: PackedLayer, source: Any) -> None:
     import torch
 
     attention, mlp = source.self_attn, source.mlp
-    heads = [attention.q_proj, attention.k_proj, attention.v_proj]
-    _pack_rows(layer.qkv, map(effective_weight, heads), effective_weight(source.input_layernorm))
-    _pack_rows(layer.o_proj, [effective_weight(attention.o_proj)])
-    gates = map(effective_weight, [mlp.gate_proj, mlp.up_proj])
-    _pack_rows(layer.gate_up, gates, effective_weight(source.post_attention_layernorm))
-    _pack_rows(layer.down_proj, [effective_weight(mlp.down_proj)])
+    qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
+    _pack(layer.qkv, qkv, norm=source.input_layernorm)
+    _pack(layer.o_proj, [attention.o_proj])
+    _pack(layer.gate_up, [mlp.gate_proj, mlp.up_proj], norm=source.post_attention_layernorm)
+    _pack(layer.down_proj, [mlp.down_proj])
     if layer.qkv_bias is not None:
-        layer.qkv_bias.copy_(torch.cat([effective_bias(head) for head in heads]))
+        layer.qkv_bias.copy_(torch.cat([effective_bias(linear) for linear in qkv]))
     if layer.o_bias is not None:
         layer.o_bias.copy_(effective_bias(attention.o_proj))
     if layer.q_norm is not None:
@@ -106,11 +101,13 @@ def _copy_layer(layer: PackedLayer, source: Any) -> None:
         layer.k_norm.copy_(effective_weight(attention.k_norm))
 
 
-def _pack_rows(room: Any, parts: Iterator[Any] | list[Any], norm: Any = None) -> None:
-    """The parts, one below the other."""
-    at = 0
-    for part in parts:
-        # Rounded once, after both have been multiplied.
-        whole = part if norm is None else part.float() * norm.float()
-        room[at : at + len(part)].copy_(whole)
-        at += len(part)
+def _pack(target: Any, linears: Sequence[Any], *, norm: Any = None) -> None:
+    """Copy the weights one below the other, each column multiplied by the norm's weight."""
+    scale = None if norm is None else effective_weight(norm).float()
+    start = 0
+    for linear in linears:
+        weight = effective_weight(linear)
+        end = start + len(weight)
+        # Multiplied in float32, so that the product is rounded only once.
+        target[start:end].copy_(weight if scale is None else weight.float() * scale)
+        start = end

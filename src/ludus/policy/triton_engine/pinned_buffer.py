@@ -1,6 +1,6 @@
-"""Numbers on their way to the device and back, through memory that the device reaches by itself.
+"""A buffer of integers on the host and on the device, copied through pinned memory.
 
-Copies from anywhere else are waited for, with everything that was launched before them.
+Copies from pageable memory would block until everything launched before them has finished.
 """
 
 from __future__ import annotations
@@ -9,33 +9,33 @@ from typing import Any
 
 
 class PinnedBuffer:
-    """An array of whole numbers here, and its like on the device."""
+    """An int64 array on the host, and its counterpart on the device."""
 
     def __init__(self, length: int, device: Any) -> None:
         import torch
 
-        here = torch.zeros(length, dtype=torch.int64)
-        apart = torch.device(device).type == "cuda"
-        self._host_tensor = here.pin_memory() if apart else here
-        self._copy_done = torch.cuda.Event() if apart else None
-        self.device_tensor = here.to(device, copy=True)
+        host = torch.zeros(length, dtype=torch.int64)
+        on_gpu = torch.device(device).type == "cuda"
+        self._host_tensor = host.pin_memory() if on_gpu else host
+        self._copy_done = torch.cuda.Event() if on_gpu else None
+        self.device_tensor = host.to(device, copy=True)
         self.host_array: Any = self._host_tensor.numpy()
 
     def wait(self) -> None:
-        """Until what was sent is there: before that, it must not be written over."""
+        """Wait for the last copy. Call it before writing: an upload may still be reading."""
         if self._copy_done is not None:
             self._copy_done.synchronize()
 
     def upload(self, begin: int, end: int) -> None:
-        self.device_tensor[begin:end].copy_(self._host_tensor[begin:end], non_blocking=True)
-        self._record_copy()
+        """Copy this range to the device, asynchronously."""
+        self._copy(self._host_tensor, self.device_tensor, begin, end)
 
     def download(self, begin: int, end: int) -> None:
-        """Here as it is there, once all that was launched before has been done."""
-        self._host_tensor[begin:end].copy_(self.device_tensor[begin:end], non_blocking=True)
-        self._record_copy()
+        """Copy this range to the host, after all that was launched before, and wait for it."""
+        self._copy(self.device_tensor, self._host_tensor, begin, end)
         self.wait()
 
-    def _record_copy(self) -> None:
+    def _copy(self, source: Any, target: Any, begin: int, end: int) -> None:
+        target[begin:end].copy_(source[begin:end], non_blocking=True)
         if self._copy_done is not None:
             self._copy_done.record()

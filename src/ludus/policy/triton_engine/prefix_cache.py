@@ -1,9 +1,9 @@
-"""Which slot of the cache holds the keys of which ids, and which of them a new prompt can use.
+"""Prefix caching: which cache slot holds which token ids, and what of it a new prompt can reuse.
 
-Plain numbers: nothing here is on a device. A prefix never changes, so it may be copied from a slot
-that is in use. A free slot all of which is the beginning of a prompt is gone on with; that is how
-an episode finds again what it had read in its turn before, and it is looked for first, because to
-compare a prompt with all that is held takes longer than a step.
+Pure bookkeeping on the host. A prefix in a slot never changes, so it may be copied even from a
+slot that is in use. A free slot whose whole content is a prefix of the prompt is continued in
+place; that is how an episode reuses its earlier turns. This case is looked for first, because
+comparing a prompt with the content of all slots takes longer than a decoding step.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from typing import Any
 import numpy as np
 
 MIN_SHARED_TOKENS_TO_WAIT = 2048
-"""Tokens for which a prompt waits until another of the same round has been read."""
+"""A prompt waits for another of the same round only if they share this much: waiting costs a
+prefill pass of its own."""
 MAX_TURN_TOKENS = 256
-"""Tokens that an episode may have gone on by; one that shares more than all but these is not
-looked for."""
+"""A continuation is looked for only among slots that lack at most this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot for a prompt."""
+    """A slot for a prompt, and what of the prompt is cached."""
 
     slot: int
     copy_from: int | None
-    """The slot whose first `known` tokens are to be copied; None: they are in place."""
+    """The slot from which to copy the first `num_cached` tokens; None: they are in place."""
     num_cached: int
-    """Tokens that need not be read."""
     wave: int
-    """How many others of the round have to be read before, one after the other."""
+    """Prefill passes of this round that must come before, because prefixes are copied from them."""
 
 
 class PrefixCache:
-    """Bookkeeping for the slots of a cache."""
+    """Content and use of the slots of a KV cache."""
 
     def __init__(self) -> None:
         self._clock = 0
@@ -51,60 +50,64 @@ class PrefixCache:
     def num_free(self) -> int:
         return int((~self._in_use).sum())
 
-    def resize(self, slots: int, length: int) -> None:
-        """As the cache: what they hold stays, as far as there is still room for it."""
-        old, kept = self._token_table, min(slots, len(self._token_table))
-        long = min(length, old.shape[1])
-        self._ids = [ids[:long] for ids in self._ids[:kept]] + [()] * (slots - kept)
-        self._token_table = np.full((slots, length), -1, dtype=np.int32)
-        self._token_table[:kept, :long] = old[:kept, :long]
-        self._lengths = np.minimum(_resize_array(self._lengths, slots), long)
-        self._in_use = _resize_array(self._in_use, slots)
-        self._last_used = _resize_array(self._last_used, slots)
-        self._wave = np.full(slots, -1)
-        self._is_copy_source = np.zeros(slots, dtype=bool)
+    def resize(self, num_slots: int, slot_length: int) -> None:
+        """Follow a resize of the cache; the content of slots is kept, as far as it fits."""
+        old = self._token_table
+        kept, length = min(num_slots, len(old)), min(slot_length, old.shape[1])
+        self._ids = [ids[:length] for ids in self._ids[:kept]] + [()] * (num_slots - kept)
+        self._token_table = np.full((num_slots, slot_length), -1, dtype=np.int32)
+        self._token_table[:kept, :length] = old[:kept, :length]
+        self._lengths = np.minimum(_resize_array(self._lengths, num_slots), length)
+        self._in_use = _resize_array(self._in_use, num_slots)
+        self._last_used = _resize_array(self._last_used, num_slots)
+        self._wave = np.full(num_slots, -1)
+        self._is_copy_source = np.zeros(num_slots, dtype=bool)
 
     def clear(self) -> None:
-        """Nothing that is held is true any more."""
+        """Forget all content and free all slots, because the model's weights have changed."""
         self._ids = [()] * len(self._ids)
         self._token_table.fill(-1)
         self._lengths.fill(0)
         self._in_use.fill(False)
 
     def begin_round(self) -> None:
+        """Start a round of leases that are prefilled together."""
         self._wave.fill(-1)
         self._is_copy_source.fill(False)
 
     def lease(self, ids: Sequence[int]) -> Lease | None:
-        """A slot for these ids, of which the last is always read anew; None: there is no room."""
+        """Take a slot for a prompt; None if none is free.
+
+        The last id is always computed anew: the first decoding step feeds it.
+        """
         if self._in_use.all():
             return None
         self._clock += 1
-        best, known = self._find_prefix(tuple(ids[:-1]))
-        wave = int(self._wave[best]) + 1 if known else 0
-        if not self._in_use[best] and known and known == self._lengths[best]:
-            return self._grant(best, None, ids, known, wave)
-        slot = self._least_recently_used(best if known else None)
+        source, num_cached = self._find_prefix(tuple(ids[:-1]))
+        wave = int(self._wave[source]) + 1 if num_cached else 0
+        if num_cached and not self._in_use[source] and num_cached == self._lengths[source]:
+            return self._grant(source, None, ids, num_cached, wave)
+        slot = self._least_recently_used(avoid=source if num_cached else None)
         if slot is None:
             return None
-        source = None if slot == best or not known else best
-        if source is not None:
-            self._is_copy_source[source] = True
-            self._last_used[source] = self._clock
-        return self._grant(slot, source, ids, known, wave)
+        copy_from = None if slot == source or not num_cached else source
+        if copy_from is not None:
+            self._is_copy_source[copy_from] = True
+            self._last_used[copy_from] = self._clock
+        return self._grant(slot, copy_from, ids, num_cached, wave)
 
     def release(self, slot: int, ids: Sequence[int]) -> None:
-        """Nobody uses it now; these are the ids that it holds the keys of."""
+        """Free a slot, which holds the keys of these ids."""
         self._in_use[slot] = False
         self._record(slot, ids)
 
     def _grant(
-        self, slot: int, source: int | None, ids: Sequence[int], known: int, wave: int
+        self, slot: int, copy_from: int | None, ids: Sequence[int], num_cached: int, wave: int
     ) -> Lease:
         self._record(slot, ids[:-1])
         self._in_use[slot] = True
         self._wave[slot] = wave
-        return Lease(slot, source, known, wave)
+        return Lease(slot, copy_from, num_cached, wave)
 
     def _record(self, slot: int, ids: Sequence[int]) -> None:
         self._ids[slot] = tuple(ids)
@@ -113,54 +116,55 @@ class PrefixCache:
         self._lengths[slot] = len(ids)
         self._last_used[slot] = self._clock
 
-    def _find_prefix(self, wanted: tuple[int, ...]) -> tuple[int, int]:
-        """The slot that knows most of what is wanted, and how much that is."""
-        slot = self._find_continuation(wanted)
+    def _find_prefix(self, ids: tuple[int, ...]) -> tuple[int, int]:
+        """The slot with the longest usable prefix of these ids, and the prefix's length."""
+        slot = self._find_continuation(ids)
         if slot is not None:
             return slot, len(self._ids[slot])
-        shared = self._shared_lengths(wanted)
-        slot = self._longest_match(shared)
+        shared = self._shared_lengths(ids)
+        # The longest prefix; then one that can be continued in place; then the earliest wave.
+        continuable = ~self._in_use & (shared == self._lengths)
+        slot = int(np.lexsort((-self._wave, continuable, shared))[-1])
         return slot, int(shared[slot])
 
-    def _find_continuation(self, wanted: tuple[int, ...]) -> int | None:
-        """A free slot that wanted goes on from, or one that holds just this, and is soon read."""
-        least, most = max(1, len(wanted) - MAX_TURN_TOKENS), len(wanted)
-        fitting = [
+    def _find_continuation(self, ids: tuple[int, ...]) -> int | None:
+        """A free slot that holds a prefix of these ids, or any slot that holds exactly these."""
+        longest = len(ids)
+        shortest = max(1, longest - MAX_TURN_TOKENS)
+        # The cheap conditions come first: there may be a thousand slots with long content.
+        matches = [
             slot
-            for slot, ids in enumerate(self._ids)
-            if least <= len(ids) <= most
-            and ids[-1] == wanted[len(ids) - 1]
-            and (len(ids) == most or not self._in_use[slot])
-            and ids == wanted[: len(ids)]
+            for slot, held in enumerate(self._ids)
+            if shortest <= len(held) <= longest
+            and held[-1] == ids[len(held) - 1]
+            and (len(held) == longest or not self._in_use[slot])
+            and held == ids[: len(held)]
         ]
-        return max(fitting, key=self._continuation_rank) if fitting else None
+        # The longest; among equals a free one, then the earliest wave.
+        return max(
+            matches,
+            key=lambda slot: (len(self._ids[slot]), not self._in_use[slot], -int(self._wave[slot])),
+            default=None,
+        )
 
-    def _continuation_rank(self, slot: int) -> tuple[int, bool, int]:
-        return len(self._ids[slot]), not self._in_use[slot], -int(self._wave[slot])
-
-    def _shared_lengths(self, wanted: tuple[int, ...]) -> Any:
-        """With how much of it each slot begins, as far as it pays to use that."""
-        if not wanted:
+    def _shared_lengths(self, ids: tuple[int, ...]) -> Any:
+        """Length of the prefix that each slot shares with these ids; 0 if it is not worth using."""
+        if not ids:
             return np.zeros(len(self._token_table), dtype=np.int64)
-        differs = self._token_table[:, : len(wanted)] != np.asarray(wanted, dtype=np.int32)
-        shared = np.where(differs.any(1), differs.argmax(1), len(wanted))
-        # To wait for another of this round costs a pass of its own through the model.
-        soon = (self._wave >= 0) & (shared < len(wanted)) & (shared < MIN_SHARED_TOKENS_TO_WAIT)
-        return np.where(soon, 0, shared)
+        differs = self._token_table[:, : len(ids)] != np.asarray(ids, dtype=np.int32)
+        shared = np.where(differs.any(1), differs.argmax(1), len(ids))
+        this_round = self._wave >= 0
+        too_short = (shared < len(ids)) & (shared < MIN_SHARED_TOKENS_TO_WAIT)
+        return np.where(this_round & too_short, 0, shared)
 
-    def _longest_match(self, shared: Any) -> int:
-        """The longest prefix; of equals one that can be gone on with, or else is read soonest."""
-        whole = ~self._in_use & (shared == self._lengths)
-        return int(np.lexsort((-self._wave, whole, shared))[-1])
-
-    def _least_recently_used(self, best: int | None) -> int | None:
-        """The free slot that has not been used for longest, and from which nobody copies."""
+    def _least_recently_used(self, avoid: int | None) -> int | None:
+        """The least recently used free slot that is no copy source; `avoid` as a last resort."""
         free = ~self._in_use & ~self._is_copy_source
-        if best is not None and free.sum() > 1:
-            free[best] = False
+        if avoid is not None and free.sum() > 1:
+            free[avoid] = False
         if not free.any():
             return None
-        # An empty one before any that may still be of use.
+        # Empty slots come before any whose content may still be reused.
         age = np.where(self._lengths == 0, -1, self._last_used)
         return int(np.argmin(np.where(free, age, np.iinfo(np.int64).max)))
 

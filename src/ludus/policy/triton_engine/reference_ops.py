@@ -1,7 +1,8 @@
-"""What the kernels work out, said plainly in torch: for a CPU, and to hold the kernels against.
+"""The operations of a forward pass and of sampling in plain torch.
 
-Both modules have the same functions. Norms carry no weight here, because it is in the matrix.
-torch is imported at the top, as this module is only ever loaded where a model is.
+Used on a CPU, and to test the kernels against; implements `llama_forward.Operations`, as does
+`kernels`. Norms carry no weight here, because it is folded into the matrix that follows. Imports
+torch at the top: this module is only loaded where a model is.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from ludus.policy.triton_engine.model_shape import ModelShape
 from ludus.policy.triton_engine.packed_weights import PackedLayer
 
 
-def project(x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
-    """The rows of x, normalized, times a matrix."""
+def norm_linear(x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
+    """norm(x) @ weight.T + bias."""
     return _linear(_rms_norm(x, eps), weight, bias).to(dtype)
 
 
-def gated(x: Any, weight: Any, *, eps: float) -> Any:
-    """The rows of x, normalized, through both halves of a matrix, the first of which opens."""
+def norm_swiglu(x: Any, weight: Any, *, eps: float) -> Any:
+    """silu(norm(x) @ gate.T) * (norm(x) @ up.T), where weight is gate over up."""
     gate, up = _linear(_rms_norm(x, eps), weight).chunk(2, dim=-1)
     return (functional.silu(gate) * up).to(weight.dtype)
 
 
-def add(x: Any, more: Any, weight: Any, bias: Any) -> None:
-    """More times a matrix, added to x where it is."""
-    x += _linear(more, weight, bias)
+def linear_residual(residual: Any, x: Any, weight: Any, bias: Any) -> None:
+    """residual += x @ weight.T + bias, in place."""
+    residual += _linear(x, weight, bias)
 
 
 def _rms_norm(x: Any, eps: float) -> Any:
@@ -49,87 +50,83 @@ def _rms_norm(x: Any, eps: float) -> Any:
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """In the numbers of the matrix, added up in single precision."""
-    made = functional.linear(x.to(weight.dtype).float(), weight.float())
-    return made if bias is None else made + bias
+    """Inputs rounded to the dtype of the matrix, accumulated in float32."""
+    out = functional.linear(x.to(weight.dtype).float(), weight.float())
+    return out if bias is None else out + bias
 
 
-def store(qkv: Any, layer: PackedLayer, room: LayerCache, blueprint: ModelShape) -> None:
-    """The keys and values of each row, put where they belong in the cache."""
-    _, keys, values = _split_qkv(qkv, blueprint)
-    keys = _rope(keys, layer.k_norm, room, blueprint.eps).to(room.keys.dtype)
-    for kept, new in ((room.keys, keys), (room.values, values.to(room.values.dtype))):
-        kept[room.slots, :, room.positions] = new
+def store_kv(qkv: Any, layer: PackedLayer, cache: LayerCache, shape: ModelShape) -> None:
+    """Write the key and value of each row to its slot and position."""
+    _, keys, values = _split_qkv(qkv, shape)
+    keys = _norm_rope(keys, layer.k_norm, cache, shape.eps)
+    cache.keys[cache.slots, :, cache.positions] = keys.to(cache.keys.dtype)
+    cache.values[cache.slots, :, cache.positions] = values.to(cache.values.dtype)
 
 
-def attend(
+def decode_attention(
     qkv: Any,
     layer: PackedLayer,
-    room: LayerCache,
-    blueprint: ModelShape,
+    cache: LayerCache,
+    shape: ModelShape,
     *,
-    fresh: bool,
+    write_kv: bool,
     splits: int,
 ) -> Any:
-    """What each row sees of its slot, up to itself. Fresh: what it adds to it is stored first.
+    """Attention of each row over its slot, up to its own position.
 
-    Splits are how many programs share a row, which only a kernel has to know.
+    `write_kv` writes the rows' own keys and values first. `splits` matters to the kernel alone.
     """
-    if fresh:
-        store(qkv, layer, room, blueprint)
-    queries = _rope(_split_qkv(qkv, blueprint)[0], layer.q_norm, room, blueprint.eps)
-    queries = (
-        queries.to(qkv.dtype)
-        .float()
-        .unflatten(1, (blueprint.num_kv_heads, blueprint.queries_per_kv_head))
-    )
-    longest = int(room.positions.max()) + 1
-    keys = room.keys[room.slots, :, :longest].float()
-    values = room.values[room.slots, :, :longest].float()
-    scores = torch.einsum("tkgd,tkld->tkgl", queries, keys) * blueprint.softmax_scale
-    hidden = torch.arange(longest, device=qkv.device) > room.positions.unsqueeze(1)
-    scores = scores.masked_fill(hidden[:, None, None, :], float("-inf"))
-    seen = torch.einsum("tkgl,tkld->tkgd", scores.softmax(-1), values)
-    return seen.flatten(1).to(qkv.dtype)
+    if write_kv:
+        store_kv(qkv, layer, cache, shape)
+    queries = _norm_rope(_split_qkv(qkv, shape)[0], layer.q_norm, cache, shape.eps)
+    grouped = (shape.num_kv_heads, shape.queries_per_kv_head)
+    queries = queries.to(qkv.dtype).float().unflatten(1, grouped)
+    length = int(cache.positions.max()) + 1
+    keys = cache.keys[cache.slots, :, :length].float()
+    values = cache.values[cache.slots, :, :length].float()
+    scores = torch.einsum("tkgd,tkld->tkgl", queries, keys) * shape.softmax_scale
+    future = torch.arange(length, device=qkv.device) > cache.positions.unsqueeze(1)
+    scores = scores.masked_fill(future[:, None, None, :], float("-inf"))
+    out = torch.einsum("tkgl,tkld->tkgd", scores.softmax(-1), values)
+    return out.flatten(1).to(qkv.dtype)
 
 
-def _split_qkv(qkv: Any, blueprint: ModelShape) -> tuple[Any, Any, Any]:
-    heads = qkv.float().unflatten(1, (-1, blueprint.head_dim))
-    first, second = blueprint.num_heads, blueprint.num_heads + blueprint.num_kv_heads
-    return heads[:, :first], heads[:, first:second], heads[:, second:]
+def _split_qkv(qkv: Any, shape: ModelShape) -> tuple[Any, Any, Any]:
+    heads = qkv.float().unflatten(1, (-1, shape.head_dim))
+    first_key, first_value = shape.num_heads, shape.num_heads + shape.num_kv_heads
+    return heads[:, :first_key], heads[:, first_key:first_value], heads[:, first_value:]
 
 
-def _rope(heads: Any, norm: Any, room: LayerCache, eps: float) -> Any:
-    """Each head normalized, if it is to be, and turned by its position."""
+def _norm_rope(heads: Any, norm: Any, cache: LayerCache, eps: float) -> Any:
+    """Optional RMSNorm of each head, then rotary embedding ("rotate half")."""
     if norm is not None:
         heads = _rms_norm(heads, eps) * norm
-    cos, sin = (table[room.positions].unsqueeze(1) for table in (room.cos, room.sin))
+    cos, sin = (table[cache.positions].unsqueeze(1) for table in (cache.cos, cache.sin))
     left, right = heads.chunk(2, dim=-1)
     return heads * cos + torch.cat([-right, left], dim=-1) * sin
 
 
-def sample(logits: Any, rows: BatchState) -> None:
-    """Choose a token for every row, and move on those that go on."""
-    state, heat = rows.state[:, : len(logits)], rows.sampling[:, : len(logits)]
-    greedy = (heat[TEMPERATURE] == 0).unsqueeze(1)
+def sample(logits: Any, batch: BatchState) -> None:
+    """Gumbel-max sampling: choose a token for every row, and append it to those that are active."""
+    state, sampling = batch.state[:, : len(logits)], batch.sampling[:, : len(logits)]
+    greedy = (sampling[TEMPERATURE] == 0).unsqueeze(1)
     scaled = logits - logits.amax(-1, keepdim=True)
-    scaled = scaled / heat[TEMPERATURE].unsqueeze(1).masked_fill(greedy, 1.0)
-    noise = gumbel_noise(state[SEED], state[POSITION] + 1, logits.shape[-1]).masked_fill(
-        greedy, 0.0
-    )
-    scores = (scaled + noise).masked_fill(logits < heat[MIN_LOGIT].unsqueeze(1), float("-inf"))
-    chosen = scores.argmax(-1)
-    logprobs = torch.log_softmax(scaled, -1).gather(-1, chosen.unsqueeze(1)).squeeze(1)
-    _advance_rows(state, chosen, logprobs, rows)
+    scaled = scaled / sampling[TEMPERATURE].unsqueeze(1).masked_fill(greedy, 1.0)
+    noise = gumbel_noise(state[SEED], state[POSITION] + 1, logits.shape[-1])
+    scores = scaled + noise.masked_fill(greedy, 0.0)
+    scores = scores.masked_fill(logits < sampling[MIN_LOGIT].unsqueeze(1), float("-inf"))
+    tokens = scores.argmax(-1)
+    logprobs = torch.log_softmax(scaled, -1).gather(-1, tokens.unsqueeze(1)).squeeze(1)
+    _advance_rows(state, tokens, logprobs, batch)
 
 
-def _advance_rows(state: Any, chosen: Any, logprobs: Any, rows: BatchState) -> None:
-    alive = state[ACTIVE] > 0
-    at = alive.nonzero().squeeze(1)
-    places = state[NUM_NEW, at], at
-    rows.ids[places], rows.logprobs[places] = chosen[at], logprobs[at]
-    state[TOKEN] = torch.where(alive, chosen, state[TOKEN])
+def _advance_rows(state: Any, tokens: Any, logprobs: Any, batch: BatchState) -> None:
+    active = state[ACTIVE] > 0
+    row = active.nonzero().squeeze(1)
+    step = state[NUM_NEW, row]
+    batch.ids[step, row], batch.logprobs[step, row] = tokens[row], logprobs[row]
+    state[TOKEN] = torch.where(active, tokens, state[TOKEN])
     for field, change in ((POSITION, 1), (NUM_NEW, 1), (TOKENS_LEFT, -1)):
-        state[field] += change * alive
-    stopped = (rows.stops[: len(chosen)] == chosen.unsqueeze(1)).any(1)
-    state[ACTIVE] = (alive & (state[TOKENS_LEFT] > 0) & ~stopped).long()
+        state[field] += change * active
+    hit_stop = (batch.stops[: len(tokens)] == tokens.unsqueeze(1)).any(1)
+    state[ACTIVE] = (active & (state[TOKENS_LEFT] > 0) & ~hit_stop).long()

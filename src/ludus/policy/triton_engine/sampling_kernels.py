@@ -1,22 +1,27 @@
-"""Drawing a token for each row, its log-probability, and the row's next step.
+"""Gumbel-max sampling over the vocabulary in two kernels, and the update of each row's state.
 
-The vocabulary is drawn from in parts: each part has its winner, and the best of them is the row's.
-Noise is worked out as `noise` says. Only ever import this where there is a GPU.
+The first kernel handles one block of the vocabulary: it finds the token with the largest
+logit / temperature + Gumbel noise, and the block's share of the softmax denominator. The second
+combines the blocks of a row (log-sum-exp), and advances the row. Noise as in `counter_rng`.
+
+Shapes: logits [rows, V], block_stats [rows, BLOCKS, 4], block_ids [rows, BLOCKS], temperatures and
+min_logits [capacity], state [8, capacity], stops [capacity, STOPS], out_ids and out_logprobs
+[steps, capacity]. Import this only where there is a GPU.
 """
 
 from __future__ import annotations
 
 import triton.language as tl
 
-from ludus.policy.triton_engine import counter_rng as rule
+from ludus.policy.triton_engine import counter_rng
 from ludus.policy.triton_engine.jit import jit_kernel
 
-GOLDEN_RATIO_32 = tl.constexpr(rule.GOLDEN_RATIO_32)
-SECOND_KEY_OFFSET = tl.constexpr(rule.SECOND_KEY_OFFSET)
-MIX_MULTIPLIER_1 = tl.constexpr(rule.MIX_MULTIPLIER_1)
-MIX_MULTIPLIER_2 = tl.constexpr(rule.MIX_MULTIPLIER_2)
-MAX_UNIFORM = tl.constexpr(rule.MAX_UNIFORM)
-SERIES_THRESHOLD = tl.constexpr(rule.SERIES_THRESHOLD)
+GOLDEN_RATIO_32 = tl.constexpr(counter_rng.GOLDEN_RATIO_32)
+SECOND_KEY_OFFSET = tl.constexpr(counter_rng.SECOND_KEY_OFFSET)
+MIX_MULTIPLIER_1 = tl.constexpr(counter_rng.MIX_MULTIPLIER_1)
+MIX_MULTIPLIER_2 = tl.constexpr(counter_rng.MIX_MULTIPLIER_2)
+MAX_UNIFORM = tl.constexpr(counter_rng.MAX_UNIFORM)
+SERIES_THRESHOLD = tl.constexpr(counter_rng.SERIES_THRESHOLD)
 
 
 @jit_kernel
@@ -30,13 +35,13 @@ def _mix32(bits: tl.tensor) -> tl.tensor:
 def _gumbel_noise(seed: tl.tensor, position: tl.tensor, token: tl.tensor) -> tl.tensor:
     golden = tl.full([1], GOLDEN_RATIO_32, tl.uint32)
     low, high = (seed & 0xFFFFFFFF).to(tl.uint32), ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    first = _mix32(_mix32((position.to(tl.uint32) * golden) ^ low) ^ high)
-    second = _mix32(first + tl.full([1], SECOND_KEY_OFFSET, tl.uint32))
-    mixed = _mix32(_mix32(token.to(tl.uint32) * golden + first) ^ second)
-    share = (mixed.to(tl.float32) + 0.5) * (1.0 / 4294967296.0)
-    share = tl.minimum(share, MAX_UNIFORM)
-    series = share * (1.0 + share * (0.5 + share / 3.0))
-    return -tl.log(tl.where(share < SERIES_THRESHOLD, series, -tl.log(1.0 - share)))
+    key_1 = _mix32(_mix32((position.to(tl.uint32) * golden) ^ low) ^ high)
+    key_2 = _mix32(key_1 + tl.full([1], SECOND_KEY_OFFSET, tl.uint32))
+    bits = _mix32(_mix32(token.to(tl.uint32) * golden + key_1) ^ key_2)
+    u = (bits.to(tl.float32) + 0.5) * (1.0 / 4294967296.0)
+    u = tl.minimum(u, MAX_UNIFORM)
+    series = u * (1.0 + u * (0.5 + u / 3.0))
+    return -tl.log(tl.where(u < SERIES_THRESHOLD, series, -tl.log(1.0 - u)))
 
 
 @jit_kernel
@@ -45,89 +50,91 @@ def sample_block_kernel(
     seeds: tl.tensor,
     positions: tl.tensor,
     temperatures: tl.tensor,
-    least: tl.tensor,
-    found: tl.tensor,
-    ids: tl.tensor,
-    WORDS: tl.constexpr,
-    PARTS: tl.constexpr,
-    PART: tl.constexpr,
+    min_logits: tl.tensor,
+    block_stats: tl.tensor,
+    block_ids: tl.tensor,
+    V: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    BLOCK_V: tl.constexpr,
 ) -> None:
-    """The winner among a part of the vocabulary, and what the part adds to the softmax.
+    """Best token of one vocabulary block, and the block's softmax sum. Grid: (rows, BLOCKS).
 
-    All is said against the part's largest logit, so that a small temperature makes no infinities.
+    block_stats holds the block's largest logit, the sum of exponentials, the best score and the
+    logit of the best token. Logits are taken relative to the block's maximum before they are
+    divided by the temperature, so that a small temperature does not overflow.
     """
-    row, part = tl.program_id(0), tl.program_id(1)
-    token = part * PART + tl.arange(0, PART)
-    known = token < WORDS
-    values = tl.load(logits + row * WORDS + token, mask=known, other=float("-inf"))
+    row, block = tl.program_id(0), tl.program_id(1)
+    token = block * BLOCK_V + tl.arange(0, BLOCK_V)
+    in_vocab = token < V
+    logit = tl.load(logits + row * V + token, mask=in_vocab, other=float("-inf"))
     temperature = tl.load(temperatures + row)
-    heat = tl.where(temperature == 0.0, 1.0, temperature)
-    top = tl.max(values, axis=0)
-    scaled = (values - top) / heat
+    greedy = temperature == 0.0
+    divisor = tl.where(greedy, 1.0, temperature)
+    m_block = tl.max(logit, axis=0)
+    scaled = (logit - m_block) / divisor
     noise = _gumbel_noise(tl.load(seeds + row), tl.load(positions + row) + 1, token)
-    score = tl.where(temperature == 0.0, scaled, scaled + noise)
-    score = tl.where(known & (values >= tl.load(least + row)), score, float("-inf"))
-    best = tl.max(score, axis=0)
-    # The first of equals; what is not a number equals nothing, and must not lead astray.
-    winner = tl.min(tl.where(score == best, token, WORDS - 1), axis=0)
-    spot = found + (row * PARTS + part) * 4
-    tl.store(spot, top)
-    tl.store(spot + 1, tl.sum(tl.exp(scaled), axis=0))
-    tl.store(spot + 2, best)
-    tl.store(spot + 3, tl.load(logits + row * WORDS + winner))
-    tl.store(ids + row * PARTS + part, winner)
+    score = tl.where(greedy, scaled, scaled + noise)
+    score = tl.where(in_vocab & (logit >= tl.load(min_logits + row)), score, float("-inf"))
+    best_score = tl.max(score, axis=0)
+    # The first of equal scores. NaN equals nothing: V - 1 keeps the index inside the vocabulary.
+    best_token = tl.min(tl.where(score == best_score, token, V - 1), axis=0)
+    stats_ptr = block_stats + (row * BLOCKS + block) * 4
+    tl.store(stats_ptr, m_block)
+    tl.store(stats_ptr + 1, tl.sum(tl.exp(scaled), axis=0))
+    tl.store(stats_ptr + 2, best_score)
+    tl.store(stats_ptr + 3, tl.load(logits + row * V + best_token))
+    tl.store(block_ids + row * BLOCKS + block, best_token)
 
 
 @jit_kernel
 def sample_combine_kernel(
-    found: tl.tensor,
-    ids: tl.tensor,
+    block_stats: tl.tensor,
+    block_ids: tl.tensor,
     temperatures: tl.tensor,
     state: tl.tensor,
     stops: tl.tensor,
-    said: tl.tensor,
-    logprobs: tl.tensor,
+    out_ids: tl.tensor,
+    out_logprobs: tl.tensor,
     capacity: tl.tensor,
     STOPS: tl.constexpr,
-    PARTS: tl.constexpr,
-    ROOM: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    BLOCKS_PADDED: tl.constexpr,
     TOKEN: tl.constexpr,
     POSITION: tl.constexpr,
-    LEFT: tl.constexpr,
-    ALIVE: tl.constexpr,
-    COUNT: tl.constexpr,
+    TOKENS_LEFT: tl.constexpr,
+    ACTIVE: tl.constexpr,
+    NUM_NEW: tl.constexpr,
 ) -> None:
-    """The best of the parts' winners becomes the row's next token, if the row goes on."""
+    """Choose among the blocks' best tokens; if the row is active, append it. Grid: (rows,)."""
     row = tl.program_id(0)
     temperature = tl.load(temperatures + row)
-    heat = tl.where(temperature == 0.0, 1.0, temperature)
-    part = tl.arange(0, ROOM)
-    known = part < PARTS
-    spot = found + (row * PARTS + part) * 4
-    tops = tl.load(spot, mask=known, other=float("-inf"))
-    top = tl.max(tops, axis=0)
-    shift = (tops - top) / heat
-    sums = tl.load(spot + 1, mask=known, other=0.0)
-    total = tl.sum(tl.where(known, sums * tl.exp(shift), 0.0), axis=0)
-    score = tl.load(spot + 2, mask=known, other=float("-inf")) + shift
-    best = tl.max(score, axis=0)
-    winner = tl.min(tl.where(score == best, part, PARTS - 1), axis=0)
-    token = tl.load(ids + row * PARTS + winner).to(tl.int64)
-    logit = tl.load(found + (row * PARTS + winner) * 4 + 3)
-    logprob = (logit - top) / heat - tl.log(total)
+    divisor = tl.where(temperature == 0.0, 1.0, temperature)
+    block = tl.arange(0, BLOCKS_PADDED)
+    in_range = block < BLOCKS
+    stats_ptr = block_stats + (row * BLOCKS + block) * 4
+    m_block = tl.load(stats_ptr, mask=in_range, other=float("-inf"))
+    m_row = tl.max(m_block, axis=0)
+    shift = (m_block - m_row) / divisor
+    block_sum = tl.load(stats_ptr + 1, mask=in_range, other=0.0)
+    denominator = tl.sum(tl.where(in_range, block_sum * tl.exp(shift), 0.0), axis=0)
+    score = tl.load(stats_ptr + 2, mask=in_range, other=float("-inf")) + shift
+    best_score = tl.max(score, axis=0)
+    best_block = tl.min(tl.where(score == best_score, block, BLOCKS - 1), axis=0)
+    token = tl.load(block_ids + row * BLOCKS + best_block).to(tl.int64)
+    logit = tl.load(block_stats + (row * BLOCKS + best_block) * 4 + 3)
+    logprob = (logit - m_row) / divisor - tl.log(denominator)
 
-    alive = tl.load(state + ALIVE * capacity + row)
-    goes = alive > 0
-    count = tl.load(state + COUNT * capacity + row)
-    left = tl.load(state + LEFT * capacity + row) - 1
+    active = tl.load(state + ACTIVE * capacity + row) > 0
+    step = tl.load(state + NUM_NEW * capacity + row)
+    tokens_left = tl.load(state + TOKENS_LEFT * capacity + row) - 1
     position = tl.load(state + POSITION * capacity + row)
     stop = tl.load(stops + row * STOPS + tl.arange(0, STOPS))
-    hit = tl.max((stop == token).to(tl.int32), axis=0)
-    tl.store(said + count * capacity + row, token, mask=goes)
-    tl.store(logprobs + count * capacity + row, logprob, mask=goes)
-    tl.store(state + TOKEN * capacity + row, token, mask=goes)
-    tl.store(state + POSITION * capacity + row, position + 1, mask=goes)
-    tl.store(state + COUNT * capacity + row, count + 1, mask=goes)
-    tl.store(state + LEFT * capacity + row, left, mask=goes)
-    on = ((left > 0) & (hit == 0)).to(tl.int64)
-    tl.store(state + ALIVE * capacity + row, on, mask=goes)
+    hit_stop = tl.max((stop == token).to(tl.int32), axis=0)
+    tl.store(out_ids + step * capacity + row, token, mask=active)
+    tl.store(out_logprobs + step * capacity + row, logprob, mask=active)
+    tl.store(state + TOKEN * capacity + row, token, mask=active)
+    tl.store(state + POSITION * capacity + row, position + 1, mask=active)
+    tl.store(state + NUM_NEW * capacity + row, step + 1, mask=active)
+    tl.store(state + TOKENS_LEFT * capacity + row, tokens_left, mask=active)
+    still_active = ((tokens_left > 0) & (hit_stop == 0)).to(tl.int64)
+    tl.store(state + ACTIVE * capacity + row, still_active, mask=active)

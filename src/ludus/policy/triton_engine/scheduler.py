@@ -1,15 +1,15 @@
-"""One run of the engine: requests take slots as they come free, and leave as they end.
+"""Continuous batching: requests get a cache slot as one becomes free, and leave when they finish.
 
-It knows rows by what was asked for and what was said; how tokens come about is
-`ludus.policy.triton_engine.model_runner`'s business.
+`model_runner` computes the tokens.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from ludus.policy.engine.engine_api import (
     Completion,
@@ -24,8 +24,8 @@ from ludus.policy.triton_engine.model_runner import ModelRunner
 
 
 @dataclass(slots=True)
-class _RunningRequest:
-    """One request while it is being answered."""
+class _ScheduledRequest:
+    """A request that waits or runs, with its tokens so far."""
 
     index: int
     request: Request
@@ -52,100 +52,100 @@ class _RunningRequest:
 
     @property
     def cached_ids(self) -> list[int]:
-        """The ids whose keys its slot holds: the last has been chosen, and not read yet."""
+        """Ids whose keys the slot holds: all but the last, which was sampled but not yet fed."""
         return [*self.request.ids, *self.ids][:-1]
 
     @property
-    def output(self) -> Completion:
+    def completion(self) -> Completion:
         return Completion(tuple(self.ids), tuple(self.logprobs), self.hit_stop)
 
     @property
     def row_state(self) -> RowState:
-        how = self.request.sampling
+        sampling = self.request.sampling
         return RowState(
             token=(self.ids or self.request.ids)[-1],
             position=self.length - 1,
             slot=self.slot,
             seed=to_int64(self.request.seed),
             tokens_left=self.tokens_left,
-            temperature=how.temperature,
-            top_p=how.top_p,
-            top_k=how.top_k or 0,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or 0,
             stops=tuple(self.request.stop_token_ids),
         )
 
     def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         if not all(map(math.isfinite, logprobs)):
-            raise ValueError("the model's logits are no numbers; load it in another dtype")
+            raise ValueError("the model's logits are NaN or infinite; load it in another dtype")
         self.ids += ids
         self.logprobs += logprobs
         self.tokens_left -= len(ids)
 
 
 class Scheduler:
-    """Rows at work, and requests that wait for a slot."""
+    """Running requests, and those that wait for a slot."""
 
     def __init__(
         self,
         runner: ModelRunner,
         *,
-        budget: Callable[[Request], int],
+        context_length: int | None,
         deliver: DeliverCompletion,
-        wanted: IsWanted,
-        more: PollRequests,
+        is_wanted: IsWanted,
+        poll_requests: PollRequests,
     ) -> None:
         self._runner = runner
-        self._budget = budget
-        self._deliver, self._wanted, self._more = deliver, wanted, more
+        self._context_length = context_length
+        self._deliver = deliver
+        self._is_wanted = is_wanted
+        self._poll_requests = poll_requests
         self._num_requests = 0
-        self._waiting: deque[_RunningRequest] = deque()
-        self._running: list[_RunningRequest] = []
-        self._finished: list[_RunningRequest] = []
+        self._waiting: deque[_ScheduledRequest] = deque()
+        self._running: list[_ScheduledRequest] = []
+        self._finished: list[_ScheduledRequest] = []
         self._batch_changed = False
 
     def run(self, requests: Sequence[Request]) -> None:
+        """Answer these requests and those that `poll_requests` adds meanwhile."""
         self._enqueue(requests)
         try:
             while self._waiting or self._running:
                 self._admit()
                 if self._running:
                     self._step()
-                self._enqueue(self._more(self._capacity_left))
+                capacity = self._runner.max_batch - len(self._running) - len(self._waiting)
+                self._enqueue(self._poll_requests(max(0, capacity)))
         except BaseException:
             self._runner.synchronize()
-            # Nobody knows now what their slots hold.
+            # It is unknown what their slots hold now, so nothing of it may be reused.
             for row in self._running:
                 self._runner.prefix_cache.release(row.slot, ())
             raise
         finally:
             self._deliver_finished()
 
-    @property
-    def _capacity_left(self) -> int:
-        return max(0, self._runner.max_batch - len(self._running) - len(self._waiting))
-
     def _enqueue(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            row = _RunningRequest(self._num_requests, request, self._budget(request))
+            max_new_tokens = request.max_new_tokens(self._context_length)
+            row = _ScheduledRequest(self._num_requests, request, max_new_tokens)
             self._num_requests += 1
             if row.tokens_left > 0:
                 self._waiting.append(row)
             else:
-                self._deliver(row.index, row.output)
+                self._deliver(row.index, row.completion)
 
     def _admit(self) -> None:
-        """Let in whoever there is room for, in the order in which they came."""
-        self._waiting = deque(row for row in self._waiting if self._wanted(row.index))
+        """Start as many waiting requests as fit, first come first served."""
+        self._waiting = deque(row for row in self._waiting if self._is_wanted(row.index))
         if not self._waiting:
             return
-        machine = self._runner
+        runner = self._runner
         longest = max(row.max_length for row in self._waiting)
-        machine.ensure_capacity(len(self._running) + len(self._waiting), longest)
-        room = machine.max_batch - len(self._running)
-        due = list(self._waiting)[:room]
-        fits = [row.max_length <= machine.cache.slot_length for row in due]
-        due = due[: fits.index(False)] if False in fits else due
-        leases = machine.admit([row.request.ids for row in due])
+        runner.ensure_capacity(len(self._running) + len(self._waiting), longest)
+        candidates = list(self._waiting)[: runner.max_batch - len(self._running)]
+        # Stop at the first that is too long for the slots: nobody overtakes it.
+        fitting = takewhile(lambda row: row.max_length <= runner.cache.slot_length, candidates)
+        leases = runner.admit([row.request.ids for row in fitting])
         for lease in leases:
             row = self._waiting.popleft()
             row.slot = lease.slot
@@ -153,39 +153,38 @@ class Scheduler:
         self._batch_changed = self._batch_changed or bool(leases)
         if not self._running:
             raise RuntimeError(
-                f"there is no room for {longest} tokens, though nothing else is being decoded"
+                f"the KV cache has no room for {longest} tokens, although nothing else is running"
             )
 
     def _step(self) -> None:
-        """A few steps for all rows, and out with those that have ended."""
+        """Run a few decoding steps, and remove the requests that finished."""
         if self._batch_changed:
             self._runner.load_batch([row.row_state for row in self._running])
             self._batch_changed = False
-        self._runner.launch_steps(
-            min(MAX_STEPS_PER_FETCH, max(row.tokens_left for row in self._running))
-        )
-        # What wakes others up comes when the device has something to do.
+        most_left = max(row.tokens_left for row in self._running)
+        self._runner.launch_steps(min(MAX_STEPS_PER_FETCH, most_left))
+        # Delivering wakes other threads. It is done here, where the device is busy meanwhile.
         self._deliver_finished()
         self._apply_output(self._runner.fetch_output())
 
     def _deliver_finished(self) -> None:
-        ended, self._finished = self._finished, []
-        for row in ended:
-            self._deliver(row.index, row.output)
+        finished, self._finished = self._finished, []
+        for row in finished:
+            self._deliver(row.index, row.completion)
 
-    def _apply_output(self, look: StepOutput) -> None:
+    def _apply_output(self, output: StepOutput) -> None:
         for row, count, ids, logprobs in zip(
-            self._running, look.counts, look.ids, look.logprobs, strict=True
+            self._running, output.counts, output.ids, output.logprobs, strict=True
         ):
             row.append(ids[:count], logprobs[:count])
-        self._runner.stats.sampled_tokens += sum(look.counts)
-        staying = []
+        self._runner.stats.sampled_tokens += sum(output.counts)
+        still_running = []
         for row in self._running:
-            if row.is_finished or not self._wanted(row.index):
+            if row.is_finished or not self._is_wanted(row.index):
                 self._runner.prefix_cache.release(row.slot, row.cached_ids)
                 if row.is_finished:
                     self._finished.append(row)
             else:
-                staying.append(row)
-        self._batch_changed = self._batch_changed or len(staying) < len(self._running)
-        self._running = staying
+                still_running.append(row)
+        self._batch_changed = self._batch_changed or len(still_running) < len(self._running)
+        self._running = still_running

@@ -1,6 +1,6 @@
-"""Whether this way of decoding gives what the model itself gives, and the machine bears it.
+"""Self-test of the engine: whether it reproduces the model's logits, and decodes repeatably.
 
-Asked once, at the start, where it is not too late to decode another way.
+Run once when an engine is built, while another way of decoding can still be chosen.
 """
 
 from __future__ import annotations
@@ -16,100 +16,110 @@ from ludus.policy.triton_engine.model_runner import LONG_LAUNCH_STEPS, ModelRunn
 from ludus.policy.triton_engine.model_shape import ModelShape
 
 PROMPT_LENGTHS = (200, 9)
-"""Several blocks of keys, and less than one."""
+"""Several blocks of cached tokens, and less than one block."""
 FLOAT32_TOLERANCE, BFLOAT16_TOLERANCE = 1e-3, 0.1
-"""How far logits may lie off, as a share of how much they vary: in single and in half precision."""
+"""Largest root-mean-square error of the logits, relative to their standard deviation."""
+_NUM_TOKENS = 2 * LONG_LAUNCH_STEPS
+"""Tokens that are decoded: one launch that is captured, and one that is replayed."""
 
 
-def check_logits(model: Any, network: LlamaForward, cache: KVCache) -> str | None:
-    """How far this way lies off the model's own, if it is too far."""
+def check_logits(model: Any, forward: LlamaForward, cache: KVCache) -> str | None:
+    """How far the engine's logits are off the model's own, if it is too far."""
     import torch
 
-    shape = network.shape
-    rows = [torch.tensor(_random_ids(shape, length)) for length in PROMPT_LENGTHS]
+    prompts = [torch.tensor(_random_ids(forward.shape, length)) for length in PROMPT_LENGTHS]
     with torch.inference_mode():
-        cache.resize(len(rows), max(map(len, rows)))
-        theirs = torch.stack([_reference_logits(model, row) for row in rows]).float()
-        _prefill(network, cache, rows)
-        ours = [_decode(network, cache, rows, splits) for splits in (1, 2)]
+        cache.resize(len(prompts), max(map(len, prompts)))
+        expected = torch.stack([_model_logits(model, ids) for ids in prompts]).float()
+        _prefill(forward, cache, prompts)
+        logits = [_decode(forward, cache, prompts, splits) for splits in (1, 2)]
         cache.free()
-    far = [(each - theirs).square().mean().sqrt() / theirs.std().clamp(min=1e-6) for each in ours]
-    exact = network.weights.dtype == model.dtype == torch.float32
-    bound = FLOAT32_TOLERANCE if exact else BFLOAT16_TOLERANCE
-    # Put this way round, what is not a number is a mismatch too.
-    odd = [float(each) for each in far if not each <= bound]
-    return f"its logits came out {odd[0]:.1%} off the model's own" if odd else None
+    scale = expected.std().clamp(min=1e-6)
+    errors = [float((each - expected).square().mean().sqrt() / scale) for each in logits]
+    exact = forward.weights.dtype == model.dtype == torch.float32
+    tolerance = FLOAT32_TOLERANCE if exact else BFLOAT16_TOLERANCE
+    # "not <=" rather than ">": NaN fails too.
+    too_large = [error for error in errors if not error <= tolerance]
+    return f"its logits came out {too_large[0]:.1%} off the model's own" if too_large else None
 
 
 def _random_ids(shape: ModelShape, length: int) -> list[int]:
     import torch
 
-    made = torch.Generator().manual_seed(length)
-    # As long as the model can bear, with room for a few words more.
-    length = max(2, min(length, shape.context_length - 2 * LONG_LAUNCH_STEPS))
-    ids: list[int] = torch.randint(shape.vocab_size, (length,), generator=made).tolist()
+    generator = torch.Generator().manual_seed(length)
+    length = max(2, min(length, shape.context_length - _NUM_TOKENS))
+    ids: list[int] = torch.randint(shape.vocab_size, (length,), generator=generator).tolist()
     return ids
 
 
-def _reference_logits(model: Any, row: Any) -> Any:
+def _model_logits(model: Any, ids: Any) -> Any:
     training = model.training
     model.eval()
     try:
-        return model(row.unsqueeze(0).to(model.device)).logits[0, -1]
+        return model(ids.unsqueeze(0).to(model.device)).logits[0, -1]
     finally:
         model.train(training)
 
 
-def _prefill(network: LlamaForward, cache: KVCache, rows: list[Any]) -> None:
+def _prefill(forward: LlamaForward, cache: KVCache, prompts: list[Any]) -> None:
     import torch
 
-    device = network.weights.device
-    slots = torch.cat([torch.full((len(row) - 1,), at) for at, row in enumerate(rows)])
-    positions = torch.cat([torch.arange(len(row) - 1) for row in rows])
-    tokens = torch.cat([row[:-1] for row in rows])
-    network.prefill(tokens.to(device), slots.to(device), positions.to(device), cache)
+    device = forward.weights.device
+    slots = torch.cat([torch.full((len(ids) - 1,), slot) for slot, ids in enumerate(prompts)])
+    positions = torch.cat([torch.arange(len(ids) - 1) for ids in prompts])
+    tokens = torch.cat([ids[:-1] for ids in prompts])
+    forward.prefill(tokens.to(device), slots.to(device), positions.to(device), cache)
 
 
-def _decode(network: LlamaForward, cache: KVCache, rows: list[Any], splits: int) -> Any:
+def _decode(forward: LlamaForward, cache: KVCache, prompts: list[Any], splits: int) -> Any:
     import torch
 
-    device = network.weights.device
-    last = torch.stack([row[-1] for row in rows]).to(device)
-    ends = torch.tensor([len(row) - 1 for row in rows], device=device)
-    return network.decode(last, torch.arange(len(rows), device=device), ends, cache, splits=splits)
+    device = forward.weights.device
+    tokens = torch.stack([ids[-1] for ids in prompts]).to(device)
+    slots = torch.arange(len(prompts), device=device)
+    positions = torch.tensor([len(ids) - 1 for ids in prompts], device=device)
+    return forward.decode(tokens, slots, positions, cache, splits=splits)
 
 
-def check_decoding(machine: ModelRunner, blueprint: ModelShape) -> str | None:
-    """What a reply of a few words comes to, if not to words: read, recorded, replayed and drawn.
+def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:
+    """Decode a short completion twice through the whole path; returns what is wrong, if anything.
 
-    What a driver or a compiler does not take is raised here, and not in the midst of a run.
+    What a driver or a compiler does not support is raised here, and not in the middle of a run.
     """
     import torch
 
-    ids = tuple(_random_ids(blueprint, PROMPT_LENGTHS[0]))
+    ids = tuple(_random_ids(shape, PROMPT_LENGTHS[0]))
     with torch.inference_mode():
-        machine.ensure_capacity(1, len(ids) + 2 * LONG_LAUNCH_STEPS)
-        (lease,) = machine.admit([ids])
-        line = RowState(
-            ids[-1], len(ids) - 1, lease.slot, 1, 2 * LONG_LAUNCH_STEPS, 1.0, 1.0, 0, ()
+        runner.ensure_capacity(1, len(ids) + _NUM_TOKENS)
+        (lease,) = runner.admit([ids])
+        row = RowState(
+            token=ids[-1],
+            position=len(ids) - 1,
+            slot=lease.slot,
+            seed=1,
+            tokens_left=_NUM_TOKENS,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            stops=(),
         )
-        first, again = _sample_logprobs(machine, line), _sample_logprobs(machine, line)
-        machine.free_cache()
-    machine.stats = DecodeStats()
-    if len(first) < 2 * LONG_LAUNCH_STEPS or not all(map(math.isfinite, first)):
-        return "what it draws is no token"
-    same = [
-        math.isclose(*pair, abs_tol=FLOAT32_TOLERANCE) for pair in zip(first, again, strict=False)
-    ]
-    return None if all(same) and len(same) == len(first) else "it does not draw the same again"
+        first, second = _sample_logprobs(runner, row), _sample_logprobs(runner, row)
+        runner.free_cache()
+    runner.stats = DecodeStats()
+    if len(first) < _NUM_TOKENS or not all(map(math.isfinite, first)):
+        return "it sampled invalid tokens"
+    repeated = len(first) == len(second) and all(
+        math.isclose(a, b, abs_tol=FLOAT32_TOLERANCE) for a, b in zip(first, second, strict=True)
+    )
+    return None if repeated else "it did not sample the same tokens twice"
 
 
-def _sample_logprobs(machine: ModelRunner, line: RowState) -> list[float]:
-    """What its words were worth. At first they are worked out and recorded, and then replayed."""
-    machine.load_batch([line])
+def _sample_logprobs(runner: ModelRunner, row: RowState) -> list[float]:
+    """Log-probabilities of a completion of two launches."""
+    runner.load_batch([row])
     logprobs: list[float] = []
     for _ in range(2):
-        machine.launch_steps(LONG_LAUNCH_STEPS)
-        look = machine.fetch_output()
-        logprobs += look.logprobs[0][: look.counts[0]]
+        runner.launch_steps(LONG_LAUNCH_STEPS)
+        output = runner.fetch_output()
+        logprobs += output.logprobs[0][: output.counts[0]]
     return logprobs

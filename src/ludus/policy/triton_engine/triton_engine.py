@@ -1,7 +1,7 @@
-"""The fast engine: what answers requests instead of the model's own forward pass, where it can.
+"""The Triton engine: answers requests in place of the model's own forward pass, where it can.
 
-It decodes with its own copy of the weights, in bfloat16 on a GPU. Whether a model and a machine
-can have it is said here in words; who asks, and for what, is `ludus.policy.engine.batcher`'s business.
+It decodes with its own copy of the weights, in bfloat16 on a GPU. `build_triton_engine` says
+whether a model and a machine are supported.
 """
 
 from __future__ import annotations
@@ -29,48 +29,47 @@ from ludus.policy.triton_engine.scheduler import Scheduler
 from ludus.policy.triton_engine.self_test import check_decoding, check_logits
 
 DEFAULT_EXPECTED_ROWS = 64
-"""Rows, where nobody says how many there will be."""
 
 
 class TritonEngine:
-    """Answers requests as they come, all that are there in one step. Made by `fast_engine`.
+    """Answers requests with continuous batching. Built by `build_triton_engine`.
 
-    What it takes on the device stays taken while others compute there: a copy of the weights, and a
-    cache of up to a third of what was free, which graphs know by its address.
+    It keeps its device memory also while it is idle: a copy of the weights, and a KV cache of up to
+    a third of the memory that was free.
     """
 
-    def __init__(self, machine: ModelRunner, weights: PackedWeights, blueprint: ModelShape) -> None:
-        self.context_length: int | None = blueprint.context_length
-        self.stats: DecodeStats = machine.stats
-        self._runner = machine
+    def __init__(self, runner: ModelRunner, weights: PackedWeights, shape: ModelShape) -> None:
+        self.context_length: int | None = shape.context_length
+        self.stats: DecodeStats = runner.stats
+        self._runner = runner
         self._weights = weights
 
     def run(
         self,
         requests: Sequence[Request],
         deliver: DeliverCompletion,
-        is_wanted: IsWanted = lambda at: True,
+        is_wanted: IsWanted = lambda index: True,
         poll_requests: PollRequests = no_more_requests,
     ) -> None:
-        """Answer all of them and those who come meanwhile, each as soon as it is done."""
+        """Answer these requests and those polled meanwhile; deliver each as soon as it is done."""
         import torch
 
-        session = Scheduler(
+        scheduler = Scheduler(
             self._runner,
-            budget=lambda request: request.max_new_tokens(self.context_length),
+            context_length=self.context_length,
             deliver=deliver,
-            wanted=is_wanted,
-            more=poll_requests,
+            is_wanted=is_wanted,
+            poll_requests=poll_requests,
         )
         with torch.inference_mode(), _device_guard(self._weights.device):
-            session.run(requests)
+            scheduler.run(requests)
 
     def reserve_capacity(self, *, rows: int, length: int = 1) -> None:
-        """So many requests at once, of so many tokens with their replies: room is made at once."""
+        """Expect this many requests at once, of this many tokens including their completions."""
         self._runner.reserve_capacity(min(rows, self._runner.max_batch), length)
 
     def refresh(self) -> None:
-        """Take over the weights that the model has now, and forget what the old ones made."""
+        """Copy the model's current weights, and drop what the old ones computed."""
         with _device_guard(self._weights.device):
             self._weights.sync()
         self._runner.prefix_cache.clear()
@@ -79,44 +78,44 @@ class TritonEngine:
 def build_triton_engine(
     model: Any, *, max_batch: int, expected: int | None = None, dtype: Any = None
 ) -> TritonEngine | str:
-    """An engine for the model, tried out on it; or why it cannot have one.
+    """An engine for the model that has passed its self-test, or the reason why there is none.
 
     Args:
         max_batch: the most requests that are decoded at once.
-        expected: how many there will be, if that is known.
-        dtype: what it computes in: bfloat16 on a GPU, and float32 elsewhere, if nothing is said.
+        expected: how many there will be, if known.
+        dtype: defaults to bfloat16 on a GPU and float32 elsewhere.
     """
-    blueprint = read_model_shape(model)
-    if isinstance(blueprint, str):
-        return blueprint
+    shape = read_model_shape(model)
+    if isinstance(shape, str):
+        return shape
     device = base_model(model).model.embed_tokens.weight.device
     reason = unsupported_module(model) or _unsupported_device(device)
     if reason is not None:
         return reason
     with _device_guard(device):
-        made = _build(model, blueprint, device, max_batch, dtype)
-    if isinstance(made, TritonEngine):
-        made.reserve_capacity(rows=expected or DEFAULT_EXPECTED_ROWS)
-    return made
+        engine = _build_and_test(model, shape, device, max_batch, dtype)
+    if isinstance(engine, TritonEngine):
+        engine.reserve_capacity(rows=expected or DEFAULT_EXPECTED_ROWS)
+    return engine
 
 
-def _build(
-    model: Any, blueprint: ModelShape, device: Any, max_batch: int, dtype: Any
+def _build_and_test(
+    model: Any, shape: ModelShape, device: Any, max_batch: int, dtype: Any
 ) -> TritonEngine | str:
     import torch
 
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    weights = PackedWeights(model, blueprint, dtype=dtype)
-    network = LlamaForward(blueprint, weights, _select_operations(device))
-    cache = KVCache(blueprint, base_model(model).model.rotary_emb, dtype=dtype, device=device)
-    if (reason := check_logits(model, network, cache)) is not None:
+    weights = PackedWeights(model, shape, dtype=dtype)
+    forward = LlamaForward(shape, weights, _select_operations(device))
+    cache = KVCache(shape, base_model(model).model.rotary_emb, dtype=dtype, device=device)
+    if (reason := check_logits(model, forward, cache)) is not None:
         return reason
-    machine = ModelRunner(network, cache, max_batch=max_batch)
-    return check_decoding(machine, blueprint) or TritonEngine(machine, weights, blueprint)
+    runner = ModelRunner(forward, cache, max_batch=max_batch)
+    return check_decoding(runner, shape) or TritonEngine(runner, weights, shape)
 
 
 def _unsupported_device(device: Any) -> str | None:
-    """What the machine does not have."""
+    """What the device lacks, if anything."""
     import torch
 
     if device.type == "cpu":
@@ -134,11 +133,12 @@ def _select_operations(device: Any) -> Operations:
         from ludus.policy.triton_engine import kernels as operations
     else:
         from ludus.policy.triton_engine import reference_ops as operations
-    chosen: Operations = operations
-    return chosen
+    selected: Operations = operations
+    return selected
 
 
 def _device_guard(device: Any) -> Any:
+    """Make it the current device, as Triton launches kernels there."""
     import torch
 
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,8 +1,7 @@
-"""Which rows can be learned from, and how much of each: said before training, never found after.
+"""Filtering and truncation of tokenized rows, before training.
 
-A row of which nothing would be learned is refused with its place, because a run that silently
-trains on fewer rows than it was given looks like any other. Works on tokens as
-`ludus.train.data.tokenization` makes them; what made them is not its business.
+Rows without any loss raise an error with their location, unless `drop_untrainable` is set: a run
+that silently trained on fewer rows than it was given would look like any other.
 """
 
 from __future__ import annotations
@@ -17,78 +16,69 @@ from ludus.data.length_stats import suggest_max_length
 from ludus.errors import ConfigError
 from ludus.train.config import Method
 from ludus.train.data.loading import Split
-from ludus.train.data.tokenization import (
-    IGNORE_INDEX,
-    IMAGE_COLUMNS,
-    ROW_COLUMN,
-    TOKEN_COLUMNS,
-    TokenizedRows,
-)
+from ludus.train.data.loss_mask import find_loss_starts
+from ludus.train.data.row_schema import IMAGE_COLUMNS, ROW_COLUMN, TOKEN_COLUMNS
+from ludus.train.data.tokenization import TokenizedRows
+
+_ROWS_PER_BATCH = 1000
+_ROWS_WITH_IMAGES_PER_BATCH = 50
+"""Images take much more memory than tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStats:
-    """Of each row, its place, how long it is, and where its loss begins; of a pair, the worse."""
+    """Arrays with a value per row; of the two sides of a pair, the larger value."""
 
     row_numbers: Any
     lengths: Any
     loss_starts: Any
-    """The first token that bears the loss; -1 where none does."""
+    """The first position with loss; -1 if there is none."""
 
 
 def measure_rows(dataset: Any, method: Method) -> RowStats:
-    """Measured on the tokens themselves, all at once."""
+    """Measure all rows of a tokenized data set at once."""
     import numpy as np
 
     table = dataset.data
-    rows = np.asarray(table.column(ROW_COLUMN))
-    lengths, begins = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    row_numbers = np.asarray(table.column(ROW_COLUMN))
+    lengths = np.zeros(len(row_numbers), np.int64)
+    loss_starts = np.zeros(len(row_numbers), np.int64)
     for _, labels in TOKEN_COLUMNS[method]:
-        chunks = [_measure_chunk(chunk) for chunk in table.column(labels).chunks]
-        sizes = np.concatenate([size for size, _ in chunks] or [lengths])
-        first = np.concatenate([begin for _, begin in chunks] or [begins])
-        lengths = np.maximum(lengths, sizes)
-        begins = np.where((first < 0) | (begins < 0), -1, np.maximum(begins, first))
-    return RowStats(rows, lengths, begins)
-
-
-def _measure_chunk(labels: Any) -> tuple[Any, Any]:
-    import numpy as np
-
-    offsets = labels.offsets.to_numpy().astype(np.int64)
-    marked = np.flatnonzero(labels.values.to_numpy() != IGNORE_INDEX)
-    starts, ends = offsets[:-1], offsets[1:]
-    at = np.searchsorted(marked, starts)
-    nearest = np.append(marked, np.iinfo(np.int64).max)[at]
-    return ends - starts, np.where(nearest < ends, nearest - starts, -1)
+        chunks = table.column(labels).chunks
+        sizes = [np.diff(chunk.offsets.to_numpy().astype(np.int64)) for chunk in chunks]
+        lengths = np.maximum(lengths, np.concatenate(sizes or [lengths]))
+        starts = np.concatenate([find_loss_starts(chunk) for chunk in chunks] or [loss_starts])
+        no_loss = (starts < 0) | (loss_starts < 0)
+        loss_starts = np.where(no_loss, -1, np.maximum(loss_starts, starts))
+    return RowStats(row_numbers, lengths, loss_starts)
 
 
 def choose_max_length(stats: RowStats, *, requested: int | None, context_length: int | None) -> int:
-    """As asked, or as the rows ask for; never more than the model can read."""
+    """The requested length, or one that fits the rows; at most the model's context length."""
     if requested is not None and context_length is not None and requested > context_length:
         raise ConfigError(
-            f"--max-length {requested} is more than this model reads: {context_length} tokens at most."
+            f"`max_length` must be at most {context_length}, the context length of this model, "
+            f"got {requested}."
         )
     lengths = Counter(stats.lengths.tolist())
-    return min(
-        requested or max(2, suggest_max_length(lengths)), context_length or max(lengths, default=2)
-    )
+    wanted = requested or max(2, suggest_max_length(lengths))
+    return min(wanted, context_length or max(lengths, default=2))
 
 
 @dataclass(frozen=True, slots=True)
 class UnusableRows:
-    """Rows that cannot be learned from."""
+    """Rows that cannot be trained on, by their numbers, and how many are truncated."""
 
     template_errors: Sequence[tuple[int, str]]
-    """The template does not take them."""
+    """Rows that the chat template rejects, and why."""
     without_loss: Sequence[int]
-    """The assistant says nothing in them."""
+    """Rows without assistant messages."""
     truncated_away: Sequence[int]
-    """What it says lies behind `max_length`."""
+    """Rows whose first token with loss lies behind `max_length`."""
     longest_truncated_away: int
-    """The longest of those."""
+    """The length of the longest of those."""
     truncated: int
-    """Rows that lose their end to `max_length`, and are learned from all the same."""
+    """How many other rows are longer than `max_length`."""
     total_rows: int
     max_length: int
 
@@ -98,43 +88,44 @@ class UnusableRows:
 
 
 def find_unusable(tokens: TokenizedRows, stats: RowStats, max_length: int) -> UnusableRows:
-    silent, cut = stats.loss_starts < 0, stats.loss_starts >= max_length
-    longest = int(stats.lengths[cut].max()) if cut.any() else 0
-    shortened = int((~silent & ~cut & (stats.lengths > max_length)).sum())
-    rows = [stats.row_numbers[each].tolist() for each in (silent, cut)]
+    """Find the rows that have no loss, or none within `max_length`."""
+    no_loss, too_late = stats.loss_starts < 0, stats.loss_starts >= max_length
     return UnusableRows(
-        tokens.template_errors, rows[0], rows[1], longest, shortened, tokens.rows_read, max_length
+        template_errors=tokens.template_errors,
+        without_loss=stats.row_numbers[no_loss].tolist(),
+        truncated_away=stats.row_numbers[too_late].tolist(),
+        longest_truncated_away=int(stats.lengths[too_late].max()) if too_late.any() else 0,
+        truncated=int((~no_loss & ~too_late & (stats.lengths > max_length)).sum()),
+        total_rows=tokens.rows_read,
+        max_length=max_length,
     )
 
 
 def check_usable(unusable: UnusableRows, split: Split, *, context_length: int | None) -> None:
-    """Raise over the first kind of row that cannot be learned from."""
-    place, leave_out = split.location, "or leave them out with --drop."
+    """Raise for the first kind of row that cannot be trained on."""
+    of_rows = f"of {unusable.total_rows:,} rows"
     if unusable.template_errors:
-        number, why = unusable.template_errors[0]
+        number, reason = unusable.template_errors[0]
         raise ConfigError(
-            f"{_count_phrase(unusable.template_errors, unusable)} cannot be shown to this model; the first is "
-            f"{place(number)}: {why}. Repair them, {leave_out}"
+            f"The chat template rejects {len(unusable.template_errors):,} {of_rows}; the first is "
+            f"{split.location(number)}: {reason}. Fix them, or set `drop_untrainable`."
         )
-    if unusable.without_loss:
+    if rows := unusable.without_loss:
         raise ConfigError(
-            f"{_count_phrase(unusable.without_loss, unusable)} hold no word of an assistant to learn from; the first is "
-            f"{place(unusable.without_loss[0])}. Curate them, {leave_out}"
+            f"{len(rows):,} {of_rows} have no assistant message to train on; the first is "
+            f"{split.location(rows[0])}. Curate them, or set `drop_untrainable`."
         )
-    if unusable.truncated_away:
-        fits = context_length is None or unusable.longest_truncated_away <= context_length
-        keep = f"--max-length {unusable.longest_truncated_away} keeps them" if fits else (
-            f"this model reads {context_length} tokens at most"
-        )  # fmt: skip
+    if rows := unusable.truncated_away:
+        longest = unusable.longest_truncated_away
+        if context_length is None or longest <= context_length:
+            hint = f"Set `max_length` to {longest} to keep them"
+        else:
+            hint = f"The context length of this model is {context_length}"
         raise ConfigError(
-            f"{_count_phrase(unusable.truncated_away, unusable)} lose all that the assistant says when cut to "
-            f"{unusable.max_length} tokens; the first is {place(unusable.truncated_away[0])}. {keep}; --drop leaves "
-            "them out."
+            f"{len(rows):,} {of_rows} lose all assistant messages when truncated to "
+            f"{unusable.max_length} tokens; the first is {split.location(rows[0])}. {hint}; "
+            "`drop_untrainable` leaves them out."
         )
-
-
-def _count_phrase(some: Sequence[Any], found: UnusableRows) -> str:
-    return f"{len(some):,} of {found.total_rows:,} rows"
 
 
 def write_usable_rows(
@@ -145,41 +136,38 @@ def write_usable_rows(
     path: Path,
     image_token: int | None = None,
 ) -> Any:
-    """The rows that can be learned from, each cut to `max_length`, in a file of their own.
+    """Write the rows that can be trained on, truncated to `max_length`, to an Arrow file.
 
-    `image` is the token that stands for a part of an image, in rows for a model that sees.
+    `image_token` is the token that images are made of, in rows for models that take images.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     from datasets import Dataset
 
     keep = (stats.loss_starts >= 0) & (stats.loss_starts < max_length)
     names = [name for pair in TOKEN_COLUMNS[method] for name in pair]
     names += IMAGE_COLUMNS[method] if image_token is not None else ()
-    table, at = dataset.data.table.select(names), 0
+    batch_rows = _ROWS_PER_BATCH if image_token is None else _ROWS_WITH_IMAGES_PER_BATCH
+    table, start = dataset.data.table.select(names), 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
-        # Images take much more memory than tokens.
-        for batch in table.to_batches(max_chunksize=1000 if image_token is None else 50):
-            kept = batch.filter(pa.array(keep[at : at + len(batch)]))
-            at += len(batch)
+        for batch in table.to_batches(max_chunksize=batch_rows):
+            kept = batch.filter(pa.array(keep[start : start + len(batch)]))
+            start += len(batch)
             if image_token is None:
-                columns = [_truncate_column(column, max_length) for column in kept.columns]
+                columns = [
+                    pc.list_slice(column, 0, max_length).cast(pa.list_(pa.int32()))
+                    for column in kept.columns
+                ]
             else:
                 columns = _truncate_between_images(kept, method, max_length, image_token)
             file.write_batch(pa.record_batch(columns, schema=table.schema))
     return Dataset.from_file(str(path))
 
 
-def _truncate_column(column: Any, max_length: int) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.list_slice(column, 0, max_length).cast(pa.list_(pa.int32()))
-
-
 def _truncate_between_images(
     batch: Any, method: Method, max_length: int, image_token: int
 ) -> list[Any]:
-    """The columns of rows that end at `max_length`, or before an image that would be cut there."""
+    """The columns, truncated at `max_length` or before an image that would be split there."""
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {name: [] for name in batch.schema.names}
@@ -193,13 +181,11 @@ def _truncate_between_images(
 
 
 def truncation_point(ids: Sequence[int], max_length: int, image_token: int) -> tuple[int, int]:
-    """Where a row ends that holds only whole images, and how many of them it holds."""
+    """The largest end up to `max_length` that splits no image, and the images before it."""
     end = min(len(ids), max_length)
     while 0 < end < len(ids) and ids[end - 1] == ids[end] == image_token:
         end -= 1
-    begins = (
-        at
-        for at in range(end)
-        if ids[at] == image_token and (at == 0 or ids[at - 1] != image_token)
-    )
-    return end, sum(1 for _ in begins)
+    is_image = [token == image_token for token in ids[:end]]
+    before = [False, *is_image[:-1]]
+    images = sum(now and not last for last, now in zip(before, is_image, strict=True))
+    return end, images

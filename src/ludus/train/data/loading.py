@@ -1,8 +1,8 @@
-"""Where the rows of a data set lie, and how they come from there, some at a time.
+"""Loading of training data: folders, files and data sets on the Hub, as batches of rows.
 
 A folder that `ludus curate` wrote in any of its formats, one `.jsonl` or `.parquet` file, or a data
-set on the Hub. JSONL is read as it stands, line by line: what `datasets` makes of JSON has other
-numbers and other columns. What a row means is `ludus.train.data.row_schema`'s business.
+set on the Hub. JSONL is read line by line, without `datasets`, which would change numbers and add
+columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ludus.errors import ConfigError, MissingExtra
 from ludus.train.output.metadata import file_digest
 
 NumberedRow = tuple[int, bytes | JsonObject]
-"""A row and its place, counted from 1; of a file, its line."""
+"""A row and its number, counted from 1; for a file, its line."""
 TRAIN_SPLIT, TEST_SPLIT = "train", "test"
 CURATION_FILE = "curation.json"
 _SUFFIXES = (".jsonl", ".parquet")
@@ -29,9 +29,13 @@ _SUFFIXES = (".jsonl", ".parquet")
 
 @dataclass(frozen=True, slots=True)
 class JsonlRows:
-    """The rows of a JSONL file, unread."""
+    """The rows of a JSONL file, read line by line."""
 
     file: Path
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return (self.file,)
 
     def location(self, number: int) -> str:
         return f"{self.file}:{number}"
@@ -44,10 +48,6 @@ class JsonlRows:
             while batch := list(islice(rows, size)):
                 yield batch
 
-    @property
-    def files(self) -> Sequence[Path]:
-        return (self.file,)
-
 
 @dataclass(frozen=True, slots=True)
 class DatasetRows:
@@ -57,14 +57,32 @@ class DatasetRows:
     rows: Any
     files: Sequence[Path]
 
+    @classmethod
+    def from_split(cls, name: str, split: str, rows: Any) -> DatasetRows:
+        files = tuple(Path(file["filename"]) for file in rows.cache_files)
+        return cls(f"{name} {split}", rows, files)
+
     def location(self, number: int) -> str:
         return f"{self.name} row {number}"
 
     def batches(self, size: int) -> Iterator[list[NumberedRow]]:
-        loose = {name for name, kind in self.rows.features.items() if "Json" not in repr(kind)}
+        # Arrow fills the missing fields of a struct with nulls; columns of JSON text have none.
+        structs = {name for name, kind in self.rows.features.items() if "Json" not in repr(kind)}
         rows = enumerate(self.rows, 1)
         while batch := list(islice(rows, size)):
-            yield [(number, _drop_null_fields(row, loose)) for number, row in batch]
+            yield [
+                (number, {
+                    name: _prune_nulls(value) if name in structs else value
+                    for name, value in row.items()
+                })
+                for number, row in batch
+            ]  # fmt: skip
+
+
+def _prune_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _prune_nulls(item) for key, item in value.items() if item is not None}
+    return [_prune_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 Split = JsonlRows | DatasetRows
@@ -72,34 +90,44 @@ Split = JsonlRows | DatasetRows
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """What is trained on, and what the loss is measured on besides."""
+    """A training split, and the test split on which the eval loss is measured."""
 
     name: str
-    """As it was typed."""
+    """As the caller gave it."""
     train: Split
     test: Split | None = None
     curation: Mapping[str, Any] | None = None
-    """What `curation.json` says, where there is one."""
+    """The content of `curation.json`, if there is one."""
 
     @property
     def digest(self) -> str:
         return file_digest(*self.train.files)
 
     def measured_max_length(self, model: str) -> int | None:
-        """The `max_length` that curating found for this model; None: not measured for it."""
+        """The `max_length` that `ludus curate` measured, if it did so for this model."""
         lengths = ((self.curation or {}).get("report") or {}).get("lengths") or {}
         return lengths.get("max_length") if lengths.get("student") == model else None
 
     @property
     def task(self) -> JsonObject:
-        """The arguments of reset in the runs that it was curated from, where all have the same."""
-        runs = (self.curation or {}).get("runs") or ()
-        tasks = [_read_task(Path(run)) for run in runs if isinstance(run, str)]
+        """The reset arguments of the runs that the rows come from, if all have the same."""
+        runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
+        settings = [_read_object(Path(run) / "run.json").get("settings") or {} for run in runs]
+        tasks = [each.get("task") or {} for each in settings]
         return tasks[0] if tasks and all(task == tasks[0] for task in tasks) else {}
 
 
+def _read_object(file: Path) -> JsonObject:
+    """A JSON object; an empty one if there is none."""
+    try:
+        value = from_json(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def open_data(data: str | Path) -> TrainingData:
-    """Find the rows. None is read yet."""
+    """Find the rows, without reading them."""
     name = str(data)
     path = Path(data).expanduser()
     if path.is_dir():
@@ -112,109 +140,66 @@ def open_data(data: str | Path) -> TrainingData:
             "the Hub."
         )
         raise ConfigError(f"There is no data set {name!r}: no such folder or file. {hint}")
-    return _load_from_hub(name)
+    datasets = _import_datasets()
+    try:
+        splits = datasets.load_dataset(name)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"There is no folder {name} here, and the data set {name} on the Hub cannot be read: "
+            f"{reason}"
+        ) from error
+    return _from_splits(name, splits, None)
 
 
 def _open_folder(name: str, folder: Path) -> TrainingData:
-    about = _read_curation(folder)
-    for end in _SUFFIXES:
-        if (train := folder / f"{TRAIN_SPLIT}{end}").is_file():
-            test = folder / f"{TEST_SPLIT}{end}"
-            return TrainingData(
-                name, _open_file(train), _open_file(test) if test.is_file() else None, about
-            )
+    curation = _read_object(folder / CURATION_FILE) or None
+    for suffix in _SUFFIXES:
+        train, test = folder / f"{TRAIN_SPLIT}{suffix}", folder / f"{TEST_SPLIT}{suffix}"
+        if train.is_file():
+            test_rows = _open_file(test) if test.is_file() else None
+            return TrainingData(name, _open_file(train), test_rows, curation)
     if (folder / "dataset_dict.json").is_file():
-        return _from_splits(name, _load_from_disk(folder), about)
+        datasets = _import_datasets()
+        try:
+            splits = datasets.load_from_disk(str(folder))
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(f"{folder} cannot be loaded by `datasets`: {reason}") from error
+        return _from_splits(name, splits, curation)
     if (folder / "episodes.jsonl").is_file():
         raise ConfigError(
             f"{name} holds episodes, and training takes rows. Make them first: "
             f"ludus curate {name} -o rows"
         )
     raise ConfigError(
-        f"{name} holds no {TRAIN_SPLIT}.jsonl or {TRAIN_SPLIT}.parquet. Name a folder that `ludus curate` "
-        "wrote."
+        f"{name} holds no {TRAIN_SPLIT}.jsonl or {TRAIN_SPLIT}.parquet. Name a folder that "
+        "`ludus curate` wrote."
     )
-
-
-def _read_curation(folder: Path) -> Mapping[str, Any] | None:
-    try:
-        found = from_json((folder / CURATION_FILE).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _read_task(run: Path) -> JsonObject:
-    """What every episode of a run was begun with; nothing where the run is gone."""
-    try:
-        found = from_json((run / "run.json").read_bytes())["settings"]["task"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _open_file(path: Path) -> Split:
     if path.suffix == ".jsonl":
         return JsonlRows(path)
     if path.suffix != ".parquet":
-        raise ConfigError(f"{path} is neither .jsonl nor .parquet, the two forms that are read.")
+        raise ConfigError(f"{path} is neither .jsonl nor .parquet.")
     datasets = _import_datasets()
     try:
-        # In memory, because the cache that it would go to is nobody's to clean up.
+        # In memory: nobody would clean up the cache that it would otherwise be converted into.
         rows = datasets.Dataset.from_parquet(str(path), keep_in_memory=True)
     except Exception as error:
-        said = " ".join(str(error.__cause__ or error).split())
-        raise ConfigError(f"{path} cannot be read as Parquet: {said[:200]}") from error
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ConfigError(f"{path} cannot be read as Parquet: {reason[:200]}") from error
     return DatasetRows(str(path), rows, (path,))
 
 
-def _load_from_disk(folder: Path) -> Any:
-    datasets = _import_datasets()
-    try:
-        return datasets.load_from_disk(str(folder))
-    except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{folder} cannot be read as a folder of datasets: {said}") from error
-
-
-def _load_from_hub(name: str) -> TrainingData:
-    datasets = _import_datasets()
-    try:
-        splits = datasets.load_dataset(name)
-    except Exception as error:
-        said = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"There is no folder {name} here, and the data set {name} on the Hub cannot be read: "
-            f"{said}"
-        ) from error
-    return _from_splits(name, splits, None)
-
-
-def _from_splits(name: str, splits: Any, about: Mapping[str, Any] | None) -> TrainingData:
+def _from_splits(name: str, splits: Any, curation: Mapping[str, Any] | None) -> TrainingData:
     if not isinstance(splits, Mapping) or TRAIN_SPLIT not in splits:
         raise ConfigError(f"{name} has no split called {TRAIN_SPLIT}.")
-    test = (
-        _wrap_dataset(name, TEST_SPLIT, splits[TEST_SPLIT])
-        if TEST_SPLIT in splits and len(splits[TEST_SPLIT])
-        else None
-    )
-    return TrainingData(name, _wrap_dataset(name, TRAIN_SPLIT, splits[TRAIN_SPLIT]), test, about)
-
-
-def _wrap_dataset(name: str, split: str, rows: Any) -> DatasetRows:
-    files = tuple(Path(file["filename"]) for file in rows.cache_files)
-    return DatasetRows(f"{name} {split}", rows, files)
-
-
-def _drop_null_fields(row: JsonObject, loose: set[str]) -> JsonObject:
-    """Without the nulls with which Arrow fills up a struct: they stand for what is not there."""
-    return {name: _prune_nulls(value) if name in loose else value for name, value in row.items()}
-
-
-def _prune_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _prune_nulls(item) for key, item in value.items() if item is not None}
-    return [_prune_nulls(item) for item in value] if isinstance(value, list) else value
+    train, test = DatasetRows.from_split(name, TRAIN_SPLIT, splits[TRAIN_SPLIT]), None
+    if TEST_SPLIT in splits and len(splits[TEST_SPLIT]):
+        test = DatasetRows.from_split(name, TEST_SPLIT, splits[TEST_SPLIT])
+    return TrainingData(name, train, test, curation)
 
 
 def _import_datasets() -> Any:

@@ -1,8 +1,10 @@
-"""Whether a batch bears its loss where it should: looked up, not assumed.
+"""Loss masks: made from rendered conversations, measured, and checked in the trainer's first batch.
 
-Between the rows as they were marked and the batch that a trainer computes with lie truncation,
-packing, padding and a collator, all somebody else's. So the very first batch is taken apart into
-its rows again, each is found among the marked ones by its tokens, and the labels are compared.
+Labels follow PyTorch: a token that bears loss is its own label, every other one `IGNORE_INDEX`.
+
+Truncation, packing, padding and collation come between the rows and the batch that a trainer
+computes with, and most of it is TRL's code. So the first batch is split into its rows again, each
+is looked up among the tokenized rows by its tokens, and the labels are compared.
 """
 
 from __future__ import annotations
@@ -12,129 +14,144 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus.errors import RunError
+from ludus.policy.chat.rendering import RenderedConversation
 from ludus.train.config import Method
-from ludus.train.data.tokenization import IGNORE_INDEX, TOKEN_COLUMNS
+from ludus.train.data.row_schema import TOKEN_COLUMNS
 
+IGNORE_INDEX = -100
+"""The label of tokens without loss, as in `torch.nn.CrossEntropyLoss`."""
 TokensAndLabels = tuple[Any, Any]
 """Tokens and labels of one row, as arrays."""
 
 
+def trim_after_loss(conversation: RenderedConversation) -> RenderedConversation:
+    """Drop the tokens after the last one with loss, such as the environment's last message."""
+    if not conversation.spans:
+        return conversation
+    return conversation.truncate(conversation.spans[-1][1])
+
+
+def make_labels(conversation: RenderedConversation) -> list[int]:
+    """The labels of a conversation. The first token has no loss: nothing predicts it."""
+    tokens = zip(conversation.ids, conversation.mask, strict=True)
+    labels = [token if has_loss else IGNORE_INDEX for token, has_loss in tokens]
+    return [IGNORE_INDEX, *labels[1:]]
+
+
+def to_completion_mask(labels: Any) -> Any:
+    """Labels as the 0/1 mask that TRL's `DPOTrainer` takes."""
+    return (labels != IGNORE_INDEX).long()
+
+
+def find_loss_starts(labels: Any) -> Any:
+    """For each row of a `pyarrow.ListArray` of labels, its first position with loss, or -1."""
+    import numpy as np
+
+    offsets = labels.offsets.to_numpy().astype(np.int64)
+    starts, ends = offsets[:-1], offsets[1:]
+    with_loss = np.flatnonzero(labels.values.to_numpy() != IGNORE_INDEX)
+    first = np.append(with_loss, np.iinfo(np.int64).max)[np.searchsorted(with_loss, starts)]
+    return np.where(first < ends, first - starts, -1)
+
+
 @dataclass(frozen=True, slots=True)
 class LossMaskIndex:
-    """The rows as they were marked, found by a few of their tokens."""
+    """The labels of all rows, found by the rows' tokens."""
 
     keys: Any
-    """Sorted."""
+    """The hashes of the rows, sorted."""
     rows: Any
-    """For each key, the part that its row is in, and where it stands there."""
+    """For each key, the chunk and the position of its row."""
     chunks: Sequence[tuple[Any, Any, Any]]
-    """Where rows begin, their tokens, and their labels, one behind the other."""
+    """The offsets of rows, and their concatenated tokens and labels."""
 
     @classmethod
     def build(cls, dataset: Any, method: Method) -> LossMaskIndex:
         import numpy as np
 
-        parts = list(_column_chunks(dataset.data, method))
-        keys = [_hash_rows(offsets[:-1], np.diff(offsets), ids) for offsets, ids, _ in parts]
-        places = [
-            np.stack([np.full(len(some), part), np.arange(len(some))], axis=1)
-            for part, some in enumerate(keys)
+        chunks = []
+        for columns in TOKEN_COLUMNS[method]:
+            # Views of the memory-mapped file.
+            for ids, labels in zip(*(dataset.data.column(c).chunks for c in columns), strict=True):
+                offsets = ids.offsets.to_numpy().astype(np.int64)
+                flat_ids, flat_labels = ids.flatten().to_numpy(), labels.flatten().to_numpy()
+                chunks.append((offsets - offsets[0], flat_ids, flat_labels))
+        keys = [_hash_rows(offsets[:-1], np.diff(offsets), ids) for offsets, ids, _ in chunks]
+        rows = [
+            np.stack([np.full(len(some), chunk), np.arange(len(some))], axis=1)
+            for chunk, some in enumerate(keys)
         ]
         flat = np.concatenate(keys)
         order = np.argsort(flat, kind="stable")
-        return cls(flat[order], np.concatenate(places)[order], parts)
+        return cls(flat[order], np.concatenate(rows)[order], chunks)
 
     def find_labels(self, tokens: Any) -> Iterator[Any]:
-        """The labels of every row that has just these tokens."""
+        """The labels of every row with exactly these tokens."""
         import numpy as np
 
-        key = _hash_rows(np.array([0]), np.array([len(tokens)]), tokens)[0]
-        first, last = (
-            np.searchsorted(self.keys, key, "left"),
-            np.searchsorted(self.keys, key, "right"),
-        )
-        for part, row in self.rows[first:last]:
-            offsets, ids, labels = self.chunks[part]
-            here = slice(offsets[row], offsets[row + 1])
-            if np.array_equal(ids[here], tokens):
-                yield labels[here]
+        (key,) = _hash_rows(np.array([0]), np.array([len(tokens)]), tokens)
+        first = np.searchsorted(self.keys, key, "left")
+        last = np.searchsorted(self.keys, key, "right")
+        for chunk, row in self.rows[first:last]:
+            offsets, ids, labels = self.chunks[chunk]
+            span = slice(offsets[row], offsets[row + 1])
+            if np.array_equal(ids[span], tokens):
+                yield labels[span]
 
 
-def _column_chunks(table: Any, method: Method) -> Iterator[tuple[Any, Any, Any]]:
-    """The columns as arrays over the same memory, which is the disk's."""
-    import numpy as np
-
-    for ids, labels in TOKEN_COLUMNS[method]:
-        both = zip(table.column(ids).chunks, table.column(labels).chunks, strict=True)
-        for some, theirs in both:
-            offsets = some.offsets.to_numpy().astype(np.int64)
-            values, marks = some.flatten().to_numpy(), theirs.flatten().to_numpy()
-            yield offsets - offsets[0], values, marks
-
-
-def _hash_rows(starts: Any, sizes: Any, values: Any) -> Any:
-    """A number for each row, made of its length and of tokens from all over it."""
+def _hash_rows(starts: Any, sizes: Any, tokens: Any) -> Any:
+    """A hash of each row's length and of eight tokens spread over it."""
     import numpy as np
 
     keys = sizes.astype(np.int64)
     for eighth in range(1, 9):
-        keys = keys * 1_000_003 + values[starts + (sizes - 1) * eighth // 8].astype(np.int64)
+        keys = keys * 1_000_003 + tokens[starts + (sizes - 1) * eighth // 8].astype(np.int64)
     return keys
 
 
 def check_loss_mask(batch: Mapping[str, Any], index: LossMaskIndex) -> int:
-    """Raise unless every row of the batch bears its loss where it was marked; count the tokens."""
+    """Raise unless every row of the batch has the labels it was given; count tokens with loss."""
     import numpy as np
 
-    bearing = 0
+    tokens_with_loss = 0
     for tokens, labels in _split_batch(batch):
         known = list(index.find_labels(tokens))
         if not known:
             raise RunError(
-                f"The trainer's batch holds a row of {len(tokens)} tokens that no row of the data "
-                "has. This version of TRL changes rows; use the one that Ludus names."
+                f"The trainer's batch holds a row of {len(tokens)} tokens that is not in the data: "
+                "this version of TRL changes rows. Install the version that Ludus requires."
             )
+        count = int((labels != IGNORE_INDEX).sum())
         if not any(np.array_equal(labels, each) for each in known):
             raise RunError(
-                f"The trainer's batch bears its loss on other tokens than were marked: on "
-                f"{int((labels != IGNORE_INDEX).sum())} of {len(tokens)} instead of "
-                f"{int((known[0] != IGNORE_INDEX).sum())}. Use the version of TRL that Ludus names."
+                f"The trainer's batch has its loss on {count} of the {len(tokens)} tokens of a row "
+                f"instead of the {int((known[0] != IGNORE_INDEX).sum())} of its loss mask. Install "
+                "the version of TRL that Ludus requires."
             )
-        bearing += int((labels != IGNORE_INDEX).sum())
-    return bearing
+        tokens_with_loss += count
+    return tokens_with_loss
 
 
 def _split_batch(batch: Mapping[str, Any]) -> Iterator[TokensAndLabels]:
-    """The batch taken apart into its rows again."""
+    """The rows of a batch that was padded or packed, without padding."""
     import numpy as np
 
     ids = batch["input_ids"].cpu().numpy()
-    labels = _batch_labels(batch, ids)
+    if "labels" in batch:
+        labels = batch["labels"].cpu().numpy()
+    else:
+        labels = np.where(batch["completion_mask"].cpu().numpy() == 1, ids, IGNORE_INDEX)
     present = np.ones(ids.shape, bool)
     if "attention_mask" in batch:
         present = batch["attention_mask"].cpu().numpy() == 1
     if (labels[~present] != IGNORE_INDEX).any():
-        raise RunError("The trainer's batch bears loss on its padding.")
-    if "position_ids" in batch:
-        positions = batch["position_ids"].cpu().numpy()
-        yield from _split_packed_rows(ids[present], labels[present], positions[present])
+        raise RunError("The trainer's batch has loss on its padding.")
+    if "position_ids" not in batch:
+        for row, mask in enumerate(present):
+            yield ids[row][mask], labels[row][mask]
         return
-    for row, there in enumerate(present):
-        yield ids[row][there], labels[row][there]
-
-
-def _batch_labels(batch: Mapping[str, Any], ids: Any) -> Any:
-    import numpy as np
-
-    if "labels" in batch:
-        return batch["labels"].cpu().numpy()
-    return np.where(batch["completion_mask"].cpu().numpy() == 1, ids, IGNORE_INDEX)
-
-
-def _split_packed_rows(ids: Any, labels: Any, positions: Any) -> Iterator[TokensAndLabels]:
-    """Rows that stand one behind the other: each begins where the positions begin anew."""
-    import numpy as np
-
-    starts = np.flatnonzero(positions == 0)
+    # Packed: a row starts wherever the positions start anew.
+    ids, labels = ids[present], labels[present]
+    starts = np.flatnonzero(batch["position_ids"].cpu().numpy()[present] == 0)
     for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
         yield ids[start:end], labels[start:end]

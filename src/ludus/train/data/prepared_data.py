@@ -1,6 +1,6 @@
-"""From rows on the disk to what a trainer is fed: tokens, checked, cut, and packed if asked.
+"""The data that a trainer gets: tokenized, checked, truncated, and packed if requested.
 
-One process does it; the others read what it left.
+The main process writes it into the folder `tokens`; the other ranks load it from there.
 """
 
 from __future__ import annotations
@@ -26,33 +26,29 @@ from ludus.train.data.template_fidelity import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer, TokenizedRows, tokenize
 
 MAX_TEST_ROWS = 256
-"""On so many rows the eval loss is measured: enough to see it turn, and quickly done."""
-_TRAIN_FILE, _TEST_FILE, _PACKED_DIR, _INFO_FILE = (
-    "train.arrow",
-    "test.arrow",
-    "packed",
-    "supply.json",
-)
+"""Rows on which the eval loss is measured: enough to see it rise, and fast."""
+_TRAIN_FILE, _TEST_FILE, _PACKED_DIR = "train.arrow", "test.arrow", "packed"
+_INFO_FILE = "supply.json"
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedData:
-    """What was made of the rows."""
+    """Counts of the prepared rows, written beside them."""
 
     rows: int
-    """That are trained on."""
+    """Rows that are trained on."""
     left_out: int
     cut: int
-    """Of the rows, those that lost their end."""
+    """Rows that are truncated, of those that are trained on."""
     test_rows: int
     max_length: int
     environments: dict[str, int] = field(default_factory=dict)
-    """How many rows came from which environment, where rows say so."""
+    """How many rows come from which environment, where rows say so."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedSplits:
-    """Rows as tokens, before it is known how long they may be."""
+    """The tokenized rows, before truncation."""
 
     train: TokenizedRows
     test: TokenizedRows | None
@@ -64,104 +60,83 @@ def tokenize_splits(
     folder: Path,
     progress: PhaseProgress | None = None,
 ) -> TokenizedSplits:
-    """Make tokens of all rows. What is wrong with one of them is said here."""
+    """Tokenize all rows into `folder`. Raises for the first invalid row."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    check_template_fidelity(
-        data.train,
-        row_tokenizer.tokenizer,
-        row_tokenizer.template,
-        row_tokenizer.method,
-        row_tokenizer.vision,
-    )
+    check_template_fidelity(data.train, row_tokenizer)
     train = tokenize(data.train, row_tokenizer, folder / "rows.arrow", progress=progress)
     if not train.rows_read:
-        raise ConfigError(f"{data.name} holds no rows to train on.")
+        raise ConfigError(f"{data.name} has no rows to train on.")
     if data.test is None:
         return TokenizedSplits(train, None)
-    test = tokenize(
-        data.test,
-        row_tokenizer,
-        folder / "test-rows.arrow",
-        progress=progress,
-        max_rows=MAX_TEST_ROWS,
-    )
+    file = folder / "test-rows.arrow"
+    test = tokenize(data.test, row_tokenizer, file, progress=progress, max_rows=MAX_TEST_ROWS)
     return TokenizedSplits(train, test)
 
 
 def prepare(
     tokenized: TokenizedSplits, data: TrainingData, method: Method, config: TrainConfig, model: str,
-    *, context: int | None, folder: Path, image_token: int | None = None,
+    *, context_length: int | None, folder: Path, image_token: int | None = None,
 ) -> PreparedData:  # fmt: skip
-    """Cut and pack; raise where rows would be trained on of which nothing can be learned.
+    """Filter, truncate and pack the rows. Raises for rows that cannot be trained on.
 
-    `image` is the token that stands for a part of an image; None: the model reads only text.
+    `image_token` is the token that images are made of; None for models that take only text.
     """
     dataset = tokenized.train.load()
-    shape = measure_rows(dataset, method)
-    asked = config.max_length or _curated_max_length(data, model, context)
-    max_length = choose_max_length(shape, requested=asked, context_length=context)
-    found = find_unusable(tokenized.train, shape, max_length)
-    if not config.drop:
-        check_usable(found, data.train, context_length=context)
-    kept = write_usable_rows(dataset, shape, method, max_length, folder / _TRAIN_FILE, image_token)
-    if not len(kept):
-        raise ConfigError(f"{data.name} holds no row that can be learned from.")
+    stats = measure_rows(dataset, method)
+    requested = config.max_length
+    if requested is None and (measured := data.measured_max_length(model)) is not None:
+        requested = min(measured, context_length or measured)
+    max_length = choose_max_length(stats, requested=requested, context_length=context_length)
+    unusable = find_unusable(tokenized.train, stats, max_length)
+    if not config.drop_untrainable:
+        check_usable(unusable, data.train, context_length=context_length)
+    rows = write_usable_rows(dataset, stats, method, max_length, folder / _TRAIN_FILE, image_token)
+    if not len(rows):
+        raise ConfigError(f"{data.name} has no row that can be trained on.")
     if config.packing:
-        _pack(kept, max_length, config.seed).save_to_disk(folder / _PACKED_DIR)
-    test = _write_test_rows(tokenized.test, method, max_length, folder, image_token)
-    environments = dict(tokenized.train.environments)
-    done = PreparedData(len(kept), found.count, found.truncated, test, max_length, environments)
-    (folder / _INFO_FILE).write_text(json.dumps(asdict(done)), encoding="utf-8")
-    return done
+        from trl import pack_dataset
+
+        # Shuffled, because neighbouring rows are often alike and would be packed together.
+        packed = pack_dataset(rows.shuffle(seed=config.seed), max_length, "bfd")
+        packed.save_to_disk(folder / _PACKED_DIR)
+    test_rows = 0
+    if tokenized.test is not None and tokenized.test.rows_read:
+        dataset = tokenized.test.load()
+        stats, file = measure_rows(dataset, method), folder / _TEST_FILE
+        # Rows without loss are left out silently: nothing can be measured on them.
+        test_rows = len(write_usable_rows(dataset, stats, method, max_length, file, image_token))
+        if not test_rows:
+            file.unlink()
+    prepared = PreparedData(
+        len(rows), unusable.count, unusable.truncated, test_rows, max_length,
+        dict(tokenized.train.environments),
+    )  # fmt: skip
+    (folder / _INFO_FILE).write_text(json.dumps(asdict(prepared)), encoding="utf-8")
+    return prepared
 
 
 def load_prepared_data(folder: Path) -> PreparedData:
-    """What another process made."""
+    """The counts, as the main process wrote them."""
     return PreparedData(**json.loads((folder / _INFO_FILE).read_text(encoding="utf-8")))
 
 
 def load_unpacked_rows(folder: Path) -> Any:
-    """The rows as they were marked, before anything was packed."""
+    """The training rows before packing."""
     return _open_dataset(folder / _TRAIN_FILE)
 
 
 def load_train_rows(folder: Path) -> Any:
+    """The training rows, packed if that was requested."""
     from datasets import load_from_disk
 
     packed = folder / _PACKED_DIR
-    return load_from_disk(str(packed)) if packed.is_dir() else _open_dataset(folder / _TRAIN_FILE)
+    return load_from_disk(str(packed)) if packed.is_dir() else load_unpacked_rows(folder)
 
 
 def load_test_rows(folder: Path) -> Any | None:
+    """The test rows, if there are any."""
     return _open_dataset(folder / _TEST_FILE) if (folder / _TEST_FILE).is_file() else None
-
-
-def _curated_max_length(data: TrainingData, model: str, context: int | None) -> int | None:
-    known = data.measured_max_length(model)
-    return known if known is None or context is None else min(known, context)
-
-
-def _pack(rows: Any, max_length: int, seed: int) -> Any:
-    """Rows that stand together in a pack came from all over: neighbours are often alike."""
-    from trl import pack_dataset
-
-    return pack_dataset(rows.shuffle(seed=seed), max_length, "bfd")
-
-
-def _write_test_rows(
-    tokens: TokenizedRows | None, method: Method, max_length: int, to: Path, image: int | None
-) -> int:
-    """Test rows that cannot be learned from cannot be measured on either."""
-    if tokens is None or not tokens.rows_read:
-        return 0
-    dataset = tokens.load()
-    kept = write_usable_rows(
-        dataset, measure_rows(dataset, method), method, max_length, to / _TEST_FILE, image
-    )
-    if not len(kept):
-        (to / _TEST_FILE).unlink()
-    return len(kept)
 
 
 def _open_dataset(file: Path) -> Any:

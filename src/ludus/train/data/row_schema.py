@@ -1,7 +1,7 @@
-"""What a row means: the conversations of which a model learns, one for SFT, two for DPO.
+"""The schema of rows: parsed into one conversation for SFT, two for DPO.
 
-Pure functions. Rows are those that `ludus curate` writes, or others of TRL's forms: `messages`,
-`prompt` with `completion`, or `prompt` with `chosen` and `rejected`, and `tools` beside them.
+Rows are those that `ludus curate` writes, or others in TRL's conversational formats: `messages`,
+`prompt` and `completion`, or `prompt`, `chosen` and `rejected`; and `tools` with any of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,18 @@ from ludus.policy.vision.row_images import (
 from ludus.train.config import Method
 
 Messages = list[JsonObject]
-_OTHER_METHOD = {"sft": "dpo", "dpo": "sft"}
+TOKEN_COLUMNS: dict[Method, tuple[tuple[str, str], ...]] = {
+    "sft": (("input_ids", "labels"),),
+    "dpo": (("chosen_ids", "chosen_labels"), ("rejected_ids", "rejected_labels")),
+}
+"""The columns of a tokenized row: tokens and labels of each side."""
+IMAGE_COLUMNS: dict[Method, tuple[str, ...]] = {
+    "sft": ("row_images",),
+    "dpo": ("chosen_images", "rejected_images"),
+}
+"""The data URLs of each side's images, in tokenized rows for models that take images."""
+ROW_COLUMN = "row"
+"""The number of a tokenized row in its source."""
 _EXPECTED_COLUMNS = {
     "sft": "`messages`, or `prompt` and `completion`",
     "dpo": "`prompt`, `chosen` and `rejected`",
@@ -36,14 +47,21 @@ _EXPECTED_COLUMNS = {
 
 
 class InvalidRow(ValueError):
-    """A row that cannot be trained on; where it stands is added by who read it."""
+    """A row that cannot be trained on. The message continues the location of the row."""
 
 
 def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
-    """One for SFT; for DPO the better and the worse."""
+    """The conversation of an SFT row, or the chosen and the rejected one of a DPO row."""
     fields = parse_row(row)
-    if _method_for(fields) != method:
-        raise _wrong_columns_error(fields, method)
+    row_method = _method_for(fields)
+    if row_method is None:
+        columns = ", ".join(map(str, fields)) or "none"
+        raise InvalidRow(f"has no {_EXPECTED_COLUMNS[method]}; its columns are {columns}")
+    if row_method != method:
+        raise ConfigError(
+            f"These are rows for {row_method.upper()}, with {_EXPECTED_COLUMNS[row_method]}. "
+            f"Train on them with `ludus train {row_method}`."
+        )
     tools = _parse_tools(fields.get("tools"))
     prompt: Messages = []
     if method == "dpo":
@@ -57,49 +75,49 @@ def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Convers
 
 @dataclass(frozen=True, slots=True)
 class TextAndImages:
-    """A conversation as a model is shown it."""
+    """A conversation with its images taken out."""
 
     conversation: Conversation
     images: Sequence[str] = ()
-    """The data URLs of its images; a mark stands for each in the text."""
+    """Data URLs; the text holds a placeholder for each."""
 
 
 def separate_images(conversation: Conversation, vision: VisionProcessor | None) -> TextAndImages:
-    """For a model with these eyes; images are refused for one that has none."""
-    if not has_content_parts(conversation.messages):
+    """Take the images out of a conversation; raise for a model that takes none."""
+    messages = conversation.messages
+    if not has_content_parts(messages):
         return TextAndImages(conversation)
     if vision is None:
-        if has_images(conversation.messages):
+        if has_images(messages):
             raise InvalidRow(
-                f"shows images, and this model reads only text; use one of {SUPPORTED_FAMILIES}"
+                f"has images, and this model takes only text; use one of {SUPPORTED_FAMILIES}"
             )
         return TextAndImages(conversation)
     try:
-        images = image_urls(conversation.messages)
-        return TextAndImages(
-            replace(conversation, messages=to_text_messages(conversation.messages, vision)), images
-        )
+        images = image_urls(messages)
+        text = replace(conversation, messages=to_text_messages(messages, vision))
+        return TextAndImages(text, images)
     except ContentPartError as error:
         raise InvalidRow(str(error)) from error
 
 
 def iter_tool_calls(messages: Sequence[Any]) -> Iterator[JsonObject]:
-    """The functions that were called in some messages."""
+    """The functions that are called in the messages."""
     for message in messages:
         for call in message.get("tool_calls") or ():
             yield call.get("function") or call
 
 
 def parse_row(row: bytes | JsonObject) -> JsonObject:
-    """A row with its columns, whether it was parsed before or not."""
+    """The columns of a row, which may be a line of JSONL."""
     if not isinstance(row, bytes):
         return row
     try:
         fields = from_json(row)
     except ValueError as error:
-        raise InvalidRow(f"is no JSON: {error}") from error
+        raise InvalidRow(f"is not JSON: {error}") from error
     if not isinstance(fields, dict):
-        raise InvalidRow("is no JSON object")
+        raise InvalidRow("is not a JSON object")
     return fields
 
 
@@ -109,52 +127,41 @@ def _method_for(fields: JsonObject) -> Method | None:
     return "sft" if "messages" in fields or {"prompt", "completion"} <= fields.keys() else None
 
 
-def _wrong_columns_error(fields: JsonObject, method: Method) -> Exception:
-    if _method_for(fields) is None:
-        columns = ", ".join(map(str, fields)) or "none"
-        return InvalidRow(f"has no {_EXPECTED_COLUMNS[method]}; its columns are {columns}")
-    other = _OTHER_METHOD[method]
-    return ConfigError(
-        f"These are rows for {other.upper()}, with {_EXPECTED_COLUMNS[other]}. "
-        f"Train on them with `ludus train {other}`."
-    )
-
-
 def _parse_pair(fields: JsonObject) -> tuple[Messages, Messages, Messages]:
-    """What both sides begin with is the prompt, where none is given apart."""
+    """Prompt, chosen and rejected; without a `prompt`, it is the common prefix of both sides."""
     chosen, rejected = _parse_messages(fields, "chosen"), _parse_messages(fields, "rejected")
     if fields.get("prompt"):
         return _parse_messages(fields, "prompt"), chosen, rejected
-    both = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
-    shared = sum(1 for _ in both)
+    pairs = zip(chosen, rejected, strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return chosen[:shared], chosen[shared:], rejected[shared:]
 
 
 def _parse_messages(fields: JsonObject, column: str) -> Messages:
-    found = fields.get(column)
-    if isinstance(found, str):
-        raise InvalidRow(f"has text in `{column}`, where a list of messages is wanted")
-    if not isinstance(found, list) or not found:
+    messages = fields.get(column)
+    if isinstance(messages, str):
+        raise InvalidRow(f"has text in `{column}`, where a list of messages is expected")
+    if not isinstance(messages, list) or not messages:
         raise InvalidRow(f"has no messages in `{column}`")
-    if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in found):
-        raise InvalidRow(f"has something in `{column}` that is no message with a `role`")
-    return [_parse_message(each) for each in found]
+    if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages):
+        raise InvalidRow(f"has an item in `{column}` that is not a message with a `role`")
+    return [_parse_message(each) for each in messages]
 
 
 def _parse_message(message: JsonObject) -> JsonObject:
-    """As chat templates want it: what a call was given as an object, not as its text."""
-    made = message.get("tool_calls")
-    if not made:
+    """As chat templates expect it: the arguments of tool calls as objects, not as JSON text."""
+    calls = message.get("tool_calls")
+    if not calls:
         return message
-    if not isinstance(made, list) or not all(isinstance(call, dict) for call in made):
-        raise InvalidRow("has `tool_calls` that are no list of calls")
-    return {**message, "tool_calls": [_parse_call(call) for call in made]}
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise InvalidRow("has `tool_calls` that are not a list of calls")
+    return {**message, "tool_calls": [_parse_call(call) for call in calls]}
 
 
 def _parse_call(call: JsonObject) -> JsonObject:
     function = call.get("function", call)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InvalidRow("has a call without a `name`")
+        raise InvalidRow("has a tool call without a `name`")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         arguments = parse_arguments(arguments)
@@ -163,12 +170,12 @@ def _parse_call(call: JsonObject) -> JsonObject:
     return {**call, "type": "function", "function": {**function, "arguments": arguments or {}}}
 
 
-def _parse_tools(found: Any) -> list[JsonObject] | None:
-    if isinstance(found, str):
+def _parse_tools(tools: Any) -> list[JsonObject] | None:
+    if isinstance(tools, str):
         try:
-            found = from_json(found) if found.strip() else None
+            tools = from_json(tools) if tools.strip() else None
         except ValueError as error:
-            raise InvalidRow(f"has `tools` that are no JSON: {error}") from error
-    if found and not (isinstance(found, list) and all(isinstance(tool, dict) for tool in found)):
-        raise InvalidRow("has `tools` that are no list of tools")
-    return found or None
+            raise InvalidRow(f"has `tools` that are not JSON: {error}") from error
+    if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise InvalidRow("has `tools` that are not a list of tools")
+    return tools or None

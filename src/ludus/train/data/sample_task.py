@@ -1,13 +1,12 @@
-"""A task for the card: one of those that a model was trained on, as it was asked."""
+"""A task for the model card: one that the model was trained on, as its prompt."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import messages_before_reply
@@ -21,11 +20,11 @@ from ludus.train.output.record_schema import TaskExample
 
 SAMPLE_SIZE = 64
 MAX_TASK_CHARS = 20_000
-"""Characters above which a task would bury the rest of the card."""
+"""A longer task would dominate the card."""
 
 
 def sample_row_task(split: Split, method: Method) -> TaskExample | None:
-    """The shortest of the first tasks; None where all are long or show images."""
+    """The shortest of the first tasks; None if all are long or have images."""
     rows = islice((row for batch in split.batches(SAMPLE_SIZE) for _, row in batch), SAMPLE_SIZE)
     # A card without a task is better than a model without a card.
     with suppress(OSError):
@@ -34,38 +33,38 @@ def sample_row_task(split: Split, method: Method) -> TaskExample | None:
 
 
 def sample_episode_task(file: Path) -> TaskExample | None:
-    """The shortest of the tasks that were played first."""
+    """The shortest of the tasks in the first episodes of a log."""
     if not file.is_file():
         return None
     with suppress(OSError, LudusError):
         return _shortest_task(
-            _example(
-                [message.model_dump() for message in messages_before_reply(each.messages)],
-                each.tools,
+            TaskExample(
+                messages=tuple(
+                    each.model_dump() for each in messages_before_reply(episode.messages)
+                ),
+                tools=tuple(episode.tools),
             )
-            for each in islice(episodes(file), SAMPLE_SIZE)
+            for episode in islice(episodes(file), SAMPLE_SIZE)
         )
     return None
 
 
 def _row_task(row: bytes | JsonObject, method: Method) -> TaskExample | None:
     try:
-        talk = parse_conversations(row, method)[0]
+        conversation = parse_conversations(row, method)[0]
     except (InvalidRow, LudusError):
         return None
-    roles = [message["role"] for message in talk.messages]
+    roles = [message["role"] for message in conversation.messages]
     first = roles.index("assistant") if "assistant" in roles else 0
-    return _example(talk.messages[:first], talk.tools or ())
+    prompt, tools = conversation.messages[:first], conversation.tools or ()
+    return TaskExample(messages=tuple(map(dict, prompt)), tools=tuple(map(dict, tools)))
 
 
-def _example(messages: Sequence[Any], tools: Sequence[Any]) -> TaskExample:
-    return TaskExample(messages=tuple(messages), tools=tuple(tools))
-
-
-def _shortest_task(found: Iterable[TaskExample]) -> TaskExample | None:
-    shown = [each for each in found if each.messages and not has_images(each.messages)]
-    return min((each for each in shown if _size(each) <= MAX_TASK_CHARS), key=_size, default=None)
-
-
-def _size(example: TaskExample) -> int:
-    return len(json.dumps([*example.messages, *example.tools]))
+def _shortest_task(tasks: Iterable[TaskExample]) -> TaskExample | None:
+    sizes = [
+        (len(json.dumps([*task.messages, *task.tools])), task)
+        for task in tasks
+        if task.messages and not has_images(task.messages)
+    ]
+    size, shortest = min(sizes, key=lambda each: each[0], default=(0, None))
+    return shortest if size <= MAX_TASK_CHARS else None

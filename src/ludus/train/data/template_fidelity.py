@@ -1,8 +1,8 @@
-"""Whether a template keeps what a row says: calls and their arguments among what is learned, tools
-and results among what is read.
+"""Whether the chat template keeps everything that rows say.
 
-A dialect is proven on a probe; rows have names and values that no probe has. So some of the rows
-themselves are looked at.
+Tool calls and their arguments must be among the tokens with loss, tools and tool results among all
+tokens. A chat format is checked on a generic conversation elsewhere; rows have names and values
+that no generic conversation has, so some of them are checked here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from itertools import islice
 from typing import Any
 
 from ludus.errors import ConfigError, TemplateRefused
-from ludus.policy.chat.rendering import Conversation, RenderedConversation, render_many, render_text
-from ludus.policy.vision.processor import VisionProcessor
-from ludus.train.config import Method
+from ludus.policy.chat.rendering import (
+    Conversation,
+    RenderedConversation,
+    render_many,
+    render_text,
+)
 from ludus.train.data.loading import Split
 from ludus.train.data.row_schema import (
     InvalidRow,
@@ -23,90 +26,82 @@ from ludus.train.data.row_schema import (
     parse_conversations,
     separate_images,
 )
+from ludus.train.data.tokenization import RowTokenizer
 
 SAMPLE_ROWS = 64
 _REASONING_FIELD = "reasoning_content"
 
 
-def check_template_fidelity(
-    split: Split,
-    tokenizer: Any,
-    template: str,
-    method: Method,
-    vision: VisionProcessor | None = None,
-) -> None:
-    """Raise over the first of some rows of which the template loses something."""
-    for number, row in islice(
-        (row for some in split.batches(SAMPLE_ROWS) for row in some), SAMPLE_ROWS
-    ):
+def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
+    """Raise for the first of some rows of which the chat template loses something."""
+    tokenizer, template = row_tokenizer.tokenizer, row_tokenizer.template
+    rows = (row for batch in split.batches(SAMPLE_ROWS) for row in batch)
+    for number, row in islice(rows, SAMPLE_ROWS):
         try:
-            talks = [
-                separate_images(talk, vision).conversation
-                for talk in parse_conversations(row, method)
+            conversations = [
+                separate_images(each, row_tokenizer.vision).conversation
+                for each in parse_conversations(row, row_tokenizer.method)
             ]
         except InvalidRow as error:
             raise ConfigError(f"{split.location(number)} {error}.") from error
-        for talk, made in zip(talks, render_many(tokenizer, talks, template), strict=True):
-            lost = None if isinstance(made, TemplateRefused) else lost_content(talk, made)
-            if lost is not None:
+        rendered = render_many(tokenizer, conversations, template)
+        for conversation, result in zip(conversations, rendered, strict=True):
+            if isinstance(result, RenderedConversation) and (
+                lost := lost_content(conversation, result)
+            ):
                 raise ConfigError(
-                    f"{split.location(number)}: the chat template loses {lost}, so that it cannot be "
-                    "learned. Use a model whose template knows tools."
+                    f"{split.location(number)}: the chat template drops {lost}, so it would not be "
+                    "learned. Use a model whose template supports tools."
                 )
-            if has_unprompted_reasoning(talk, tokenizer, template):
+            if has_unprompted_reasoning(conversation, tokenizer, template):
                 raise ConfigError(
-                    f"{split.location(number)}: an answer has thoughts (reasoning_content), and the "
-                    "chat template asks the model not to think, so the model would never be asked "
-                    "for what it learns. Leave them out (ludus curate --no-reasoning), or train "
-                    "with --thinking."
+                    f"{split.location(number)}: an assistant message has reasoning_content, and "
+                    "the chat template turns thinking off, so the model would never be prompted "
+                    "for it. Leave reasoning out when curating, or turn thinking on "
+                    "(`thinking`, or enable_thinking in `chat_template_kwargs`)."
                 )
 
 
 def lost_content(conversation: Conversation, rendered: RenderedConversation) -> str | None:
-    """What of a conversation is not where it should be; None: all of it is there."""
-    learned = "".join(piece.text for piece in rendered.text_spans() if piece.has_loss)
-    said = conversation.messages[conversation.num_prompt_messages :]
+    """What of a conversation is missing from its rendered form, if anything."""
+    with_loss = "".join(span.text for span in rendered.text_spans() if span.has_loss)
+    messages = conversation.messages[conversation.num_prompt_messages :]
     for tool in conversation.tools or ():
         if (name := tool.get("function", tool).get("name", "")) not in rendered.text:
             return f"the tool {name}"
-    for call in iter_tool_calls([each for each in said if each["role"] == "assistant"]):
-        if call["name"] not in learned:
+    for call in iter_tool_calls([each for each in messages if each["role"] == "assistant"]):
+        if call["name"] not in with_loss:
             return f"the call of {call['name']}"
         for name, value in call["arguments"].items():
-            if not all(
-                any(form in learned for form in _written_forms(leaf))
-                for leaf in _iter_leaves(value)
-            ):
+            leaves = _iter_leaves(value)
+            if not all(any(form in with_loss for form in _written_forms(leaf)) for leaf in leaves):
                 return f"{name} of the call of {call['name']}"
-    for message in said:
+    for message in messages:
         content = message.get("content")
         is_result = message["role"] == "tool" and isinstance(content, str)
         if is_result and not any(form in rendered.text for form in _written_forms(content)):
-            return "what a tool answered"
+            return "a tool result"
     return None
 
 
 def has_unprompted_reasoning(conversation: Conversation, tokenizer: Any, template: str) -> bool:
-    """Whether an answer has thoughts where the prompt for it has closed them already.
+    """Whether a reply has reasoning where its generation prompt has closed the reasoning block.
 
-    The prompt for an answer, as the model is asked, must be how the answer is trained to begin.
+    The generation prompt must be a prefix of what is trained on.
     """
+    tools = conversation.tools
 
-    def follows(messages: list[Any], answer: Mapping[str, Any]) -> bool:
-        prompt = render_text(
-            tokenizer, messages, conversation.tools, template, add_generation_prompt=True
-        )
-        return render_text(tokenizer, [*messages, answer], conversation.tools, template).startswith(
-            prompt
-        )
+    def extends_prompt(messages: list[Any], reply: Mapping[str, Any]) -> bool:
+        prompt = render_text(tokenizer, messages, tools, template, add_generation_prompt=True)
+        return render_text(tokenizer, [*messages, reply], tools, template).startswith(prompt)
 
-    for at, message in enumerate(conversation.messages):
-        if message["role"] != "assistant" or not message.get(_REASONING_FIELD) or not at:
+    for index, message in enumerate(conversation.messages):
+        if message["role"] != "assistant" or not message.get(_REASONING_FIELD) or not index:
             continue
-        before = list(conversation.messages[:at])
+        before = list(conversation.messages[:index])
         without = {key: value for key, value in message.items() if key != _REASONING_FIELD}
         try:
-            if not follows(before, message) and follows(before, without):
+            if not extends_prompt(before, message) and extends_prompt(before, without):
                 return True
         except TemplateRefused:
             continue
@@ -125,7 +120,7 @@ def _iter_leaves(value: Any) -> Iterator[Any]:
 
 
 def _written_forms(value: Any) -> Iterator[str]:
-    """How a template may write a value: as it is, as Python or as JSON."""
+    """How a template may write a value: as Python or as JSON."""
     yield str(value).strip()
-    for plain in (False, True):
-        yield json.dumps(value, ensure_ascii=plain).strip('"')
+    for ensure_ascii in (False, True):
+        yield json.dumps(value, ensure_ascii=ensure_ascii).strip('"')

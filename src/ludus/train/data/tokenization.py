@@ -1,8 +1,7 @@
-"""Rows as tokens, with the ones that bear the loss marked: what a trainer is given.
+"""Tokenization of rows into an Arrow file, with labels.
 
-Thousands of rows are shared out among processes, and what they make is streamed into an Arrow file,
-so that neither time nor memory grows beyond what the disk can hold. Which rows are refused, and
-where they are cut, is `ludus.train.data.filtering`'s business.
+Large data sets are tokenized in parallel processes and streamed to disk, so that memory stays
+bounded. Filtering and truncation follow in `ludus.train.data.filtering`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,7 +25,11 @@ from ludus.policy.vision.row_images import check_placeholders, expand_image_toke
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import Method
 from ludus.train.data.loading import NumberedRow, Split
+from ludus.train.data.loss_mask import make_labels, trim_after_loss
 from ludus.train.data.row_schema import (
+    IMAGE_COLUMNS,
+    ROW_COLUMN,
+    TOKEN_COLUMNS,
     InvalidRow,
     TextAndImages,
     parse_conversations,
@@ -34,92 +37,17 @@ from ludus.train.data.row_schema import (
     separate_images,
 )
 
-TOKEN_COLUMNS: dict[Method, tuple[tuple[str, str], ...]] = {
-    "sft": (("input_ids", "labels"),),
-    "dpo": (("chosen_ids", "chosen_labels"), ("rejected_ids", "rejected_labels")),
-}
-"""Tokens and labels of each side of a row."""
-IMAGE_COLUMNS: dict[Method, tuple[str, ...]] = {
-    "sft": ("row_images",),
-    "dpo": ("chosen_images", "rejected_images"),
-}
-"""Data URLs of the images of each side, in rows for models that see."""
-ROW_COLUMN = "row"
-"""The column that says where a row stands."""
-IGNORE_INDEX = -100
 _BATCH_ROWS = 256
 _PARALLEL_MIN_BATCHES = 8
-"""Batches from which on other processes pay for being started."""
+"""With fewer batches, starting processes costs more than it gains."""
+_MAX_WORKERS = 16
 
 TokenizedSide = tuple[RenderedConversation, Sequence[str]]
-"""One conversation of a row as tokens, and the data URLs of its images."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowTokenizer:
-    """Makes tokens of rows, under the template that the model is asked with too."""
-
-    tokenizer: Any
-    template: str
-    method: Method
-    vision: VisionProcessor | None = None
-    """How images are shown to the model; None: it reads only text."""
-
-    def __call__(self, batch: Sequence[NumberedRow]) -> TokenizedBatch:
-        environments = Counter[str]()
-        rows = [self._parse_row(number, row, environments) for number, row in batch]
-        flat = [side.conversation for sides in rows for side in sides]
-        made = iter(render_many(self.tokenizer, flat, self.template))
-        kept, refused = [], []
-        for (number, _), sides in zip(batch, rows, strict=True):
-            rendered = list(islice(made, len(sides)))
-            try:
-                kept.append((number, list(map(self._tokenize_side, rendered, sides))))
-            except (TemplateRefused, RequestRefused) as error:
-                refused.append((number, str(error).removesuffix(".")))
-        return TokenizedBatch(len(batch), self.to_table(kept), refused, environments)
-
-    def to_table(self, rows: Sequence[tuple[int, Sequence[TokenizedSide]]]) -> Any:
-        """Rows as a `pyarrow.Table`."""
-        import pyarrow as pa
-
-        columns: dict[str, Any] = {ROW_COLUMN: pa.array([number for number, _ in rows], pa.int64())}
-        lists, urls = pa.list_(pa.int32()), pa.list_(pa.large_string())
-        for at, (ids, labels) in enumerate(TOKEN_COLUMNS[self.method]):
-            columns[ids] = pa.array([sides[at][0].ids for _, sides in rows], lists)
-            columns[labels] = pa.array([_make_labels(sides[at][0]) for _, sides in rows], lists)
-        for at, images in enumerate(IMAGE_COLUMNS[self.method] if self.vision is not None else ()):
-            columns[images] = pa.array([sides[at][1] for _, sides in rows], urls)
-        return pa.table(columns)
-
-    def _parse_row(
-        self, number: int, row: bytes | dict[str, Any], environments: Counter[str]
-    ) -> list[TextAndImages]:
-        try:
-            fields = parse_row(row)
-            talks = parse_conversations(fields, self.method)
-            if isinstance(name := fields.get("environment"), str):
-                environments[name] += 1
-            return [separate_images(talk, self.vision) for talk in talks]
-        except InvalidRow as error:
-            raise RowError(number, str(error)) from error
-
-    def _tokenize_side(
-        self, made: RenderedConversation | TemplateRefused, side: TextAndImages
-    ) -> TokenizedSide:
-        """What is trained on of a side, and which of its images are in that."""
-        if isinstance(made, TemplateRefused):
-            raise made
-        needed = _trim_after_loss(made)
-        if self.vision is None:
-            return needed, ()
-        check_placeholders(made, self.vision, side.images)
-        urls = side.images[: needed.ids.count(self.vision.image_token_id)]
-        return expand_image_tokens(needed, self.vision, urls), urls
+"""One conversation of a row, and the data URLs of its images."""
 
 
 class RowError(Exception):
-    """A row that is none, by its number."""
+    """An invalid row, by its number."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(number, reason)
@@ -128,20 +56,83 @@ class RowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenizedBatch:
-    """What came of some rows."""
+    """The result of tokenizing a batch of rows."""
 
     rows_read: int
     table: Any
-    """A `pyarrow.Table` with the columns of the method, and `ROW`."""
+    """A `pyarrow.Table` with the columns of the method, and `ROW_COLUMN`."""
     template_errors: list[tuple[int, str]]
-    """Rows that the template does not take, and why."""
+    """Rows that the chat template rejects, and why."""
     environments: Counter[str]
-    """How many rows came from which environment, where rows say so."""
+    """How many rows come from which environment, where rows say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTokenizer:
+    """Tokenizes rows with the chat template that inference uses too."""
+
+    tokenizer: Any
+    template: str
+    method: Method
+    vision: VisionProcessor | None = None
+    """For models that take images."""
+
+    def __call__(self, batch: Sequence[NumberedRow]) -> TokenizedBatch:
+        environments = Counter[str]()
+        rows = [self._parse_row(number, row, environments) for number, row in batch]
+        conversations = [side.conversation for sides in rows for side in sides]
+        rendered = iter(render_many(self.tokenizer, conversations, self.template))
+        kept, template_errors = [], []
+        for (number, _), sides in zip(batch, rows, strict=True):
+            results = list(islice(rendered, len(sides)))
+            try:
+                kept.append((number, list(map(self._tokenize_side, results, sides))))
+            except (TemplateRefused, RequestRefused) as error:
+                template_errors.append((number, str(error).removesuffix(".")))
+        return TokenizedBatch(len(batch), self.to_table(kept), template_errors, environments)
+
+    def to_table(self, rows: Sequence[tuple[int, Sequence[TokenizedSide]]]) -> Any:
+        """Rows as a `pyarrow.Table`."""
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {ROW_COLUMN: pa.array([number for number, _ in rows], pa.int64())}
+        lists, urls = pa.list_(pa.int32()), pa.list_(pa.large_string())
+        for side, (ids, labels) in enumerate(TOKEN_COLUMNS[self.method]):
+            columns[ids] = pa.array([sides[side][0].ids for _, sides in rows], lists)
+            columns[labels] = pa.array([make_labels(sides[side][0]) for _, sides in rows], lists)
+        for side, images in enumerate(IMAGE_COLUMNS[self.method] if self.vision else ()):
+            columns[images] = pa.array([sides[side][1] for _, sides in rows], urls)
+        return pa.table(columns)
+
+    def _parse_row(
+        self, number: int, row: bytes | dict[str, Any], environments: Counter[str]
+    ) -> list[TextAndImages]:
+        try:
+            fields = parse_row(row)
+            conversations = parse_conversations(fields, self.method)
+            if isinstance(name := fields.get("environment"), str):
+                environments[name] += 1
+            return [separate_images(each, self.vision) for each in conversations]
+        except InvalidRow as error:
+            raise RowError(number, str(error)) from error
+
+    def _tokenize_side(
+        self, rendered: RenderedConversation | TemplateRefused, side: TextAndImages
+    ) -> TokenizedSide:
+        """The tokens that are trained on, and the images that are among them."""
+        if isinstance(rendered, TemplateRefused):
+            raise rendered
+        trimmed = trim_after_loss(rendered)
+        if self.vision is None:
+            return trimmed, ()
+        check_placeholders(rendered, self.vision, side.images)
+        urls = side.images[: trimmed.ids.count(self.vision.image_token_id)]
+        return expand_image_tokens(trimmed, self.vision, urls), urls
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedRows:
-    """All rows of a split."""
+    """A tokenized split, on disk."""
 
     file: Path
     rows_read: int
@@ -149,7 +140,7 @@ class TokenizedRows:
     environments: Counter[str] = field(default_factory=Counter)
 
     def load(self) -> Any:
-        """As a `datasets.Dataset` that stays on the disk."""
+        """The rows as a memory-mapped `datasets.Dataset`."""
         from datasets import Dataset
 
         return Dataset.from_file(str(self.file))
@@ -163,97 +154,67 @@ def tokenize(
     progress: PhaseProgress | None = None,
     max_rows: int | None = None,
 ) -> TokenizedRows:
-    """Write the tokens of all rows to a file, or of so many from the first on."""
+    """Tokenize all rows, or the first `max_rows`, into an Arrow file."""
     import pyarrow as pa
 
-    read, refused, environments = 0, [], Counter[str]()
+    batches = split.batches(_BATCH_ROWS)
+    if max_rows is not None:
+        rows = islice((row for batch in batches for row in batch), max_rows)
+        batches = iter(lambda: list(islice(rows, _BATCH_ROWS)), [])
+    rows_read, template_errors, environments = 0, [], Counter[str]()
     schema = row_tokenizer.to_table([]).schema
     try:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as file:
-            for made in _tokenize_batches(
-                _limit_rows(split.batches(_BATCH_ROWS), max_rows), row_tokenizer
-            ):
-                file.write_table(made.table)
-                read += made.rows_read
-                refused += made.template_errors
-                environments += made.environments
+            for batch in _tokenize_batches(batches, row_tokenizer):
+                file.write_table(batch.table)
+                rows_read += batch.rows_read
+                template_errors += batch.template_errors
+                environments += batch.environments
                 if progress is not None:
-                    progress.advance(made.rows_read)
+                    progress.advance(batch.rows_read)
     except RowError as error:
         raise ConfigError(f"{split.location(error.number)} {error.reason}.") from error
-    return TokenizedRows(path, read, refused, environments)
-
-
-def _limit_rows(
-    batches: Iterator[list[NumberedRow]], at_most: int | None
-) -> Iterator[list[NumberedRow]]:
-    if at_most is None:
-        return batches
-    rows = islice((row for batch in batches for row in batch), at_most)
-    return iter(lambda: list(islice(rows, _BATCH_ROWS)), [])
+    return TokenizedRows(path, rows_read, template_errors, environments)
 
 
 def _tokenize_batches(
-    batches: Iterator[list[NumberedRow]], maker: RowTokenizer
+    batches: Iterator[list[NumberedRow]], row_tokenizer: RowTokenizer
 ) -> Iterator[TokenizedBatch]:
-    """Few rows here, many in other processes; in their order either way."""
+    """Tokenize in order, in this process or, with many batches, in parallel."""
     first = list(islice(batches, _PARALLEL_MIN_BATCHES))
-    workers = min(16, os.cpu_count() or 1)
+    workers = min(_MAX_WORKERS, os.cpu_count() or 1)
     if len(first) < _PARALLEL_MIN_BATCHES or workers == 1:
-        yield from map(maker, first)
-        yield from map(maker, batches)
+        yield from map(row_tokenizer, first)
+        yield from map(row_tokenizer, batches)
         return
+    # A forked worker has the tokenizer at once, and does not import the user's main module again.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     with warnings.catch_warnings():
-        # That a process with threads is copied: the copies use none of them.
+        # Python warns of forking a process with threads; the workers use none of them.
         warnings.simplefilter("ignore", DeprecationWarning)
-        with _start_pool(workers, maker) as pool:
-            yield from _map_in_order(pool, first, batches, ahead=4 * workers)
-
-
-def _map_in_order(
-    pool: ProcessPoolExecutor, first: Iterable[Any], rest: Iterator[Any], *, ahead: int
-) -> Iterator[TokenizedBatch]:
-    """As `map`, but never further ahead than memory likes."""
-    waiting: list[Future[TokenizedBatch]] = [
-        pool.submit(_tokenize_in_worker, batch) for batch in first
-    ]
-    while waiting:
-        waiting += [
-            pool.submit(_tokenize_in_worker, batch) for batch in islice(rest, ahead - len(waiting))
-        ]
-        yield waiting.pop(0).result()
-
-
-def _start_pool(workers: int, maker: RowTokenizer) -> ProcessPoolExecutor:
-    # A fork has the tokenizer at once, and does not run the user's program again.
-    how = "fork" if sys.platform == "linux" else None
-    context = multiprocessing.get_context(how)
-    return ProcessPoolExecutor(workers, context, initializer=_init_worker, initargs=(maker,))
+        with ProcessPoolExecutor(
+            workers, context, initializer=_init_worker, initargs=(row_tokenizer,)
+        ) as pool:
+            # Unlike `pool.map`, keep a bounded number of batches in memory.
+            pending: list[Future[TokenizedBatch]] = [
+                pool.submit(_tokenize_in_worker, batch) for batch in first
+            ]
+            while pending:
+                for batch in islice(batches, 4 * workers - len(pending)):
+                    pending.append(pool.submit(_tokenize_in_worker, batch))
+                yield pending.pop(0).result()
 
 
 _worker_tokenizer: RowTokenizer | None = None
 
 
-def _init_worker(maker: RowTokenizer) -> None:
+def _init_worker(row_tokenizer: RowTokenizer) -> None:
     global _worker_tokenizer
-    # Each process is one core's worth: threads of its own would only get in each other's way.
+    # There is a worker per core: threads of the tokenizer's own would only compete with them.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker_tokenizer = maker
+    _worker_tokenizer = row_tokenizer
 
 
 def _tokenize_in_worker(batch: list[NumberedRow]) -> TokenizedBatch:
     assert _worker_tokenizer is not None
     return _worker_tokenizer(batch)
-
-
-def _trim_after_loss(side: RenderedConversation) -> RenderedConversation:
-    """Up to the last token that bears loss: nothing is learned from what follows, such as the
-    environment's last word."""
-    return side.truncate(side.spans[-1][1]) if side.spans else side
-
-
-def _make_labels(side: RenderedConversation) -> list[int]:
-    """The tokens that bear the loss. The first never does: nothing stands before it."""
-    marked = zip(side.ids, side.mask, strict=True)
-    labels = [token if bears else IGNORE_INDEX for token, bears in marked]
-    return [IGNORE_INDEX, *labels[1:]]

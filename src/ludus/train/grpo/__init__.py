@@ -1,1 +1,1 @@
-"""GRPO: a model tries tasks in groups, and learns from which of its attempts did better."""
+"""GRPO: a model plays tasks in groups and is trained on which of its attempts did better."""

@@ -1,7 +1,7 @@
-"""`episodes.jsonl` of a run: every episode that was played for it, also those that taught nothing.
+"""`episodes.jsonl` of a GRPO run: all episodes that were played, trained on or not.
 
-A run that goes on from a checkpoint plays again what came after it; that is taken away first, so
-that no episode is there twice.
+A run that resumes from a checkpoint plays the steps after it again. Their episodes are truncated
+first, so that none is in the file twice.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ludus.errors import RunError
 
 
 class EpisodeLog:
-    """The file, open for appending from the first step on."""
+    """The file, opened for appending when training starts."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._journal: Journal | None = None
 
     def open(self, size: int) -> None:
-        """Begin after so many bytes."""
+        """Truncate the file to `size` bytes and append from there."""
         try:
             with self.file.open("ab") as file:
                 os.truncate(file.fileno(), min(size, os.fstat(file.fileno()).st_size))
         except OSError as error:
-            raise RunError(f"{self.file} cannot be written: {error.strerror or error}.") from error
+            raise RunError(f"Cannot write {self.file}: {error.strerror or error}.") from error
         self._journal = Journal.open(self.file)
 
     def append(self, episodes: Sequence[Episode]) -> None:

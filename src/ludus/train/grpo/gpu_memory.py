@@ -1,7 +1,7 @@
-"""What is told where the GPU's memory does not suffice: the largest `--batch-size` that fits.
+"""After an out-of-memory error on the GPU: find the largest batch size that fits.
 
-It is found by trying: rows of the batch that failed go forward and backward, fewer each time. So
-what other processes hold, and how long the rows are, counts as it is.
+It is found by trying: ever fewer rows of the batch that failed go forward and backward. So memory
+held by other processes and the real length of the rows are taken into account.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ludus.errors import OutOfMemory
 
 GIB = 1 << 30
 _CUDA_CONTEXT_BYTES = 2 * GIB
-"""What a process takes for itself besides its tensors, and others may hold without harm."""
+"""Less memory than this outside our tensors is our own CUDA context, not other processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSnapshot:
-    """The trainer's sums at the beginning of a step, to go back to when the step fails."""
+    """The trainer's running sums at the start of a step, restored if the step fails."""
 
     loss: Any
     metrics: dict[str, list[float]]
@@ -39,26 +39,21 @@ class StepSnapshot:
 
 
 def find_largest_batch(try_batch: Callable[[int], None], sizes: Iterable[int]) -> int | None:
-    """The largest of these sizes that is tried without running out of memory."""
+    """The largest of `sizes` for which `try_batch` does not run out of memory."""
+    import torch
+
     for size in sorted(sizes, reverse=True):
         release_gpu_memory()
-        if _fits(try_batch, size):
-            return size
+        try:
+            try_batch(size)
+        except torch.OutOfMemoryError:
+            continue
+        return size
     return None
 
 
-def _fits(attempt: Callable[[int], None], size: int) -> bool:
-    import torch
-
-    try:
-        attempt(size)
-    except torch.OutOfMemoryError:
-        return False
-    return True
-
-
 def release_gpu_memory() -> None:
-    """Free cached GPU memory, so that the next attempt does not find it as full."""
+    """Return cached GPU memory, so that the next attempt starts from what is really in use."""
     import torch
 
     gc.collect()
@@ -66,50 +61,47 @@ def release_gpu_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def divisors_below(number: int, below: int) -> list[int]:
-    return [size for size in range(1, min(number, below)) if number % size == 0]
+def divisors_below(number: int, limit: int) -> list[int]:
+    return [size for size in range(1, min(number, limit)) if number % size == 0]
 
 
 def longest_rows(batch: dict[str, Any], count: int) -> Sequence[int]:
-    """The rows with the most tokens: those decide what fits."""
+    """Indices of the rows with the most tokens, which need the most memory."""
     tokens = batch["prompt_mask"].sum(1) + batch["completion_mask"].sum(1)
     rows: list[int] = sorted(tokens.argsort(descending=True)[:count].tolist())
     return rows
 
 
 def reserve_optimizer_memory(trainer: Any) -> Any:
-    """Memory that the optimizer will take at its first step, held until this is forgotten."""
+    """A tensor as large as the state that the optimizer allocates at its first step; else None."""
     import torch
 
     if trainer.args.device.type != "cuda" or trainer.optimizer.state:
         return None
-    learned = [each for each in trainer.model.parameters() if each.requires_grad]
-    # Adam keeps two numbers for each weight.
-    size = 2 * sum(each.numel() * each.element_size() for each in learned)
+    weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    # Adam keeps two moments per weight.
+    size = 2 * sum(weight.numel() * weight.element_size() for weight in weights)
     return torch.empty(size, dtype=torch.uint8, device=trainer.args.device)
 
 
-def out_of_memory_error(batch_size: int, fitting: int | None, device: Any) -> OutOfMemory:
-    """What to tell, in one line."""
-    short = f"The GPU's memory does not suffice for --batch-size {batch_size}{_other_processes_note(device)}."
-    if fitting is None:
-        advice = (
-            "Not one row fits: use --gradient-checkpointing, --lora, or fewer --max-episode-tokens."
-        )
-    else:
-        advice = (
-            f"The largest that fits is --batch-size {fitting}: the same command with it goes on."
-        )
-    return OutOfMemory(f"{short} {advice}", batch_size=fitting)
-
-
-def _other_processes_note(device: Any) -> str:
+def out_of_memory_error(batch_size: int, largest: int | None, device: Any) -> OutOfMemory:
+    """An error that advises the largest `batch_size` that fits; None: not a single row fits."""
     import torch
 
-    if device.type != "cuda":
-        return ""
-    free, total = torch.cuda.mem_get_info(device)
-    others = total - free - torch.cuda.memory_reserved(device)
-    if others < _CUDA_CONTEXT_BYTES:
-        return ""
-    return f" (other processes hold {others / GIB:.1f} of {total / GIB:.1f} GiB)"
+    others_note = ""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        others = total - free - torch.cuda.memory_reserved(device)
+        if others >= _CUDA_CONTEXT_BYTES:
+            others_note = f" (other processes hold {others / GIB:.1f} of {total / GIB:.1f} GiB)"
+    if largest is None:
+        advice = (
+            "Not even one row fits: use `gradient_checkpointing`, `lora`, or a smaller "
+            "`max_episode_tokens`."
+        )
+    else:
+        advice = f"The largest that fits is {largest}: set `batch_size` to it to continue this run."
+    return OutOfMemory(
+        f"The GPU ran out of memory with `batch_size` {batch_size}{others_note}. {advice}",
+        batch_size=largest,
+    )

@@ -1,7 +1,7 @@
-"""Trees of a few shapes, whose way through all layers is captured once and then played back.
+"""CUDA graphs of the training forward and backward pass, for a few shapes of prefix trees.
 
-A small model's step takes as long as its thousands of kernels take to launch, however few tokens
-there are to read. So trees are filled up to one of some shapes, and each of these has its graph.
+A step of a small model takes as long as its thousands of kernels take to launch, however few tokens
+there are. Trees are therefore padded to one of a few shapes, and each shape has a captured graph.
 """
 
 from __future__ import annotations
@@ -13,65 +13,64 @@ from ludus.train.grpo.prefix_tree import PrefixTrees
 from ludus.train.speed.cuda_graphs import GraphedForward, capture_graph
 
 Shape = tuple[int, int]
-"""Lanes, and the length of them."""
+"""Lanes and their length."""
 GRAPH_LENGTH_MULTIPLE = 64
-"""Lanes are as long as a multiple of it."""
 MAX_GRAPH_TOKENS = 8192
-"""With more the device has enough to do."""
+"""Larger batches keep the GPU busy without graphs."""
 MAX_GRAPHS = 8
 MEMORY_FRACTION = 0.1
-"""Of the device's memory, for the gradients of all graphs, because each writes its own; and as much
-for what all of them keep of their tokens."""
+"""Share of the GPU's memory for the gradients of all graphs (each graph writes its own), and again
+for the activations, which all graphs share."""
 ACTIVATION_BYTES_PER_HIDDEN_UNIT = 90
-"""Bytes that a layer keeps of a token until it is learned from, for each number that it has."""
+"""Bytes of activations per token, layer and hidden unit that are kept for the backward pass."""
 
 
 class GraphCache:
-    """In the place of a core's forward pass."""
+    """Replaces a model's forward method; captures a graph for each new shape and replays it."""
 
     def __init__(self, core: Any, dtype: Any, say: Callable[[str], None]) -> None:
+        import torch
+
         self._core, self._dtype, self._say = core, dtype, say
         self._forward: GraphedForward = core.forward
-        self._max_graphs, self._max_tokens = _graph_budget(core)
+        budget = MEMORY_FRACTION * torch.cuda.get_device_properties(core.device).total_memory
+        gradients = sum(weight.numel() * weight.element_size() for weight in core.parameters())
+        per_layer = ACTIVATION_BYTES_PER_HIDDEN_UNIT * core.config.hidden_size
+        per_token = per_layer * core.config.num_hidden_layers
+        self._max_graphs = min(MAX_GRAPHS, int(budget / gradients))
+        self._max_tokens = min(MAX_GRAPH_TOKENS, int(budget / per_token))
         self._graphs: dict[Shape, GraphedForward] = {}
         self._pool: Any = None
         core.forward = self._replay_or_forward
 
     def stop(self) -> None:
-        """Forget all graphs, and give the core its own forward pass back."""
+        """Release all graphs and restore the model's forward method."""
         self._graphs.clear()
         self._pool, self._core.forward = None, self._forward
 
     def pad_to_graph_shape(self, trees: PrefixTrees) -> PrefixTrees:
-        """Filled up to a shape that there is a graph of, or will be."""
-        lanes, length = trees.input_ids.shape
-        shape = self.graph_shape(lanes, length)
+        """Pad to a shape that has a graph or will get one; unchanged if there is no such shape."""
+        shape = self.graph_shape(*trees.input_ids.shape)
         return trees if shape is None else trees.pad_to(*shape)
 
     def graph_shape(self, lanes: int, length: int) -> Shape | None:
-        """None where a graph would be too much, or there are too many already."""
-        wanted = (
-            1 << (lanes - 1).bit_length(),
-            -(-length // GRAPH_LENGTH_MULTIPLE) * GRAPH_LENGTH_MULTIPLE,
-        )
+        """The shape to pad to; None if the batch is too large or there are too many graphs."""
+        multiple = GRAPH_LENGTH_MULTIPLE
+        wanted = 1 << (lanes - 1).bit_length(), -(-length // multiple) * multiple
         if _num_tokens(wanted) > self._max_tokens:
             return None
-        made = [shape for shape in self._graphs if shape[0] >= lanes and shape[1] >= length]
-        best = min(made, key=_num_tokens, default=None)
-        if len(self._graphs) < self._max_graphs and (
-            best is None or _num_tokens(best) > _num_tokens(wanted)
-        ):
-            return wanted
-        return best
+        large_enough = [shape for shape in self._graphs if shape[0] >= lanes and shape[1] >= length]
+        best = min(large_enough, key=_num_tokens, default=None)
+        is_better = best is None or _num_tokens(best) > _num_tokens(wanted)
+        return wanted if len(self._graphs) < self._max_graphs and is_better else best
 
-    def _replay_or_forward(self, *given: Any, **inputs: Any) -> Any:
+    def _replay_or_forward(self, *args: Any, **inputs: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
-        play = None if given else self._find_or_capture(inputs)
-        if play is None:
-            return self._forward(*given, **inputs)
-        made = play(*_graph_inputs(inputs))
-        return BaseModelOutputWithPast(last_hidden_state=made)
+        graph = None if args else self._find_or_capture(inputs)
+        if graph is None:
+            return self._forward(*args, **inputs)
+        return BaseModelOutputWithPast(last_hidden_state=graph(*_graph_inputs(inputs)))
 
     def _find_or_capture(self, inputs: dict[str, Any]) -> GraphedForward | None:
         import torch
@@ -85,13 +84,13 @@ class GraphCache:
         if self.graph_shape(lanes, length) != (lanes, length):
             return None
         try:
-            play = self._graphs[lanes, length] = self._capture(inputs)
+            graph = self._graphs[lanes, length] = self._capture(inputs)
         except Exception as error:
             self._max_graphs = len(self._graphs)
-            why = next(iter(str(error).splitlines()), "") or type(error).__name__
-            self._say(f"Training without more captured graphs, which is slower: {why}")
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            self._say(f"Training without more CUDA graphs, which is slower: {reason}")
             return None
-        return play
+        return graph
 
     def _capture(self, inputs: dict[str, Any]) -> GraphedForward:
         import torch
@@ -100,14 +99,14 @@ class GraphCache:
             self._pool = torch.cuda.graph_pool_handle()
 
         def compute(ids: Any, mask: Any, positions: Any) -> Any:
-            made = self._forward(
+            output = self._forward(
                 input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
             )
-            return made.last_hidden_state
+            return output.last_hidden_state
 
-        # A graph keeps what it was shown, and is given the rest there.
-        shown = [each.clone() for each in _graph_inputs(inputs)]
-        return capture_graph(self._core, compute, shown, self._dtype, pool=self._pool)
+        # The graph keeps these tensors: later inputs are copied into them.
+        static_inputs = [tensor.clone() for tensor in _graph_inputs(inputs)]
+        return capture_graph(self._core, compute, static_inputs, self._dtype, pool=self._pool)
 
 
 def _graph_inputs(inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -116,15 +115,3 @@ def _graph_inputs(inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 def _num_tokens(shape: Shape) -> int:
     return shape[0] * shape[1]
-
-
-def _graph_budget(core: Any) -> tuple[int, int]:
-    """How many graphs there may be, and of how many tokens."""
-    import torch
-
-    share = MEMORY_FRACTION * torch.cuda.get_device_properties(core.device).total_memory
-    gradients = sum(each.numel() * each.element_size() for each in core.parameters())
-    token = (
-        ACTIVATION_BYTES_PER_HIDDEN_UNIT * core.config.num_hidden_layers * core.config.hidden_size
-    )
-    return min(MAX_GRAPHS, int(share / gradients)), min(MAX_GRAPH_TOKENS, int(share / token))

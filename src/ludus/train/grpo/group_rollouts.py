@@ -1,7 +1,7 @@
-"""A step's episodes: played all at once, compared in groups, and handed to TRL as ids and masks.
+"""The rollouts of a step: episodes in groups, played concurrently and returned as TRL's batch.
 
-TRL calls it where it would generate. The model's tokens are those that it sampled; nothing is
-tokenized again. What is learned from them is TRL's business.
+TRL calls `GroupRollouts` where it would generate completions. The token ids are those that the
+model sampled; nothing is tokenized again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from ludus.data.episode import Episode, Fault
+from ludus.data.episode import Episode
 from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
 from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
@@ -28,79 +28,75 @@ from ludus.train.grpo.task_dataset import parse_task_numbers, spare_task_number
 
 EpisodeSink = Callable[[Sequence[Episode]], None]
 MAX_FAILED_STEPS = 3
-"""Steps in a row that are more than bad luck."""
+"""Consecutive steps without a single playable episode after which the run ends."""
 
 
 @dataclass(slots=True)
 class GroupRollouts:
-    """TRL's `rollout_func`."""
+    """TRL's `rollout_func`.
+
+    A slot is one of this process's rows of a step; slots of all ranks, in order, form the groups.
+    """
 
     worker: RolloutWorker
     plan: Plan
     config: GRPOConfig
     rewards: RewardFunctions
-    world: Distributed
+    distributed: Distributed
     write_episodes: EpisodeSink
-    """Given every episode that was played, in the first process."""
+    """Called in the main process with all episodes that were played."""
     check_seeds: SeedCheck = field(default_factory=SeedCheck)
     episodes: list[Episode] = field(default_factory=list)
-    """This process's part of the newest step, in the order in which it was asked for."""
+    """This process's episodes of the current step, by slot."""
     failed_steps: int = 0
-    """Steps in a row in which nothing could be played."""
+    """Consecutive steps in which no episode could be played."""
     any_succeeded: bool = False
-    """Whether anything ever could."""
+    """Whether any episode of the run could be played."""
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
-        began = perf_counter()
-        step, learner = trainer.state.global_step + 1, self.worker.agent
-        assert isinstance(learner, TrainingPolicyAgent)
-        learner.step, before = step, learner.decode_stats
+        started = perf_counter()
+        step, agent = trainer.state.global_step + 1, self.worker.agent
+        assert isinstance(agent, TrainingPolicyAgent)
+        agent.step, stats_before = step, agent.decode_stats
         model = trainer.model
         training = model.training
         model.eval()
         try:
-            self.worker.run(learner.renewed())
-            found = self._play_step(parse_task_numbers(prompts), step)
+            self.worker.run(agent.refresh_weights())
+            metrics = self._play_step(parse_task_numbers(prompts), step)
         finally:
             model.train(training)
-        self.worker.phase(PhaseProgress("Training"))
-        found |= decode_metrics(before, learner.decode_stats) | {
-            "time/rollout": perf_counter() - began
-        }
-        metrics = trainer._metrics["train" if training else "eval"]
-        for name, value in found.items():
-            metrics[name].append(value)
-        scores = [self.rewards.parts(episode) for episode in self.episodes]
-        return {
-            **to_trl_batch(self.episodes, trainer.processing_class.pad_token_id),
-            "scores": scores,
-        }
+        self.worker.on_phase(PhaseProgress("Training"))
+        metrics |= decode_metrics(stats_before, agent.decode_stats)
+        metrics["time/rollout"] = perf_counter() - started
+        for name, value in metrics.items():
+            trainer._metrics["train" if training else "eval"][name].append(value)
+        batch = to_trl_batch(self.episodes, trainer.processing_class.pad_token_id)
+        return {**batch, "scores": [self.rewards.parts(episode) for episode in self.episodes]}
 
-    def _play_step(self, numbers: Sequence[int], step: int) -> dict[str, float]:
-        size, first = self.config.group_size, self.world.rank * len(numbers)
-        members = [(first + place) % size for place in range(len(numbers))]
-        indices = [number * size + member for number, member in zip(numbers, members, strict=True)]
+    def _play_step(self, task_numbers: Sequence[int], step: int) -> dict[str, float]:
+        indices = [self._index(slot, number) for slot, number in enumerate(task_numbers)]
         self.episodes = self._play_episodes(indices, f"Playing step {step:,}")
-        everybodys = self.world.all_gather(self.episodes)
-        self._check_failures(everybodys)
-        (equal, unseeded), found = self._find_zero_variance(), episode_metrics(everybodys)
-        if self.config.equal == "resample":
-            found |= pre_resampling_metrics(everybodys)
-            found["resampled"] = float(self._resample(equal, members, step))
-        return found | unseeded | {"equal": sum(equal) / len(equal)}
+        episodes = self.distributed.all_gather(self.episodes)
+        self._check_failures(episodes)
+        zero_variance, unseeded = self._find_zero_variance()
+        metrics = episode_metrics(episodes)
+        if self.config.zero_variance_groups == "resample":
+            metrics |= pre_resampling_metrics(episodes)
+            metrics["resampled"] = float(self._resample(zero_variance, step))
+        return metrics | unseeded | {"equal": sum(zero_variance) / len(zero_variance)}
 
     def _play_episodes(self, indices: Sequence[int], phase: str) -> list[Episode]:
-        # What fails in one process is everybody's end, and is told by the first.
-        with self.world.raise_on_all_ranks():
+        with self.distributed.raise_on_all_ranks():
             episodes = self.worker.play(self.plan, indices, phase)
-        everybodys = self.world.all_gather(episodes)
-        with self.world.raise_on_all_ranks():
-            if self.world.is_main:
-                self.write_episodes(everybodys)
+        all_episodes = self.distributed.all_gather(episodes)
+        with self.distributed.raise_on_all_ranks():
+            if self.distributed.is_main:
+                self.write_episodes(all_episodes)
         return episodes
 
     def _check_failures(self, episodes: Sequence[Episode]) -> None:
-        """Nothing can be learned where nothing works; but one task may just be a bad one."""
+        """End the run if no episode can be played, unless that may be due to these tasks alone."""
         faults = [episode.error for episode in episodes if episode.error is not None]
         for fault in faults:
             if fault.kind in FATAL_FAULTS:
@@ -109,84 +105,87 @@ class GroupRollouts:
             self.failed_steps, self.any_succeeded = 0, True
             return
         self.failed_steps += 1
-        if self.failed_steps >= MAX_FAILED_STEPS or not self._may_be_task_specific(
-            episodes, faults
-        ):
+        one_task = len({episode.group_id for episode in episodes}) == 1
+        permanent = all(fault.kind in PERMANENT_FAULTS for fault in faults)
+        may_be_tasks = one_task or (self.any_succeeded and permanent)
+        if self.failed_steps >= MAX_FAILED_STEPS or not may_be_tasks:
             raise RunError(
-                f"Not one of {len(episodes):,} episodes could be played: {faults[0].message} The "
-                "same command goes on once that is mended."
+                f"None of {len(episodes):,} episodes could be played: {faults[0].message} When "
+                "that is fixed, the same command resumes the run."
             )
 
-    def _may_be_task_specific(self, episodes: Sequence[Episode], faults: Sequence[Fault]) -> bool:
-        """Whether it may lie in these tasks alone, so that others are worth a try."""
-        tasks = {episode.group_id for episode in episodes}
-        return len(tasks) == 1 or (
-            self.any_succeeded and all(fault.kind in PERMANENT_FAULTS for fault in faults)
-        )
-
     def _find_zero_variance(self) -> tuple[list[bool], dict[str, float]]:
-        """For each group of the step, whether nothing can be learned from it; and what
-        `check_seeds` found."""
+        """Which of the step's groups have zero variance, and the metrics of `check_seeds`."""
         size = self.config.group_size
         facts = [(each.reward, prompt_digest(each), each.environment) for each in self.episodes]
-        rewards, openings, names = zip(*self.world.all_gather(facts), strict=True)
-        unseeded = self.check_seeds(openings, names, size)
+        rewards, prompts, names = zip(*self.distributed.all_gather(facts), strict=True)
+        unseeded = self.check_seeds(prompts, names, size)
         return [is_zero_variance(group) for group in split_into_groups(rewards, size)], unseeded
 
-    def _resample(self, equal: Sequence[bool], members: Sequence[int], step: int) -> int:
-        """Try other tasks in place of those groups; how many were found that teach something."""
-        wanting = {group for group, flag in enumerate(equal) if flag}
-        before = len(wanting)
-        for round in range(self.config.resamples):
-            if not wanting:
+    def _resample(self, zero_variance: Sequence[bool], step: int) -> int:
+        """Play other tasks instead of zero-variance groups; returns how many could be replaced.
+
+        A group whose replacements have zero variance too keeps its first episodes.
+        """
+        pending = {group for group, flag in enumerate(zero_variance) if flag}
+        total, groups, rounds = len(pending), self.config.groups, self.config.max_resamples
+        for round in range(rounds):
+            if not pending:
                 break
-            places = [place for place in range(len(members)) if self._group_index(place) in wanting]
-            indices = [self._spare_index(place, members[place], step, round) for place in places]
-            old = dict(zip(places, (self.episodes[place] for place in places), strict=True))
-            phase = f"Playing other tasks for step {step:,}"
-            for place, episode in zip(places, self._play_episodes(indices, phase), strict=True):
-                self.episodes[place] = episode
+            slots = [slot for slot in range(len(self.episodes)) if self._group(slot) in pending]
+            first_episodes = {slot: self.episodes[slot] for slot in slots}
+            indices = []
+            for slot in slots:
+                group = self._group(slot)
+                number = spare_task_number(step, round, group, groups=groups, rounds=rounds)
+                indices.append(self._index(slot, number))
+            episodes = self._play_episodes(indices, f"Playing other tasks for step {step:,}")
+            for slot, episode in zip(slots, episodes, strict=True):
+                self.episodes[slot] = episode
             flags, _ = self._find_zero_variance()
-            wanting = {group for group in wanting if flags[group]}
-            for place in places:
-                if self._group_index(place) in wanting:
-                    self.episodes[place] = old[place]
-        return before - len(wanting)
+            pending = {group for group in pending if flags[group]}
+            for slot in slots:
+                if self._group(slot) in pending:
+                    self.episodes[slot] = first_episodes[slot]
+        return total - len(pending)
 
-    def _group_index(self, place: int) -> int:
-        """Which of the step's groups a place of this process belongs to."""
-        return (self.world.rank * len(self.episodes) + place) // self.config.group_size
+    def _group(self, slot: int) -> int:
+        """The group of the step that a slot belongs to."""
+        return self._global_slot(slot) // self.config.group_size
 
-    def _spare_index(self, place: int, member: int, step: int, round: int) -> int:
-        settings = self.config
-        number = spare_task_number(
-            step, round, self._group_index(place), groups=settings.groups, rounds=settings.resamples,
-        )  # fmt: skip
-        return number * settings.group_size + member
+    def _index(self, slot: int, task_number: int) -> int:
+        """The plan's index of a slot's attempt at a task."""
+        size = self.config.group_size
+        return task_number * size + self._global_slot(slot) % size
+
+    def _global_slot(self, slot: int) -> int:
+        slots_per_rank = self.config.episodes // self.distributed.world_size
+        return self.distributed.rank * slots_per_rank + slot
 
 
-def to_trl_batch(episodes: Sequence[Episode], pad: int) -> dict[str, Any]:
-    """Episodes as TRL takes them."""
-    rows = [to_trl_row(episode, pad) for episode in episodes]
+TRLRow = tuple[list[int], list[int], list[float], list[int]]
+"""Prompt ids, completion ids, log-probabilities, and the mask of sampled tokens."""
+
+
+def to_trl_batch(episodes: Sequence[Episode], pad_token_id: int) -> dict[str, Any]:
+    """Episodes in the form that TRL's `rollout_func` returns."""
+    rows = [to_trl_row(episode, pad_token_id) for episode in episodes]
     names = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
-TRLRow = tuple[list[int], list[int], list[float], list[int]]
+def to_trl_row(episode: Episode, pad_token_id: int) -> TRLRow:
+    """The completion starts with the first sampled token.
 
-
-def to_trl_row(episode: Episode, pad: int) -> TRLRow:
-    """Prompt, what came after it, its log-probabilities, and which of it the model said.
-
-    An episode in which it said nothing has one token, of which nothing is learned.
+    An episode without sampled tokens becomes a single masked token.
     """
     tokens = episode.tokens
     if tokens is None or 1 not in tokens.mask:
-        return [pad], [pad], [0.0], [0]
+        return [pad_token_id], [pad_token_id], [0.0], [0]
     first = tokens.mask.index(1)
     return (
         list(tokens.ids[:first]),
         list(tokens.ids[first:]),
-        [each or 0.0 for each in tokens.logprobs[first:]],
+        [logprob or 0.0 for logprob in tokens.logprobs[first:]],
         list(tokens.mask[first:]),
     )

@@ -1,7 +1,4 @@
-"""Attempts at the same task, side by side: whether something can be learned from them.
-
-Pure functions over rewards and episodes.
-"""
+"""Groups: attempts at the same task, whose rewards are compared. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,28 +14,29 @@ Item = TypeVar("Item")
 
 
 def split_into_groups(items: Sequence[Item], size: int) -> list[tuple[Item, ...]]:
-    """Whole groups, one after the other."""
+    """Consecutive groups of `size` items."""
     return [tuple(items[at : at + size]) for at in range(0, len(items), size)]
 
 
 def prompt_digest(episode: Episode) -> int | None:
-    """What a member was shown before it first spoke, as a digest; None: it was shown nothing."""
-    shown = []
+    """Digest of all messages before the model's first; None if there is nothing but a system
+    prompt."""
+    prompt = []
     for message in episode.messages:
         if message.role == "assistant":
             break
-        shown.append(message.model_dump_json(exclude_none=True))
+        prompt.append(message.model_dump_json(exclude_none=True))
     if all(message.role == "system" for message in episode.messages):
         return None
-    return digest_64("\n".join(shown))
+    return digest_64("\n".join(prompt))
 
 
 @dataclass(slots=True)
 class SeedCheck:
-    """Members of a group are compared, so they must have had the same task.
+    """Checks that all members of a group got the same task.
 
-    An environment that ignores its seed gives each member another one. That is refused, or where
-    it is allowed, a warning is given once.
+    An environment that ignores its seed gives every member another task, and the comparison of
+    their rewards means little. That is an error, or with `allow_unseeded` a warning given once.
     """
 
     allow_unseeded: bool = False
@@ -48,25 +46,26 @@ class SeedCheck:
     def __call__(
         self, prompts: Sequence[int | None], names: Sequence[str], size: int
     ) -> dict[str, float]:
-        """The share of groups with different tasks, as the log has it where that is allowed."""
-        groups = zip(split_into_groups(prompts, size), split_into_groups(names, size), strict=True)
-        unseeded = [members[0] if _prompts_differ(shown) else None for shown, members in groups]
-        name = next((each for each in unseeded if each is not None), None)
-        if name is not None and not self.allow_unseeded:
+        """Check prompt digests and environment names, ordered by group.
+
+        Returns the metric `unseeded` (share of groups with different tasks) if that is allowed.
+        """
+        groups = split_into_groups(list(zip(prompts, names, strict=True)), size)
+        # Members without a prompt failed before they saw their task.
+        unseeded = [
+            group[0][1] for group in groups if len({prompt for prompt, _ in group} - {None}) > 1
+        ]
+        if unseeded and not self.allow_unseeded:
             raise RunError(
-                f"{name} shows different tasks for the same seed, so that attempts at them cannot "
-                "be compared. Let its reset draw everything from the seed, or train on it all the "
-                "same with --allow-unseeded (in Python allow_unseeded=True)."
+                f"{unseeded[0]} shows different tasks for the same seed, so that attempts cannot "
+                "be compared. Make its reset draw everything from the seed, or train on it anyway "
+                "with `allow_unseeded`."
             )
-        if name is not None and not self._warned:
+        if unseeded and not self._warned:
             self._warned = True
             self.warn(
-                f"{name} shows different tasks for the same seed: groups compare attempts at "
-                "different tasks, so that part of every advantage is the luck of the task"
+                f"{unseeded[0]} shows different tasks for the same seed: groups compare attempts "
+                "at different tasks, so that advantages depend on the luck of the task"
             )
-        share = sum(each is not None for each in unseeded) / len(unseeded)
+        share = len(unseeded) / len(groups)
         return {"unseeded": share} if self.allow_unseeded else {}
-
-
-def _prompts_differ(shown: Sequence[int | None]) -> bool:
-    return len({each for each in shown if each is not None}) > 1

@@ -1,7 +1,4 @@
-"""How a model is trained by GRPO: what a user may say, and what is taken where nothing is said.
-
-Values only. TRL's own fields, which `overrides` reach, are `ludus.train.grpo.trl_grpo_config`'s business.
-"""
+"""The config of GRPO training. For the fields of TRL's config see `trl_grpo_config`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from ludus.errors import ConfigError, did_you_mean
 from ludus.policy.engine.sampling import SamplingParams
-from ludus.rollout import SYSTEM_PROMPT, EpisodeLimits
+from ludus.rollout.config import RolloutConfig
+from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
@@ -21,36 +19,38 @@ VllmMode = Literal["colocate", "server"]
 
 @dataclass(frozen=True, slots=True)
 class GRPOConfig(BaseTrainConfig):
-    """All that decides what comes out.
+    """How a model is trained by GRPO.
 
-    `batch_size` is all of a step's episodes that a process has, where nothing is said, and `beta`
-    is 0: no model is held beside the one that learns.
+    `batch_size` defaults to all episodes of a step that a process has (8 on a CPU), and `beta` to
+    0: no reference model.
     """
 
     steps: int = 150
+    """Number of training steps."""
     groups: int = DEFAULT_GROUPS
-    """Tasks of a step, over all processes."""
+    """Tasks per step, over all processes."""
     group_size: int = 4
-    """Attempts at each task, which are compared with one another."""
+    """Attempts at each task, whose rewards are compared."""
     max_episode_tokens: int = 256
-    """Tokens that the model may sample in all replies of an episode; each may use what is left.
-    TRL's own loop counts the environment's tokens too."""
+    """Maximum number of tokens sampled per episode, over all of its replies. TRL's own loop counts
+    the environment's tokens too."""
     max_tokens: int | None = None
-    """Tokens that the model may sample in one reply; None: all that are left of the episode's."""
+    """Maximum number of tokens sampled per reply; None: what is left of `max_episode_tokens`."""
     max_turns: int = 20
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int | None = None
-    equal: ZeroVarianceMode = "skip"
-    """What is done with groups whose members all got the same reward, which teach nothing: they are
-    left out of the step, replaced by other tasks, or kept as TRL keeps them."""
-    resamples: int = 2
-    """How often such groups are replaced, at the most, with `equal="resample"`."""
+    zero_variance_groups: ZeroVarianceMode = "skip"
+    """What to do with groups whose attempts all got the same reward, which have no learning signal:
+    leave them out of the step, replace them by other tasks, or keep them as TRL does."""
+    max_resamples: int = 2
+    """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
     rollouts: RolloutBackend = "fast"
-    """Who plays: Ludus, or TRL's own loop."""
-    vllm: VllmMode | None = None
-    rewards: tuple[str, ...] = ()
-    """Reward functions besides the environment's: `module:function`, or with a weight
+    """Who plays episodes: Ludus (fast), or TRL's own loop."""
+    vllm_mode: VllmMode | None = None
+    """Decode with TRL's vLLM, in this process or on a server."""
+    reward_funcs: tuple[str, ...] = ()
+    """Reward functions besides the environment's own: `module:function`, or with a weight
     `module:function=0.5`."""
     eval_every: int | None = None
     """Steps between two evaluations on held-out tasks."""
@@ -60,62 +60,78 @@ class GRPOConfig(BaseTrainConfig):
     allow_unseeded: bool = False
     """Train also on environments that ignore their seed, with a warning."""
     task: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of reset for every episode."""
+    """Arguments of `reset` for every episode."""
     system_prompt: str | None = SYSTEM_PROMPT
+    base_url: str | None = None
+    """Address of a server of the environment; by default it runs in this process. Not stored."""
+    token: str | None = field(default=None, repr=False)
+    """Bearer token for that server. Not stored."""
 
     def __post_init__(self) -> None:
         BaseTrainConfig.__post_init__(self)
-        for option, least in _MINIMUMS.items():
-            check_at_least(f"--{option.replace('_', '-')}", getattr(self, option), least)
-        _check_choice("--equal", self.equal, get_args(ZeroVarianceMode))
-        _check_choice("--rollouts", self.rollouts, get_args(RolloutBackend))
-        _check_choice("--vllm", self.vllm, (None, *get_args(VllmMode)))
+        for name, minimum in _MINIMUMS.items():
+            check_at_least(name, getattr(self, name), minimum)
+        _check_choice("zero_variance_groups", self.zero_variance_groups, get_args(ZeroVarianceMode))
+        _check_choice("rollouts", self.rollouts, get_args(RolloutBackend))
+        if self.vllm_mode is not None:
+            _check_choice("vllm_mode", self.vllm_mode, get_args(VllmMode))
         SamplingParams(self.temperature, self.top_p, self.top_k)
         if self.temperature == 0:
             raise ConfigError(
-                "--temperature 0 gives every member of a group the same reply, and nothing can be "
-                "learned from that. Write 1, or a little less."
+                "`temperature` must be positive, got 0: all attempts at a task would be the same."
             )
-        if self.rollouts == "trl" and self.equal == "resample":
-            raise ConfigError(
-                "--equal resample is for --rollouts fast: TRL's loop plays only once."
-            )
+        if self.rollouts == "trl" and self.zero_variance_groups == "resample":
+            raise ConfigError("`zero_variance_groups` resample is not supported by `rollouts` trl.")
         if self.max_tokens is not None and self.max_tokens > self.max_episode_tokens:
             raise ConfigError(
-                f"--max-tokens {self.max_tokens} for one reply is more than the "
-                f"{self.max_episode_tokens} of --max-episode-tokens for all replies of an episode. "
-                "Raise --max-episode-tokens."
+                f"`max_tokens` {self.max_tokens} (per reply) exceeds `max_episode_tokens` "
+                f"{self.max_episode_tokens} (over all replies). Raise `max_episode_tokens`."
             )
         if self.rollouts == "trl" and self.max_tokens is not None:
             raise ConfigError(
-                "--max-tokens is for --rollouts fast: TRL's loop has one budget for the whole "
-                "episode, --max-episode-tokens."
+                "`max_tokens` is not supported by `rollouts` trl, which has only a budget per "
+                "episode. Use `max_episode_tokens`."
             )
         if "seed" in self.task:
-            raise ConfigError("The seed of each episode comes from --seed; leave it out of --task.")
+            raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")
 
     @property
     def episodes(self) -> int:
-        """Of one step, over all processes."""
+        """Episodes per step, over all processes."""
         return self.groups * self.group_size
 
     @property
-    def limits(self) -> EpisodeLimits:
-        return EpisodeLimits(
+    def rollout_config(self) -> RolloutConfig:
+        """How episodes are played."""
+        return RolloutConfig(
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
             max_episode_tokens=self.max_episode_tokens,
+            system_prompt=self.system_prompt,
+            task=dict(self.task),
+            base_url=self.base_url,
+            token=self.token,
         )
+
+    @property
+    def limits(self) -> EpisodeLimits:
+        return self.rollout_config.limits
+
+    def as_json(self) -> dict[str, Any]:
+        fields = BaseTrainConfig.as_json(self)
+        return {name: value for name, value in fields.items() if name not in _NOT_STORED}
 
 
 _MINIMUMS = {
     "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_episode_tokens": 1,
-    "max_turns": 1, "beta": 0, "resamples": 1, "eval_every": 1, "eval_episodes": 1,
+    "max_turns": 1, "beta": 0, "max_resamples": 1, "eval_every": 1, "eval_episodes": 1,
 }  # fmt: skip
+_NOT_STORED = ("base_url", "token")
+"""Where the environment is served may change when a run is resumed."""
 
 
-def _check_choice(option: str, value: str | None, known: tuple[str | None, ...]) -> None:
-    if value not in known:
-        names = [name for name in known if name]
-        hint = did_you_mean(str(value), names, f"Write {', '.join(names)}.")
-        raise ConfigError(f"{option} {value} is unknown. {hint}")
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        hint = did_you_mean(str(value), choices)
+        message = f"`{name}` must be one of {', '.join(choices)}, got {value!r}. {hint}"
+        raise ConfigError(message.rstrip())

@@ -1,4 +1,4 @@
-"""All that is known of a GRPO run before its environments are reached and weights are loaded."""
+"""What a GRPO run needs, and what is known before environments are reached and weights loaded."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.vision.model_families import build_vision_processor
-from ludus.train.context import TrainContext, load_chat_parts
+from ludus.train.context import TrainContext, load_tokenizer
 from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
+from ludus.train.grpo.reward_plot import plot_rewards
 from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
 from ludus.train.output.record import NON_DECISIVE_IN_GRPO, decisive_config
-from ludus.train.output.record_schema import EnvironmentRecord, TaskExample, TrainingRecord
+from ludus.train.output.record_schema import (
+    RENAMED_SETTINGS,
+    EnvironmentRecord,
+    TaskExample,
+    TrainingRecord,
+)
 from ludus.train.overrides import drop_redundant
 from ludus.train.progress import TrainProgress
 
 
 @dataclass(frozen=True)
 class GRPOContext(TrainContext):
-    """A training by trial."""
+    """A run of GRPO."""
 
     config: GRPOConfig
     environments: Mixture
     rewards: RewardFunctions
-    base_url: str | None
-    token: str | None
 
     extensible = True
 
@@ -43,72 +47,74 @@ class GRPOContext(TrainContext):
     def subject(self) -> str:
         return str(self.environments)
 
-    def data_identity(self, there: TrainingRecord) -> dict[str, Any]:
+    def data_identity(self, previous: TrainingRecord) -> dict[str, Any]:
         return self.environment_record(())
 
     def environment_record(self, names: Sequence[str]) -> dict[str, Any]:
-        """What is trained on, as `training.json` has it."""
+        """The `environment` of the record; `names` are the environments' names in episodes."""
         return {"environment": EnvironmentRecord(spec=self.subject, names=tuple(names))}
 
     @property
     def run_id(self) -> str:
-        """The same for the same run, so that its episodes have the same names when it goes on, or
-        is extended."""
-        settings = decisive_config(self.config.as_json(), ignored=NON_DECISIVE_IN_GRPO | {"steps"})
-        return config_digest({**settings, "model": self.source.name, "environment": self.subject})
+        """The prefix of episode ids; the same when the run is resumed or extended."""
+        config = decisive_config(self.config.as_json(), ignored=NON_DECISIVE_IN_GRPO | {"steps"})
+        identity = {"model": self.model_ref.name, "environment": self.subject}
+        return config_digest({**_with_old_names(config), **identity})
 
     def example_task(self) -> TaskExample | None:
         return sample_episode_task(self.out / EPISODES_FILE)
 
-    def plot(self, lines: Sequence[JsonObject], file: Path, title: str) -> None:
-        from ludus.train.grpo.reward_plot import plot_rewards
-
-        plot_rewards(lines, file, title)
+    def plot(self, log: Sequence[JsonObject], file: Path, title: str) -> None:
+        plot_rewards(log, file, title)
 
 
 def build_context(
-    environments: Mixture, model: str, out: Path, settings: GRPOConfig, *,
-    base_url: str | None, token: str | None, command: str | None, watch: TrainProgress,
+    environments: Mixture, model: str, out: Path, config: GRPOConfig, *,
+    command: str | None, progress: TrainProgress,
 ) -> GRPOContext:  # fmt: skip
-    rewards = parse_reward_functions(settings.rewards)
-    made_with = load_chat_parts(model, out, settings, watch)
-    # Whoever acts needs tools: a dialect without them is refused here.
-    dialect = made_with["dialect"] = find_chat_format(
-        made_with["tokenizer"], chat_template_kwargs=settings.chat_template_kwargs
-    )
-    eyes = build_vision_processor(made_with["source"], made_with["tokenizer"], dialect)
-    config = build_trl_grpo_config(settings, out)
+    """Import reward functions, resolve the model, and build TRL's config; checks all of them."""
+    rewards = parse_reward_functions(config.reward_funcs)
+    model_ref, tokenizer = load_tokenizer(model, out, progress)
+    # Agents call tools: chat formats without them are rejected here.
+    chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
+    vision = build_vision_processor(model_ref, tokenizer, chat_format)
+    trl_config = build_trl_grpo_config(config, out)
     # For TRL's own loop, which renders prompts itself.
-    config.chat_template_kwargs = dict(dialect.chat_template_kwargs) or None
-    overrides = drop_redundant(settings.overrides, rejected_fields(settings))
-    settings = replace(settings, overrides=overrides)
-    if eyes is not None:
-        _check_vision_support(config)
-    if settings.rollouts == "fast" or settings.eval_every:
-        _check_not_sharded(config)
+    trl_config.chat_template_kwargs = dict(chat_format.chat_template_kwargs) or None
+    _check_supported(config, trl_config, has_images=vision is not None)
+    overrides = drop_redundant(config.overrides, rejected_fields(config))
     return GRPOContext(
-        method="grpo", out=out, config=settings, trl_config=config, distributed=Distributed.current(),
-        progress=watch, command=command, environments=environments, rewards=rewards, vision=eyes,
-        base_url=base_url, token=token, **made_with,
+        method="grpo", model_ref=model_ref, out=out, config=replace(config, overrides=overrides),
+        trl_config=trl_config, tokenizer=tokenizer, chat_format=chat_format,
+        distributed=Distributed.current(), progress=progress, command=command, vision=vision,
+        environments=environments, rewards=rewards,
     )  # fmt: skip
 
 
-def _check_vision_support(config: Any) -> None:
-    """TRL scores the same episodes a second time for these, and would do so without pictures."""
-    for name, usual in (("beta", 0.0), ("num_iterations", 1)):
-        if getattr(config, name) != usual:
+def _check_supported(config: GRPOConfig, trl_config: Any, *, has_images: bool) -> None:
+    # These fields make TRL score episodes a second time, which it would do without images.
+    for name, supported in (("beta", 0.0), ("num_iterations", 1)):
+        value = getattr(trl_config, name)
+        if has_images and value != supported:
             raise ConfigError(
-                f"{name} {getattr(config, name):g} is not for a model that sees pictures. Leave it "
-                f"at {usual:g}."
+                f"`{name}` must be {supported:g} for a model that takes images, got {value:g}."
             )
-
-
-def _check_not_sharded(config: Any) -> None:
-    """A model of which each process has a part cannot play by itself in any of them."""
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     sharded = any(os.environ.get(name, "false") == "true" for name in launched)
-    if sharded or config.fsdp or config.deepspeed:
+    decodes = config.rollouts == "fast" or config.eval_every
+    if decodes and (sharded or trl_config.fsdp or trl_config.deepspeed):
         raise ConfigError(
-            "A model that is spread over several processes cannot play in one of them. Use "
-            "--rollouts trl without --eval-every, or processes that each have the whole model."
+            "A model that is sharded over processes (FSDP, DeepSpeed) cannot decode in one of "
+            "them. Use `rollouts` trl without `eval_every`, or train without sharding."
         )
+
+
+_OLD_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
+
+
+def _with_old_names(config: JsonObject) -> JsonObject:
+    """Fields under the names with which run ids were first computed, so that they do not change."""
+    return {
+        _OLD_NAMES.get(name, name): _with_old_names(value) if name == "lora" and value else value
+        for name, value in config.items()
+    }

@@ -1,7 +1,4 @@
-"""Progress and stall reporting during rollouts.
-
-It speaks and may end the work; what is played is `ludus.train.grpo.rollout_worker`'s business.
-"""
+"""Progress and stall reporting during rollouts."""
 
 from __future__ import annotations
 
@@ -16,69 +13,68 @@ from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor, Watchdog
 from ludus.rollout.session_pool import SessionPool
 
 TICK_S = 0.25
-SILENCE_WARNING_S = 5.0
-"""Seconds after which a server that does not answer is named."""
+UNREACHABLE_WARNING_S = 5.0
+"""Seconds after which an unreachable server is reported."""
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class RolloutMonitor:
-    """Over the sessions of one stage."""
+    """Watches rollouts: reports what hangs, and gives up on unreachable servers on request."""
 
     pools: Mapping[str, SessionPool]
-    pulse: LoopLagMonitor
+    loop_lag: LoopLagMonitor
     say: Callable[[str], None]
-    stopping: Callable[[], str | None]
-    """Why to stop, once somebody wants that; asked while a server is waited for."""
-    stall_timeout_s: float
-    """Seconds after which what hangs is named."""
+    stop_requested: Callable[[], str | None]
+    """Returns why to stop, if so; asked while a server is unreachable."""
+    stall_warning_s: float
+    """Seconds after which an episode that does not progress is reported."""
     model_is_busy: Callable[[], bool] = lambda: False
-    """Whether the model is at work, however long it takes."""
+    """Whether the model is computing: episodes that wait for it do not hang."""
     stop_reason: str | None = None
-    """Why a wait for a server was ended before its time, if it was."""
+    """Why waiting for an unreachable server was given up, if it was."""
     _reported: set[str] = field(default_factory=set)
 
     async def watch(
-        self, work: Coroutine[Any, Any, T], activities: Mapping[str, EpisodeStatus]
+        self, coroutine: Coroutine[Any, Any, T], statuses: Mapping[str, EpisodeStatus]
     ) -> T:
-        """Do the work."""
+        """Await the coroutine while watching its episodes."""
         self._reported.clear()
-        dog = Watchdog(
-            activities, self.say, timeout=self.stall_timeout_s, model_excused=self.model_is_busy
+        watchdog = Watchdog(
+            statuses, self.say, timeout=self.stall_warning_s, model_excused=self.model_is_busy
         )
-        with dog:
+        with watchdog:
             async with asyncio.TaskGroup() as group:
-                beating = group.create_task(self._tick(dog, activities))
-                made = await work
-                beating.cancel()
-        return made
+                ticking = group.create_task(self._tick_forever(watchdog, statuses))
+                result = await coroutine
+                ticking.cancel()
+        return result
 
-    async def _tick(self, dog: Watchdog, activities: Mapping[str, EpisodeStatus]) -> None:
+    async def _tick_forever(
+        self, watchdog: Watchdog, statuses: Mapping[str, EpisodeStatus]
+    ) -> None:
         while True:
-            dog.heartbeat()
-            self._report_silent_servers()
+            watchdog.heartbeat()
+            self._check_servers()
             due = monotonic() + TICK_S
             await asyncio.sleep(TICK_S)
-            self.pulse.record_tick(monotonic() - due, activities.values())
+            self.loop_lag.record_tick(monotonic() - due, statuses.values())
 
-    def _report_silent_servers(self) -> None:
-        """Each of them once."""
+    def _check_servers(self) -> None:
+        """Report each unreachable server once per rollout, and stop if that is requested.
+
+        Stopping in the middle of a step loses nothing: no weights change during rollouts.
+        """
         for spec, pool in self.pools.items():
             if pool.unreachable_since is None:
                 continue
-            self._stop_if_requested(spec)
-            if (
-                spec not in self._reported
-                and monotonic() - pool.unreachable_since > SILENCE_WARNING_S
-            ):
+            self.stop_reason = self.stop_requested()
+            if self.stop_reason is not None:
+                raise RunError(
+                    f"{spec} is unreachable, and the run was {self.stop_reason} while waiting for "
+                    "it. The same command resumes from the step before."
+                )
+            silent_s = monotonic() - pool.unreachable_since
+            if spec not in self._reported and silent_s > UNREACHABLE_WARNING_S:
                 self._reported.add(spec)
-                self.say(f"Nobody answers at {spec}; waiting for it")
-
-    def _stop_if_requested(self, spec: str) -> None:
-        """Nothing is learned while episodes are played, so nothing is lost with a step of them."""
-        self.stop_reason = self.stopping()
-        if self.stop_reason is not None:
-            raise RunError(
-                f"Nobody answers at {spec}, and the run was {self.stop_reason} while it waited. The same "
-                "command goes on from the step before."
-            )
+                self.say(f"{spec} is unreachable; waiting for it")

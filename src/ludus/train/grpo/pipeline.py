@@ -1,18 +1,12 @@
-"""A GRPO run from beginning to end: begun, gone on with, or done already.
-
-Reads top to bottom. What each part does is the business of the module that it is in.
-"""
+"""GRPO: a model plays tasks in groups and is trained on which of its attempts did better."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ludus.data import training_log
+from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
 from ludus.policy.hf_logging import require
@@ -36,238 +30,217 @@ from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS
 from ludus.train.grpo.vllm_engine import VllmEngine
-from ludus.train.output import checkpoints, record, training_folder
-from ludus.train.output.finalize import finalize, is_finished
-from ludus.train.output.record_schema import TrainingRecord
+from ludus.train.output import checkpoints
+from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
+from ludus.train.output.training_folder import check_output_dir, discard_if_unstarted, lock_folder
 from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.resume import run_or_resume, run_trainer
+from ludus.train.resume import PreviousRun, find_previous_run, run_trainer
 from ludus.train.speed.acceleration import skip_unlabelled_logits
 
-Begin = Callable[[], None]
-Standing = checkpoints.CheckpointState
+_DEFAULT_CONFIG = GRPOConfig()
 
 
-def train(
-    environment: str | Mixture,
+def grpo(
+    env: str | Mixture,
     model: str,
     out: str | Path,
-    config: GRPOConfig,
+    config: GRPOConfig = _DEFAULT_CONFIG,
     *,
-    base_url: str | None,
-    token: str | None,
-    overwrite: bool,
-    command: str | None,
-    watch: TrainProgress | None,
+    overwrite: bool = False,
+    command: str | None = None,
+    progress: TrainProgress | None = None,
 ) -> TrainResult:
-    """Train, or go on where a run with the same settings stood."""
-    out, watch = Path(out).expanduser(), watch or NoProgress()
-    training_folder.check_output_dir(out)
-    mix = parse_mixture(environment) if isinstance(environment, str) else environment
-    if base_url is None:
-        mix.check_installed()
+    """Train a model on the tasks of an environment by GRPO, and write it to `out`.
+
+    Args:
+        env: A spec, a server's address or a mixture of them, as for `ludus.collect`.
+        model: A folder, a name on the Hub, or the name of a model that Ludus knows.
+        out: The output folder. If it holds a run with the same config that was stopped or killed,
+            that is resumed from its latest checkpoint; a finished one is left alone, or extended if
+            `config.steps` is larger now.
+        config: The hyperparameters.
+        overwrite: Replace a run with another config, instead of raising.
+        command: The command line, for the record and the model card.
+        progress: Is told how training goes, and can stop it.
+    """
+    out, progress = Path(out).expanduser(), progress or NoProgress()
+    check_output_dir(out)
+    environments = parse_mixture(env) if isinstance(env, str) else env
+    if config.base_url is None:
+        environments.check_installed()
     check_model(model, device=config.device, dtype=config.precision)
     check_override_keys("grpo", config.overrides, MANAGED_FIELDS)
+    progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
+    # Also what is needed only at the end, such as the plot: it must not fail then.
     extra = ("peft",) if config.lora else ()
-    watch.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
-    with training_process(out), ExitStack() as stack:
-        job = build_context(
-            mix, model, out, config, base_url=base_url, token=token, command=command,
-            watch=watch,
-        )  # fmt: skip
-        with job.distributed.raise_on_all_ranks():
-            # One process holds it for all that train together.
-            if job.distributed.is_main:
-                stack.enter_context(training_folder.lock_folder(out))
-        return run_or_resume(job, partial(_run, job, overwrite=overwrite), overwrite=overwrite)
+
+    with training_process(out):
+        context = build_context(
+            environments, model, out, config, command=command, progress=progress
+        )
+        with lock_folder(out, context.distributed):
+            previous = find_previous_run(context, overwrite=overwrite)
+            if previous.finished:
+                return finished_result(context, previous.record)
+            with discard_if_unstarted(out, context.distributed):
+                return _train(context, previous, overwrite=overwrite)
 
 
-def _run(job: GRPOContext, there: TrainingRecord | None, *, overwrite: bool) -> TrainResult:
-    checkpoint = checkpoints.latest_checkpoint(job.out) if there is not None else None
-    standing = checkpoints.read_state(checkpoint) if checkpoint is not None else None
-    job.progress.phase(PhaseProgress(f"Checking {job.subject}", in_log=True))
-    with _stage(job) as stage, EpisodeLog(job.out / training_log.EPISODES_FILE) as episodes:
-
-        def begin() -> None:
-            if overwrite:
-                training_folder.remove_run(job.out)
-            _begin(job, stage, standing)
-            episodes.open(standing.episodes if standing else 0)
-
-        with job.distributed.raise_on_all_ranks():
-            trainer, pace = _trainer(job, stage, episodes, standing, begin)
+def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> TrainResult:
+    config, progress = context.config, context.progress
+    progress.phase(PhaseProgress(f"Checking {context.subject}", in_log=True))
+    worker = RolloutWorker(
+        context.environments, config.rollout_config, score_episode=context.rewards.score,
+        say=progress.say, on_phase=progress.phase, stop_requested=lambda: progress.stopping,
+    )  # fmt: skip
+    with worker, EpisodeLog(context.out / EPISODES_FILE) as episodes:
+        with context.distributed.raise_on_all_ranks():
+            plan = worker.plan(context.run_id, seed=config.seed, group_size=config.group_size)
+            worker.preflight(plan)
+            model = _load_model(context)
+            held_out = HeldOutEvaluator(
+                worker, context.run_id, config.seed, config.eval_episodes, context.distributed
+            )
+            callback = GRPOCallbacks(
+                context, episodes, worker.names, held_out,
+                resume_state=previous.state, overwrite=overwrite,
+            )  # fmt: skip
+            if config.rollouts == "trl":
+                trainer = _build_trl_loop_trainer(context, model, callback, episodes)
+            else:
+                trainer = _build_trainer(context, model, callback, episodes, worker, plan)
+            if config.rollouts == "fast" or config.eval_every:
+                worker.agent = agent = _build_agent(context, trainer)
+                # Before training: engines inspect the forward method, which the trainer wraps.
+                worker.run(agent.ensure_loaded())
+            _say_how_it_trains(context, worker)
         with skip_unlabelled_logits():
-            _trained(job, stage, trainer, checkpoint)
-        if is_finished(trainer, pace):
-            _keep_last(job, trainer)
-        return finalize(job, trainer, pace)
+            _run_trainer(context, worker, trainer, previous.checkpoint)
+        if is_finished(trainer, callback):
+            # The checkpoint from which a finished run can be extended.
+            _save_checkpoint(context, trainer)
+        return finalize(context, trainer, callback)
 
 
-def _stage(job: GRPOContext) -> RolloutWorker:
-    settings = job.config
-    return RolloutWorker(
-        job.environments, limits=settings.limits, system_prompt=settings.system_prompt,
-        task=settings.task, scored=job.rewards.score, base_url=job.base_url, token=job.token,
-        say=job.progress.say, phase=job.progress.phase, stopping=lambda: job.progress.stopping,
-    )  # fmt: skip
-
-
-def _trainer(
-    job: GRPOContext,
-    stage: RolloutWorker,
-    episodes: EpisodeLog,
-    standing: Standing | None,
-    begin: Begin,
-) -> tuple[Any, GRPOCallbacks]:
-    settings, config = job.config, job.trl_config
-    plan = stage.plan(job.run_id, seed=settings.seed, group_size=settings.group_size)
-    stage.rehearse(plan)
-    job.progress.phase(PhaseProgress(f"Loading {job.source.name}", in_log=True))
-    model = load_model(job.source.name, device="cpu", dtype="float32", allow_vision=True)
-    if job.vision is not None:
+def _load_model(context: GRPOContext) -> Any:
+    config, name = context.config, context.model_ref.name
+    context.progress.phase(PhaseProgress(f"Loading {name}", in_log=True))
+    model = load_model(name, device="cpu", dtype="float32", allow_vision=True)
+    if context.vision is not None:
         allow_batches_without_images(model)
-    weights = model.num_parameters()
-    config.learning_rate = resolve_learning_rate(settings, "grpo", weights, groups=settings.groups)
-    pace = _pace(job, stage, standing, begin)
-    made = {
-        "model": model, "config": config, "tokenizer": job.tokenizer, "settings": settings,
-        "pace": pace, "eyes": job.vision,
-    }  # fmt: skip
-    if settings.rollouts == "trl":
-        trainer = _by_trl(job, episodes, made)
-    else:
-        trainer = _by_ludus(job, stage, plan, episodes, made)
-    _introduce(job, stage, trainer)
-    return trainer, pace
+    context.trl_config.learning_rate = resolve_learning_rate(
+        config, "grpo", model.num_parameters(), groups=config.groups
+    )
+    return model
 
 
-def _introduce(job: GRPOContext, stage: RolloutWorker, trainer: Any) -> None:
-    """Have the model play on the stage, where it does, and say how."""
-    by = "TRL's own loop"
-    if job.config.rollouts == "fast" or job.config.eval_every:
-        learner = stage.agent = _learner(job, trainer)
-        # Before the trainer wraps the model's forward pass, which an engine looks at.
-        stage.run(learner.ensure_loaded())
-        by = learner.engine_description if job.config.rollouts == "fast" else by
-    job.progress.say(f"Rollouts by {by}")
-    if job.config.equal != "keep" and (why := _keeps_all(job)):
-        job.progress.say(f"Groups with equal rewards are kept: {why}, rows are not left out")
-
-
-def _keeps_all(job: GRPOContext) -> str | None:
-    if job.vision is not None:
-        return "with pictures"
-    return "with --beta" if job.trl_config.beta else None
-
-
-def _by_ludus(
-    job: GRPOContext, stage: RolloutWorker, plan: Plan, episodes: EpisodeLog, made: dict[str, Any]
-) -> Any:
-    settings, weights = job.config, job.rewards.weights(stage.names)
-    count = settings.steps * settings.groups
+def _build_trainer(
+    context: GRPOContext, model: Any, callback: GRPOCallbacks, episodes: EpisodeLog,
+    worker: RolloutWorker, plan: Plan,
+) -> Any:  # fmt: skip
+    """The trainer with Ludus's rollouts."""
+    config, weights = context.config, context.rewards.weights(worker.names)
     rollouts = GroupRollouts(
-        stage, plan, settings, job.rewards, job.distributed, episodes.append,
-        SeedCheck(settings.allow_unseeded, job.progress.say),
+        worker, plan, config, context.rewards, context.distributed, episodes.append,
+        SeedCheck(config.allow_unseeded, context.progress.say),
     )  # fmt: skip
-    job.trl_config.reward_weights = list(weights.values())
+    context.trl_config.reward_weights = list(weights.values())
     return build_trainer(
-        **made, rollouts=rollouts, rollout_func=rollouts, train_dataset=build_task_dataset(count),
+        context, model, callback, rollouts, rollout_func=rollouts,
+        train_dataset=build_task_dataset(config.steps * config.groups),
         reward_funcs=build_reward_funcs(weights),
     )  # fmt: skip
 
 
-def _by_trl(job: GRPOContext, episodes: EpisodeLog, made: dict[str, Any]) -> Any:
+def _build_trl_loop_trainer(
+    context: GRPOContext, model: Any, callback: GRPOCallbacks, episodes: EpisodeLog
+) -> Any:
+    """The trainer with TRL's own rollout loop."""
     from ludus.train.trl_compat.trl_rollouts import build_trl_rollouts
 
-    who: dict[str, Any] = {
-        "provider": "hf", "model": job.source.name, "temperature": job.config.temperature,
+    config, template_kwargs = context.config, context.chat_format.chat_template_kwargs
+    agent: dict[str, Any] = {
+        "provider": "hf", "model": context.model_ref.name, "temperature": config.temperature,
     }  # fmt: skip
-    if job.dialect.chat_template_kwargs:
-        who["chat_template_kwargs"] = dict(job.dialect.chat_template_kwargs)
-    rolled = build_trl_rollouts(
-        job.environments, job.config, rewards=job.rewards, distributed=job.distributed, on_episodes=episodes.append,
-        agent=who, run_id=job.run_id, base_url=job.base_url, token=job.token,
-        warn=job.progress.say,
+    if template_kwargs:
+        agent["chat_template_kwargs"] = dict(template_kwargs)
+    rollouts = build_trl_rollouts(
+        context.environments, config, rewards=context.rewards, distributed=context.distributed,
+        on_episodes=episodes.append, agent=agent, run_id=context.run_id,
+        base_url=config.base_url, token=config.token, warn=context.progress.say,
     )  # fmt: skip
-    job.trl_config.reward_weights = list(rolled.reward_weights.values())
-    trainer = build_trainer(**made, rollouts=None, **rolled.trainer_kwargs)
-    rolled.attach(trainer)
+    context.trl_config.reward_weights = list(rollouts.reward_weights.values())
+    trainer = build_trainer(context, model, callback, None, **rollouts.trainer_kwargs)
+    rollouts.attach(trainer)
     return trainer
 
 
-def _pace(
-    job: GRPOContext, stage: RolloutWorker, standing: Standing | None, begin: Begin
-) -> GRPOCallbacks:
-    settings = job.config
-    held_out = HeldOutEvaluator(
-        stage, job.run_id, settings.seed, settings.eval_episodes, job.distributed
-    )
-    return GRPOCallbacks(
-        job.out, job.progress, job.distributed, every=settings.checkpoint_every, standing=standing,
-        begin=begin, num_iterations=job.trl_config.num_iterations, evaluate_held_out=held_out,
-        eval_every=settings.eval_every, early_stop=settings.early_stop,
+def _build_agent(context: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
+    """The trainer's model as an agent."""
+    config, chat_format = context.config, context.chat_format
+    stop_token_ids = chat_format.stop_token_ids | eos_token_ids(trainer.model)
+    policy = Policy(
+        context.model_ref.name, trainer.model, context.tokenizer,
+        replace(chat_format, stop_token_ids=stop_token_ids), vision=context.vision,
     )  # fmt: skip
+    engine = VllmEngine(trainer) if config.vllm_mode else None
+    max_batch = config.episodes // context.distributed.world_size
+    return TrainingPolicyAgent(policy, config, engine=engine, max_batch=max_batch)
 
 
-def _learner(job: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
-    """Whoever plays is the very model that is trained."""
-    model = trainer.model
-    dialect = replace(job.dialect, stop_token_ids=job.dialect.stop_token_ids | eos_token_ids(model))
-    policy = Policy(job.source.name, model, job.tokenizer, dialect, vision=job.vision)
-    engine = VllmEngine(trainer) if job.config.vllm else None
-    rows = job.config.episodes // job.distributed.world_size
-    return TrainingPolicyAgent(policy, job.config, engine=engine, max_batch=rows)
+def _say_how_it_trains(context: GRPOContext, worker: RolloutWorker) -> None:
+    config, say = context.config, context.progress.say
+    engine = "TRL's own loop"
+    if config.rollouts == "fast" and isinstance(worker.agent, TrainingPolicyAgent):
+        engine = worker.agent.engine_description
+    say(f"Rollouts by {engine}")
+    has_images = context.vision is not None
+    if config.zero_variance_groups != "keep" and (has_images or context.trl_config.beta):
+        reason = "images" if has_images else "`beta`"
+        say(f"Zero-variance groups are kept: with {reason}, rows cannot be left out")
 
 
-def _trained(job: GRPOContext, stage: RolloutWorker, trainer: Any, checkpoint: Path | None) -> None:
-    """What the environments' servers do wrong must not cost what was learned until then."""
+def _run_trainer(
+    context: GRPOContext, worker: RolloutWorker, trainer: Any, checkpoint: Path | None
+) -> None:
+    """Train; if an error ends the run, first save a checkpoint of the steps that were made.
+
+    A request to stop while a server is unreachable is not an error.
+    """
     try:
         run_trainer(trainer, checkpoint)
     except RunError as error:
-        step = trainer.state.global_step
-        # Several processes keep one together, and only one of them may have run out of memory.
-        alone = isinstance(error, OutOfMemory) and job.distributed.world_size > 1
-        due = trainer.stepped and step and step % job.trl_config.num_iterations == 0 and not alone
-        kept = _is_kept(job, trainer) if due else True
-        if stage.stop_reason is None or not kept:
+        # All ranks save a checkpoint together, and only one of them may have run out of memory.
+        one_rank = isinstance(error, OutOfMemory) and context.distributed.world_size > 1
+        due = trainer.first_step_started and trainer.state.global_step and not one_rank
+        saved = _save_checkpoint(context, trainer) if due else True
+        if worker.stop_reason is None or not saved:
             raise
-        trainer.pace.stopped = stage.stop_reason
+        trainer.callback.stop_reason = worker.stop_reason
 
 
-def _is_kept(job: GRPOContext, trainer: Any) -> bool:
-    """Make a checkpoint, unless this step has one. Where that fails, it is said, and not raised:
-    why training ends is what the user has to know."""
-    step, there = trainer.state.global_step, checkpoints.latest_checkpoint(job.out)
-    standing = checkpoints.read_state(there) if there is not None else None
-    if standing is not None and standing.step == step:
+def _save_checkpoint(context: GRPOContext, trainer: Any) -> bool:
+    """Save a checkpoint, unless this step has one; whether nothing went wrong.
+
+    Between steps that train on the same episodes none can be made. Errors are reported and not
+    raised: the error that ended training is more important.
+    """
+    step = trainer.state.global_step
+    if step % context.trl_config.num_iterations != 0:
+        return True
+    latest = checkpoints.latest_checkpoint(context.out)
+    state = checkpoints.read_state(latest) if latest is not None else None
+    if state is not None and state.step == step:
         return True
     try:
         trainer._save_checkpoint(trainer.model, None)
     except RunError as error:
-        job.progress.say(str(error))
-        if job.distributed.is_main:
-            checkpoints.remove_incomplete(job.out)
+        context.progress.say(str(error))
+        if context.distributed.is_main:
+            checkpoints.remove_incomplete(context.out)
         return False
     return True
-
-
-def _keep_last(job: GRPOContext, trainer: Any) -> None:
-    """Make the checkpoint from which a finished run can be extended.
-
-    Within steps that learn from the same episodes there can be none.
-    """
-    if trainer.state.global_step % job.trl_config.num_iterations == 0:
-        _is_kept(job, trainer)
-
-
-def _begin(job: GRPOContext, stage: RolloutWorker, standing: Standing | None) -> None:
-    checkpoints.remove_incomplete(job.out)
-    step = standing.step if standing else None
-    about = job.record_fields(job.environment_record(stage.names))
-    # The record first: a log without one would be a stranger's.
-    record.create_record(job.out, about, resumed_from=step)
-    # Without a checkpoint everything is done again, also what comes before the first step.
-    training_log.truncate_log(job.out, -1 if step is None else step)

@@ -1,7 +1,4 @@
-"""The model under training as an agent: it plays while it changes.
-
-How it decodes is `ludus.policy`'s business; what its episodes teach it, the trainer's.
-"""
+"""The model under training as an agent."""
 
 from __future__ import annotations
 
@@ -19,45 +16,39 @@ from ludus.train.grpo.grpo_config import GRPOConfig
 
 
 class TrainingPolicyAgent(PolicyAgent):
-    """Says in each episode at which step it was."""
+    """A policy agent whose weights change; its episodes record the step they were played for."""
 
     step = 0
-    """The step that the next episodes are played for, from 1."""
+    """Training step of the next episodes, from 1."""
 
     def __init__(
-        self, policy: Policy, config: GRPOConfig, *, engine: Engine | None = None, **more: Any
+        self, policy: Policy, config: GRPOConfig, *, engine: Engine | None = None, **kwargs: Any
     ) -> None:
         self._engine_override = engine
         extra: JsonObject = {"seed": config.seed, "top_p": config.top_p}
         if config.top_k is not None:
             extra["top_k"] = config.top_k
-        super().__init__(policy, temperature=config.temperature, extra=extra, **more)
+        super().__init__(policy, temperature=config.temperature, extra=extra, **kwargs)
 
     def describe(self) -> JsonObject:
         return {**super().describe(), "step": self.step}
 
     def _start_engine(self, policy: Policy) -> LoadedPolicy:
-        if self._engine_override is None:
+        engine = self._engine_override
+        if engine is None:
             return super()._start_engine(policy)
-        self.engine = str(self._engine_override)
-        generator = RequestBatcher(
-            policy.model, max_batch=self.max_batch, engine=self._engine_override
-        )
-        return LoadedPolicy(
-            policy, generator, resolve_sampling(self._sampling_options, policy.model)
-        )
+        self.engine_description = str(engine)
+        batcher = RequestBatcher(policy.model, max_batch=self.max_batch, engine=engine)
+        return LoadedPolicy(policy, batcher, resolve_sampling(self._sampling_options, policy.model))
 
     @property
     def decode_stats(self) -> DecodeStats:
-        """What it has decoded so far."""
-        return (
-            replace(self._loaded_policy.batcher.stats)
-            if self._loaded_policy is not None
-            else DecodeStats()
-        )
+        """A copy of the decoding counters."""
+        loaded = self._loaded_policy
+        return DecodeStats() if loaded is None else replace(loaded.batcher.stats)
 
-    async def renewed(self) -> None:
-        """Its weights have changed: what was made of the old ones is forgotten."""
-        generator = (await self.ensure_loaded()).batcher
-        # All weights are copied, and the loop has sessions to keep.
-        await asyncio.to_thread(generator.refresh)
+    async def refresh_weights(self) -> None:
+        """Drop everything that the engine derived from the old weights."""
+        batcher = (await self.ensure_loaded()).batcher
+        # In a thread: all weights are copied, and the event loop has open sessions to serve.
+        await asyncio.to_thread(batcher.refresh)

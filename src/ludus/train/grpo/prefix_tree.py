@@ -1,9 +1,11 @@
-"""The members of a group begin with the same prompt, and it is read once for all of them.
+"""Prefix sharing: the rows of a group as a tree, so that their common prompt is computed once.
 
-A group is laid out as a tree: its prompt is the trunk, and each member's completion is a branch
-that sees the trunk and itself. What a model says of a token is the same as in a row of its own, and
-so are the gradients; but of eight rows with a long prompt and a short reply, seven prompts are
-saved. A branch begins with the prompt's last token, which is what its first one is foretold from.
+A tree's trunk is the prompt of a group; each completion is a branch that attends to the trunk and
+to itself. Log-probabilities and gradients are those of separate rows, but of eight rows with a
+long prompt and short replies, seven prompts are saved. Every branch starts with a copy of the
+prompt's last token, because the branch's first token is predicted from it.
+
+Trees are packed into lanes: the rows of the batch that the model is given.
 """
 
 from __future__ import annotations
@@ -12,62 +14,65 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ludus.train.data.tokenization import IGNORE_INDEX
+from ludus.train.data.loss_mask import IGNORE_INDEX
 
 _ID, _POSITION, _LABEL, _TREE, _BRANCH = range(5)
 _PADDING = (0, 0, IGNORE_INDEX, -1, -1)
 LANE_LENGTH_MULTIPLE = 16
-"""Lanes are as long as a multiple of it, which kernels for masked attention want."""
+"""Lane lengths are multiples of this: masked attention kernels need aligned lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixTrees:
-    """Rows as trees, which share lanes of one length; all but `spots` is by lane and place."""
+    """Packed trees. All tensors but `token_index` have the shape (lanes, length)."""
 
     input_ids: Any
     position_ids: Any
-    """Where a token stands in its row."""
+    """Positions within the original row."""
     labels: Any
-    """What comes next, where it is to be scored."""
+    """The next token, where it is scored; `IGNORE_INDEX` elsewhere."""
     tree_ids: Any
+    """Index of the tree within its lane; -1 for padding."""
     branch_ids: Any
-    """Of which tree of its lane a token is, and of which branch; 0 is the trunk. -1 fills up."""
+    """0 for the trunk, from 1 for branches; -1 for padding."""
     token_index: Any
-    """For each row and token of its completion, where it is foretold; -1 for its padding."""
+    """Shape (rows, completion length): index into the flattened lanes of the position that predicts
+    this token; -1 where the completion is padded."""
 
     def attention_mask(self) -> Any:
-        """By lane, head, token, and other token: whether it is seen."""
+        """Boolean mask of shape (lanes, 1, length, length): query positions by key positions."""
         import torch
 
-        same = self.tree_ids[:, :, None] == self.tree_ids[:, None, :]
-        below = (self.branch_ids == 0)[:, None, :]
-        seen = same & (below | (self.branch_ids[:, :, None] == self.branch_ids[:, None, :]))
-        # What fills up sees something too: of nothing, a softmax makes what is not a number.
-        return torch.tril(seen).unsqueeze(1)
+        same_tree = self.tree_ids[:, :, None] == self.tree_ids[:, None, :]
+        same_branch = self.branch_ids[:, :, None] == self.branch_ids[:, None, :]
+        in_trunk = (self.branch_ids == 0)[:, None, :]
+        # Padding attends to padding: a softmax over no keys would be NaN.
+        return torch.tril(same_tree & (in_trunk | same_branch)).unsqueeze(1)
 
     def pad_to(self, lanes: int, length: int) -> PrefixTrees:
-        """The same in so many lanes of such a length, which are no fewer and no shorter."""
+        """Pad to a shape that is at least as large in both dimensions."""
         from torch.nn.functional import pad
 
-        had, long = self.input_ids.shape
+        old_lanes, old_length = self.input_ids.shape
 
-        def filled(part: Any, value: int) -> Any:
-            return pad(part, (0, length - long, 0, lanes - had), value=value)
+        def padded(values: Any, part: int) -> Any:
+            shape = (0, length - old_length, 0, lanes - old_lanes)
+            return pad(values, shape, value=_PADDING[part])
 
-        spots = self.token_index // long * length + self.token_index % long
+        index = self.token_index // old_length * length + self.token_index % old_length
         return PrefixTrees(
-            input_ids=filled(self.input_ids, _PADDING[_ID]),
-            position_ids=filled(self.position_ids, _PADDING[_POSITION]),
-            labels=filled(self.labels, _PADDING[_LABEL]),
-            tree_ids=filled(self.tree_ids, _PADDING[_TREE]),
-            branch_ids=filled(self.branch_ids, _PADDING[_BRANCH]),
-            token_index=spots.where(self.token_index >= 0, self.token_index),
+            input_ids=padded(self.input_ids, _ID),
+            position_ids=padded(self.position_ids, _POSITION),
+            labels=padded(self.labels, _LABEL),
+            tree_ids=padded(self.tree_ids, _TREE),
+            branch_ids=padded(self.branch_ids, _BRANCH),
+            token_index=index.where(self.token_index >= 0, self.token_index),
         )
 
-    def gather_rows(self, said: Any) -> Any:
-        """What was said of each place in the lanes, for the tokens of each row's completion."""
-        found = said.flatten()[self.token_index.clamp(min=0)]
-        return found.masked_fill(self.token_index < 0, 0.0)
+    def gather_rows(self, values: Any) -> Any:
+        """Values of shape (lanes, length) as (rows, completion length), 0 for padding."""
+        rows = values.flatten()[self.token_index.clamp(min=0)]
+        return rows.masked_fill(self.token_index < 0, 0.0)
 
 
 class _Row(NamedTuple):
@@ -79,96 +84,97 @@ class _Row(NamedTuple):
 class _Tree:
     prompt: Any
     members: list[int]
-    """Numbers of rows."""
+    """Row indices."""
     size: int
 
 
 def build_trees(ids: Any, mask: Any, keep: int, *, width: int) -> PrefixTrees | None:
-    """Rows of prompt and completion as trees; None where the work would not become less.
+    """Turn rows of prompt and completion into trees; None if that would not save work.
 
     Args:
-        ids: Rows of tokens, with prompts padded on the left, and completions on the right.
-        mask: 1 where a token is none of that padding.
-        keep: How many columns the completions have.
-        width: Of the model: how many numbers it has for a token.
+        ids: Token ids, with prompts padded on the left and completions on the right.
+        mask: 1 for tokens, 0 for padding.
+        keep: Number of completion columns.
+        width: The model's hidden size.
     """
-    rows = _split_rows(ids.cpu().numpy(), mask.cpu().numpy(), keep)
+    split = ids.shape[1] - keep
+    starts = (split - mask[:, :split].sum(1)).tolist()
+    ends = (split + mask[:, split:].sum(1)).tolist()
+    rows = [
+        _Row(row[start:split], row[split:end])
+        for row, start, end in zip(ids.cpu().numpy(), starts, ends, strict=True)
+    ]
     trees = _group_rows(rows)
     if len(trees) == len(rows) or not all(len(tree.prompt) for tree in trees):
         return None
-    longest = -(-max(tree.size for tree in trees) // LANE_LENGTH_MULTIPLE) * LANE_LENGTH_MULTIPLE
-    lanes = _pack_lanes(trees, longest)
-    if _estimate_cost(len(lanes), longest, width) >= _estimate_cost(len(rows), ids.shape[1], width):
+    longest = max(tree.size for tree in trees)
+    length = -(-longest // LANE_LENGTH_MULTIPLE) * LANE_LENGTH_MULTIPLE
+    lanes = _pack_lanes(trees, length)
+    cost_of_rows = _estimate_cost(len(rows), ids.shape[1], width)
+    if _estimate_cost(len(lanes), length, width) >= cost_of_rows:
         return None
-    return _lay_out(rows, lanes, longest, keep, ids.device)
-
-
-def _split_rows(ids: Any, mask: Any, keep: int) -> list[_Row]:
-    start = ids.shape[1] - keep
-    asked, said = start - mask[:, :start].sum(1), start + mask[:, start:].sum(1)
-    return [
-        _Row(row[before:start], row[start:after])
-        for row, before, after in zip(ids, asked, said, strict=True)
-    ]
+    return _lay_out(rows, lanes, length, keep, ids.device)
 
 
 def _group_rows(rows: Sequence[_Row]) -> list[_Tree]:
-    members: dict[bytes, list[int]] = {}
+    groups: dict[bytes, list[int]] = {}
     for number, row in enumerate(rows):
-        members.setdefault(row.prompt.tobytes(), []).append(number)
+        groups.setdefault(row.prompt.tobytes(), []).append(number)
     trees = []
-    for of in members.values():
-        prompt = rows[of[0]].prompt
-        size = len(prompt) - 1 + sum(1 + len(rows[row].completion) for row in of)
-        trees.append(_Tree(prompt, of, size))
+    for members in groups.values():
+        prompt = rows[members[0]].prompt
+        size = len(prompt) - 1 + sum(1 + len(rows[row].completion) for row in members)
+        trees.append(_Tree(prompt, members, size))
     return trees
 
 
-def _pack_lanes(trees: Sequence[_Tree], longest: int) -> list[list[_Tree]]:
-    """Which trees share a lane: the largest first, each where there is room."""
+def _pack_lanes(trees: Sequence[_Tree], length: int) -> list[list[_Tree]]:
+    """First-fit decreasing bin packing of trees into lanes."""
     lanes: list[list[_Tree]] = []
-    room: list[int] = []
+    free: list[int] = []
     for tree in sorted(trees, key=lambda tree: -tree.size):
-        lane = next((lane for lane, left in enumerate(room) if left >= tree.size), len(lanes))
+        lane = next((lane for lane, room in enumerate(free) if room >= tree.size), len(lanes))
         if lane == len(lanes):
             lanes.append([])
-            room.append(longest)
+            free.append(length)
         lanes[lane].append(tree)
-        room[lane] -= tree.size
+        free[lane] -= tree.size
     return lanes
 
 
 def _estimate_cost(lanes: int, length: int, width: int) -> int:
-    """Roughly: a token costs what it costs to see six times as many others as the model is wide."""
+    """Relative cost of a forward pass: a token's linear layers cost about as much as its attention
+    to 6 x `width` other tokens."""
     return lanes * length * (6 * width + length)
 
 
 def _lay_out(
-    rows: Sequence[_Row], lanes: Sequence[Sequence[_Tree]], longest: int, keep: int, device: Any
+    rows: Sequence[_Row], lanes: Sequence[Sequence[_Tree]], length: int, keep: int, device: Any
 ) -> PrefixTrees:
     import numpy as np
     import torch
 
-    parts = np.stack([np.full((len(lanes), longest), value) for value in _PADDING])
-    spots = np.full((len(rows), keep), -1)
+    parts = np.stack([np.full((len(lanes), length), value) for value in _PADDING])
+    index = np.full((len(rows), keep), -1)
     for number, lane in enumerate(lanes):
         at = 0
-        for which, tree in enumerate(lane):
+        for tree_id, tree in enumerate(lane):
             trunk = len(tree.prompt) - 1
-            _write_tokens(parts[:, number, at : at + trunk], tree.prompt[:-1], 0, which, 0)
+            _write_tokens(parts[:, number, at : at + trunk], tree.prompt[:-1], 0, tree_id, 0)
             at += trunk
-            for branch, row in enumerate(tree.members, 1):
-                said = rows[row].completion
-                piece = parts[:, number, at : at + 1 + len(said)]
-                _write_tokens(piece, np.append(tree.prompt[-1], said), trunk, which, branch)
-                piece[_LABEL, :-1] = said
-                spots[row, : len(said)] = number * longest + at + np.arange(len(said))
-                at += 1 + len(said)
-    ids, positions, labels, tree_of, branch_of = torch.from_numpy(parts).to(device)
-    where = torch.from_numpy(spots).to(device)
-    return PrefixTrees(ids, positions, labels, tree_of, branch_of, where)
+            for branch_id, row in enumerate(tree.members, 1):
+                completion = rows[row].completion
+                piece = parts[:, number, at : at + 1 + len(completion)]
+                tokens = np.append(tree.prompt[-1], completion)
+                _write_tokens(piece, tokens, trunk, tree_id, branch_id)
+                piece[_LABEL, :-1] = completion
+                index[row, : len(completion)] = number * length + at + np.arange(len(completion))
+                at += 1 + len(completion)
+    input_ids, position_ids, labels, tree_ids, branch_ids = torch.from_numpy(parts).to(device)
+    token_index = torch.from_numpy(index).to(device)
+    return PrefixTrees(input_ids, position_ids, labels, tree_ids, branch_ids, token_index)
 
 
-def _write_tokens(piece: Any, tokens: Any, first: int, tree: int, branch: int) -> None:
-    piece[_ID], piece[_TREE], piece[_BRANCH] = tokens, tree, branch
-    piece[_POSITION] = range(first, first + len(tokens))
+def _write_tokens(piece: Any, tokens: Any, position: int, tree_id: int, branch_id: int) -> None:
+    piece[_ID], piece[_TREE], piece[_BRANCH] = tokens, tree_id, branch_id
+    piece[_POSITION] = range(position, position + len(tokens))

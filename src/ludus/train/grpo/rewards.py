@@ -1,10 +1,10 @@
-"""What an episode is worth: the environment's own reward, and functions of the user's beside it.
+"""The reward of an episode: the environment's own, plus the user's reward functions.
 
     def brief(episode):
         return -0.01 * len(episode.messages)
 
-A function takes an episode and gives a number, or None where it does not apply; it may be async.
-What was summed is in the episode's `rewards`, each part by its own name.
+A reward function takes an episode and returns a number, or None where it does not apply; it may be
+async. The summed parts are in the episode's `rewards`, each under its name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from ludus.data.episode import Episode
 from ludus.environment.error_mapping import is_author_error
 from ludus.errors import ConfigError, RunError
 
+MAX_ERROR_CHARS = 300
+
 
 @dataclass(frozen=True, slots=True)
 class RewardFunction:
-    """One function of the user's."""
+    """A user's function with its weight in the sum."""
 
     name: str
     weight: float
@@ -34,34 +36,36 @@ class RewardFunction:
 
     async def score(self, episode: Episode) -> float | None:
         try:
-            made = await self._call(episode)
+            if inspect.iscoroutinefunction(self.function):
+                value = await self.function(episode)
+            else:
+                # In a thread: it may compute for long or block on the network.
+                value = await asyncio.to_thread(self.function, episode)
+            if inspect.isawaitable(value):
+                value = await value
         except BaseException as error:
             if not is_author_error(error):
                 raise
-            words = " ".join(str(error).split())[:300]
+            text = " ".join(str(error).split())[:MAX_ERROR_CHARS]
             raise RunError(
-                f"The reward function {self.name} failed: {type(error).__name__}: {words}"
+                f"The reward function {self.name} failed: {type(error).__name__}: {text}"
             ) from error
-        if made is None:
+        if value is None:
             return None
-        if (number := _to_finite_float(made)) is None:
-            raise RunError(f"The reward function {self.name} gave {made!r}, which is no number.")
+        if (number := _to_finite_float(value)) is None:
+            raise RunError(
+                f"The reward function {self.name} must return a finite number or None, "
+                f"got {value!r}."
+            )
         return number
 
-    async def _call(self, episode: Episode) -> Any:
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(episode)
-        # It may think long, or ask somebody: the others go on meanwhile.
-        made = await asyncio.to_thread(self.function, episode)
-        return await made if inspect.isawaitable(made) else made
 
-
-def _to_finite_float(made: Any) -> float | None:
-    """What Python, NumPy and PyTorch call one number; a text is none, whatever it says."""
-    if not hasattr(made, "__float__") or getattr(made, "ndim", 0) > 0:
+def _to_finite_float(value: Any) -> float | None:
+    """Convert scalars of Python, NumPy and PyTorch; None for everything else, also for strings."""
+    if not hasattr(value, "__float__") or getattr(value, "ndim", 0) > 0:
         return None
     try:
-        number = float(made)
+        number = float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
     return number if math.isfinite(number) else None
@@ -69,36 +73,41 @@ def _to_finite_float(made: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RewardFunctions:
-    """All that an episode is worth."""
+    """All reward functions of a run besides the environments' own rewards."""
 
     functions: tuple[RewardFunction, ...] = ()
 
     def weights(self, environments: Sequence[str]) -> dict[str, float]:
-        """By name: every environment counts as it rewards, functions by their weight."""
-        named = dict.fromkeys(environments, 1.0)
-        for reward in self.functions:
-            if reward.name in named:
+        """Weights by name: 1 for every environment, and those of the functions."""
+        weights = dict.fromkeys(environments, 1.0)
+        for function in self.functions:
+            if function.name in weights:
                 raise ConfigError(
-                    f"The reward function {reward.name} has the name of an environment that is "
-                    "played, and their rewards could not be told apart. Give it another name."
+                    f"The reward function {function.name} has the name of an environment, so that "
+                    "their rewards could not be told apart. Rename the function."
                 )
-        return named | {reward.name: reward.weight for reward in self.functions}
+        return weights | {function.name: function.weight for function in self.functions}
 
     async def score(self, episode: Episode) -> Episode:
-        """With the reward that is trained on. What a fault ended has none."""
+        """The episode with its total reward. Episodes that a fault ended stay unscored."""
         if not self.functions or episode.broken:
             return episode
-        made = await asyncio.gather(*(reward.score(episode) for reward in self.functions))
-        found = {each.name: value for each, value in zip(self.functions, made, strict=True)}
-        parts = {name: value for name, value in found.items() if value is not None}
+        scores = await asyncio.gather(*(each.score(episode) for each in self.functions))
+        parts: dict[str, float] = {}
+        total = 0.0
+        for function, value in zip(self.functions, scores, strict=True):
+            if value is not None:
+                parts[function.name] = value
+                total += value * function.weight
         if episode.reward is not None:
             parts[episode.environment] = episode.reward
-        total = sum(value * self._weight(name) for name, value in parts.items()) if parts else None
-        told = {**self._environment_parts(episode), **parts}
-        return episode.model_copy(update={"reward": total, "rewards": told})
+            total += episode.reward
+        rewards = {**self._environment_parts(episode), **parts}
+        update = {"reward": total if parts else None, "rewards": rewards}
+        return episode.model_copy(update=update)
 
     def parts(self, episode: Episode) -> dict[str, float]:
-        """The parts that are summed, by name; nothing for an episode without a score."""
+        """The summed parts by name; empty for an episode without a reward."""
         if episode.reward is None:
             return {}
         if not self.functions:
@@ -107,9 +116,10 @@ class RewardFunctions:
         return {name: value for name, value in episode.rewards.items() if name in summed}
 
     def _environment_parts(self, episode: Episode) -> dict[str, float]:
-        """The environment's own parts, which are in its reward already.
+        """The parts that the environment reported itself, which are already in its reward.
 
-        One that is called like a part of the sum would be taken for it where that has none.
+        Parts that have the name of a summed one get the environment's name as a prefix: otherwise
+        they would stand in for a function that returned None.
         """
         summed, environment = self._summed_names(episode), episode.environment
         return {
@@ -118,75 +128,62 @@ class RewardFunctions:
         }
 
     def _summed_names(self, episode: Episode) -> set[str]:
-        """Of all that may be summed."""
-        return {episode.environment, *(reward.name for reward in self.functions)}
-
-    def _weight(self, name: str) -> float:
-        return next((reward.weight for reward in self.functions if reward.name == name), 1.0)
+        return {episode.environment, *(function.name for function in self.functions)}
 
 
 def build_reward_funcs(weights: Mapping[str, float]) -> list[Callable[..., list[float | None]]]:
-    """A function for TRL to each name, which looks up what was found out already."""
-    return [_build_reward_func(name) for name in weights]
+    """TRL's `reward_funcs`: for each name, a function that looks up the part scored before."""
 
+    def build(name: str) -> Callable[..., list[float | None]]:
+        def reward_func(scores: Sequence[Mapping[str, float]], **_: Any) -> list[float | None]:
+            return [parts.get(name) for parts in scores]
 
-def _build_reward_func(name: str) -> Callable[..., list[float | None]]:
-    def column(scores: Sequence[Mapping[str, float]], **_: Any) -> list[float | None]:
-        return [parts.get(name) for parts in scores]
+        reward_func.__name__ = name
+        return reward_func
 
-    column.__name__ = name
-    return column
+    return [build(name) for name in weights]
 
 
 def parse_reward_functions(texts: Sequence[str]) -> RewardFunctions:
-    """As they are written on a command line: `module:function`, or `module:function=0.5`.
+    """Import `module:function` or `module:function=0.5`.
 
-    They are called by the function's name, and by the module's too where two have the same.
+    Functions are named by the function's name, and by module and function where two names clash.
     """
-    found = [_parse_reward_function(text) for text in texts]
-    paths = [reward.name for reward in found]
-    twice = next((path for path in paths if paths.count(path) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"--reward {twice} is given twice. Give it once, with its weight.")
-    names = [_function_name(path) for path in paths]
+    functions = [_parse_reward_function(text) for text in texts]
+    paths = [function.name for function in functions]
+    duplicate = next((path for path in paths if paths.count(path) > 1), None)
+    if duplicate is not None:
+        raise ConfigError(f"`reward_funcs` has {duplicate} twice. Give it once, with its weight.")
+    names = [path.rpartition(":")[2] for path in paths]
     return RewardFunctions(
         tuple(
-            replace(reward, name=name) if names.count(name) == 1 else reward
-            for reward, name in zip(found, names, strict=True)
+            replace(function, name=name) if names.count(name) == 1 else function
+            for function, name in zip(functions, names, strict=True)
         )
     )
 
 
-def _function_name(path: str) -> str:
-    return path.rpartition(":")[2]
-
-
 def _parse_reward_function(text: str) -> RewardFunction:
-    """Named by its whole path."""
+    """One reward function, named by its whole path."""
     path, equals, number = text.partition("=")
     module, colon, name = path.strip().partition(":")
     if not (module and colon and name):
-        raise ConfigError(f"--reward {text} names no function. Write module:function.")
+        raise ConfigError(f"`reward_funcs`: {text!r} is not of the form module:function.")
     try:
         weight = float(number) if equals else 1.0
     except ValueError:
         weight = math.nan
     if not math.isfinite(weight):
-        raise ConfigError(f"--reward {text}: {number!r} is no weight. Write a number.")
-    return RewardFunction(f"{module}:{name}", weight, _import_function(text, module, name))
-
-
-def _import_function(text: str, module: str, name: str) -> Callable[[Episode], Any]:
-    # As `python -m` does it: what lies here can be named.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+        raise ConfigError(f"`reward_funcs`: the weight in {text!r} is not a finite number.")
+    # Like `python -m`: modules in the working directory can be imported.
+    if (cwd := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, cwd)
     try:
         function = getattr(importlib.import_module(module), name)
     except ImportError as error:
-        raise ConfigError(f"--reward {text}: {module} cannot be imported: {error}.") from error
+        raise ConfigError(f"`reward_funcs`: cannot import {module}: {error}.") from error
     except AttributeError as error:
-        raise ConfigError(f"--reward {text}: {module} has no function {name}.") from error
+        raise ConfigError(f"`reward_funcs`: {module} has no function {name}.") from error
     if not callable(function):
-        raise ConfigError(f"--reward {text}: {name} is no function.")
-    checked: Callable[[Episode], Any] = function
-    return checked
+        raise ConfigError(f"`reward_funcs`: {module}:{name} is not callable.")
+    return RewardFunction(f"{module}:{name}", weight, function)

@@ -1,7 +1,7 @@
-"""The tasks of a run as rows of a data set, which is all that TRL knows of them.
+"""The tasks of a run as the data set of TRL's trainer.
 
-A row is the number of a task in the plan. TRL repeats it for every member of a group; which task
-and which seed that is, the plan says, so all members get the same.
+A row is the number of a task in the rollout plan. TRL repeats each row for every member of a group,
+and the plan maps the number to an environment and a seed, so that all members get the same task.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from typing import Any
 
 _PROMPT_PREFIX = "task "
 FIRST_SPARE_TASK = 1_000_000_000
-"""More tasks than any run has, however often it is extended."""
+"""Above the number of tasks of any run, however often it is extended."""
 
 
 def build_task_dataset(count: int) -> Any:
-    """So many tasks, in their order."""
+    """Tasks 0 to `count` - 1, in order."""
     from datasets import Dataset
 
     return Dataset.from_dict({"prompt": [f"{_PROMPT_PREFIX}{number}" for number in range(count)]})
 
 
 def parse_task_numbers(prompts: Sequence[str]) -> list[int]:
-    """Which tasks a batch asks for."""
     return [int(prompt.removeprefix(_PROMPT_PREFIX)) for prompt in prompts]
 
 
 def spare_task_number(step: int, round: int, group: int, *, groups: int, rounds: int) -> int:
-    """The number of a task behind all others, to replace one with: never the same one twice, and
-    the same one when a run is gone on with or extended."""
+    """The task that replaces a group's task in a resampling round.
+
+    It is different for every step, round and group, and the same when a run is resumed or extended.
+    """
     return FIRST_SPARE_TASK + (step * rounds + round) * groups + group

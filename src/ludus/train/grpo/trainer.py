@@ -1,16 +1,20 @@
-"""TRL's GRPOTrainer, with what Ludus adds: groups that teach nothing are left out of a step.
+"""TRL's GRPOTrainer with what Ludus adds: zero-variance groups are left out of a step, the learning
+rate schedule gives every step a rate, and out-of-memory errors name the batch size that fits.
 
-The loss, the optimizer and the advantages of groups that teach are TRL's.
+The loss, the optimizer and the advantages of all other groups are TRL's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any, cast
 
-from ludus.data.reward_variance import REWARD_TOLERANCE
+from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import ConfigError
 from ludus.policy.vision.processor import VisionProcessor
+from ludus.train.callbacks import add_callback
+from ludus.train.distributed import Distributed
 from ludus.train.grpo.gpu_memory import (
     StepSnapshot,
     divisors_below,
@@ -21,34 +25,35 @@ from ludus.train.grpo.gpu_memory import (
     reserve_optimizer_memory,
 )
 from ludus.train.grpo.group_rollouts import GroupRollouts
-from ludus.train.grpo.grpo_callbacks import GRPOCallbacks
-from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.trl_trainers import TrainerMixin, as_trainer_callback, build_peft_config
+from ludus.train.grpo.groups import split_into_groups
+from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallbacks
+from ludus.train.grpo.grpo_context import GRPOContext
+from ludus.train.trl_trainers import TrainerMixin, build_peft_config
 
-_BEGIN_EVENTS = ("on_train_begin",)
-_STEP_EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
 _LEFT_PADDED = ("prompt_ids", "prompt_mask")
 _RIGHT_PADDED = (
     "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",
     "ref_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio",
 )  # fmt: skip
 
+Batch = dict[str, Any]
+
 
 class GRPOMixin(TrainerMixin):
-    """Laid over TRL's trainer."""
+    """Mixed into TRL's GRPOTrainer."""
 
+    distributed: Distributed
     rollouts: GroupRollouts | None = None
-    eyes: VisionProcessor | None = None
-    leaves_out = False
-    """Whether groups that teach nothing are left out."""
+    vision: VisionProcessor | None = None
+    skips_zero_variance = False
+    """Whether rows without a learning signal are left out."""
     _zero_variance: Any
-    """Of the newest step, for each row of all processes: whether its group teaches nothing."""
+    """For each row of the current step, over all ranks: whether its group has zero variance."""
     _scored: Any
-    """And whether it has a reward at all."""
+    """For each row of the current step, over all ranks: whether it has a reward."""
     _batch: Any = None
-    """What is being learned from."""
+    """The batch in the forward or backward pass."""
     _step_snapshot: StepSnapshot
-    """How the step began that is being made."""
 
     @property
     def _total_train_tokens(self) -> int:
@@ -56,148 +61,155 @@ class GRPOMixin(TrainerMixin):
 
     @_total_train_tokens.setter
     def _total_train_tokens(self, tokens: int) -> None:
-        """It is in the trainer's state, which a checkpoint brings back."""
+        """Ignored: the count is in the trainer's state, which checkpoints restore."""
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        us, made = (
-            cast(Any, self),
-            cast(Any, super()).create_scheduler(num_training_steps, optimizer),
+        trainer = cast(Any, self)
+        scheduler = cast(Any, super()).create_scheduler(num_training_steps, optimizer)
+        if trainer.args.lr_scheduler_type != "linear":
+            return scheduler
+        warmup_steps = trainer.args.get_warmup_steps(num_training_steps)
+        trainer.lr_scheduler = warmup_linear_schedule(
+            scheduler.optimizer, warmup_steps, num_training_steps
         )
-        if us.args.lr_scheduler_type == "linear":
-            rising = us.args.get_warmup_steps(num_training_steps)
-            made = us.lr_scheduler = warmup_linear_schedule(
-                made.optimizer, rising, num_training_steps
-            )
-        return made
+        return trainer.lr_scheduler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         cast(Any, super())._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             restore_scheduled_lr(cast(Any, self).lr_scheduler)
 
-    def compute_loss(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
+    def compute_loss(self, model: Any, inputs: Any, *rest: Any, **kwargs: Any) -> Any:
         self._batch = inputs
-        return cast(Any, super()).compute_loss(model, inputs, *rest, **more)
+        return cast(Any, super()).compute_loss(model, inputs, *rest, **kwargs)
 
-    def training_step(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
+    def training_step(self, model: Any, inputs: Any, *rest: Any, **kwargs: Any) -> Any:
         import torch
 
-        us, self._batch = cast(Any, self), None
-        if us._step % us.args.gradient_accumulation_steps == 0:
-            self._step_snapshot = StepSnapshot.take(us)
+        trainer, self._batch = cast(Any, self), None
+        if trainer._step % trainer.args.gradient_accumulation_steps == 0:
+            self._step_snapshot = StepSnapshot.take(trainer)
         try:
-            return super().training_step(model, inputs, *rest, **more)
+            return super().training_step(model, inputs, *rest, **kwargs)
         except torch.OutOfMemoryError:
-            # Told below: as long as it is handled, its frames hold on to the batch's activations.
+            # Handled below: until here the traceback's frames keep the activations alive.
             pass
-        fitting = self._find_largest_batch(model)
-        self._step_snapshot.restore(us)
-        raise out_of_memory_error(us.args.per_device_train_batch_size, fitting, us.args.device)
+        largest = self._find_largest_batch(model)
+        self._step_snapshot.restore(trainer)
+        args = trainer.args
+        raise out_of_memory_error(args.per_device_train_batch_size, largest, args.device)
 
     def _find_largest_batch(self, model: Any) -> int | None:
-        """The largest batch size with which the batch that failed could be learned from."""
-        us, batch = cast(Any, self), self._batch
-        episodes = us.args.per_device_train_batch_size * us.args.steps_per_generation
-        if batch is None or self.eyes is not None or us.is_deepspeed_enabled or us.is_fsdp_enabled:
-            # Rows cannot be tried by themselves there.
-            half = divisors_below(episodes, us.args.per_device_train_batch_size // 2 + 1)
-            return max(half, default=None)
-        us.stop_playback()
-        core = us.accelerator.unwrap_model(model)
+        """The largest batch size for which the failed batch fits into the GPU's memory."""
+        trainer, batch = cast(Any, self), self._batch
+        batch_size = trainer.args.per_device_train_batch_size
+        episodes = batch_size * trainer.args.steps_per_generation
+        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+        if batch is None or self.vision is not None or sharded:
+            # Single rows cannot be tried here.
+            return max(divisors_below(episodes, batch_size // 2 + 1), default=None)
+        trainer.stop_graph_replay()
+        unwrapped = trainer.accelerator.unwrap_model(model)
 
-        def attempt(size: int) -> None:
-            core.zero_grad(set_to_none=True)
-            room = reserve_optimizer_memory(us)
+        def try_batch(size: int) -> None:
+            unwrapped.zero_grad(set_to_none=True)
+            reserved = reserve_optimizer_memory(trainer)
             rows = select_rows(batch, longest_rows(batch, size))
-            with us.compute_loss_context_manager():
-                loss = us.compute_loss(core, rows)
-            us.accelerator.backward(loss)
-            del room
+            with trainer.compute_loss_context_manager():
+                loss = trainer.compute_loss(unwrapped, rows)
+            trainer.accelerator.backward(loss)
+            del reserved
 
-        core.zero_grad(set_to_none=True)
+        unwrapped.zero_grad(set_to_none=True)
         try:
-            return find_largest_batch(attempt, divisors_below(episodes, len(batch["prompt_ids"])))
+            return find_largest_batch(try_batch, divisors_below(episodes, len(batch["prompt_ids"])))
         finally:
-            core.zero_grad(set_to_none=True)
+            unwrapped.zero_grad(set_to_none=True)
             release_gpu_memory()
 
-    def _calculate_rewards(self, *given: Any) -> Any:
-        us, rewards = cast(Any, self), cast(Any, super())._calculate_rewards(*given)
-        parts = rewards
-        if us.multi_objective_aggregation == "sum_then_normalize":
-            parts = sum_rewards(rewards, us.reward_weights.to(rewards.device))
-        self._zero_variance, self._scored = (
-            zero_variance_mask(parts, us.num_generations),
-            ~parts.isnan().all(1),
-        )
+    def _calculate_rewards(self, *args: Any) -> Any:
+        trainer, rewards = cast(Any, self), cast(Any, super())._calculate_rewards(*args)
+        compared = rewards
+        if trainer.multi_objective_aggregation == "sum_then_normalize":
+            compared = sum_rewards(rewards, trainer.reward_weights.to(rewards.device))
+        self._zero_variance = zero_variance_mask(compared, trainer.num_generations)
+        self._scored = ~compared.isnan().all(1)
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
+        import torch
+
+        from ludus.policy.vision.trainer_inputs import episode_image_inputs
+
         batch = cast(Any, super())._generate_and_score_completions(inputs)
-        us = cast(Any, self)
-        if not us.model.training:
+        trainer = cast(Any, self)
+        if not trainer.model.training:
             return batch
-        rows = len(batch["advantages"])
-        first = self.pace.distributed.rank * rows
-        mine, scored = (each[first : first + rows] for each in (self._zero_variance, self._scored))
-        batch["advantages"] = batch["advantages"].masked_fill(mine, 0.0)
-        if self.eyes is not None and self.rollouts is not None:
-            batch |= _image_inputs(self.eyes, self.rollouts, batch)
-        teaches = (batch["advantages"] != 0).tolist()
-        if self.leaves_out and not self._any_images(batch):
-            batch = self._drop_zero_advantage_rows(batch, teaches, scored & ~mine)
-        flags = self.pace.distributed.all_gather(teaches)
-        us._metrics["train"]["trained"].append(sum(flags) / len(flags))
+        count = len(batch["advantages"])
+        first = self.distributed.rank * count
+        zero_variance = self._zero_variance[first : first + count]
+        scored = self._scored[first : first + count]
+        # The mean of equal rewards may be rounded, and the rounding error divided by a deviation of
+        # nearly 0 would be a large advantage made of noise.
+        batch["advantages"] = batch["advantages"].masked_fill(zero_variance, 0.0)
+        if self.vision is not None and self.rollouts is not None:
+            ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+            batch |= episode_image_inputs(self.vision, self.rollouts.episodes, ids)
+        has_signal = (batch["advantages"] != 0).tolist()
+        if self.skips_zero_variance:
+            # Image tensors are not laid out by rows, so that no rows can be dropped.
+            (any_images,) = self.distributed.all_reduce_max([int("pixel_values" in batch)])
+            if not any_images:
+                batch = self._drop_rows(batch, has_signal, scored & ~zero_variance)
+        flags = self.distributed.all_gather(has_signal)
+        trainer._metrics["train"]["trained"].append(sum(flags) / len(flags))
         return batch
 
-    def _any_images(self, batch: dict[str, Any]) -> bool:
-        """Whether there are pictures in any process, which are not laid out by rows."""
-        (shows,) = self.pace.distributed.all_reduce_max([int("pixel_values" in batch)])
-        return bool(shows)
+    def _drop_rows(self, batch: Batch, has_signal: Sequence[bool], counted: Any) -> Batch:
+        """Drop rows with an advantage of 0.
 
-    def _drop_zero_advantage_rows(
-        self, batch: dict[str, Any], teaches: Sequence[bool], counts: Any
-    ) -> dict[str, Any]:
-        """Without the rows of which nothing is learned.
-
-        The loss is a mean over all that count, also over those with exactly the mean of their
-        group, which have no gradient.
+        The loss is normalized by the tokens of all `counted` rows: also by those of rows with
+        exactly the mean reward of their group, which have no gradient.
         """
-        us = cast(Any, self)
-        items = us.accelerator.gather(_count_loss_tokens(batch, counts)).sum()
-        chunks = int(us.args.steps_per_generation)
-        # What each process counts and averages must be as many rows in all of them.
-        (size,) = self.pace.distributed.all_reduce_max([-(-sum(teaches) // chunks) or 1])
-        made = select_rows(batch, rows_to_keep(teaches, size * chunks))
-        return {**made, "num_items_in_batch": items}
+        trainer = cast(Any, self)
+        mask = batch["completion_mask"]
+        if "tool_mask" in batch:
+            mask = mask * batch["tool_mask"]
+        loss_tokens = trainer.accelerator.gather(mask[counted.to(mask.device)].sum()).sum()
+        batches = int(trainer.args.steps_per_generation)
+        # All ranks must keep the same number of rows, and all batches too.
+        (size,) = self.distributed.all_reduce_max([-(-sum(has_signal) // batches) or 1])
+        kept = select_rows(batch, rows_to_keep(has_signal, size * batches))
+        return {**kept, "num_items_in_batch": loss_tokens}
 
 
 def warmup_linear_schedule(optimizer: Any, warmup_steps: int, steps: int) -> Any:
-    """The rate of every step. The first and the last have one too: their episodes were not played
-    for nothing."""
+    """Linear warm-up and linear decay, in which the first and the last step have a positive rate.
+
+    With a rate of 0 the episodes of a step would be played in vain.
+    """
     from torch.optim.lr_scheduler import LambdaLR
 
-    def share(step: int) -> float:
-        return min(
-            (step + 1) / (warmup_steps + 1), max(0, steps - step) / max(1, steps - warmup_steps)
-        )
+    def factor(step: int) -> float:
+        warmup = (step + 1) / (warmup_steps + 1)
+        return min(warmup, max(0, steps - step) / max(1, steps - warmup_steps))
 
-    return LambdaLR(optimizer, share)
+    return LambdaLR(optimizer, factor)
 
 
 def restore_scheduled_lr(scheduler: Any) -> None:
-    """Set the rate of the next step by the schedule as it is now.
+    """Set the learning rate of the next step by the current schedule.
 
-    A checkpoint brings back the rate of the schedule that it was made under. Where a run was
-    extended that is 0, from the end of the shorter one.
+    A checkpoint restores the rate of the schedule under which it was made. For a run that is
+    extended that is 0, from the end of the shorter schedule.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
     if not isinstance(scheduler, LambdaLR):
         return
     rates = [
-        base * share(scheduler.last_epoch)
-        for base, share in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        base * factor(scheduler.last_epoch)
+        for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
     ]
     for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
@@ -205,109 +217,80 @@ def restore_scheduled_lr(scheduler: Any) -> None:
 
 
 def sum_rewards(rewards: Any, weights: Any) -> Any:
-    """What each row is worth, as a column; not a number where nothing was scored."""
+    """Weighted sums of rewards of shape (rows, functions), as (rows, 1); NaN for unscored rows."""
     scored = ~rewards.isnan().all(1)
     return (rewards * weights).nansum(1).where(scored, float("nan")).unsqueeze(1)
 
 
-def zero_variance_mask(parts: Any, size: int) -> Any:
-    """For each row, whether all scored members of its group have the same rewards."""
-    groups = parts.double().view(-1, size, parts.shape[1])
-    most = groups.nan_to_num(nan=float("-inf")).amax(1)
-    least = groups.nan_to_num(nan=float("inf")).amin(1)
-    # A part that nobody has is infinitely far below itself.
-    same = most - least <= REWARD_TOLERANCE * most.abs().maximum(least.abs()).clamp(min=1.0)
-    return same.all(1).repeat_interleave(size)
+def zero_variance_mask(rewards: Any, group_size: int) -> Any:
+    """For each row of rewards (rows, parts), whether its group has zero variance in every part.
+
+    NaN stands for a missing score.
+    """
+    import torch
+
+    rows = [[None if isnan(value) else value for value in row] for row in rewards.tolist()]
+    flags = [
+        all(is_zero_variance(part) for part in zip(*group, strict=True))
+        for group in split_into_groups(rows, group_size)
+    ]
+    return torch.tensor(flags, device=rewards.device).repeat_interleave(group_size)
 
 
-def rows_to_keep(teaches: Sequence[bool], size: int) -> list[int]:
-    """The rows that teach something, filled up to so many with others: of their own they have no
-    gradient."""
-    kept = [row for row, flag in enumerate(teaches) if flag]
-    others = [row for row, flag in enumerate(teaches) if not flag]
+def rows_to_keep(has_signal: Sequence[bool], size: int) -> list[int]:
+    """The rows with a learning signal, filled up to `size` with others, whose gradient is 0."""
+    kept = [row for row, flag in enumerate(has_signal) if flag]
+    others = [row for row, flag in enumerate(has_signal) if not flag]
     return sorted([*kept, *others[: size - len(kept)]])
 
 
-def select_rows(batch: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
-    """Only these rows, without the padding that only others needed."""
+def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
+    """Only these rows, without padding that they do not need."""
     import torch
 
-    made = {}
+    selected = {}
     count = len(batch["prompt_ids"])
     for name, value in batch.items():
         if isinstance(value, torch.Tensor) and value.ndim and len(value) == count:
             value = value[torch.tensor(rows, device=value.device)]
         elif isinstance(value, list) and len(value) == count:
             value = [value[row] for row in rows]
-        made[name] = value
-    left, right = _max_length(made["prompt_mask"]), _max_length(made["completion_mask"])
+        selected[name] = value
+    prompt_length, completion_length = (
+        max(1, int(selected[name].sum(1).max())) for name in ("prompt_mask", "completion_mask")
+    )
     for name in _LEFT_PADDED:
-        made[name] = made[name][:, -left:]
+        selected[name] = selected[name][:, -prompt_length:]
     for name in _RIGHT_PADDED:
-        if name in made and made[name].ndim == 2 and made[name].shape[1] > 1:
-            made[name] = made[name][:, :right]
-    return made
-
-
-def _max_length(mask: Any) -> int:
-    return max(1, int(mask.sum(1).max()))
-
-
-def _image_inputs(
-    eyes: VisionProcessor, rollouts: GroupRollouts, batch: dict[str, Any]
-) -> dict[str, Any]:
-    """The pictures of these rows."""
-    import torch
-
-    from ludus.policy.vision.trainer_inputs import episode_image_inputs
-
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    return episode_image_inputs(eyes, rollouts.episodes, ids)
-
-
-def _count_loss_tokens(batch: dict[str, Any], counts: Any) -> Any:
-    """The tokens that the loss is a mean over: those that the model said in these rows."""
-    mask = batch["completion_mask"]
-    if "tool_mask" in batch:
-        mask = mask * batch["tool_mask"]
-    return mask[counts.to(mask.device)].sum()
+        if name in selected and selected[name].ndim == 2 and selected[name].shape[1] > 1:
+            selected[name] = selected[name][:, :completion_length]
+    return selected
 
 
 def build_trainer(
-    *,
-    model: Any,
-    config: Any,
-    tokenizer: Any,
-    settings: GRPOConfig,
-    pace: GRPOCallbacks,
-    rollouts: GroupRollouts | None,
-    eyes: VisionProcessor | None = None,
-    **parts: Any,
-) -> Any:
-    """A trainer that is ready to go; `parts` are TRL's: tasks, rewards, and who plays."""
+    context: GRPOContext, model: Any, callback: GRPOCallbacks, rollouts: GroupRollouts | None,
+    **trainer_kwargs: Any,
+) -> Any:  # fmt: skip
+    """Build TRL's GRPOTrainer. `trainer_kwargs` are its data set, rewards and rollout functions."""
     import trl
-    from transformers import PrinterCallback, TrainerCallback
 
     from ludus.train.grpo.prefix_sharing import PrefixSharingMixin
 
-    kind = type("LudusGRPOTrainer", (GRPOMixin, PrefixSharingMixin, trl.GRPOTrainer), {})
+    config = context.config
+    trainer_class = type("LudusGRPOTrainer", (GRPOMixin, PrefixSharingMixin, trl.GRPOTrainer), {})
     try:
-        trainer: Any = kind(
-            model=model, args=config, processing_class=tokenizer,
-            callbacks=[as_trainer_callback(TrainerCallback, pace, _STEP_EVENTS)],
-            peft_config=build_peft_config(settings.lora) if settings.lora else None,
-            **parts,
+        trainer: Any = trainer_class(
+            model=model, args=context.trl_config, processing_class=context.tokenizer,
+            peft_config=build_peft_config(config.lora) if config.lora else None, **trainer_kwargs,
         )  # fmt: skip
     except (ValueError, ImportError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"The trainer does not take these settings: {said}") from error
-    trainer.remove_callback(PrinterCallback)
-    # Before any other: those that report write into the folder, which may be cleared first.
-    trainer.callback_handler.callbacks.insert(
-        0, as_trainer_callback(TrainerCallback, pace, _BEGIN_EVENTS)
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"TRL's trainer does not accept these settings: {reason}") from error
+    add_callback(trainer, callback, EVENTS)
+    trainer.distributed, trainer.say = context.distributed, context.progress.say
+    trainer.rollouts, trainer.vision = rollouts, context.vision
+    # Rows of zero-variance groups have no policy gradient, but they have a KL penalty.
+    trainer.skips_zero_variance = (
+        config.zero_variance_groups != "keep" and not context.trl_config.beta
     )
-    trainer.pace, pace.trainer = pace, trainer
-    trainer.rollouts, trainer.eyes = rollouts, eyes
-    # Of what keeps the model near its base, rows of equal rewards have as much to say as others.
-    trainer.leaves_out = settings.equal != "keep" and not config.beta
     return trainer

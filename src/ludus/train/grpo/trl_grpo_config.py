@@ -1,9 +1,8 @@
-"""TRL's GRPOConfig for a run: what the settings mean in its fields.
+"""TRL's GRPOConfig for a run.
 
-All of a step's episodes are played at its beginning, so the policy that learns is the one that
-played. Where the settings say nothing: a rate that rises for some steps and falls from there to the
-last, because most of a step's gradient is chance, and what chance has done is made good at a low
-rate; and gradients clipped at 1.
+All episodes of a step are played at its start, so training is on-policy. Defaults that differ from
+TRL's: the learning rate warms up for a few steps and decays linearly to the last one, because most
+of a step's gradient is noise, which averages out at a low rate; gradients are clipped at 1.
 """
 
 from __future__ import annotations
@@ -16,116 +15,128 @@ from typing import Any
 
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device
+from ludus.train import overrides as common_overrides
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.overrides import MANAGED_FIELDS as OF_ALL
 from ludus.train.overrides import parse_overrides
 from ludus.train.trl_config import common_fields, construct_config, effective_values
 
 MAX_WARMUP_STEPS = 10
 CPU_BATCH_SIZE = 8
-"""Rows that are trained on at once. More are no faster there, and take as much more memory."""
-_GROUPS_HINT = "Ludus lays out groups and steps: use --groups, --group-size and --batch-size"
+"""Default on a CPU, where larger batches are not faster and need more memory."""
+_GROUPS_HINT = "use `groups`, `group_size` and `batch_size`"
 _TASKS_HINT = "Ludus lays out the tasks"
 MANAGED_FIELDS: Mapping[str, str] = {
-    **OF_ALL,
+    **common_overrides.MANAGED_FIELDS,
     **dict.fromkeys(
         ("num_generations", "generation_batch_size", "steps_per_generation",
          "gradient_accumulation_steps", "num_generations_eval"), _GROUPS_HINT,
     ),
-    "max_steps": "use --steps",
-    "num_train_epochs": "use --steps",
-    "max_completion_length": "use --max-episode-tokens",
-    "chat_template_kwargs": "use --chat-template-kwargs",
-    "max_tool_calling_iterations": "use --max-turns",
-    "temperature": "use --temperature",
-    "top_p": "use --top-p",
-    "top_k": "use --top-k",
-    "use_vllm": "use --vllm",
-    "vllm_mode": "use --vllm",
-    "reward_weights": "use --reward module:function=WEIGHT",
+    "max_steps": "use `steps`",
+    "num_train_epochs": "use `steps`",
+    "max_completion_length": "use `max_episode_tokens`",
+    "chat_template_kwargs": "use `chat_template_kwargs`",
+    "max_tool_calling_iterations": "use `max_turns`",
+    "temperature": "use `temperature`",
+    "top_p": "use `top_p`",
+    "top_k": "use `top_k`",
+    "use_vllm": "use `vllm_mode`",
+    "vllm_mode": "use `vllm_mode`",
+    "reward_weights": "use `reward_funcs` with module:function=WEIGHT",
     **dict.fromkeys(("shuffle_dataset", "dataloader_drop_last", "ignore_data_skip"), _TASKS_HINT),
-    **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start"), "use --eval-every"),
+    **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start"), "use `eval_every`"),
 }  # fmt: skip
+"""Fields that no run may override, with what to use instead."""
 SAMPLING_FIELDS = ("min_p", "repetition_penalty", "generation_kwargs")
-"""How tokens are drawn, where TRL or its vLLM draws them."""
+"""Sampling parameters that only TRL's generation and its vLLM have."""
 GENERATION_FIELDS = (
     *SAMPLING_FIELDS, "cache_implementation", "ds3_gather_for_generation",
     "use_transformers_continuous_batching", "transformers_continuous_batching_config",
     "use_transformers_paged",
 )  # fmt: skip
-"""How TRL itself generates: nothing to rollouts of Ludus's."""
+"""Parameters of TRL's own generation, without effect on Ludus's rollouts."""
 
 
-def build_trl_grpo_config(settings: GRPOConfig, out: Path) -> Any:
-    """The config, but for the rate, which the weights decide."""
+def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
+    """TRL's config, except for the learning rate, which depends on the size of the model."""
     import trl
 
     values = {
-        **common_fields(settings, out),
-        **_batch_fields(settings),
-        **_rollout_fields(settings),
+        **common_fields(config, out),
+        **_batch_fields(config),
+        "max_completion_length": config.max_episode_tokens,
+        "max_tool_calling_iterations": config.max_turns,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": config.top_k or 0,
+        "beta": config.beta or 0.0,
+        "use_vllm": config.vllm_mode is not None,
+        "vllm_mode": config.vllm_mode or "colocate",
+        # Episodes are in `episodes.jsonl`.
+        "log_completions": False,
     }
-    in_force = effective_values(settings, values, out)
-    overrides = parse_overrides(
-        trl.GRPOConfig, settings.overrides, rejected_fields(settings), in_force
-    )
-    config = construct_config(trl.GRPOConfig, values, overrides)
-    _check_tensor_parallel(settings, config)
-    if config.num_iterations < 1:
+    effective = effective_values(config, values, out)
+    rejected = rejected_fields(config)
+    overrides = parse_overrides(trl.GRPOConfig, config.overrides, rejected, effective)
+    trl_config = construct_config(trl.GRPOConfig, values, overrides)
+    _check_tensor_parallel(config, trl_config)
+    if trl_config.num_iterations < 1:
         raise ConfigError(
-            f"--set num_iterations={config.num_iterations}: nothing would be learned from any "
-            "episode. Use 1 or more."
+            f"`overrides`: num_iterations must be positive, got {trl_config.num_iterations}."
         )
-    return config
+    return trl_config
 
 
 def rejected_fields(config: GRPOConfig) -> dict[str, str]:
-    """Besides what no run lets one set: what would do nothing in this one."""
+    """Fields that cannot be overridden: the managed ones, and those without effect in this run."""
     import trl
 
-    idle: dict[str, str] = {}
+    unused: dict[str, str] = {}
     if config.rollouts == "fast":
-        heeded = SAMPLING_FIELDS if config.vllm else ()
-        why = "Ludus generates by itself; with --rollouts trl it is heeded"
-        idle |= dict.fromkeys((name for name in GENERATION_FIELDS if name not in heeded), why)
-    if config.vllm is None:
-        served = (field.name for field in fields(trl.GRPOConfig) if field.name.startswith("vllm_"))
-        idle |= dict.fromkeys(served, "it is for --vllm")
-    return {**idle, **MANAGED_FIELDS}
+        used_by_vllm = SAMPLING_FIELDS if config.vllm_mode else ()
+        names = (name for name in GENERATION_FIELDS if name not in used_by_vllm)
+        unused |= dict.fromkeys(names, "it takes effect only with `rollouts` trl")
+    if config.vllm_mode is None:
+        names = (field.name for field in fields(trl.GRPOConfig) if field.name.startswith("vllm_"))
+        unused |= dict.fromkeys(names, "it takes effect only with `vllm_mode`")
+    return {**unused, **MANAGED_FIELDS}
 
 
 def _check_tensor_parallel(config: GRPOConfig, trl_config: Any) -> None:
-    """A vLLM that is spread over processes answers only when all of them ask at the same time."""
-    by_ludus = config.rollouts == "fast" or config.eval_every is not None
-    if config.vllm and by_ludus and trl_config.vllm_tensor_parallel_size > 1:
+    """With tensor parallelism, vLLM answers only if all ranks call it at the same time."""
+    played_by_ludus = config.rollouts == "fast" or config.eval_every is not None
+    if config.vllm_mode and played_by_ludus and trl_config.vllm_tensor_parallel_size > 1:
         raise ConfigError(
-            f"--set vllm_tensor_parallel_size={trl_config.vllm_tensor_parallel_size}: the processes "
-            "play each at its own pace, and a vLLM that is spread over them needs all of them to "
-            "ask at once. Leave it at 1, or use --rollouts trl without --eval-every."
+            "`overrides`: vllm_tensor_parallel_size must be 1, got "
+            f"{trl_config.vllm_tensor_parallel_size}: ranks play episodes at their own pace, and "
+            "vLLM needs all ranks in every call. Use 1, or `rollouts` trl without `eval_every`."
         )
 
 
 def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
-    """The episodes of a step, shared out among processes and batches."""
+    """How the episodes of a step are divided among processes and batches."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if config.vllm == "server" and processes > 1:
-        raise ConfigError("--vllm server serves one process. Use --vllm colocate with several.")
-    mine, left = divmod(config.episodes, processes)
-    if left:
+    if config.vllm_mode == "server" and processes > 1:
         raise ConfigError(
-            f"{config.groups} groups of {config.group_size} cannot be shared out evenly among "
-            f"{processes} processes. Use other --groups."
+            f"`vllm_mode` server supports one process, got {processes}. Use `vllm_mode` colocate."
         )
-    batch = config.batch_size or _largest_divisor(mine, _default_batch_size(config, mine))
-    batches, left = divmod(mine, batch)
-    if left:
+    episodes, remainder = divmod(config.episodes, processes)
+    if remainder:
         raise ConfigError(
-            f"--batch-size {batch} does not divide the {mine} episodes of a step in each process. "
-            f"Use one that does, such as {_largest_divisor(mine, batch)}."
+            f"{config.groups} groups of {config.group_size} cannot be divided evenly among "
+            f"{processes} processes. Use another number of `groups`."
+        )
+    # Memory limits the default on a CPU; on a GPU too large a batch ends in a clear error.
+    default = CPU_BATCH_SIZE if choose_device(config.device) == "cpu" else episodes
+    batch_size = config.batch_size or _largest_divisor(episodes, default)
+    batches, remainder = divmod(episodes, batch_size)
+    if remainder:
+        raise ConfigError(
+            f"`batch_size` {batch_size} does not divide the {episodes} episodes of a step in each "
+            f"process. Use one that does, such as {_largest_divisor(episodes, batch_size)}."
         )
     return {
         "max_steps": config.steps,
-        "per_device_train_batch_size": batch,
+        "per_device_train_batch_size": batch_size,
         "gradient_accumulation_steps": batches,
         "steps_per_generation": batches,
         "num_generations": config.group_size,
@@ -137,25 +148,5 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
     }
 
 
-def _default_batch_size(config: GRPOConfig, episodes: int) -> int:
-    """Rows whose layers fit into the memory: a GPU says when they do not, and a CPU does not."""
-    return CPU_BATCH_SIZE if choose_device(config.device) == "cpu" else episodes
-
-
-def _largest_divisor(number: int, at_most: int) -> int:
-    return next(size for size in range(min(at_most, number), 0, -1) if number % size == 0)
-
-
-def _rollout_fields(config: GRPOConfig) -> dict[str, Any]:
-    return {
-        "max_completion_length": config.max_episode_tokens,
-        "max_tool_calling_iterations": config.max_turns,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "top_k": config.top_k or 0,
-        "beta": config.beta or 0.0,
-        "use_vllm": config.vllm is not None,
-        "vllm_mode": config.vllm or "colocate",
-        # What is scored beside a group's own members is nobody's baseline.
-        "log_completions": False,
-    }
+def _largest_divisor(number: int, limit: int) -> int:
+    return next(size for size in range(min(limit, number), 0, -1) if number % size == 0)

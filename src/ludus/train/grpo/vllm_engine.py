@@ -1,7 +1,4 @@
-"""TRL's vLLM as an engine: requests in, sampled ids out, on the weights that TRL keeps up to date.
-
-Where vLLM runs, in this process or on a server, is TRL's business.
-"""
+"""TRL's vLLM as a decoding engine: in the trainer's process or on a server."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from ludus.policy.engine.engine_api import (
 
 
 class VllmEngine:
-    """Answers a batch with one call."""
+    """Decodes all requests of a batch with one call, on the weights of the trainer's model."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -35,45 +32,42 @@ class VllmEngine:
         is_wanted: IsWanted,
         poll_requests: PollRequests,
     ) -> None:
-        asked = [at for at in range(len(requests)) if is_wanted(at)]
-        if not asked:
+        wanted = [at for at in range(len(requests)) if is_wanted(at)]
+        if not wanted:
             return
-        replies, logprobs = self._generate([requests[at] for at in asked])
-        for at, ids, found in zip(asked, replies, logprobs, strict=True):
-            sampled = _truncate(requests[at], ids, [each[0] for each in found])
-            self.stats.sampled_tokens += len(sampled.ids)
-            deliver(at, sampled)
+        vllm = self._trainer.vllm_generation
+        trl_limit = vllm.max_completion_length
+        # vLLM has one limit for the whole batch; shorter budgets are enforced by `_truncate`.
+        vllm.max_completion_length = max(requests[at].max_tokens for at in wanted)
+        prompts = [list(requests[at].ids) for at in wanted]
+        try:
+            output = vllm.generate(prompts=prompts, images=None, num_generations=1)
+        finally:
+            # TRL's own loop uses it too.
+            vllm.max_completion_length = trl_limit
+        _, replies, logprobs, *_ = output
+        for at, ids, top_logprobs in zip(wanted, replies, logprobs, strict=True):
+            completion = _truncate(requests[at], ids, [top[0] for top in top_logprobs])
+            self.stats.sampled_tokens += len(completion.ids)
+            deliver(at, completion)
 
     def refresh(self) -> None:
-        """Hand the weights over, unless TRL has done so since they last changed.
+        """Sync the weights, unless TRL has done so since they last changed.
 
-        It does so before a step's rollouts; held-out tasks are played after the step.
+        TRL syncs before a step's rollouts; held-out tasks are played after the step.
         """
         trainer = self._trainer
         if trainer._last_loaded_step != trainer.state.global_step:
             trainer.vllm_generation.sync_weights()
             trainer._last_loaded_step = trainer.state.global_step
 
-    def _generate(self, requests: Sequence[Request]) -> tuple[Any, Any]:
-        vllm = self._trainer.vllm_generation
-        usual = vllm.max_completion_length
-        # It has one limit for all; whoever may have less is cut.
-        vllm.max_completion_length = max(request.max_tokens for request in requests)
-        prompts = [list(request.ids) for request in requests]
-        try:
-            made = vllm.generate(prompts=prompts, images=None, num_generations=1)
-        finally:
-            # TRL's own loop goes by it too.
-            vllm.max_completion_length = usual
-        return made[1], made[2]
-
 
 def _truncate(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Completion:
-    """Up to its first stop, within its budget."""
+    """Cut a reply after its first stop token and at the request's `max_tokens`."""
     ends = [at + 1 for at, token in enumerate(ids) if token in request.stop_token_ids]
     size = min([request.max_tokens, len(ids), *ends[:1]])
     kept = tuple(ids[:size])
-    # A log-probability that vLLM could not tell is nowhere trained on: TRL computes its own.
+    # Where vLLM reports none, 0 does no harm: TRL computes the log-probabilities for the loss.
     return Completion(
         kept,
         tuple(0.0 if each is None else float(each) for each in logprobs[:size]),

@@ -1,12 +1,8 @@
-"""The tables of a trained model's card: its figures, and how it was trained.
-
-Pure functions of the record of the run. A row that nothing is known of is left out.
-"""
+"""The tables of a model card, built from the record of the run, without empty rows."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.data.tool_schema import JsonObject
@@ -20,20 +16,19 @@ _CONFIG_ROWS = (
     ("warmup_steps", "Warm-up"),
     ("optim", "Optimizer"),
     ("weight_decay", "Weight decay"),
-    ("max_length", "Tokens per row, at the most"),
+    ("max_length", "Maximum tokens per row"),
     ("packing", "Packing"),
     ("beta", "Beta"),
     ("gradient_checkpointing", "Gradient checkpointing"),
 )
-"""Fields of TRL's config that decide most, and what they are called here."""
+"""The most important fields of TRL's config, and their names in the card."""
 
 
 def metrics_table(metrics: FinalMetrics | None) -> str:
-    """What came out; nothing while it is not known."""
+    """The metrics of a finished run."""
     if metrics is None:
         return ""
-    seconds, speed = metrics.seconds, metrics.tokens_per_second
-    memory = metrics.peak_memory
+    seconds, speed, memory = metrics.seconds, metrics.tokens_per_second, metrics.peak_memory
     rows = {
         "Steps": _format_number(metrics.steps),
         "Epochs": _format_number(metrics.epochs),
@@ -46,89 +41,83 @@ def metrics_table(metrics: FinalMetrics | None) -> str:
         "Tokens per second": _format_number(speed and round(speed)),
         "Peak memory": f"{memory / 2**30:.1f} GiB" if memory else "",
     }
-    return _titled_table("## Figures", rows)
+    return f"## Metrics\n\n{_table(rows)}"
 
 
-def provenance_table(training: TrainingRecord) -> str:
-    """What it was made from, and with which settings."""
+def provenance_table(record: TrainingRecord) -> str:
+    """The command, the data and the config of a run."""
     rows = {
-        "Model": inline_code(training.model),
-        **(_data_rows(training.data) if training.data is not None else {}),
-        **(_environment_rows(training) if training.environment is not None else {}),
-        "Adapter": _describe_adapter(training.settings.get("lora")),
-        **{words: _format_value(training.config.get(field)) for field, words in _CONFIG_ROWS},
-        "Seed": _format_number(training.seeds.get("seed")),
-        "Went on after step": ", ".join(map(_format_number, training.resumed_from)),
-        "Extended from a schedule of": ", ".join(
-            f"{steps:,} steps" for steps in training.extended_from
+        "Model": inline_code(record.model),
+        **(_data_rows(record.data) if record.data is not None else {}),
+        **(_environment_rows(record) if record.environment is not None else {}),
+        "Adapter": _describe_adapter(record.settings.get("lora")),
+        **{
+            name: "yes" if (value := record.config[field]) is True else inline_code(value)
+            for field, name in _CONFIG_ROWS
+            if record.config.get(field) not in (None, False)
+        },
+        "Seed": _format_number(record.seeds.get("seed")),
+        "Resumed after step": ", ".join(map(_format_number, record.resumed_from)),
+        "Extended from a schedule of": ", ".join(f"{n:,} steps" for n in record.extended_from),
+        "Devices": ", ".join(
+            f"{record.devices.count(device)} x {to_single_line(device)}"
+            for device in dict.fromkeys(record.devices)
         ),
-        "Devices": _count_devices(training.devices),
     }
-    command = code_block(training.command, "bash") if training.command else ""
-    whole = "The whole configuration is in `training.json`, every logged step in `log.jsonl`."
-    return _titled_table(f"## How it was trained\n\n{command}".rstrip(), rows) + f"\n\n{whole}"
+    command = f"{code_block(record.command, 'bash')}\n\n" if record.command else ""
+    return (
+        f"## How it was trained\n\n{command}{_table(rows)}\n\n"
+        "The whole configuration is in `training.json`, every logged step in `log.jsonl`."
+    )
 
 
 def _data_rows(data: DataRecord) -> dict[str, str]:
+    digest = inline_code(data.digest[:16])
     return {
-        "Data": f"{inline_code(data.path)}, {data.rows:,} rows, SHA-256 {inline_code(data.digest[:16])}",
+        "Data": f"{inline_code(data.path)}, {data.rows:,} rows, SHA-256 {digest}",
         "Environments": ", ".join(
             f"{inline_code(name)} ({rows:,} rows)" for name, rows in data.environments.items()
         ),
-        "Left out": f"{data.left_out:,} rows" if data.left_out else "",
-        "Cut at the end": f"{data.cut:,} rows" if data.cut else "",
+        "Dropped": f"{data.left_out:,} rows" if data.left_out else "",
+        "Truncated": f"{data.cut:,} rows" if data.cut else "",
         "Test split": f"{data.test_rows:,} rows" if data.test_rows else "",
     }
 
 
-def _environment_rows(training: TrainingRecord) -> dict[str, str]:
-    assert training.environment is not None
-    settings = training.settings
+def _environment_rows(record: TrainingRecord) -> dict[str, str]:
+    assert record.environment is not None
+    settings = record.settings
+    reward_funcs = settings.get("reward_funcs") or ()
     return {
-        "Environment": inline_code(training.environment.spec),
+        "Environment": inline_code(record.environment.spec),
         "Task": inline_code(json.dumps(settings["task"])) if settings.get("task") else "",
-        "Tasks per step": _format_number(settings.get("groups")),
-        "Attempts at each": _format_number(settings.get("group_size")),
-        "Tokens per episode, at the most": _format_number(settings.get("max_episode_tokens")),
-        "Tokens per reply, at the most": _format_number(settings.get("max_tokens")),
+        "Groups per step": _format_number(settings.get("groups")),
+        "Group size": _format_number(settings.get("group_size")),
+        "Maximum tokens per episode": _format_number(settings.get("max_episode_tokens")),
+        "Maximum tokens per reply": _format_number(settings.get("max_tokens")),
         "Temperature": _format_number(settings.get("temperature")),
-        "Groups with equal rewards": str(settings.get("equal", "")),
-        "Other rewards": ", ".join(inline_code(name) for name in settings.get("rewards") or ()),
+        "Zero-variance groups": str(settings.get("zero_variance_groups", "")),
+        "Reward functions": ", ".join(inline_code(name) for name in reward_funcs),
     }
 
 
 def _describe_adapter(lora: JsonObject | None) -> str:
     if lora is None:
         return ""
-    layers = ", ".join(lora.get("targets") or ()) or "all linear layers"
+    layers = ", ".join(lora.get("target_modules") or ()) or "all linear layers"
     alpha = lora.get("alpha") or 2 * lora["rank"]
-    merged = "merged" if lora.get("merge", True) else "not merged"
+    merged = "merged" if lora.get("merge_adapter", True) else "not merged"
     return f"LoRA of rank {lora['rank']}, alpha {alpha}, on {to_single_line(layers)}, {merged}"
 
 
-def _titled_table(head: str, rows: dict[str, str]) -> str:
-    return f"{head}\n\n" + markdown_table(
-        ("", ""), [(name, fact) for name, fact in rows.items() if fact]
-    )
+def _table(rows: dict[str, str]) -> str:
+    return markdown_table(("", ""), [(name, value) for name, value in rows.items() if value])
 
 
 def _format_range(first: float | None, last: float | None) -> str:
-    return (
-        f"{_format_number(first)} to {_format_number(last)}"
-        if first is not None and last is not None
-        else ""
-    )
-
-
-def _count_devices(devices: tuple[str, ...]) -> str:
-    kinds = dict.fromkeys(devices)
-    return ", ".join(f"{devices.count(kind)} x {to_single_line(kind)}" for kind in kinds)
-
-
-def _format_value(value: Any) -> str:
-    if value is None or value is False:
+    if first is None or last is None:
         return ""
-    return "yes" if value is True else inline_code(value)
+    return f"{_format_number(first)} to {_format_number(last)}"
 
 
 def _format_number(value: float | None) -> str:

@@ -1,9 +1,7 @@
-"""Checkpoints on the disk: which are whole, and what must be known besides the weights to go on.
+"""Checkpoints on disk: which are complete, and the counters that transformers does not save.
 
-    out/checkpoints/checkpoint-120/    as transformers writes it
-      whole.json                       written last: without it the rest may be half of a file
-
-Files only. When one is due is `ludus.train.callbacks`'s business, writing the weights the trainer's.
+out/checkpoints/checkpoint-120/    as transformers writes it
+  whole.json                       written last: without it, files may be truncated
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _STATE_FILE = "whole.json"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """Where the figures stood: what was summed up and not logged yet, and what was counted."""
+    """Counters, and sums that were not logged yet, at the time of a checkpoint."""
 
     step: int
     tokens: int = 0
@@ -33,16 +31,16 @@ class CheckpointState:
     """The last logged step."""
     metrics: dict[str, list[float]] = field(default_factory=dict)
     episodes: int = 0
-    """Bytes of the episodes that had been played."""
+    """Size of the episode log in bytes."""
 
 
 def mark_complete(checkpoint: Path, state: CheckpointState) -> None:
-    """Say that all of it is on the disk."""
+    """Write the state file, which marks the checkpoint as complete."""
     write_atomically(checkpoint / _STATE_FILE, json.dumps(asdict(state)))
 
 
 def read_state(checkpoint: Path) -> CheckpointState | None:
-    """Where the figures stood; None where the checkpoint is not whole."""
+    """The state of a checkpoint; None if it is incomplete."""
     try:
         return CheckpointState(**json.loads((checkpoint / _STATE_FILE).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -50,15 +48,14 @@ def read_state(checkpoint: Path) -> CheckpointState | None:
 
 
 def latest_checkpoint(out: Path) -> Path | None:
-    """The last whole checkpoint of a run, by its step."""
-    found = [
-        (standing.step, path) for path in _list_checkpoints(out) if (standing := read_state(path))
-    ]
-    return max(found)[1] if found else None
+    """The complete checkpoint with the highest step."""
+    paths = _list_checkpoints(out)
+    complete = [(state.step, path) for path in paths if (state := read_state(path))]
+    return max(complete)[1] if complete else None
 
 
 def remove_incomplete(out: Path) -> None:
-    """Remove what a killed run left half-written, before a new one is written beside it."""
+    """Remove checkpoints that a killed run left half-written."""
     for path in _list_checkpoints(out):
         if read_state(path) is None:
             shutil.rmtree(path, ignore_errors=True)

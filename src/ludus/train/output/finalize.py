@@ -1,81 +1,79 @@
-"""How a run ends: the model is saved, and its figures, its card and its picture are written."""
+"""The end of a run: save the model, and write its final metrics, model card and plot."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ludus.data import training_log
-from ludus.data.tool_schema import JsonObject
+from ludus.data.training_log import RECORD_FILE, logged_values, read_log
 from ludus.errors import RunError
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import RunCallback
 from ludus.train.context import TrainContext
 from ludus.train.output import record, training_folder
-from ludus.train.output.export import export_dtype, export_model
+from ludus.train.output.export import export_model
 from ludus.train.output.model_card import CARD_FILE, build_model_card, plot_file
-from ludus.train.output.record_schema import FinalMetrics
+from ludus.train.output.record_schema import FinalMetrics, TrainingRecord
 from ludus.train.output.result import TrainResult
 
 REWARD_WINDOW_STEPS = 5
-"""Logged steps over which the first and the last reward are means."""
+"""Logged steps over which the first and the last reward are averaged."""
 
 
 def finalize(context: TrainContext, trainer: Any, callback: RunCallback) -> TrainResult:
-    resumed = callback.resume_state.step if callback.resume_state else None
+    """Write the model and its metrics; of a run that was stopped early, only return the metrics."""
+    resumed_from = callback.resume_state.step if callback.resume_state else None
     if not is_finished(trainer, callback):
-        figures = _collect_metrics(context, trainer, callback)
-        return build_result(context.out, figures, resumed, callback.stopped)
+        metrics = _collect_metrics(context, trainer, callback)
+        return _build_result(context.out, metrics, resumed_from, callback.stop_reason)
     context.progress.phase(PhaseProgress("Saving the model"))
-    dtype = export_dtype(context.source)
-    export_model(
-        trainer,
-        context.tokenizer,
-        context.dialect,
-        context.config,
-        context.source,
-        dtype=dtype,
-        out=context.out,
-    )
-    figures = _collect_metrics(context, trainer, callback)
+    export_model(context, trainer)
+    metrics = _collect_metrics(context, trainer, callback)
     if context.distributed.is_main:
-        context.save_processor()
-        _write_results(context, figures)
+        if context.vision is not None:
+            context.vision.save(context.out)
+        _write_results(context, metrics)
     context.distributed.barrier()
-    return build_result(context.out, figures, resumed)
+    return _build_result(context.out, metrics, resumed_from)
 
 
 def is_finished(trainer: Any, callback: RunCallback) -> bool:
-    """Whether it made its last step, or ended early because nothing was left to learn."""
-    return not callback.stopped or trainer.state.global_step >= trainer.state.max_steps
+    """Whether the last step was made, or the run ended early because it had nothing to learn."""
+    return not callback.stop_reason or trainer.state.global_step >= trainer.state.max_steps
 
 
-def _write_results(job: TrainContext, figures: FinalMetrics) -> None:
-    title = f"{job.method.upper()} of {job.source.name} on {job.subject}"
-    job.plot(list(training_log.read_log(job.out)), job.out / plot_file(job.method), title)
-    done = record.read_record(job.out)
-    if done is None:
-        raise RunError(
-            f"{job.out / training_log.RECORD_FILE} was removed while the run was under way."
-        )
-    example = job.example_task()
-    known = {"figures": figures, "example": example}
-    card = build_model_card(done.model_copy(update=known), name=str(job.out))
-    (job.out / CARD_FILE).write_text(card, encoding="utf-8")
-    # With its figures a run is whole: what only a run under way needs goes after that.
-    record.finish_record(job.out, figures, example)
-    training_folder.remove_temporary_files(job.out, keep_last_checkpoint=job.extensible)
+def finished_result(context: TrainContext, previous: TrainingRecord | None) -> TrainResult:
+    """The result of a run that was finished before; removes what only a running one needs."""
+    assert previous is not None and previous.figures is not None
+    if context.distributed.is_main:
+        training_folder.remove_temporary_files(context.out, keep_last_checkpoint=context.extensible)
+    return _build_result(context.out, previous.figures, None)
 
 
-def _collect_metrics(job: TrainContext, trainer: Any, pace: RunCallback) -> FinalMetrics:
-    logged = list(training_log.read_log(job.out))
-    losses, test = (
-        training_log.logged_values(logged),
-        training_log.logged_values(logged, "eval_loss"),
-    )
-    tokens, seconds = int(trainer._total_train_tokens), pace.seconds
+def _write_results(context: TrainContext, metrics: FinalMetrics) -> None:
+    out = context.out
+    title = f"{context.method.upper()} of {context.model_ref.name} on {context.subject}"
+    context.plot(list(read_log(out)), out / plot_file(context.method), title)
+    started = record.read_record(out)
+    if started is None:
+        raise RunError(f"{out / RECORD_FILE} was removed during the run.")
+    example = context.example_task()
+    done = started.model_copy(update={"figures": metrics, "example": example})
+    (out / CARD_FILE).write_text(build_model_card(done, name=str(out)), encoding="utf-8")
+    # The metrics mark the run as finished, so the files that resuming needs go only after that.
+    record.finish_record(out, metrics, example)
+    training_folder.remove_temporary_files(out, keep_last_checkpoint=context.extensible)
+
+
+def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback) -> FinalMetrics:
+    import torch
+
+    device, log = context.trl_config.device, list(read_log(context.out))
+    losses, eval_losses = logged_values(log), logged_values(log, "eval_loss")
+    rewards = [reward for _, reward in logged_values(log, "reward")]
+    eval_rewards = logged_values(log, "eval_reward")
+    tokens, seconds = int(trainer._total_train_tokens), callback.seconds
     return FinalMetrics(
         steps=trainer.state.global_step,
         epochs=trainer.state.epoch,
@@ -84,34 +82,15 @@ def _collect_metrics(job: TrainContext, trainer: Any, pace: RunCallback) -> Fina
         tokens_per_second=round(tokens / seconds, 1) if seconds else None,
         first_loss=losses[0][1] if losses else None,
         last_loss=losses[-1][1] if losses else None,
-        eval_loss=test[-1][1] if test else None,
-        peak_memory=_peak_memory(job.trl_config.device),
-        **_reward_metrics(logged),
+        eval_loss=eval_losses[-1][1] if eval_losses else None,
+        peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        first_reward=fmean(rewards[:REWARD_WINDOW_STEPS]) if rewards else None,
+        last_reward=fmean(rewards[-REWARD_WINDOW_STEPS:]) if rewards else None,
+        eval_reward=eval_rewards[-1][1] if eval_rewards else None,
     )
 
 
-def _reward_metrics(logged: Sequence[JsonObject]) -> dict[str, float]:
-    """Of a run by trial: how it began and how it ended, over a few steps each."""
-    rewards = [reward for _, reward in training_log.logged_values(logged, "reward")]
-    held_out = training_log.logged_values(logged, "eval_reward")
-    found = {"eval_reward": held_out[-1][1]} if held_out else {}
-    if rewards:
-        found |= {
-            "first_reward": fmean(rewards[:REWARD_WINDOW_STEPS]),
-            "last_reward": fmean(rewards[-REWARD_WINDOW_STEPS:]),
-        }
-    return found
-
-
-def _peak_memory(device: Any) -> int | None:
-    if device.type != "cuda":
-        return None
-    import torch
-
-    return int(torch.cuda.max_memory_allocated(device))
-
-
-def build_result(
+def _build_result(
     out: Path, metrics: FinalMetrics, resumed_from: int | None, stopped: str | None = None
 ) -> TrainResult:
     return TrainResult(

@@ -1,7 +1,4 @@
-"""Facts of a training run as JSON: devices, TRL's config; never a secret.
-
-Pure but for asking which devices there are. Writing is `ludus.train.output.record`'s.
-"""
+"""Metadata of a training run as JSON: devices, TRL's config without secrets, digests of files."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ from ludus.data.tool_schema import JsonObject
 _READ_BLOCK_BYTES = 1 << 20
 _SECRET_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
 _LOCAL_FIELDS = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
-"""Where it ran, which is nobody else's business and differs from run to run."""
+"""Paths and names of this machine, which differ from run to run."""
 
 
 def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
-    """The name of a device, once for each process that trains on one like it."""
+    """The name of a device, once for each process."""
     kind, _, index = device.partition(":")
     name = kind
     if kind == "cuda":
@@ -34,17 +31,17 @@ def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
 
 
 def config_json(config: Any) -> JsonObject:
-    """Every field of a trainer's config, but for secrets and for places on this machine."""
+    """All fields of a trainer's config, except secrets and local paths."""
     fields: Mapping[str, Any] = config.to_dict()
-    left_out = _SECRET_FIELDS | _LOCAL_FIELDS
-    return {key: to_jsonable(value) for key, value in fields.items() if key not in left_out}
+    excluded = _SECRET_FIELDS | _LOCAL_FIELDS
+    return {key: to_jsonable(value) for key, value in fields.items() if key not in excluded}
 
 
 def file_digest(*files: Path) -> str:
-    """The SHA-256 of a file, as `sha256sum` gives it, or of several, one after the other."""
-    found = sha256()
+    """The SHA-256 of a file, as `sha256sum` prints it, or of several files in a row."""
+    digest = sha256()
     for path in files:
         with path.open("rb") as file:
             while block := file.read(_READ_BLOCK_BYTES):
-                found.update(block)
-    return found.hexdigest()
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,9 +1,4 @@
-"""The card of a trained model: the README.md that people and the Hub read.
-
-Written from the record of the run, and from nothing else: what is not in it is left out. A pure
-function; its tables are in `ludus.train.output.card_tables`, files are `ludus.train.output.record`'s business, the Hub
-is `ludus.publish`'s.
-"""
+"""The model card, `README.md`, built from the record of the run."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ CARD_FILE = "README.md"
 LOSS_PLOT_FILE = "loss.png"
 PLOT_FILES = {"grpo": "reward.png"}
 _MAX_LINE_WIDTH = 80
-"""Columns of a line of code, before the key that it may stand behind."""
+"""Width of the lines of literals in the example code, without their key."""
 _METHOD_NAMES = {
     "sft": "supervised fine-tuning",
     "dpo": "direct preference optimization",
@@ -32,108 +27,98 @@ _ROW_NOUNS = {
     "sft": ("conversation", "conversations"),
     "dpo": ("pair of conversations", "pairs of conversations"),
 }
+_TEMPLATE_ORIGINS = {"own": "the model's own", "trl": "the one that TRL trains the model with"}
 
 
-def build_model_card(training: TrainingRecord, *, name: str, plot: bool = True) -> str:
-    """The whole README.md. `name` is where the model is found: a folder, or USER/NAME."""
+def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) -> str:
+    """The whole `README.md`. `name` is what the model is loaded by: a folder, or USER/NAME."""
+    plot_title = "Reward" if record.kind in PLOT_FILES else "Loss"
+    versions = ", ".join(f"{package} {version}" for package, version in record.versions.items())
     parts = (
         f"# {to_single_line(name.rstrip('/').rpartition('/')[2] or name)}",
-        _introduction(training),
-        card_tables.metrics_table(training.figures),
-        _plot_link(training) if plot else "",
-        _usage(training, name),
-        card_tables.provenance_table(training),
-        _versions(training),
+        _introduction(record),
+        card_tables.metrics_table(record.figures),
+        f"![{plot_title} over steps]({plot_file(record.kind)})" if plot else "",
+        _usage(record, name),
+        card_tables.provenance_table(record),
+        f"## Versions\n\n{versions}",
     )
-    return f"{_front_matter(training)}\n" + "\n\n".join(filter(None, parts)) + "\n"
+    return f"{_front_matter(record)}\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
 def plot_file(kind: str) -> str:
-    """The file that shows how it went."""
+    """The name of the plot of a method."""
     return PLOT_FILES.get(kind, LOSS_PLOT_FILE)
 
 
-def _plot_link(training: TrainingRecord) -> str:
-    what = "Reward" if training.kind in PLOT_FILES else "Loss"
-    return f"![{what} over steps]({plot_file(training.kind)})"
+def is_adapter_only(record: TrainingRecord) -> bool:
+    """Whether the folder holds an adapter without its base model."""
+    lora = record.settings.get("lora")
+    return lora is not None and not lora.get("merge_adapter", True)
 
 
-def is_adapter_only(training: TrainingRecord) -> bool:
-    """Whether the folder holds an adapter, which needs its base model beside it."""
-    lora = training.settings.get("lora")
-    return lora is not None and not lora.get("merge", True)
-
-
-def _front_matter(training: TrainingRecord) -> str:
-    adapter = is_adapter_only(training)
+def _front_matter(record: TrainingRecord) -> str:
+    adapter = is_adapter_only(record)
     values: JsonObject = {
-        "base_model": training.base,
-        "base_model_relation": training.base and ("adapter" if adapter else "finetune"),
-        "license": training.license,
+        "base_model": record.base,
+        "base_model_relation": record.base and ("adapter" if adapter else "finetune"),
+        "license": record.license,
         "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "image-text-to-text" if training.sees else "text-generation",
-        "tags": ["ludus", "trl", training.kind, "tool-use"],
+        "pipeline_tag": "image-text-to-text" if record.sees else "text-generation",
+        "tags": ["ludus", "trl", record.kind, "tool-use"],
     }
     return build_front_matter(values, [])
 
 
-def _introduction(training: TrainingRecord) -> str:
-    dialect = training.dialect
-    what = "An adapter for" if is_adapter_only(training) else "Made from"
-    whose = {"own": "the model's own", "trl": "the one that TRL trains it under"}
-    template = whose.get(dialect.origin, "one that came from Ludus and is saved with the model")
-    if kwargs := dialect.chat_template_kwargs:
+def _introduction(record: TrainingRecord) -> str:
+    chat_format = record.dialect
+    what = "An adapter for" if is_adapter_only(record) else "Trained from"
+    template = _TEMPLATE_ORIGINS.get(chat_format.origin, "Ludus's, and saved with the model")
+    if kwargs := chat_format.chat_template_kwargs:
         template += (
             f", saved with the model with these arguments: {inline_code(json.dumps(kwargs))}"
         )
+    if record.environment is not None:
+        trained_on = f"the tasks of {inline_code(record.environment.spec)}"
+    else:
+        rows = record.data.rows if record.data is not None else 0
+        singular, plural = _ROW_NOUNS[record.kind]
+        trained_on = f"{rows:,} {singular if rows == 1 else plural}"
     return (
-        f"{what} {inline_code(training.base or training.model)} by {_METHOD_NAMES[training.kind]} on "
-        f"{_trained_on(training)}, "
-        f"with Ludus and TRL. Its chat template ({dialect.name}) is "
-        f"{template}."
+        f"{what} {inline_code(record.base or record.model)} by {_METHOD_NAMES[record.kind]} on "
+        f"{trained_on}, with Ludus and TRL. Its chat template ({chat_format.name}) is {template}."
     )
 
 
-def _trained_on(training: TrainingRecord) -> str:
-    if training.environment is not None:
-        return f"the tasks of {inline_code(training.environment.spec)}"
-    rows = training.data.rows if training.data is not None else 0
-    noun, many = _ROW_NOUNS[training.kind]
-    return f"{rows:,} {noun if rows == 1 else many}"
-
-
-def _usage(training: TrainingRecord, name: str) -> str:
-    code_lines = "\n".join(
-        (*_loading_code(training, json.dumps(name)), *_example_code(training.example))
-    )
-    environment = environment_arguments(training)
-    played = ("collect", *environment, "--provider", "hf", "--model", name, "-n", "100")
-    candidates = ("--candidate", training.model, "--candidate", name, "-n", "100")
-    compared = ("eval", *environment, *candidates)
-    known = "" if not _is_smollm2_adapter(training) else (
-        f"Its base is {inline_code(smollm2.NAME)}, which Ludus fetches and loads; no other library knows "
-        "it by that name.\n\n"
+def _usage(record: TrainingRecord, name: str) -> str:
+    code = "\n".join((*_loading_code(record, json.dumps(name)), *_example_code(record.example)))
+    environment = environment_arguments(record)
+    collect = ("collect", *environment, "--provider", "hf", "--model", name, "-n", "100")
+    candidates = ("--candidate", record.model, "--candidate", name, "-n", "100")
+    evaluate = ("eval", *environment, *candidates)
+    note = "" if not _is_smollm2_adapter(record) else (
+        f"Its base model is {inline_code(smollm2.NAME)}, a name that only Ludus resolves.\n\n"
     )  # fmt: skip
-    commands = "\n".join(f"ludus {shlex.join(words)}" for words in (played, compared))
+    commands = "\n".join(f"ludus {shlex.join(words)}" for words in (collect, evaluate))
     return (
-        f"## Use it\n\n{known}{code_block(code_lines, 'python')}\n\n"
-        "Let it play an environment, and compare it with the model that it was made from:\n\n"
+        f"## Usage\n\n{note}{code_block(code, 'python')}\n\n"
+        "Collect episodes with it, and compare it with its base model:\n\n"
         + code_block(commands, "bash")
     )
 
 
 def _example_code(example: TaskExample | None) -> tuple[str, ...]:
-    """The lines in which it is given a task that it was trained on."""
+    """The lines that give the model a task that it was trained on."""
     if example is None:
         return ()
     tools = (f"tools = {_python_literal(example.tools)}",) if example.tools else ()
-    offered = "tools=tools, " if example.tools else ""
+    argument = "tools=tools, " if example.tools else ""
     return (
         "",
         *tools,
         f"messages = {_python_literal(example.messages)}",
         "prompt = tokenizer.apply_chat_template(",
-        f'    messages, {offered}add_generation_prompt=True, return_tensors="pt"',
+        f'    messages, {argument}add_generation_prompt=True, return_tensors="pt"',
         ")",
         "reply = model.generate(**prompt, max_new_tokens=128)[0, prompt.input_ids.shape[1] :]",
         "print(tokenizer.decode(reply))",
@@ -141,7 +126,7 @@ def _example_code(example: TaskExample | None) -> tuple[str, ...]:
 
 
 def _python_literal(value: Any, indent: int = 0) -> str:
-    """JSON as Python writes it, broken into lines where it is long."""
+    """JSON as a Python literal, over several lines if it is long."""
     if isinstance(value, dict):
         items = [
             f"{json.dumps(key)}: {_python_literal(item, indent + 4)}" for key, item in value.items()
@@ -159,48 +144,32 @@ def _python_literal(value: Any, indent: int = 0) -> str:
     return f"{before}\n{lines}{' ' * indent}{after}"
 
 
-def _loading_code(training: TrainingRecord, name: str) -> tuple[str, ...]:
-    """The lines with which a model and its tokenizer are had."""
-    if _is_smollm2_adapter(training):
+def _loading_code(record: TrainingRecord, name: str) -> tuple[str, ...]:
+    """The lines that load the model and its tokenizer."""
+    if record.sees or _is_smollm2_adapter(record):
+        vision = ("image_processor = policy.vision.image_processor",) if record.sees else ()
         return (
             "from ludus.policy.load import load",
             "",
             f"policy = load({name})",
             "model, tokenizer = policy.model, policy.tokenizer",
+            *vision,
         )
-    if training.sees:
-        return _vision_loading_code(name)
-    models, imports = "AutoModelForCausalLM", ["from transformers import AutoTokenizer"]
-    if is_adapter_only(training):
-        models = "AutoPeftModelForCausalLM"
-        imports.insert(0, f"from peft import {models}")
+    if is_adapter_only(record):
+        auto_class = "AutoPeftModelForCausalLM"
+        imports = [f"from peft import {auto_class}", "from transformers import AutoTokenizer"]
     else:
-        imports = [f"from transformers import {models}, AutoTokenizer"]
+        auto_class = "AutoModelForCausalLM"
+        imports = [f"from transformers import {auto_class}, AutoTokenizer"]
     return (
         *imports,
         "",
         f"name = {name}",
-        f"model = {models}.from_pretrained(name)",
+        f"model = {auto_class}.from_pretrained(name)",
         "tokenizer = AutoTokenizer.from_pretrained(name)",
     )
 
 
-def _vision_loading_code(name: str) -> tuple[str, ...]:
-    """As Ludus loads it, an adapter over its base too."""
-    return (
-        "from ludus.policy.load import load",
-        "",
-        f"policy = load({name})",
-        "model, tokenizer = policy.model, policy.tokenizer",
-        "image_processor = policy.eyes.processor",
-    )
-
-
-def _is_smollm2_adapter(training: TrainingRecord) -> bool:
-    """Whether it is an adapter over a model that only Ludus knows by its name."""
-    return is_adapter_only(training) and training.model == smollm2.NAME
-
-
-def _versions(training: TrainingRecord) -> str:
-    listed = ", ".join(f"{name} {number}" for name, number in training.versions.items())
-    return f"## Versions\n\n{listed}"
+def _is_smollm2_adapter(record: TrainingRecord) -> bool:
+    """Whether it is an adapter for a model whose name only Ludus resolves."""
+    return is_adapter_only(record) and record.model == smollm2.NAME

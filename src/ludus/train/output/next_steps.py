@@ -1,4 +1,4 @@
-"""What to do with a trained model: the environment that it can play, in the words of a command."""
+"""The environment of a trained model as arguments of a command, for cards and summaries."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ludus.rollout import SYSTEM_PROMPT
 from ludus.train.output.record_schema import TrainingRecord
 
 UNKNOWN_ENVIRONMENT = "ENV"
-"""Stands for an environment that the rows do not name."""
+"""Placeholder for an environment that the rows do not name."""
 
 
 def environment_arguments(training: TrainingRecord) -> tuple[str, ...]:
-    """The environment that it was trained on, with its task, as `ludus eval` takes them."""
+    """The environment that the model was trained on, with its task, as `ludus eval` takes them."""
     if training.environment is not None:
         prompt = training.settings.get("system_prompt", SYSTEM_PROMPT)
-        said = () if prompt == SYSTEM_PROMPT else ("--system-prompt", prompt or "")
-        return (training.environment.spec, *_task_option(training.settings.get("task")), *said)
+        option = () if prompt == SYSTEM_PROMPT else ("--system-prompt", prompt or "")
+        return (training.environment.spec, *_task_option(training.settings.get("task")), *option)
     if training.data is None or not training.data.environments:
         return (UNKNOWN_ENVIRONMENT,)
     return (str(mix(training.data.environments)), *_task_option(training.data.task))

@@ -1,12 +1,33 @@
-"""What `training.json` says of a run: a versioned form, without the files."""
+"""The schema of `training.json`, the record of a training run."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from ludus.data.tool_schema import JsonObject
+
+RENAMED_SETTINGS = {
+    "accumulate": "gradient_accumulation_steps",
+    "drop": "drop_untrainable",
+    "equal": "zero_variance_groups",
+    "merge": "merge_adapter",
+    "resamples": "max_resamples",
+    "rewards": "reward_funcs",
+    "targets": "target_modules",
+    "vllm": "vllm_mode",
+}
+"""Names of settings, and of the fields of `lora`, in records of earlier versions."""
+
+
+def rename_settings(settings: Mapping[str, Any]) -> JsonObject:
+    """The settings of a record under their current names."""
+    renamed = {RENAMED_SETTINGS.get(name, name): value for name, value in settings.items()}
+    if isinstance(lora := renamed.get("lora"), dict):
+        renamed["lora"] = {RENAMED_SETTINGS.get(name, name): value for name, value in lora.items()}
+    return renamed
 
 
 class _RecordModel(BaseModel):
@@ -14,106 +35,110 @@ class _RecordModel(BaseModel):
 
 
 class DataRecord(_RecordModel):
-    """What was trained on."""
+    """The training data of SFT and DPO."""
 
     path: str
-    """As it was typed."""
+    """As the caller gave it."""
     rows: int
     digest: str
-    """`digest_of` the file or files that hold the rows."""
+    """`metadata.file_digest` of the files of the training split."""
     test_rows: int | None = None
     """Rows of the test split, on which the eval loss is measured."""
     left_out: int = 0
-    """Rows that were not trained on, because nothing would have been learned from them."""
+    """Rows without loss, which were dropped."""
     cut: int = 0
-    """Rows that were trained on without their end, because they are longer than `max_length`."""
+    """Rows that were truncated to `max_length`."""
     environments: dict[str, int] = {}
-    """How many rows came from which environment, where rows say so."""
+    """How many rows come from which environment, where rows say so."""
     task: JsonObject = {}
-    """Arguments of reset in the runs that the rows were curated from, where all have the same."""
+    """The reset arguments of the runs that the rows come from, if all have the same."""
 
 
 class TaskExample(_RecordModel):
-    """One of the tasks that were trained on, as the model was asked."""
+    """A task that the model was trained on, as its prompt."""
 
     messages: tuple[JsonObject, ...]
     tools: tuple[JsonObject, ...] = ()
 
 
 class EnvironmentRecord(_RecordModel):
-    """What was tried, where a model learns by trial."""
+    """The environments of GRPO."""
 
     spec: str
-    """As it was typed: one environment, or a mix with its shares."""
+    """As the caller gave it: an environment, or a mixture with weights."""
     names: tuple[str, ...]
-    """What episodes call the environments."""
+    """The names of the environments in episodes."""
 
 
 class ChatFormatInfo(_RecordModel):
-    """The dialect: under which chat template it was trained, and whose that is."""
+    """The chat template that the model was trained with."""
 
     name: str
     origin: str
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
-    """The template's arguments, as the model is saved with them."""
+    """The arguments of the template, which the model is saved with."""
 
 
 class FinalMetrics(_RecordModel):
-    """What came of it. None: not known."""
+    """The metrics of a finished run; None if unknown."""
 
     steps: int
     epochs: float | None = None
     tokens: int | None = None
-    """Tokens that went through the model, in all epochs."""
+    """Tokens that were trained on, over all epochs."""
     seconds: float | None = None
     tokens_per_second: float | None = None
     first_loss: float | None = None
     last_loss: float | None = None
     eval_loss: float | None = None
     peak_memory: int | None = None
-    """Bytes of the device's memory."""
+    """GPU memory in bytes."""
     first_reward: float | None = None
     last_reward: float | None = None
     eval_reward: float | None = None
-    """On held-out tasks, the last that was measured."""
+    """The last reward on held-out tasks."""
 
 
 class TrainingRecord(_RecordModel):
-    """What `training.json` says."""
+    """The content of `training.json`."""
 
     version: Literal[1] = 1
     kind: Literal["sft", "dpo", "grpo"]
     created_at: AwareDatetime
     command: str | None = None
-    """As it was typed."""
     model: str
-    """As it was typed."""
+    """As the caller gave it."""
     weights: str | None = None
-    """Which weights it had: `ludus.policy.fingerprint`; None where that is not known."""
+    """The fingerprint of the model's weights, if known; see `ludus.policy.fingerprint`."""
     base: str | None = None
-    """The model's name on the Hub, where it has one."""
+    """The model's name on the Hub, if it has one."""
     license: str | None = None
     data: DataRecord | None = None
-    """The rows of SFT and DPO."""
+    """For SFT and DPO."""
     environment: EnvironmentRecord | None = None
-    """The tasks of GRPO."""
+    """For GRPO."""
     example: TaskExample | None = None
-    """Of the tasks; known at the end."""
+    """Set when the run is finished."""
     sees: bool = False
     """Whether the model takes images."""
     dialect: ChatFormatInfo
     settings: JsonObject
-    """`Settings.as_json()`, with `overrides` as given by --set."""
+    """`BaseTrainConfig.as_json()`, and the number of `processes`."""
     config: JsonObject
-    """TRL's whole config, with what was chosen where nothing was said: `facts.config_json`."""
+    """TRL's whole config: `metadata.config_json`."""
     seeds: dict[str, int]
     versions: dict[str, str]
     devices: tuple[str, ...]
-    """One for each process; `facts.devices`."""
+    """One for each process: `metadata.device_names`."""
     resumed_from: tuple[int, ...] = ()
-    """The steps after which it went on, each time that it was stopped."""
+    """The steps after which the run was resumed."""
     extended_from: tuple[int, ...] = ()
-    """The steps that were asked for before more were. Up to where it was extended, the learning
+    """The number of steps before each extension. Up to where the run was extended, the learning
     rate followed the shorter schedule."""
     figures: FinalMetrics | None = None
-    """None: it is under way, or was stopped."""
+    """Set when the run is finished."""
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _rename_settings(cls, settings: Any) -> Any:
+        return rename_settings(settings) if isinstance(settings, dict) else settings

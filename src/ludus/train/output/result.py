@@ -1,4 +1,4 @@
-"""What a training run tells who called for it."""
+"""The result of a training run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What came of a run."""
+    """What `sft`, `dpo` and `grpo` return."""
 
     folder: Path
     steps: int
     loss: float | None
-    """The last that was logged."""
+    """The last logged loss."""
     seconds: float
     tokens: int
     resumed_from: int | None = None
     stopped: str | None = None
-    """Why it ended before its last step; the same call goes on."""
+    """Why the run ended before its last step; the same call resumes it."""

@@ -1,9 +1,9 @@
-"""What makes SFT fast on a GPU, where the device is quick and telling it what to do is not.
+"""Faster SFT on GPUs: no padding, compiled layers, and CUDA graphs.
 
-Rows are laid end to end, so that no padding is computed; each layer is compiled, which makes few
-kernels of many; and where every batch has the same shape, the work of all layers is captured once
-as a graph and played back, because launching thousands of small kernels takes longer than running
-them. The loss, the optimizer and the order of rows are the trainer's own, and stay as they are.
+Rows are concatenated, so that no padding is computed. Each layer is compiled, which fuses many
+kernels into few. Where all batches can have the same shape, the forward and backward passes of all
+layers are captured as CUDA graphs, because launching thousands of small kernels takes longer than
+running them. The loss, the optimizer and the order of rows are not changed.
 """
 
 from __future__ import annotations
@@ -20,39 +20,40 @@ from ludus.train.speed.packing import PackingCollator
 from ludus.train.speed.varlen_attention import kernel_works, supports_varlen, use_varlen_attention
 
 MAX_WASTED_FRACTION = 0.2
-"""Rows of very different lengths would fill a strip of one length too badly."""
+"""Above that share of padding, rows differ too much in length for batches of one shape."""
+_GRAPH_INPUTS = ("input_ids", "position_ids", "cu_seq_lens_q")
 Say = Callable[[str], None]
 
 
 def accelerate(trainer: Any, config: TrainConfig, distributed: Distributed, say: Say) -> None:
-    """Make a trainer of rows faster, as far as its device, its model and the settings allow."""
+    """Speed up an SFT trainer, as far as its device, its model and the config allow."""
     if config.compile is False:
         return
     if not _supports_varlen_training(trainer):
         if config.compile:
-            say("--compile does nothing here: it is for GPUs that compute in bf16 or fp16.")
+            say("`compile` has no effect: it is for GPUs that compute in bf16 or fp16.")
         return
     use_varlen_attention(trainer.model)
-    compiled = config.compile or _can_compile(trainer, distributed)
-    if (
-        compiled
-        and not config.packing
-        and supports_cuda_graphs(trainer, distributed)
-        and _use_cuda_graph(trainer, say)
-    ):
+    compiles = config.compile or (
+        distributed.world_size == 1
+        and not trainer.args.gradient_checkpointing
+        and find_spec("triton") is not None
+    )
+    one_shape = compiles and not config.packing and supports_cuda_graphs(trainer, distributed)
+    if one_shape and _use_cuda_graph(trainer, say):
         return
-    # TRL's own collator lays rows end to end as well; then each batch has its own length.
+    # TRL's collator concatenates rows too, but then each batch has a length of its own.
     trainer.data_collator.padding_free = trainer.padding_free = True
-    if compiled:
+    if compiles:
         _compile_layers(trainer.model, dynamic=True)
 
 
 @contextmanager
 def skip_unlabelled_logits() -> Iterator[None]:
-    """On every device, as TRL does it on GPUs; on others it scores all positions.
+    """Compute logits only at positions with a label, on all devices.
 
-    It does so for compilers that want one shape, of which none is at work here, and most positions
-    of a row bear no loss: without this a CPU trains at half the speed.
+    TRL does so on GPUs. On others it computes all logits, so that shapes are static for XLA, which
+    is not used here; most positions have no label, and a CPU trains at half the speed then.
     """
     from trl.trainer import utils
 
@@ -67,93 +68,78 @@ def skip_unlabelled_logits() -> Iterator[None]:
 def _supports_varlen_training(trainer: Any) -> bool:
     import torch
 
-    config, model = trainer.args, _unwrap_adapter(trainer.model)
-    if (
-        config.device.type != "cuda"
-        or not (config.bf16 or config.fp16)
-        or not supports_varlen(model)
-    ):
+    args, model = trainer.args, _unwrap_adapter(trainer.model)
+    half = args.bf16 or args.fp16
+    if args.device.type != "cuda" or not half or not supports_varlen(model):
         return False
-    return kernel_works(model, torch.bfloat16 if config.bf16 else torch.float16)
-
-
-def _can_compile(trainer: Any, world: Distributed) -> bool:
-    alone = world.world_size == 1 and not trainer.args.gradient_checkpointing
-    return alone and find_spec("triton") is not None
+    return kernel_works(model, torch.bfloat16 if args.bf16 else torch.float16)
 
 
 def _use_cuda_graph(trainer: Any, say: Say) -> bool:
-    """Capture the work of all layers; False where it cannot be done."""
-    rows, test = _as_numpy(trainer.train_dataset), _as_numpy(trainer.eval_dataset)
-    batch = trainer.args.per_device_train_batch_size
+    """Capture the layers as a CUDA graph; False if that is not possible."""
+    args, test_rows = trainer.args, trainer.eval_dataset
+    # Arrays are concatenated much faster than lists.
+    rows = trainer.train_dataset.with_format("numpy")
+    test_rows = None if test_rows is None else test_rows.with_format("numpy")
+    batch_size = args.per_device_train_batch_size
     lengths = _row_lengths(rows)
-    strip = PackingCollator.for_lengths(
-        lengths if test is None else [*lengths, *_row_lengths(test)],
-        max(batch, trainer.args.per_device_eval_batch_size),
+    collator = PackingCollator.for_lengths(
+        lengths if test_rows is None else [*lengths, *_row_lengths(test_rows)],
+        max(batch_size, args.per_device_eval_batch_size),
         trainer.processing_class.pad_token_id,
     )
-    if strip.wasted_fraction(lengths, batch) > MAX_WASTED_FRACTION:
+    if collator.wasted_fraction(lengths, batch_size) > MAX_WASTED_FRACTION:
         return False
-    first = strip([rows[at] for at in range(min(batch, len(rows)))])
-    core = trainer.model.base_model
-    forward = core.forward
+    first_batch = collator([rows[index] for index in range(min(batch_size, len(rows)))])
+    base_model = trainer.model.base_model
+    forward = base_model.forward
     try:
         _compile_layers(trainer.model, dynamic=False)
-        _replace_forward(core, first, strip, trainer.args)
+        _replace_forward(base_model, first_batch, collator.longest_row, args)
     except Exception as error:
-        core.forward = forward
-        why = next(iter(str(error).splitlines()), "") or type(error).__name__
-        say(f"Training without a captured graph, which is slower: {why}")
+        base_model.forward = forward
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        say(f"Training without CUDA graphs, which is slower: {reason}")
         return False
-    trainer.train_dataset, trainer.eval_dataset = rows, test
-    trainer.data_collator = strip
+    trainer.train_dataset, trainer.eval_dataset = rows, test_rows
+    trainer.data_collator = collator
     return True
 
 
-def _replace_forward(core: Any, first: dict[str, Any], strip: PackingCollator, config: Any) -> None:
-    """The core's forward pass is played back where it is trained, and computed elsewhere."""
+def _replace_forward(base_model: Any, example: dict[str, Any], longest_row: int, args: Any) -> None:
+    """Replace the forward pass of the model below its head by a CUDA graph."""
     import torch
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
-    names = ("input_ids", "position_ids", "cu_seq_lens_q")
-    forward, dtype = core.forward, torch.bfloat16 if config.bf16 else torch.float16
+    forward, dtype = base_model.forward, torch.bfloat16 if args.bf16 else torch.float16
 
-    def compute(*given: Any) -> Any:
-        made = forward(
-            **dict(zip(names, given, strict=True)), max_length_q=strip.longest_row, use_cache=False
-        )
-        return made.last_hidden_state
+    def compute(*inputs: Any) -> Any:
+        named = dict(zip(_GRAPH_INPUTS, inputs, strict=True))
+        return forward(**named, max_length_q=longest_row, use_cache=False).last_hidden_state
 
-    play = capture_graph(core, compute, [first[name].to(config.device) for name in names], dtype)
+    inputs = [example[name].to(args.device) for name in _GRAPH_INPUTS]
+    graphed = capture_graph(base_model, compute, inputs, dtype)
 
     def run(**inputs: Any) -> Any:
-        return BaseModelOutputWithPast(last_hidden_state=play(*(inputs[name] for name in names)))
+        hidden = graphed(*(inputs[name] for name in _GRAPH_INPUTS))
+        return BaseModelOutputWithPast(last_hidden_state=hidden)
 
-    core.forward = run
-
-
-def _as_numpy(rows: Any) -> Any:
-    """Rows as arrays, which are laid end to end much faster than lists."""
-    return rows if rows is None else rows.with_format("numpy")
+    base_model.forward = run
 
 
 def _compile_layers(model: Any, *, dynamic: bool) -> None:
-    """Layer by layer: they are alike, so one of them is compiled and all use it."""
-    for layer in _decoder_layers(_unwrap_adapter(model)):
+    """Compile layer by layer: they have the same code, so one compilation serves all."""
+    import torch
+
+    model = _unwrap_adapter(model)
+    count = model.config.get_text_config().num_hidden_layers
+    stacks = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
+    for layer in next((stack for stack in stacks if len(stack) == count), ()):
         layer.compile(dynamic=dynamic)
 
 
 def _unwrap_adapter(model: Any) -> Any:
-    """The model below an adapter."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _decoder_layers(model: Any) -> list[Any]:
-    import torch
-
-    count = model.config.get_text_config().num_hidden_layers
-    stacks = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
-    return next((list(stack) for stack in stacks if len(stack) == count), [])
 
 
 def _row_lengths(rows: Any) -> Any:

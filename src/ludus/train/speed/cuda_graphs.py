@@ -1,7 +1,7 @@
-"""A model's forward pass as CUDA graphs: captured once, and played back forward and backward.
+"""CUDA graphs of a model's forward and backward pass.
 
-Launching thousands of small kernels takes longer than running them, and a graph is launched at
-once. It reads and writes the same places each time: those of its shape.
+Launching thousands of small kernels takes longer than running them; a graph is launched at once. It
+reads and writes the same memory each time, so there is one for each shape.
 """
 
 from __future__ import annotations
@@ -16,61 +16,61 @@ GraphedForward = Callable[..., Any]
 
 
 def supports_cuda_graphs(trainer: Any, distributed: Distributed) -> bool:
-    """Whether each step goes the same way through all layers, and its gradients are nobody else's.
+    """Whether every step runs the same kernels, and the gradients of a step come from one batch.
 
-    A graph writes them to the same place each time, where neither other batches nor other processes
-    may add to them; and what the trainer changes in the model later on is not in it.
+    A graph writes gradients to the same memory each time, so neither accumulation nor other ranks
+    may add to them; and it does not contain what the trainer changes in the model later on.
     """
-    config, model = trainer.args, trainer.model
-    changed = (
-        config.gradient_checkpointing,
-        config.use_liger_kernel,
-        config.neftune_noise_alpha,
-        config.debug,
+    args, model = trainer.args, trainer.model
+    changes_model = (
+        args.gradient_checkpointing,
+        args.use_liger_kernel,
+        args.neftune_noise_alpha,
+        args.debug,
         trainer.aux_loss_enabled,
-        # An adapter is around it.
+        # An adapter.
         hasattr(model, "get_base_model"),
     )
-    same = config.gradient_accumulation_steps == distributed.world_size == 1 and not any(changed)
-    return same and model.base_model is not model
+    one_batch = args.gradient_accumulation_steps == distributed.world_size == 1
+    return one_batch and not any(changes_model) and model.base_model is not model
 
 
 def capture_graph(
-    core: Any,
+    module: Any,
     compute: GraphedForward,
     example_inputs: Sequence[Any],
     dtype: Any,
     *,
     pool: Any = None,
 ) -> GraphedForward:
-    """What a core computes of tensors like those shown, to be played back while it is trained.
+    """Capture a forward pass and its backward pass, for inputs of one shape.
 
     Args:
-        core: What is computed with; its weights are learned from what is played back.
+        module: The module whose weights are trained.
         compute: Its forward pass, from tensors to a tensor.
-        shown: Tensors, of the shapes that it will be given.
-        dtype: What the sums are made in.
-        pool: Memory that graphs share of which only one is played at a time.
+        example_inputs: Tensors of the shapes that the graph is for.
+        dtype: The dtype of autocast.
+        pool: Memory shared by graphs of which only one runs at a time.
     """
     import torch
 
-    def computed(*given: Any) -> Any:
-        # Weights that were cast for one step are not those of the next.
+    def forward(*inputs: Any) -> Any:
+        # Without the cache of autocast: a replay must cast the weights of its own step.
         with torch.autocast("cuda", dtype, cache_enabled=False):
-            return compute(*given)
+            return compute(*inputs)
 
-    before = core.forward
-    core.train()
-    core.forward = computed
+    before = module.forward
+    module.train()
+    module.forward = forward
     try:
-        # Around a capture there may be no casts that are remembered.
+        # Capturing fails under an autocast with a cache.
         with gc_disabled(), torch.autocast("cuda", enabled=False):
             torch.cuda.make_graphed_callables(
-                core, tuple(example_inputs), allow_unused_input=True, pool=pool
+                module, tuple(example_inputs), allow_unused_input=True, pool=pool
             )
-        made: GraphedForward = core.forward
-        return made
+        graphed: GraphedForward = module.forward
+        return graphed
     finally:
-        core.forward = before
-        # It was tried in a stream of its own, and what that has had no other is lent.
+        module.forward = before
+        # The warm-up ran in a stream of its own, whose memory no other stream can reuse.
         torch.cuda.empty_cache()

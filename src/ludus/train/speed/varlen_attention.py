@@ -1,8 +1,8 @@
-"""Attention over many rows laid end to end, each of which sees only itself.
+"""Variable-length attention: rows are concatenated, and each attends only to itself.
 
-A batch without padding is one long sequence with the rows' boundaries beside it, as TRL's collator
-and `ludus.train.speed.packing` write them. torch has a kernel for that; here it is offered to transformers
-under a name of its own. It is for training alone: nothing can be generated with it.
+A batch without padding is one long sequence with the boundaries of its rows (`cu_seq_lens`), as
+TRL's collator and `ludus.train.speed.packing` make it. PyTorch has a kernel for that,
+`varlen_attn`; here it is registered with transformers. It is for training only: it has no KV cache.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ _SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
 def supports_varlen(model: Any) -> bool:
-    """Whether the kernel is there, and computes what the model's own attention does."""
-    return _has_plain_attention(model) and find_spec("torch.nn.attention.varlen") is not None
-
-
-def _has_plain_attention(model: Any) -> bool:
-    """Whether rows that stand together can only see each other through attention, and attention is
-    nothing but a softmax over keys."""
+    """Whether the kernel is available, and computes the same as the model's own attention."""
+    if find_spec("torch.nn.attention.varlen") is None:
+        return False
+    # Tokens must interact only through attention, and that must be a plain softmax over keys.
     config = model.config.get_text_config()
     drops = [getattr(config, name, 0.0) for name in ("attention_dropout", "attn_pdrop")]
     return (
@@ -38,35 +35,36 @@ def _has_plain_attention(model: Any) -> bool:
 
 
 def kernel_works(model: Any, dtype: Any) -> bool:
-    """Try the kernel on a few tokens, there and back: torch's versions and GPUs differ in what
-    heads they take."""
+    """Run the kernel forward and backward on a few tokens.
+
+    PyTorch versions and GPUs differ in the head sizes that they support.
+    """
     import torch
 
     config = model.config.get_text_config()
     heads = config.num_attention_heads
-    keys = getattr(config, "num_key_value_heads", None) or heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-
-    def side(count: int) -> Any:
-        made = torch.zeros(1, count, 4, size, dtype=dtype, device=model.device)
-        return made.requires_grad_()
-
-    bounds = torch.tensor([0, 2, 4], dtype=torch.int32, device=model.device)
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    query, key, value = (
+        torch.zeros(1, count, 4, head_dim, dtype=dtype, device=model.device, requires_grad=True)
+        for count in (heads, kv_heads, kv_heads)
+    )
+    cu_seq_lens = torch.tensor([0, 2, 4], dtype=torch.int32, device=model.device)
     try:
-        made, _ = varlen_attention_function()(
-            None, side(heads), side(keys), side(keys), None, cu_seq_lens_q=bounds, max_length_q=2
+        output, _ = varlen_attention_function()(
+            None, query, key, value, None, cu_seq_lens_q=cu_seq_lens, max_length_q=2
         )
-        made.sum().backward()
+        output.sum().backward()
     except Exception:
         return False
     return True
 
 
 def use_varlen_attention(model: Any) -> None:
-    """Let the model use it from now on.
+    """Switch the model to this attention.
 
-    No mask goes with it: the boundaries say it all, and a mask of the whole sequence would be
-    gigabytes. transformers makes none for a name for which none is registered.
+    No mask is registered for it, so transformers builds none: a mask of the whole sequence would
+    take gigabytes.
     """
     from transformers import AttentionInterface
 
@@ -75,12 +73,12 @@ def use_varlen_attention(model: Any) -> None:
 
 
 def varlen_attention_function() -> Callable[..., Any]:
-    """As this version of torch wants it: newer ones are told that heads share keys, older ones
-    have no word for it and just do it."""
+    """The attention for this version of PyTorch: newer ones need `enable_gqa`, older ones have it
+    always on and no such parameter."""
     from torch.nn.attention.varlen import varlen_attn
 
-    tells = "enable_gqa" in signature(varlen_attn).parameters
-    return partial(_varlen_attention, pass_enable_gqa=tells)
+    has_parameter = "enable_gqa" in signature(varlen_attn).parameters
+    return partial(_varlen_attention, pass_enable_gqa=has_parameter)
 
 
 def _varlen_attention(
@@ -96,23 +94,24 @@ def _varlen_attention(
     pass_enable_gqa: bool = False,
     **more: Any,
 ) -> tuple[Any, None]:
-    """Queries, keys and values are (1, heads, tokens, size).
+    """Attention with transformers' signature: `query`, `key`, `value` are (1, heads, tokens, dim).
 
-    Under autocast, rotating leaves queries and keys in float32, which the kernel does not take.
+    Under autocast, rotary embeddings leave queries and keys in float32, which the kernel rejects.
     """
     from torch.nn.attention.varlen import varlen_attn
 
-    groups = {"enable_gqa": True} if pass_enable_gqa else {}
-    rows = [side.squeeze(0).transpose(0, 1).to(value.dtype) for side in (query, key, value)]
+    gqa = {"enable_gqa": True} if pass_enable_gqa else {}
+    # (tokens, heads, dim), as the kernel takes them.
+    tensors = [each.squeeze(0).transpose(0, 1).to(value.dtype) for each in (query, key, value)]
     window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
-    made = varlen_attn(
-        *rows,
+    output = varlen_attn(
+        *tensors,
         cu_seq_lens_q,
         cu_seq_lens_q,
         max_length_q,
         max_length_q,
         scale=scaling,
         window_size=window,
-        **groups,
+        **gqa,
     )
-    return made.unsqueeze(0), None
+    return output.unsqueeze(0), None

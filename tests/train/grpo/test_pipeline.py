@@ -1,0 +1,185 @@
+"""GRPO from end to end: learning, TRL's rollouts, adapters, held-out tasks, several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+
+from ludus import Episode, grpo
+from ludus.errors import ConfigError
+from ludus.train import Lora
+from train.grpo.toy_environments import CLIMB, FLAT, PICK, read_episodes, small_config
+from train.lessons import Seen, curve
+from train.test_processes import launch
+
+
+class CudnnProbe(Seen):
+    """Records at each step whether cuDNN attention, which plans for every shape, is enabled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cudnn_enabled: list[bool] = []
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        super().step(line)
+        self.cudnn_enabled.append(torch.backends.cuda.cudnn_sdp_enabled())
+
+
+def test_training_raises_the_reward_and_writes_all_files(model: Path, tmp_path: Path) -> None:
+    config = small_config(steps=30, groups=4, group_size=8, learning_rate=1e-3, seed=1)
+    result = grpo(PICK, str(model), tmp_path / "out", config)
+    log = curve(tmp_path / "out")
+    assert result.steps == len(log) == 30
+    assert fmean(line["reward"] for line in log[:3]) < 0.3
+    assert fmean(line["reward"] for line in log[-3:]) > 0.8
+    # All episodes are kept, with the step that they were played for.
+    episodes = read_episodes(tmp_path / "out")
+    assert [episode.agent["step"] for episode in episodes] == [
+        step for step in range(1, 31) for _ in range(32)
+    ]
+    last = [episode.reward for episode in episodes[-32:]]
+    assert log[-1]["reward"] == fmean(reward for reward in last if reward is not None)
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert record["kind"] == "grpo" and record["environment"]["spec"] == PICK
+    assert record["figures"]["last_reward"] > record["figures"]["first_reward"]
+    for name in ("model.safetensors", "tokenizer.json", "README.md", "reward.png"):
+        assert (tmp_path / "out" / name).is_file()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Pick a letter (" in card and '"name": "pick"' in card and f"ludus eval {PICK} " in card
+
+
+def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
+    for rollouts in ("fast", "trl"):
+        probe = CudnnProbe()
+        config = small_config(rollouts=rollouts, zero_variance_groups="keep")
+        grpo(PICK, str(model), tmp_path / rollouts, config, progress=probe)
+        assert probe.cudnn_enabled and not any(probe.cudnn_enabled)
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        assert any(text.startswith("Rollouts by") for text in probe.words)
+    episodes = [read_episodes(tmp_path / run) for run in ("fast", "trl")]
+    seeds, tools = (
+        [[getattr(episode, name) for episode in run] for run in episodes]
+        for name in ("seed", "tools")
+    )
+    assert seeds[0] == seeds[1] and tools[0] == tools[1]
+    first_messages = [[episode.messages[:2] for episode in run] for run in episodes]
+    assert first_messages[0] == first_messages[1]
+    prompts = [
+        [each.tokens.ids[: each.tokens.mask.index(1)] for each in run if each.tokens]
+        for run in episodes
+    ]
+    assert prompts[0] == prompts[1]
+    keys = [set().union(*curve(tmp_path / run)) for run in ("fast", "trl")]
+    assert {"reward", "reward_std", "equal", "format", "length", "entropy"} <= keys[0] & keys[1]
+
+
+def test_trls_loop_supports_mixtures(model: Path, tmp_path: Path) -> None:
+    config = small_config(rollouts="trl", groups=4, max_episode_tokens=400)
+    grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", config)
+    episodes = read_episodes(tmp_path / "out")
+    assert {episode.environment for episode in episodes} == {PICK, CLIMB}
+    for episode in episodes:
+        names = [each["function"]["name"] for each in episode.tools]
+        assert names == (["climb"] if episode.environment == CLIMB else ["pick"])
+    assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
+
+
+def test_an_adapter_is_trained_and_merged(model: Path, tmp_path: Path) -> None:
+    config = small_config(steps=2, lora=Lora(rank=4), zero_variance_groups="keep", seed=2)
+    grpo(PICK, str(model), tmp_path / "out", config)
+    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert any(line["grad_norm"] > 0 for line in curve(tmp_path / "out"))
+
+
+def test_the_batch_size_does_not_change_the_gradient(model: Path, tmp_path: Path) -> None:
+    for batch in (None, 4):
+        config = small_config(
+            steps=2, groups=2, group_size=4, batch_size=batch, zero_variance_groups="keep"
+        )
+        grpo(PICK, str(model), tmp_path / str(batch), config)
+    one, other = curve(tmp_path / "None"), curve(tmp_path / "4")
+    for a, b in zip(one, other, strict=True):
+        assert a["reward"] == b["reward"]
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
+
+
+def test_held_out_tasks_are_evaluated_before_during_and_after_training(
+    model: Path, tmp_path: Path
+) -> None:
+    config = small_config(steps=5, eval_every=2, eval_episodes=6)
+    grpo(PICK, str(model), tmp_path / "out", config)
+    held = [line for line in curve(tmp_path / "out") if "eval_reward" in line]
+    # Before training, every two steps, and at the end.
+    assert [line["step"] for line in held] == [0, 2, 4, 5]
+    assert all(line["eval_episodes"] == 6 and 0 <= line["eval_reward"] <= 1 for line in held)
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert record["figures"]["eval_reward"] == held[-1]["eval_reward"]
+
+
+def launch_two_processes(
+    monkeypatch: pytest.MonkeyPatch, spec: str, model: Path, out: Path, *options: object
+) -> Any:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(Path(__file__).parents[2]), *sys.path)))
+    return launch(
+        2, "train", "grpo", spec, "--model", model, "-o", out, "--steps", 2, "--groups", 3,
+        "--group-size", 4, "--max-episode-tokens", 64, "--learning-rate", 3e-3, "--device", "cpu",
+        "--precision", "fp32", "--report-to", "none", *options,
+    )  # fmt: skip
+
+
+def test_two_processes_train_like_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = launch_two_processes(monkeypatch, FLAT, model, tmp_path / "two", "--seed", 3)
+    assert done.returncode == 0, done.stderr
+    config = small_config(steps=2, groups=3, group_size=4, seed=3)
+    grpo(FLAT, str(model), tmp_path / "one", config)
+    one, two = (read_episodes(tmp_path / run) for run in ("one", "two"))
+    facts = [[(e.seed, e.group_id, e.messages) for e in run[:12]] for run in (one, two)]
+    assert facts[0] == facts[1]
+    first, other = curve(tmp_path / "one")[0], curve(tmp_path / "two")[0]
+    assert 0 < first["equal"] < 1
+    for name in ("reward", "equal", "trained", "format", "length", "grad_norm"):
+        assert first[name] == pytest.approx(other[name], rel=1e-3)
+
+
+def judge(episode: Episode) -> float:
+    if os.environ.get("RANK") == "1":
+        raise RuntimeError("the judge is down")
+    return 0.0
+
+
+def test_an_error_on_another_rank_is_reported_once(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward = ("--reward-func", "train.grpo.test_pipeline:judge")
+    done = launch_two_processes(monkeypatch, PICK, model, tmp_path / "out", *reward)
+    assert done.returncode == 1
+    assert done.stderr.count("the judge is down") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"batch_size": 3}, "`batch_size` 3"),
+        ({"overrides": {"num_generations": "5"}}, "num_generations"),
+        ({"overrides": {"max_step": "4"}}, "max_steps"),
+        ({"vllm_mode": "colocate"}, "vllm|vLLM"),
+        ({"reward_funcs": ("nowhere:f",)}, "nowhere"),
+    ],
+)
+def test_invalid_settings_raise_before_anything_is_written(
+    model: Path, tmp_path: Path, changes: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(ConfigError, match=match):
+        grpo(PICK, str(model), tmp_path / "out", small_config(**changes))
+    assert not (tmp_path / "out").exists()
