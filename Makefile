@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # From an environment to a better model, on two cores and without a key: some eight minutes.
 demo: $(VENV)/.ludus
 	$(BIN)/ludus collect reasoning_gym:chain_sum -n 200 -o runs/demo
-	$(BIN)/ludus curate runs/demo --test 0.1 --student smollm2 --overwrite \
+	$(BIN)/ludus curate runs/demo --test-size 0.1 --student smollm2 --overwrite \
 		-o data/chain_sum
 	$(BIN)/ludus train sft data/chain_sum --model smollm2 --batch-size 4 --steps 24 \
 		--report-to none -o models/chain_sum

@@ -1,4 +1,4 @@
-"""The doctor is content with everything that ships."""
+"""All environments that ship with Ludus pass the checks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ludus.environment.registry import registered_environments
 from ludus.envs.reasoning_gym import ReasoningGym
 
 SAMPLE = 8
-"""Every so manieth variant is examined with each test run; `make test-slow` takes all of them."""
+"""Check every eighth variant; `make test-slow` checks all of them."""
 
 
 @pytest.mark.parametrize("spec", sorted(registered_environments()))
-async def test_it_passes(spec: str) -> None:
+async def test_registered_environment_passes(spec: str) -> None:
     report = await run_checks(spec)
     assert report.passed, report.failures
 
 
 @pytest.mark.parametrize("variant", ReasoningGym.variants()[::SAMPLE])
-async def test_a_sample_of_the_variants_passes(variant: str) -> None:
+async def test_sampled_variant_passes(variant: str) -> None:
     report = await run_checks(f"reasoning_gym:{variant}", seeds=3)
     assert report.passed, report.failures
 
@@ -27,6 +27,6 @@ async def test_a_sample_of_the_variants_passes(variant: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("variant", ReasoningGym.variants())
-async def test_every_variant_passes(variant: str) -> None:
+async def test_variant_passes(variant: str) -> None:
     report = await run_checks(f"reasoning_gym:{variant}", seeds=3)
     assert report.passed, report.failures

@@ -27,7 +27,7 @@ def fields(detail: str, begin: str) -> set[str]:
     return {item.strip().partition(" ")[0] for item in line.removeprefix(begin).split(",")}
 
 
-async def test_fields_that_are_shown_and_fields_that_are_not_are_named() -> None:
+async def test_shown_and_hidden_fields_are_listed() -> None:
     with their_server(BrowserGymEnvironment, BrowserGymAction, BrowserGymObservation) as url:
         detail = await detail_of(url)
     assert fields(detail, "shown:") >= {"goal", "text", "url", "screenshot", "error"}
@@ -36,19 +36,19 @@ async def test_fields_that_are_shown_and_fields_that_are_not_are_named() -> None
     assert "  goal: Click the button." in detail.splitlines()
 
 
-async def test_the_answer_of_a_question_is_said_to_be_hidden_until_the_end() -> None:
+async def test_answer_is_shown_at_the_end() -> None:
     detail = await detail_of("reasoning_gym:chain_sum")
     assert fields(detail, "shown:") == {"question", "score", "correct_answer"}
     assert fields(detail, "not shown:") == {"dataset_metadata"}
 
 
-async def test_an_environment_that_cannot_be_played_fails_another_check() -> None:
+async def test_visibility_is_skipped_if_no_episode_can_be_played() -> None:
     report = await run_checks("check.test_visibility:Crashing", seeds=2)
     (finding,) = [finding for finding in report.findings if finding.check == CHECK]
     assert finding.verdict == "skip" and report.failures
 
 
-def test_the_command_quotes_the_first_observation() -> None:
+def test_command_quotes_the_first_observation() -> None:
     done = run_ludus("check", "catch", "--seeds", "2")
     assert done.returncode == 0
     assert "A ball falls one row with every move." in done.stdout

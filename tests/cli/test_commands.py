@@ -1,4 +1,4 @@
-"""What a person sees who types a command."""
+"""The program: help, errors, signals, and its smaller commands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from program import run_ludus, served_by_program
 from world import serving, wait_until
 
 import ludus
+from cli.collect_cli import PYTHONPATH
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
@@ -32,11 +33,11 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     assert run_ludus("--version").stdout.strip() == ludus.__version__
 
 
-def test_envs_lists_what_is_installed_and_describes_one() -> None:
+def test_envs_lists_environments_and_describes_one() -> None:
     listed = run_ludus("envs").stdout
     for name in ("catch", "echo", "reasoning_gym", "wordle"):
         assert name in listed
@@ -49,17 +50,15 @@ def test_envs_lists_what_is_installed_and_describes_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("serve", "wordel"), "Did you mean 'wordle'"),
+        (("serve", "wordel"), "'wordle'"),
         (("serve", "echo", "--host", "0.0.0.0"), "--token"),
-        (("envs", "nothing"), "No environment named 'nothing'"),
-        (("check", "catch:hard"), "has no variant 'hard'"),
-        (("play", "http://127.0.0.1:1"), "Nobody answers"),
-        (("init", "not a name"), "cannot be a package name"),
+        (("envs", "nothing"), "'nothing'"),
+        (("check", "catch:hard"), "'hard'"),
+        (("play", "http://127.0.0.1:1"), "127.0.0.1:1"),
+        (("init", "not a name"), "'not a name'"),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_exit_code_1(
-    arguments: tuple[str, ...], words: str
-) -> None:
+def test_an_error_is_one_line_and_exit_code_1(arguments: tuple[str, ...], words: str) -> None:
     done = run_ludus(*arguments)
     assert done.returncode == 1
     assert words in done.stderr and done.stderr.count("\n") == 1
@@ -74,12 +73,12 @@ def test_a_mistake_is_one_clear_line_and_exit_code_1(
         ("play", "catch", "--task", "3"),
     ],
 )
-def test_a_bad_flag_is_named_and_exit_code_2(arguments: tuple[str, ...]) -> None:
+def test_an_invalid_flag_is_named_with_exit_code_2(arguments: tuple[str, ...]) -> None:
     done = run_ludus(*arguments)
     assert done.returncode == 2 and arguments[2] in done.stderr
 
 
-def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_without_module(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the program as if this module were not installed."""
     script = (
         "import importlib.util, sys\n"
@@ -103,46 +102,45 @@ def without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("reasoning_gym", ("play", "reasoning_gym"), "reasoning"),
     ],
 )
-def test_a_missing_extra_is_one_line_with_the_way_to_install_it(
+def test_a_missing_extra_is_one_line_with_the_install_command(
     module: str, arguments: tuple[str, ...], extra: str
 ) -> None:
-    done = without(module, *arguments)
+    done = run_without_module(module, *arguments)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.endswith(f"pip install 'ludus-rl[{extra}]'\n")
 
 
-def test_what_can_be_used_is_listed_though_something_is_missing() -> None:
-    listed = without("reasoning_gym", "envs")
+def test_envs_lists_usable_environments_despite_missing_packages() -> None:
+    listed = run_without_module("reasoning_gym", "envs")
     assert listed.returncode == 0
     assert "wordle" in listed.stdout and "ludus-rl[reasoning]" in listed.stdout.replace("\n", "")
 
 
-def test_a_taken_port_is_said() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with served_by_program("echo") as program:
         port = program.url.rpartition(":")[2]
         done = run_ludus("serve", "echo", "--port", port)
-    assert done.returncode == 1 and f"Port {port} of 127.0.0.1 cannot be used" in done.stderr
+    assert done.returncode == 1 and port in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_stops_quietly_when_it_is_told_to(number: signal.Signals) -> None:
+def test_serve_stops_quietly_on_a_signal(number: signal.Signals) -> None:
     with served_by_program("echo") as program:
         assert httpx.get(f"{program.url}/health", trust_env=False).status_code == 200
         program.process.send_signal(number)
-        said, _ = program.process.communicate(timeout=30)
-        assert "Traceback" not in said and "Stopped." in said
+        output, _ = program.process.communicate(timeout=30)
+        assert "Traceback" not in output and "Stopped." in output
         assert program.process.returncode == 0
 
 
-def test_a_person_plays_an_episode() -> None:
+def test_play_runs_an_episode() -> None:
     moves = "\n".join(["sideways", *["right"] * 9]) + "\n"
     done = run_ludus("play", "catch", "--seed", "3", typed=moves)
     assert done.returncode == 0
-    assert "direction must be left, stay or right, not 'sideways'." in done.stdout
-    assert "You missed the ball." in done.stdout and "Reward 0" in done.stdout
+    assert "'sideways'" in done.stdout and "Reward 0" in done.stdout
 
 
-def test_a_person_may_think_for_longer_than_the_server_waits_for_a_ping() -> None:
+def test_play_keeps_the_connection_alive_while_the_player_thinks() -> None:
     with serving("catch", ping_interval=0.2) as served:
         player = subprocess.Popen(
             [sys.executable, "-u", "-m", "ludus", "play", served.url],
@@ -154,18 +152,18 @@ def test_a_person_may_think_for_longer_than_the_server_waits_for_a_ping() -> Non
         while "Rows left" not in player.stdout.readline():
             pass
         time.sleep(1.5)
-        said, _ = player.communicate("left\n" * 9, timeout=60)
-        assert served.sessions.metrics.resumptions == 0, "the line was dropped while they thought"
-    assert player.returncode == 0 and "Reward" in said
+        output, _ = player.communicate("left\n" * 9, timeout=60)
+        assert served.sessions.metrics.resumptions == 0, "the connection was kept"
+    assert player.returncode == 0 and "Reward" in output
 
 
-def test_a_person_chooses_a_tool_and_leaves() -> None:
+def test_play_offers_several_tools_and_quit() -> None:
     done = run_ludus("play", "echo", typed="shout\necho_with_length\nhello\n")
     assert '{"message": "hello", "length": 5}' in done.stdout
-    assert "You left before the end." in done.stdout
+    assert "Reward" not in done.stdout
 
 
-def test_a_new_package_passes_its_check_and_its_own_test_as_generated(tmp_path: Path) -> None:
+def test_a_generated_package_passes_its_check_and_its_test(tmp_path: Path) -> None:
     made = run_ludus("init", "guess-number", "--in", str(tmp_path))
     assert made.returncode == 0
     package = tmp_path / "guess_number"
@@ -182,7 +180,7 @@ def test_a_new_package_passes_its_check_and_its_own_test_as_generated(tmp_path: 
         "--no-build-isolation",
     ]
     subprocess.run([*install, "--target", str(home), str(package)], check=True, timeout=120)
-    env = {"PYTHONPATH": str(home)}
+    env = {"PYTHONPATH": os.pathsep.join((str(home), PYTHONPATH))}
     checked = run_ludus("check", "guess_number", env=env, cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "guess_number" in run_ludus("envs", env=env, cwd=tmp_path).stdout
@@ -211,7 +209,7 @@ class Long(Slow):
 """
 
 
-def test_an_interrupted_check_says_so_in_one_line(tmp_path: Path) -> None:
+def test_an_interrupted_check_prints_one_line(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
     process = subprocess.Popen(
         [sys.executable, "-m", "ludus", "check", "long:Long", "--seeds", "1000"],
@@ -219,18 +217,18 @@ def test_an_interrupted_check_says_so_in_one_line(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-        # A shell that starts a job in the background lets it ignore interrupts.
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        # Pytest may run as a background job, which ignores SIGINT and passes that on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_until((tmp_path / "begun").exists, seconds=60)
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert complaint.split() == ["Interrupted."]
+    assert errors.split() == ["Interrupted."]
 
 
-def test_a_server_that_dies_during_a_game_is_one_line() -> None:
+def test_a_server_that_dies_during_play_is_one_line() -> None:
     with served_by_program("catch") as program:
         player = subprocess.Popen(
             [sys.executable, "-u", "-m", "ludus", "play", program.url],
@@ -244,6 +242,6 @@ def test_a_server_that_dies_during_a_game_is_one_line() -> None:
             pass
         program.process.kill()
         program.process.wait()
-        _said, complaint = player.communicate("left\n", timeout=60)
+        _, errors = player.communicate("left\n", timeout=60)
     assert player.returncode == 1
-    assert complaint.count("\n") == 1 and "the session went with its server" in complaint
+    assert errors.count("\n") == 1 and "Traceback" not in errors

@@ -1,4 +1,4 @@
-"""`--thinking`, `--no-thinking` and `--chat-template-kwargs`, as they are typed."""
+"""`--thinking`, `--no-thinking` and `--chat-template-kwargs`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from policy.models import saved
 from students import of_family
 from typer.testing import CliRunner, Result
 
-from cli.collecting import COUNTER, NOBODY, read
-from cli.training import QUICK, rows
+from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes
+from cli.train_cli import FAST_OPTIONS, write_rows
 from ludus.cli.main import app
 from ludus.errors import ConfigError, RunError
 
@@ -19,7 +19,7 @@ SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
 
 
 def ludus(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)], env=NOBODY)
+    return CliRunner().invoke(app, [*map(str, arguments)], env=CLEAN_ENV)
 
 
 def collect(model: Path, *arguments: str | Path) -> Result:
@@ -31,12 +31,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("model"), of_family("qwen3"))
 
 
-def test_an_episode_says_how_its_model_was_asked_and_a_run_keeps_to_it(
+def test_template_kwargs_are_recorded_and_part_of_the_run_identity(
     model: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     assert collect(model, "--no-thinking", "-o", run).exit_code == 0
-    (episode,) = read(run)
+    (episode,) = read_episodes(run)
     assert episode.agent["chat_template_kwargs"] == OFF and episode.tokens is not None
     same = ("--chat-template-kwargs", '{"enable_thinking": false}')
     assert collect(model, *same, "-o", run).exit_code == 0
@@ -46,19 +46,17 @@ def test_an_episode_says_how_its_model_was_asked_and_a_run_keeps_to_it(
         assert "chat_template_kwargs" in str(done.exception)
 
 
-def test_a_model_that_was_trained_without_thinking_plays_without_it(
-    model: Path, tmp_path: Path
-) -> None:
-    data, out = rows(tmp_path / "data", 2), tmp_path / "out"
-    refused = ludus("train", "sft", data, "-m", model, "-o", out, *QUICK, "--no-thinking")
-    assert isinstance(refused.exception, ConfigError), "a row has thoughts"
+def test_a_model_trained_without_thinking_plays_without_it(model: Path, tmp_path: Path) -> None:
+    data, out = write_rows(tmp_path / "data", 2), tmp_path / "out"
+    refused = ludus("train", "sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--no-thinking")
+    assert isinstance(refused.exception, ConfigError), "a row has reasoning"
     lines = (data / "train.jsonl").read_text().splitlines()
     (data / "train.jsonl").write_text(lines[0] + "\n")
-    done = ludus("train", "sft", data, "-m", model, "-o", out, *QUICK, "--no-thinking")
-    assert done.exit_code == 0 and "--chat-template-kwargs" in done.output, "so is its base asked"
+    done = ludus("train", "sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--no-thinking")
+    assert done.exit_code == 0 and "--chat-template-kwargs" in done.output
     for name, options, kwargs in (("a", (), OFF), ("b", ("--thinking",), ON)):
         assert collect(out, *options, "-o", tmp_path / name).exit_code == 0
-        (episode,) = read(tmp_path / name)
+        (episode,) = read_episodes(tmp_path / name)
         assert episode.agent["chat_template_kwargs"] == kwargs
 
 
@@ -66,10 +64,10 @@ def test_a_model_that_was_trained_without_thinking_plays_without_it(
     ("options", "words"),
     [
         (("--chat-template-kwargs", '{"enable_thinkin": true}'), "'enable_thinking'"),
-        (("--chat-template-kwargs", '{"tools": []}'), "'tools' is set by Ludus"),
+        (("--chat-template-kwargs", '{"tools": []}'), "'tools'"),
     ],
 )
-def test_arguments_that_the_template_does_not_take_are_one_line(
+def test_unknown_template_arguments_are_rejected(
     options: tuple[str, ...], words: str, model: Path, tmp_path: Path
 ) -> None:
     done = collect(model, *options, "-o", tmp_path / "run")
@@ -85,7 +83,7 @@ def test_arguments_that_the_template_does_not_take_are_one_line(
         ("--chat-template-kwargs", "[1]"),
     ],
 )
-def test_options_that_contradict_or_are_no_json_are_refused(
+def test_contradicting_or_invalid_template_options_are_rejected(
     options: tuple[str, ...], model: Path
 ) -> None:
     done = collect(model, *options)

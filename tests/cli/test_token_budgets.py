@@ -1,4 +1,4 @@
-"""`--max-tokens` is of one reply and `--max-episode-tokens` of all of them, in every command."""
+"""`--max-tokens` limits a reply and `--max-episode-tokens` an episode, in every command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from chat_stub import chat_stub
 from typer.testing import CliRunner
 
-from cli.collecting import NOBODY, asking, read
+from cli.collect_cli import CLEAN_ENV, read_episodes, stub_args
 from ludus.cli.commands.collect import collect
 from ludus.cli.commands.evaluate import evaluate
 from ludus.cli.commands.train_grpo import grpo
@@ -22,22 +22,22 @@ from ludus.data.episode import StopReason
     ("command", "reply", "episode"),
     [(collect, 2048, None), (evaluate, 512, None), (grpo, None, 256)],
 )
-def test_every_command_has_both_by_the_same_names(
+def test_all_commands_have_the_same_token_options(
     command: Any, reply: int | None, episode: int | None
 ) -> None:
     defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
     assert (defaults["max_tokens"], defaults["max_episode_tokens"]) == (reply, episode)
 
 
-def test_replies_share_the_budget_of_their_episode(tmp_path: Path) -> None:
-    """A reply of the stub has some twenty tokens, and the task takes ten of them."""
+def test_replies_share_the_token_budget_of_their_episode(tmp_path: Path) -> None:
+    """A reply of the stub has about twenty tokens, and the task takes ten replies."""
     run, limits = tmp_path / "run", ("--max-tokens", "64", "--max-episode-tokens", "80")
     with chat_stub() as stub:
         task = ("--task", '{"goal": 30}', "-n", "1", "-o", run)
-        done = CliRunner().invoke(app, ["collect", *asking(stub, *limits, *task)], env=NOBODY)
+        done = CliRunner().invoke(app, ["collect", *stub_args(stub, *limits, *task)], env=CLEAN_ENV)
         assert done.exit_code == 0, done.output
         budgets = [body["max_tokens"] for body in stub.bodies]
-    (episode,) = read(run)
+    (episode,) = read_episodes(run)
     assert budgets[0] == 64 and budgets[1:] == sorted(budgets[1:], reverse=True)
     assert 0 < budgets[-1] < 64 and len(budgets) == episode.turns < 10
     assert episode.stop_reason is StopReason.MAX_TOKENS

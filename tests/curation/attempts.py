@@ -1,4 +1,4 @@
-"""Attempts at tasks, files of them, and what became of them."""
+"""Builders of episodes and run folders, and readers of curated rows."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def system(text: str) -> Message:
     return Message(role="system", content=text)
 
 
-def model(text: str = "", *calls: Call, thought: str | None = None) -> Message:
+def model(text: str = "", *calls: Call, reasoning: str | None = None) -> Message:
     return Message(
-        role="assistant", content=text, reasoning_content=thought, tool_calls=calls or None
+        role="assistant", content=text, reasoning_content=reasoning, tool_calls=calls or None
     )
 
 
 def call(name: str, arguments: str | dict[str, Any], id: str = "call_0") -> Call:
-    """Arguments as a string are taken as the model wrote them."""
+    """Build a call; arguments in a string are taken as the model wrote them."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return Call(id=id, function=Function(name=name, arguments=text))
 
 
-def told(text: str, id: str = "call_0") -> Message:
+def tool_result(text: str, id: str = "call_0") -> Message:
     return Message(role="tool", content=text, tool_call_id=id)
 
 
@@ -55,7 +55,7 @@ def attempt(
     messages: Sequence[Message] | None = None,
     **more: Any,
 ) -> Episode:
-    """An attempt whose words are its own, at a task of its own unless one is named."""
+    """Build an episode with a unique reply, at a task of its own unless one is named."""
     task = f"task of {name}" if task is None else task
     said = (user(f"What is {task}?"), model(f"It is {name}.")) if messages is None else messages
     return Episode(
@@ -72,38 +72,38 @@ def attempt(
     )
 
 
-def asked(name: str, question: str, reward: float | None = 1.0, **more: Any) -> Episode:
-    """An attempt at a task of its own, which this question asks."""
+def attempt_at(name: str, question: str, reward: float | None = 1.0, **more: Any) -> Episode:
+    """Build an attempt at a task of its own with this prompt."""
     return attempt(name, reward, messages=(user(question), model(f"It is {name}.")), **more)
 
 
-def run_of(folder: Path, *episodes: Episode) -> Path:
-    """A run folder; as much of one as curating asks for."""
+def write_run(folder: Path, *episodes: Episode) -> Path:
+    """Write the episodes of a run folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "episodes.jsonl").write_bytes(b"".join(each.to_line() for each in episodes))
     return folder
 
 
 @contextmanager
-def cataloged(folder: Path, *episodes: Episode, where: str | None = None) -> Iterator[Catalog]:
-    run = run_of(folder / "run", *episodes)
+def build_catalog(folder: Path, *episodes: Episode, where: str | None = None) -> Iterator[Catalog]:
+    run = write_run(folder / "run", *episodes)
     with open_catalog([run / "episodes.jsonl"], folder, where=where) as catalog:
         yield catalog
 
 
-def kept(catalog: Catalog) -> list[str]:
-    """The ids of what is left, in the order of the files."""
+def kept_ids(catalog: Catalog) -> list[str]:
+    """Return the ids of the kept episodes, in the order of the files."""
     rows = catalog.sql("SELECT rowid FROM episodes WHERE reason IS NULL ORDER BY rowid")
     return [json.loads(catalog.read_line(row))["episode_id"] for (row,) in rows]
 
 
-def curated(folder: Path, *episodes: Episode, **how: Any) -> CurateReport:
+def curate_episodes(folder: Path, *episodes: Episode, **how: Any) -> CurateReport:
     """Curate these episodes into `folder / "out"`."""
-    return curate([run_of(folder / "run", *episodes)], folder / "out", CurateConfig(**how))
+    return curate([write_run(folder / "run", *episodes)], folder / "out", CurateConfig(**how))
 
 
-def rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; none where there is no such file."""
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a JSONL file; none if it does not exist."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_bytes().splitlines()]

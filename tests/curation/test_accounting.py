@@ -1,4 +1,4 @@
-"""Whatever lies in the files and whatever is asked for: no line is lost, and none counts twice."""
+"""Property test: whatever the files and the options, every line is counted exactly once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curation.attempts import GUESS, attempt, call, model, rows, system, told, user
-from ludus.curation import CurateConfig, CurateReport, FilterConfig, curate
+from curation.attempts import GUESS, attempt, call, model, read_rows, system, tool_result, user
+from ludus.curation import CurateConfig, CurateReport, curate
 from ludus.curation.writers import OutputKind
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message
@@ -26,12 +26,12 @@ _WORDS = st.sampled_from(["", "yes", "no", "It is 42.", "Käse 🧀 “ok”", "
 _ARGUMENTS = st.sampled_from(['{"word": "crane"}', "{}", '{"a": 1,}', '{"word"', "[]", '{"x":NaN}'])
 _CALLS = st.builds(call, st.sampled_from(["guess", "look"]), _ARGUMENTS)
 _REPLIES = st.builds(
-    lambda text, calls, thought: model(text, *calls, thought=thought),
+    lambda text, calls, reasoning: model(text, *calls, reasoning=reasoning),
     _WORDS,
     st.lists(_CALLS, max_size=2),
     st.none() | _WORDS,
 )
-_LATER = _REPLIES | st.builds(told, _WORDS, st.sampled_from(["call_0", "call_1"]))
+_LATER = _REPLIES | st.builds(tool_result, _WORDS, st.sampled_from(["call_0", "call_1"]))
 _PROMPTS = st.sampled_from(["What is it?", "What is that, in one word?", "Guess!"]).map(user)
 _REWARDS = st.none() | st.sampled_from([0.0, 1.0, -1.0, 0.5, 0.6, 1e308, -1e308, 1e-300])
 _TO: list[OutputKind] = ["sft", "dpo", "episodes", "openenv", "nemo-gym"]
@@ -39,7 +39,7 @@ _TO: list[OutputKind] = ["sft", "dpo", "episodes", "openenv", "nemo-gym"]
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
-    opening = draw(st.sampled_from([(), (system("Be brief."),), (told("hm", "x"),)]))
+    opening = draw(st.sampled_from([(), (system("Be brief."),), (tool_result("hm", "x"),)]))
     if draw(st.integers(0, 9)) == 0:
         return opening
     return (*opening, draw(_PROMPTS), *draw(st.lists(_LATER, max_size=4)))
@@ -62,7 +62,7 @@ def episodes(draw: st.DrawFn) -> Episode:
 
 
 def _odd(episode: Episode, how: int) -> bytes:
-    """Lines that look like episodes, to one reader or the other."""
+    """Lines that look like an episode to DuckDB or to pydantic."""
     line = episode.to_line().strip()
     return [
         line[: len(line) // 2],
@@ -86,7 +86,7 @@ _ODD = st.builds(_odd, episodes(), st.integers(0, 12))
 
 @st.composite
 def files(draw: st.DrawFn) -> list[bytes]:
-    """One to three of them; a name is given to each episode by its place."""
+    """Contents of one to three files, with episode ids by position."""
     made, number = [], 0
     for _ in range(draw(st.integers(1, 3))):
         lines = []
@@ -99,7 +99,7 @@ def files(draw: st.DrawFn) -> list[bytes]:
 
 
 @st.composite
-def curations(draw: st.DrawFn) -> CurateConfig:
+def configs(draw: st.DrawFn) -> CurateConfig:
     to = draw(st.sampled_from(_TO))
     wanted: dict[str, Any] = {
         "where": st.sampled_from(
@@ -112,34 +112,32 @@ def curations(draw: st.DrawFn) -> CurateConfig:
         "top_fraction": st.sampled_from([0.1, 0.5, 1.0]),
     }
     chosen = {name: draw(some) for name, some in wanted.items() if draw(st.integers(0, 3)) == 0}
-    likeness = st.none() | st.none() | st.sampled_from([0.5, 0.8, 1.0])
+    similarity = st.none() | st.none() | st.sampled_from([0.5, 0.8, 1.0])
     pair = to == "dpo"
     return CurateConfig(
         to=to,
-        selection=FilterConfig(
-            **chosen,
-            unscored=draw(st.booleans()) and not pair,
-            best_of_group=not pair and draw(st.integers(0, 3)) == 0,
-        ),
+        **chosen,
+        keep_unscored=draw(st.booleans()) and not pair,
+        best_of_group=not pair and draw(st.integers(0, 3)) == 0,
         dedupe=pair or draw(st.booleans()),
-        near_prompts=draw(likeness),
-        near_completions=draw(likeness),
+        max_prompt_similarity=draw(similarity),
+        max_completion_similarity=draw(similarity),
         across_tasks=draw(st.booleans()),
-        pairing=draw(st.sampled_from(["best", "all"])),
+        pairs=draw(st.sampled_from(["best", "all"])),
         min_margin=draw(st.sampled_from([0.0, 0.1, 1.0])),
-        test=draw(st.none() | st.sampled_from([0.1, 0.5])),
+        test_size=draw(st.none() | st.sampled_from([0.1, 0.5])),
     )
 
 
 @dataclass(frozen=True)
-class World:
-    """Runs on the disk."""
+class RunFiles:
+    """Run files."""
 
     runs: list[Path]
 
     @property
     def lines(self) -> dict[tuple[str, int], bytes]:
-        """All that are not blank, by file and number."""
+        """All lines that are not blank, by file and line number."""
         return {
             (str(run), number): line
             for run in self.runs
@@ -148,11 +146,11 @@ class World:
         }
 
 
-def _written(folder: Path, contents: list[bytes]) -> World:
+def _write_files(folder: Path, contents: list[bytes]) -> RunFiles:
     runs = [folder / f"it's {at} [*].jsonl" for at in range(len(contents))]
     for run, content in zip(runs, contents, strict=True):
         run.write_bytes(content)
-    return World(runs)
+    return RunFiles(runs)
 
 
 def _ids(row: dict[str, Any]) -> list[str]:
@@ -161,16 +159,16 @@ def _ids(row: dict[str, Any]) -> list[str]:
     return [row["episode_id"] if "episode_id" in row else row["response"]["id"]]
 
 
-def _check(world: World, out: Path, report: CurateReport) -> None:
-    lines, left_out = world.lines, rows(out / "left_out.jsonl")
+def _check(files_on_disk: RunFiles, out: Path, report: CurateReport) -> None:
+    lines, left_out = files_on_disk.lines, read_rows(out / "left_out.jsonl")
     assert report.episodes == len(lines) == report.kept + sum(report.left_out.values())
     _check_steps(report)
-    assert Counter(told["reason"] for told in left_out) == report.left_out
-    gone = [(told["file"], told["line"]) for told in left_out]
+    assert Counter(line["reason"] for line in left_out) == report.left_out
+    gone = [(line["file"], line["line"]) for line in left_out]
     assert len(set(gone)) == len(gone) and set(gone) <= set(lines)
     names = {place: re.search(rb'"episode_id":"(e\d+)"', line) for place, line in lines.items()}
     staying = {found[1].decode() for at, found in names.items() if found and at not in set(gone)}
-    sides = [rows(out / "train.jsonl"), rows(out / "test.jsonl")]
+    sides = [read_rows(out / "train.jsonl"), read_rows(out / "test.jsonl")]
     made = [name for side in sides for row in side for name in _ids(row)]
     assert set(made) == staying and len(staying) == report.kept
     assert sum(report.rows.values()) == len(sides[0]) + len(sides[1])
@@ -188,37 +186,37 @@ def _check_steps(report: CurateReport) -> None:
     assert +counted == report.left_out
 
 
-def _check_refusal(world: World, out: Path, error: LudusError) -> None:
+def _check_error(files_on_disk: RunFiles, out: Path, error: LudusError) -> None:
     assert not out.exists() and "\n" not in str(error)
-    said = re.match(r"Nothing is left of ([\d,]+) episodes: (.+?)\. [A-Z`]", str(error))
-    if said:
-        counts = [int(part.rpartition(" ")[2]) for part in said[2].split(", ")]
-        assert int(said[1]) == sum(counts) == len(world.lines)
+    match = re.match(r"None of ([\d,]+) episodes is left: (.+?)\. [A-Z`]", str(error))
+    if match:
+        counts = [int(part.rpartition(" ")[2]) for part in match[2].split(", ")]
+        assert int(match[1]) == sum(counts) == len(files_on_disk.lines)
     elif isinstance(error, RunError):
-        assert not world.lines and "no episodes" in str(error)
+        assert not files_on_disk.lines and "no episodes" in str(error)
     else:
-        assert isinstance(error, ConfigError) and "Leave out --test" in str(error)
+        assert isinstance(error, ConfigError) and "`test_size`" in str(error)
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
-@given(files(), curations())
-def test_every_line_is_in_the_rows_or_counted_under_one_reason(
-    contents: list[bytes], curation: CurateConfig
+@given(files(), configs())
+def test_every_line_is_in_the_rows_or_excluded_for_one_reason(
+    contents: list[bytes], config: CurateConfig
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        world = _written(folder, contents)
+        files_on_disk = _write_files(folder, contents)
         out, again = folder / "out", folder / "again"
         try:
-            report = curate(world.runs, out, curation, explain=True, location="data")
+            report = curate(files_on_disk.runs, out, config, explain=True, location="data")
         except LudusError as error:
-            _check_refusal(world, out, error)
+            _check_error(files_on_disk, out, error)
             return
-        _check(world, out, report)
+        _check(files_on_disk, out, report)
         assert json.loads((out / "curation.json").read_text())["report"] == json.loads(
             json.dumps(report.as_json())
         )
-        curate(world.runs, again, curation, explain=True, location="data")
+        curate(files_on_disk.runs, again, config, explain=True, location="data")
         assert _bytes(out) == _bytes(again)
 
 

@@ -8,8 +8,18 @@ from typing import Any
 import datasets
 import pytest
 
-from curation.attempts import GUESS, attempt, call, curated, model, rows, run_of, told, user
-from ludus.curation import CurateConfig, RowConfig, curate
+from curation.attempts import (
+    GUESS,
+    attempt,
+    call,
+    curate_episodes,
+    model,
+    read_rows,
+    tool_result,
+    user,
+    write_run,
+)
+from ludus.curation import CurateConfig, curate
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import ConfigError, RunError
 
@@ -33,9 +43,9 @@ def played(name: str, reward: float, *, task: str) -> Episode:
         tools=(GUESS, LOOK),
         messages=(
             user("Guess."),
-            model("42", call("guess", {"word": name}, "a"), deep, thought="null"),
-            told("no", "a"),
-            told("[]", "b"),
+            model("42", call("guess", {"word": name}, "a"), deep, reasoning="null"),
+            tool_result("no", "a"),
+            tool_result("[]", "b"),
             model("Käse 🧀"),
         ),
     )
@@ -48,8 +58,8 @@ EPISODES = [
 ]
 KINDS: list[dict[str, Any]] = [
     {"to": "sft"},
-    {"to": "sft", "form": RowConfig(last_turn=True)},
-    {"to": "sft", "form": RowConfig(render="qwen3")},
+    {"to": "sft", "last_turn": True},
+    {"to": "sft", "tool_call_format": "qwen3"},
     {"to": "dpo"},
     {"to": "episodes"},
 ]
@@ -66,8 +76,8 @@ def _quiet_and_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def jsonl(folder: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
-    curated(folder, *EPISODES, test=0.4, **how)
-    return {side: rows(folder / "out" / f"{side}.jsonl") for side in ("train", "test")}
+    curate_episodes(folder, *EPISODES, test_size=0.4, **how)
+    return {side: read_rows(folder / "out" / f"{side}.jsonl") for side in ("train", "test")}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=names)
@@ -81,7 +91,7 @@ def test_a_folder_of_jsonl_loads_by_its_card(tmp_path: Path, kind: dict[str, Any
 @pytest.mark.parametrize("kind", KINDS, ids=names)
 def test_parquet_holds_the_same_rows(tmp_path: Path, kind: dict[str, Any]) -> None:
     expected = jsonl(tmp_path / "jsonl", **kind)
-    curated(tmp_path, *EPISODES, test=0.4, format="parquet", **kind)
+    curate_episodes(tmp_path, *EPISODES, test_size=0.4, format="parquet", **kind)
     found = {file.name for file in (tmp_path / "out").iterdir()}
     assert found == {"train.parquet", "test.parquet", "README.md", "curation.json"}
     loaded = datasets.load_dataset(str(tmp_path / "out"))
@@ -91,14 +101,14 @@ def test_parquet_holds_the_same_rows(tmp_path: Path, kind: dict[str, Any]) -> No
 @pytest.mark.parametrize("kind", KINDS, ids=names)
 def test_a_datasets_folder_holds_the_same_rows(tmp_path: Path, kind: dict[str, Any]) -> None:
     expected = jsonl(tmp_path / "jsonl", **kind)
-    curated(tmp_path, *EPISODES, test=0.4, format="datasets", **kind)
+    curate_episodes(tmp_path, *EPISODES, test_size=0.4, format="datasets", **kind)
     loaded = datasets.load_from_disk(str(tmp_path / "out"))
     assert {side: list(loaded[side]) for side in loaded} == expected
     assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
 def test_arguments_of_different_tools_are_not_merged(tmp_path: Path) -> None:
-    curated(tmp_path, *EPISODES, format="parquet")
+    curate_episodes(tmp_path, *EPISODES, format="parquet")
     loaded = datasets.load_dataset(str(tmp_path / "out"))["train"]
     calls = loaded[0]["messages"][1]["tool_calls"]
     assert [each["function"]["arguments"] for each in calls] == [
@@ -108,47 +118,49 @@ def test_arguments_of_different_tools_are_not_merged(tmp_path: Path) -> None:
     assert loaded[0]["messages"][0] == {"role": "user", "content": "Guess."}
 
 
-def test_what_first_comes_up_in_the_last_row_is_declared_for_the_first(tmp_path: Path) -> None:
+def test_columns_that_first_occur_in_the_last_row_are_declared(tmp_path: Path) -> None:
     late = attempt("z", None, task="w", stop_reason=StopReason.BROKEN, seed=3, messages=())
     expected = [episode.model_dump(mode="json") for episode in EPISODES]
-    curated(tmp_path, *EPISODES, attempt("y", 0.5, seed=3), to="episodes", format="datasets")
+    curate_episodes(
+        tmp_path, *EPISODES, attempt("y", 0.5, seed=3), to="episodes", format="datasets"
+    )
     loaded = datasets.load_from_disk(str(tmp_path / "out"))["train"]
     assert list(loaded)[:-1] == expected and loaded[-1]["seed"] == 3
-    report = curated(tmp_path / "again", *EPISODES, late, to="episodes")
+    report = curate_episodes(tmp_path / "again", *EPISODES, late, to="episodes")
     assert report.left_out == {"broken": 1}
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet", "datasets"])
-def test_a_side_without_a_row_is_a_file_without_a_row(tmp_path: Path, format: str) -> None:
-    """Its only episode turned out to be none when the row was made."""
+def test_an_empty_split_is_an_empty_file(tmp_path: Path, format: str) -> None:
+    """Its only episode turned out to be unusable when the row was built."""
     torn = model("", call("f", "{"))
     some = [attempt(name, messages=(user(f"What is {name}?"), torn)) for name in "ab"]
     fine = [attempt(name) for name in "cd"]
     for number, episodes in enumerate(([some[0], fine[1]], [fine[0], some[1]])):
-        report = curated(tmp_path / str(number), *episodes, test=0.5, format=format)
+        report = curate_episodes(tmp_path / str(number), *episodes, test_size=0.5, format=format)
         assert sum(report.rows.values()) == 1 and report.left_out == {"malformed call": 1}
 
 
 @pytest.mark.parametrize("to", ["openenv", "nemo-gym"])
 @pytest.mark.parametrize("format", ["parquet", "datasets"])
-def test_formats_of_other_programs_are_jsonl(to: Any, format: Any) -> None:
-    with pytest.raises(ConfigError, match=f"--format {format} is not for --to {to}"):
+def test_formats_of_other_tools_are_jsonl(to: Any, format: Any) -> None:
+    with pytest.raises(ConfigError, match=f"`format`.*{to}.*{format}"):
         CurateConfig(to=to, format=format)
 
 
-def test_a_folder_that_was_curated_anew_is_loaded_anew(tmp_path: Path) -> None:
+def test_an_overwritten_data_set_is_not_loaded_from_the_cache(tmp_path: Path) -> None:
     cache, said = tmp_path / "cache", []
     for folder, words in (("a", "one"), ("a", "two"), ("b", "three")):
         episode = attempt("x", messages=(user("Say it."), model(words)))
         out = tmp_path / folder / "out"
-        curate([run_of(tmp_path / words, episode)], out, CurateConfig(), overwrite=True)
+        curate([write_run(tmp_path / words, episode)], out, CurateConfig(), overwrite=True)
         loaded = datasets.load_dataset(str(out), split="train", cache_dir=str(cache))
         said.append(loaded[0]["messages"][-1]["content"])
     assert said == ["one", "two", "three"]
 
 
-def test_what_datasets_cannot_hold_is_said_in_a_line(tmp_path: Path) -> None:
+def test_rows_that_datasets_cannot_store_raise(tmp_path: Path) -> None:
     huge = attempt("huge", messages=(user("?"), model("", call("guess", {"n": 2**70}))))
-    with pytest.raises(RunError, match=r"`datasets` cannot hold the rows: .* Use --format jsonl"):
-        curated(tmp_path, huge, format="parquet")
+    with pytest.raises(RunError, match="`format`"):
+        curate_episodes(tmp_path, huge, format="parquet")
     assert not (tmp_path / "out").exists()

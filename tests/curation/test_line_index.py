@@ -1,4 +1,4 @@
-"""A row of the table stands for the right line of the right file, however odd the file is."""
+"""Rows of the catalog belong to the right lines, whatever the files contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from curation.attempts import attempt, model, rows, user
+from curation.attempts import attempt, model, read_rows, user
 from ludus.curation import CurateConfig, curate
 from ludus.curation.catalog import Catalog, open_catalog
 from ludus.curation.line_index import _READ_BLOCK_BYTES
@@ -20,8 +20,8 @@ ODD = [b"", b" ", b"\t", b"\r", b"\x0b", b"\x0c", b" \x0b\r\t\x0c ", b"\x00", b"
 ODD += [b"\x85", b"\xc2\xa0", b"\xef\xbb\xbf", b"\xff", b"nope", b"[", b"[]", b"{", b'"', b"\\"]
 
 
-def told(catalog: Catalog, row: int) -> str | None:
-    """The task in the line of a row; None where it is no JSON."""
+def parse_task(catalog: Catalog, row: int) -> str | None:
+    """Return the task in the line of a row; None if it is not JSON."""
     try:
         return str(json.loads(catalog.read_line(row))["group_id"])
     except (ValueError, TypeError, KeyError):
@@ -29,13 +29,13 @@ def told(catalog: Catalog, row: int) -> str | None:
 
 
 def check(catalog: Catalog) -> int:
-    """That each row, its line and its place belong together; the number of rows."""
+    """Check that each row matches its line and location, and return the number of rows."""
     found = catalog.sql("SELECT rowid, file, readable, task FROM episodes ORDER BY rowid")
     for row, file, readable, task in found:
         path, number = catalog.location(row)
         assert path == catalog.files[file]
         assert path.read_bytes().split(b"\n")[number - 1].strip() == catalog.read_line(row)
-        assert not readable or told(catalog, row) == task
+        assert not readable or parse_task(catalog, row) == task
     lines = sum(
         bool(line.strip()) for file in catalog.files for line in file.read_bytes().split(b"\n")
     )
@@ -44,7 +44,7 @@ def check(catalog: Catalog) -> int:
 
 
 def read(folder: Path, *contents: bytes) -> list[str | None]:
-    """What the rows of these files tell, after a check of them all."""
+    """Write and check these files, and return the tasks of their readable rows."""
     files = [folder / f"{number}.jsonl" for number in range(len(contents))]
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content)
@@ -57,7 +57,7 @@ def read(folder: Path, *contents: bytes) -> list[str | None]:
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_odd_lines_shift_nothing(tmp_path: Path, odd: bytes) -> None:
+def test_odd_lines_do_not_shift_others(tmp_path: Path, odd: bytes) -> None:
     tasks = ["task of a", "task of b", "task of c"]
     line = odd + b"\n"
     assert read(tmp_path, A + line + B + line + line + C) == tasks
@@ -67,33 +67,33 @@ def test_odd_lines_shift_nothing(tmp_path: Path, odd: bytes) -> None:
 
 
 @pytest.mark.parametrize("space", [b" ", b"\t", b"\r", b"\x0b", b"\x0c"])
-def test_white_space_around_an_episode_is_nothing(tmp_path: Path, space: bytes) -> None:
+def test_whitespace_around_an_episode_is_ignored(tmp_path: Path, space: bytes) -> None:
     padded = space + A.strip() + space + b"\n"
     assert read(tmp_path, padded + B) == ["task of a", "task of b"]
     curate([tmp_path / "0.jsonl"], tmp_path / "out", CurateConfig(to="episodes"))
     assert (tmp_path / "out" / "train.jsonl").read_bytes() == A + B
 
 
-def test_lines_may_end_as_on_windows_and_the_last_without_a_newline(tmp_path: Path) -> None:
+def test_windows_line_endings_and_a_missing_last_newline(tmp_path: Path) -> None:
     three = ["task of a", "task of b", "task of c"]
     assert read(tmp_path, (A + B + b"\n" + C).replace(b"\n", b"\r\n")) == three
     assert read(tmp_path, (A + B).strip(), C.strip()) == three
 
 
-def test_a_torn_line_and_a_byte_order_mark_cost_one_line(tmp_path: Path) -> None:
+def test_a_truncated_line_and_a_byte_order_mark_cost_one_line(tmp_path: Path) -> None:
     assert read(tmp_path, A + B[:-20]) == ["task of a"]
     assert read(tmp_path, b"\xef\xbb\xbf" + A + B) == ["task of b"]
     assert read(tmp_path, A + B.strip() + C + B) == ["task of a", "task of b"]
 
 
-def test_files_without_a_line_are_passed_over(tmp_path: Path) -> None:
+def test_empty_files_are_skipped(tmp_path: Path) -> None:
     assert read(tmp_path, b"", A, b"\n\n", b"", B, b"") == ["task of a", "task of b"]
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
 @example([b"", b" "])
 @given(st.lists(st.sampled_from([A.strip(), B.strip(), *ODD]) | st.binary(max_size=5), max_size=9))
-def test_any_bytes_between_episodes_shift_nothing(
+def test_any_bytes_between_episodes_do_not_shift_others(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -103,7 +103,7 @@ def test_any_bytes_between_episodes_shift_nothing(
 
 
 @pytest.mark.parametrize("near", [-2, -1, 0, 1, 2])
-def test_lines_that_end_at_the_edge_of_a_block_are_found(tmp_path: Path, near: int) -> None:
+def test_lines_that_end_at_a_block_boundary(tmp_path: Path, near: int) -> None:
     size = _READ_BLOCK_BYTES + near - len(attempt("long", messages=(user(""),)).to_line())
     long = attempt("long", messages=(user("x" * size),)).to_line()
     assert len(long) == _READ_BLOCK_BYTES + near
@@ -111,9 +111,7 @@ def test_lines_that_end_at_the_edge_of_a_block_are_found(tmp_path: Path, near: i
 
 
 @pytest.mark.parametrize("megabytes", [1.5, 17, 40])
-def test_long_lines_are_read_with_the_memory_that_there_is(
-    tmp_path: Path, megabytes: float
-) -> None:
+def test_long_lines_are_read_within_the_memory_limit(tmp_path: Path, megabytes: float) -> None:
     long = attempt("long", messages=(user("q"), model("ab" * int(megabytes * 2**19)))).to_line()
     (tmp_path / "long.jsonl").write_bytes(A + long + b"\n" + B)
     with open_catalog([tmp_path / "long.jsonl"], tmp_path) as catalog:
@@ -126,17 +124,15 @@ NAMES += ["a\\b.jsonl", "{a,b}.jsonl", "%20.jsonl", "~.jsonl", "é\n.jsonl", "x.
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_may_have_any_name_and_stands_for_itself_alone(tmp_path: Path, name: str) -> None:
+def test_file_names_are_not_glob_patterns(tmp_path: Path, name: str) -> None:
     (tmp_path / "other.jsonl").write_bytes(B + C)
     (tmp_path / "ab.jsonl").write_bytes(B + C)
     (tmp_path / name).write_bytes(A)
     with open_catalog([tmp_path / "ab.jsonl", tmp_path / name], tmp_path) as catalog:
-        assert check(catalog) == 3 and told(catalog, 2) == "task of a"
+        assert check(catalog) == 3 and parse_task(catalog, 2) == "task of a"
 
 
-def test_paths_may_be_relative_and_go_round_about(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_and_unnormalized_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "a.jsonl").write_bytes(A)
     monkeypatch.chdir(tmp_path / "deep")
@@ -146,22 +142,22 @@ def test_paths_may_be_relative_and_go_round_about(
         assert check(catalog) == 3
 
 
-def test_rows_come_in_the_order_of_the_runs_and_their_lines(tmp_path: Path) -> None:
+def test_rows_are_in_the_order_of_runs_and_lines(tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.jsonl" for name in ("z", "a", "m")]
     for file in files:
         names = (f"{file.stem}{number}" for number in range(3_000))
         file.write_bytes(b"".join(attempt(name).to_line() for name in names))
     curate(files, tmp_path / "out", CurateConfig())
-    found = [row["episode_id"] for row in rows(tmp_path / "out" / "train.jsonl")]
+    found = [row["episode_id"] for row in read_rows(tmp_path / "out" / "train.jsonl")]
     assert found == [f"{name}{number}" for name in "zam" for number in range(3_000)]
 
 
-def test_a_file_that_becomes_shorter_is_told(tmp_path: Path) -> None:
+def test_a_truncated_file_raises(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(A + B)
     with open_catalog([file], tmp_path) as catalog:
         file.write_bytes(A)
-        with pytest.raises(RunError, match="became shorter while it was read"):
+        with pytest.raises(RunError, match="truncated"):
             catalog.read_line(1)
-        with pytest.raises(RunError, match="became shorter while it was read"):
+        with pytest.raises(RunError, match="truncated"):
             list(catalog.read_lines("SELECT rowid, 1 FROM episodes"))

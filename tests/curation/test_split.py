@@ -1,4 +1,4 @@
-"""Two sides that share no task, and tasks that must not be trained on."""
+"""Splits without a common task, and held-out tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from curation.attempts import asked, attempt, curated, model, rows, run_of, user
+from curation.attempts import (
+    attempt,
+    attempt_at,
+    curate_episodes,
+    model,
+    read_rows,
+    user,
+    write_run,
+)
 from ludus.curation import CurateConfig, curate
 from ludus.data.episode import Episode
 from ludus.errors import ConfigError, RunError
@@ -28,24 +36,24 @@ def many(count: int, attempts: int = 2) -> list[Episode]:
     ]
 
 
-def sides(folder: Path, *episodes: Episode, **how: Any) -> tuple[set[str], set[str]]:
-    """The tasks to train on, and those to test on."""
-    curated(folder, *episodes, **how)
-    train, test = (rows(folder / "out" / f"{side}.jsonl") for side in ("train", "test"))
+def split_tasks(folder: Path, *episodes: Episode, **how: Any) -> tuple[set[str], set[str]]:
+    """Return the tasks of the train and the test split."""
+    curate_episodes(folder, *episodes, **how)
+    train, test = (read_rows(folder / "out" / f"{side}.jsonl") for side in ("train", "test"))
     return {row["group_id"] for row in train}, {row["group_id"] for row in test}
 
 
 @pytest.mark.parametrize("to", ["sft", "episodes"])
 def test_the_split_is_by_task(tmp_path: Path, to: str) -> None:
-    train, test = sides(tmp_path, *many(50), test=0.2, to=to)
+    train, test = split_tasks(tmp_path, *many(50), test_size=0.2, to=to)
     assert not train & test and len(train | test) == 50
     assert 4 <= len(test) <= 18
-    made = [rows(tmp_path / "out" / f"{side}.jsonl") for side in ("train", "test")]
+    made = [read_rows(tmp_path / "out" / f"{side}.jsonl") for side in ("train", "test")]
     assert [len(side) for side in made] == [2 * len(train), 2 * len(test)]
 
 
-def test_the_report_counts_rows_and_tasks_of_both_sides(tmp_path: Path) -> None:
-    report = curated(tmp_path, *many(10), test=0.5)
+def test_the_report_counts_rows_and_tasks_of_both_splits(tmp_path: Path) -> None:
+    report = curate_episodes(tmp_path, *many(10), test_size=0.5)
     assert sum(report.tasks.values()) == 10 and set(report.tasks) == {"train", "test"}
     assert report.rows == {side: 2 * count for side, count in report.tasks.items()}
 
@@ -54,164 +62,177 @@ def test_pairs_are_split_by_task_too(tmp_path: Path) -> None:
     some = [
         attempt(f"{task}{reward}", reward, task=f"{task}") for task in range(9) for reward in (0, 1)
     ]
-    train, test = sides(tmp_path, *some, to="dpo", test=0.3)
+    train, test = split_tasks(tmp_path, *some, to="dpo", test_size=0.3)
     assert not train & test and len(train | test) == 9 and test
 
 
-def test_near_copies_stay_on_one_side(tmp_path: Path) -> None:
+def test_near_duplicates_are_in_the_same_split(tmp_path: Path) -> None:
     animals = ("young", "old", "red", "shy", "sly", "fat", "sad", "mad")
-    fables = [asked(name, FABLE.format(name), task=name) for name in animals[:4]]
-    others = [asked(f"{n}", f"How many {n} of {n * 7} birds?", task=f"{n}") for n in range(30)]
+    fables = [attempt_at(name, FABLE.format(name), task=name) for name in animals[:4]]
+    others = [attempt_at(f"{n}", f"How many {n} of {n * 7} birds?", task=f"{n}") for n in range(30)]
     for seed in range(4):
         folder = tmp_path / str(seed)
-        train, test = sides(folder, *fables, *others, test=0.5, seed=seed)
+        train, test = split_tasks(folder, *fables, *others, test_size=0.5, seed=seed)
         assert {"young", "old", "red", "shy"} <= train or {"young", "old", "red", "shy"} <= test
-    report = curated(tmp_path / "told", *fables, *others, test=0.5)
+    report = curate_episodes(tmp_path / "report", *fables, *others, test_size=0.5)
     assert report.families == 3
 
 
-def test_a_task_stays_on_its_side_when_more_episodes_come(tmp_path: Path) -> None:
-    train, test = sides(tmp_path / "today", *many(20), test=0.3)
-    later_train, later_test = sides(tmp_path / "later", *reversed(many(60, 3)), test=0.3)
+def test_tasks_keep_their_split_when_episodes_are_added(tmp_path: Path) -> None:
+    train, test = split_tasks(tmp_path / "today", *many(20), test_size=0.3)
+    later_train, later_test = split_tasks(tmp_path / "later", *reversed(many(60, 3)), test_size=0.3)
     assert train <= later_train and test <= later_test
 
 
-def test_the_same_question_under_several_names_is_one_family(tmp_path: Path) -> None:
+def test_tasks_with_the_same_prompt_are_one_family(tmp_path: Path) -> None:
     some = [
-        asked(f"{copy}-{number}", FABLE.format("x" * number) * 2, task=f"{copy}-{number}")
+        attempt_at(f"{copy}-{number}", FABLE.format("x" * number) * 2, task=f"{copy}-{number}")
         for number in range(8)
         for copy in range(5)
     ]
-    train, test = sides(tmp_path, *some, test=0.3)
+    train, test = split_tasks(tmp_path, *some, test_size=0.3)
     numbers = [{name.split("-")[1] for name in side} for side in (train, test)]
     assert numbers[1] and not numbers[0] & numbers[1]
 
 
-def test_a_question_of_the_held_out_set_is_left_out_under_any_name(tmp_path: Path) -> None:
+def test_a_question_of_the_held_out_set_is_excluded_under_any_name(tmp_path: Path) -> None:
     some = [
-        asked(f"{copy}-{number}", f"Which is the {number}th word?", task=f"{copy}-{number}")
+        attempt_at(f"{copy}-{number}", f"Which is the {number}th word?", task=f"{copy}-{number}")
         for number in range(8)
         for copy in range(5)
     ]
     held_out = tmp_path / "held.jsonl"
     held_out.write_text(json.dumps({"prompt": "Which is the 3th word?"}) + "\n")
-    report = curated(tmp_path, *some, held_out=(held_out,))
+    report = curate_episodes(tmp_path, *some, held_out=(held_out,))
     assert report.left_out == {"held-out": 5}
 
 
-def test_copies_that_come_later_take_nothing_away_from_the_test_side(tmp_path: Path) -> None:
+def test_later_duplicates_do_not_shrink_the_test_split(tmp_path: Path) -> None:
     def tales(copies: int) -> list[Episode]:
         return [
-            asked(f"{n}{'+' * copy}", f"{n} {n + 1} {n + 2} {FABLE.format(n)}", task=f"{copy}{n}")
+            attempt_at(
+                f"{n}{'+' * copy}", f"{n} {n + 1} {n + 2} {FABLE.format(n)}", task=f"{copy}{n}"
+            )
             for copy in range(copies)
             for n in range(40)
         ]
 
-    _, test = sides(tmp_path / "today", *tales(1), test=0.3, likeness=0.95)
-    train, later = sides(tmp_path / "later", *tales(2), test=0.3, likeness=0.95)
+    _, test = split_tasks(tmp_path / "today", *tales(1), test_size=0.3, similarity_threshold=0.95)
+    train, later = split_tasks(
+        tmp_path / "later", *tales(2), test_size=0.3, similarity_threshold=0.95
+    )
     assert test and test <= later and not test & train
 
 
 def test_another_seed_gives_another_split(tmp_path: Path) -> None:
     found = [
-        sides(tmp_path / name, *many(20), test=0.3, seed=seed)[1]
+        split_tasks(tmp_path / name, *many(20), test_size=0.3, seed=seed)[1]
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     ]
     assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.parametrize("test", [0.000001, 0.999999])
-def test_at_least_one_task_is_on_each_side(tmp_path: Path, test: float) -> None:
-    found = sides(tmp_path, *many(5), test=test)
+def test_each_split_has_at_least_one_task(tmp_path: Path, test: float) -> None:
+    found = split_tasks(tmp_path, *many(5), test_size=test)
     assert sorted(map(len, found)) == [1, 4]
 
 
 @pytest.mark.parametrize("test", [0.0, 1.0, -0.1, float("nan")])
-def test_a_part_that_is_none_is_refused(tmp_path: Path, test: float) -> None:
-    with pytest.raises(ConfigError, match=r"--test .* is not between 0 and 1"):
-        sides(tmp_path, *many(5), test=test)
+def test_test_size_must_be_between_0_and_1(tmp_path: Path, test: float) -> None:
+    with pytest.raises(ConfigError, match="test_size"):
+        split_tasks(tmp_path, *many(5), test_size=test)
     assert not (tmp_path / "out").exists()
 
 
 def test_one_task_cannot_be_split(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="1 task is left, and a split needs two"):
-        sides(tmp_path, *many(1), test=0.5)
+    with pytest.raises(ConfigError, match="Cannot split"):
+        split_tasks(tmp_path, *many(1), test_size=0.5)
 
 
-def test_near_copies_alone_cannot_be_split(tmp_path: Path) -> None:
-    fables = [asked(name, FABLE.format(name)) for name in ("old", "red", "sly")]
-    with pytest.raises(ConfigError, match="3 tasks are left, and all are near copies"):
-        sides(tmp_path, *fables, test=0.5)
+def test_near_duplicates_alone_cannot_be_split(tmp_path: Path) -> None:
+    fables = [attempt_at(name, FABLE.format(name)) for name in ("old", "red", "sly")]
+    with pytest.raises(ConfigError, match="3 tasks are near duplicates"):
+        split_tasks(tmp_path, *fables, test_size=0.5)
 
 
 def held_out(folder: Path, *sources: Path, of: list[Episode]) -> tuple[list[str], dict[str, int]]:
-    """What is left to train on beside these held-out sets, and why the rest is not."""
-    run = run_of(folder / "mine", *of)
+    """Return the ids of the rows with these held-out sets, and the excluded counts."""
+    run = write_run(folder / "mine", *of)
     report = curate([run], folder / "kept", CurateConfig(held_out=sources))
-    return [row["episode_id"] for row in rows(folder / "kept" / "train.jsonl")], report.left_out
+    return [
+        row["episode_id"] for row in read_rows(folder / "kept" / "train.jsonl")
+    ], report.left_out
 
 
-def test_a_run_holds_out_its_tasks_whoever_played_them(tmp_path: Path) -> None:
-    other = run_of(tmp_path / "other", attempt("x", 0.0, task="task1", messages=()))
+def test_a_run_holds_out_its_tasks(tmp_path: Path) -> None:
+    other = write_run(tmp_path / "other", attempt("x", 0.0, task="task1", messages=()))
     left, why = held_out(tmp_path, other, of=many(3, 1))
     assert (left, why) == (["0-0", "2-0"], {"held-out": 1})
 
 
-def test_a_curated_set_holds_out_its_test_side(tmp_path: Path) -> None:
-    _, test = sides(tmp_path, *many(8), test=0.3)
+def test_a_data_set_holds_out_its_test_split(tmp_path: Path) -> None:
+    _, test = split_tasks(tmp_path, *many(8), test_size=0.3)
     left, why = held_out(tmp_path, tmp_path / "out", of=many(8, 1))
     assert len(left) == 8 - len(test) and why == {"held-out": len(test)}
 
 
-def test_a_curated_set_without_a_test_side_holds_out_all_of_it(tmp_path: Path) -> None:
-    curated(tmp_path, *many(2))
+def test_a_data_set_without_a_test_split_holds_out_all_tasks(tmp_path: Path) -> None:
+    curate_episodes(tmp_path, *many(2))
     left, _ = held_out(tmp_path, tmp_path / "out", of=many(4, 1))
     assert left == ["2-0", "3-0"]
 
 
 @pytest.mark.parametrize("form", ["messages", "prompt", "text"])
-def test_rows_of_others_hold_out_near_copies_of_their_prompts(tmp_path: Path, form: str) -> None:
+def test_rows_of_other_tools_hold_out_near_duplicates_of_their_prompts(
+    tmp_path: Path, form: str
+) -> None:
     text = FABLE.format("old")
     asks = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": text}]
     row = {"messages": {"messages": asks}, "prompt": {"prompt": asks}, "text": {"prompt": text}}
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row[form]) + "\n")
-    mine = [asked("copy", FABLE.format("red")), asked("other", "How many birds are seven birds?")]
+    mine = [
+        attempt_at("copy", FABLE.format("red")),
+        attempt_at("other", "How many birds are seven birds?"),
+    ]
     assert held_out(tmp_path, file, of=mine) == (["other"], {"held-out": 1})
 
 
-def test_the_words_of_every_prompt_hold_nothing_out(tmp_path: Path) -> None:
-    other = run_of(tmp_path / "other", asked("x", "Guess the word in six tries.", task="w9"))
-    mine = [asked(f"{n}", "Guess the word in six tries.", task=f"w{n}") for n in range(8)]
+def test_a_prompt_of_all_tasks_holds_nothing_out(tmp_path: Path) -> None:
+    other = write_run(
+        tmp_path / "other", attempt_at("x", "Guess the word in six tries.", task="w9")
+    )
+    mine = [attempt_at(f"{n}", "Guess the word in six tries.", task=f"w{n}") for n in range(8)]
     assert held_out(tmp_path, other, of=mine)[1] == {}
 
 
-def test_several_sets_are_held_out_at_once(tmp_path: Path) -> None:
-    others = [run_of(tmp_path / name, attempt("x", task=name)) for name in ("task0", "task2")]
+def test_several_held_out_sets(tmp_path: Path) -> None:
+    others = [write_run(tmp_path / name, attempt("x", task=name)) for name in ("task0", "task2")]
     assert held_out(tmp_path, *others, of=many(3, 1))[0] == ["1-0"]
 
 
-def test_what_cannot_be_held_out_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--held-out .* is neither a file nor a folder with"):
+def test_unusable_held_out_sets_raise(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="held_out"):
         held_out(tmp_path, tmp_path / "nothing", of=many(2))
     odd = tmp_path / "odd.jsonl"
     odd.write_text('{"prompt": "a"}\n\n{"text": "b"}\n')
-    with pytest.raises(RunError, match=r"odd\.jsonl:3 has neither messages nor a prompt"):
+    with pytest.raises(RunError, match=r"odd\.jsonl:3"):
         held_out(tmp_path, odd, of=many(2))
 
 
-def test_a_line_that_only_looks_like_an_episode_does_not_stop_the_split(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "run", *many(6), attempt("odd", messages=(user("q"), model("a"))))
+def test_a_line_that_only_duckdb_can_parse_does_not_stop_the_split(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", *many(6), attempt("odd", messages=(user("q"), model("a"))))
     file = run / "episodes.jsonl"
     file.write_bytes(file.read_bytes().rstrip(b"}\n") + b",}\n")
-    how = CurateConfig(test=0.5, near_prompts=0.9, near_completions=0.9)
+    how = CurateConfig(test_size=0.5, max_prompt_similarity=0.9, max_completion_similarity=0.9)
     assert curate([run], tmp_path / "out", how).left_out == {"unreadable": 1}
 
 
-def test_exact_copies_that_leave_nothing_to_split_are_told_as_the_reason(tmp_path: Path) -> None:
+def test_the_error_names_duplicates_that_leave_nothing_to_split(tmp_path: Path) -> None:
     same = (user("Play."), model("left"))
     some = [attempt(f"e{at}", task=f"t{at}", messages=same) for at in range(8)]
-    with pytest.raises(ConfigError, match=r"1 task is left.* 7 more .* exact copies .*--no-dedupe"):
-        curated(tmp_path, *some, test=0.25)
-    report = curated(tmp_path, *some, test=0.25, dedupe=False)
+    with pytest.raises(ConfigError, match=r"7 more.*`dedupe`"):
+        curate_episodes(tmp_path, *some, test_size=0.25)
+    report = curate_episodes(tmp_path, *some, test_size=0.25, dedupe=False)
     assert sum(report.rows.values()) == 8 and min(report.rows.values()) > 0

@@ -1,4 +1,4 @@
-"""TRL's trainers take curated rows as they are."""
+"""TRL's trainers accept curated rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,16 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from curation.attempts import GUESS, attempt, call, curated, model, system, told, user
-from ludus.curation import RowConfig
+from curation.attempts import (
+    GUESS,
+    attempt,
+    call,
+    curate_episodes,
+    model,
+    system,
+    tool_result,
+    user,
+)
 
 TOKENIZER = of_family("qwen3")
 
@@ -63,15 +71,15 @@ def _loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Any:
             tools=(GUESS,),
             messages=(
                 *prompt,
-                model("", call("guess", {"word": f"owl {reward}"}), thought="Birds."),
-                told("no"),
+                model("", call("guess", {"word": f"owl {reward}"}), reasoning="Birds."),
+                tool_result("no"),
                 model(f"It is {task}."),
             ),
         )
         for task in "stuv"
         for reward in (0.0, 1.0)
     ]
-    curated(folder, *episodes, **how)
+    curate_episodes(folder, *episodes, **how)
     return datasets.load_dataset(str(folder / "out"))["train"]
 
 
@@ -82,7 +90,7 @@ def test_sft_takes_a_step_on_the_rows_of_a_folder(
     trainer = SFTTrainer(
         model=_model(),
         args=SFTConfig(**_settings(tmp_path), assistant_only_loss=not last_turn),
-        train_dataset=_loaded(tmp_path, monkeypatch, form=RowConfig(last_turn=last_turn)),
+        train_dataset=_loaded(tmp_path, monkeypatch, last_turn=last_turn),
         processing_class=TOKENIZER,
     )
     assert 0 < trainer.train().training_loss < 20

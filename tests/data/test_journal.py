@@ -176,8 +176,7 @@ journal.close()
         said, _ = writer.communicate()
     message, size = said.splitlines()
     assert writer.returncode == 0
-    assert "cannot be written: File too large." in message
-    assert "goes on where this one stopped" in message
+    assert "File too large" in message
     assert size == "900"
     assert path.read_bytes() == b"a" * 899 + b"\n" + b"c" * 99 + b"\n"
 

@@ -1,4 +1,4 @@
-"""Runs that were really trained: what is told of them is what their logs and episodes hold."""
+"""Diagnosis of real training runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from policy.models import saved
-from train.lessons import curve
+from train.short_runs import read_curve
 
 from ludus import ToolEnvironment, grpo, tool
 from ludus.data.episode import Episode
@@ -63,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(saved(tmp_path_factory.mktemp("model") / "tiny"))
 
 
-def trying(**more: Any) -> GRPOConfig:
+def small_config(**more: Any) -> GRPOConfig:
     usual: dict[str, Any] = {
         "steps": 4, "groups": 2, "group_size": 2, "max_episode_tokens": 4, "precision": "fp32",
         "device": "cpu",
@@ -71,36 +71,32 @@ def trying(**more: Any) -> GRPOConfig:
     return GRPOConfig(**usual | more)
 
 
-def test_the_ending_and_the_log_mean_the_same_by_an_environments_name(
-    model: str, tmp_path: Path
-) -> None:
-    settings = trying(rewards=(f"{HERE}:spread",), overrides={"num_iterations": 2})
-    grpo(f"{HERE}:Plain,{HERE}:Other", model, tmp_path / "out", settings)
-    lines = [line for line in curve(tmp_path / "out") if "reward" in line]
-    found = read_run(tmp_path / "out").diagnose()
-    assert (found.steps, [line["step"] for line in lines]) == (4, [1, 3])
-    parts = {part.name: part for part in found.parts}
+def test_component_changes_match_the_log(model: str, tmp_path: Path) -> None:
+    config = small_config(reward_funcs=(f"{HERE}:spread",), overrides={"num_iterations": 2})
+    grpo(f"{HERE}:Plain,{HERE}:Other", model, tmp_path / "out", config)
+    lines = [line for line in read_curve(tmp_path / "out") if "reward" in line]
+    diagnosis = read_run(tmp_path / "out").diagnose()
+    assert (diagnosis.steps, [line["step"] for line in lines]) == (4, [1, 3])
+    parts = {part.name: part for part in diagnosis.parts}
     assert set(parts) == {f"{HERE}:Plain", f"{HERE}:Other", "spread"}
     for name, part in parts.items():
         logged = [line[f"rewards/{name}/mean"] for line in lines]
         assert [part.initial, part.final] == pytest.approx(logged)
-    assert found.reward is not None and found.reward.initial > 2
-    assert found.reward.initial == pytest.approx(fmean([lines[0]["reward"]]))
+    assert diagnosis.reward is not None and diagnosis.reward.initial > 2
+    assert diagnosis.reward.initial == pytest.approx(fmean([lines[0]["reward"]]))
 
 
-def test_a_run_whose_tasks_cannot_be_read_ends_at_once_and_says_why(
-    model: str, tmp_path: Path
-) -> None:
-    with pytest.raises(RunError, match=r"Not one of 4 episodes could be played: The prompt has 3,"):
-        grpo(f"{HERE}:Endless", model, tmp_path / "out", trying())
+def test_run_stops_when_no_prompt_fits_the_context(model: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"4 episodes could be played.* 3,\d+ tokens"):
+        grpo(f"{HERE}:Endless", model, tmp_path / "out", small_config())
 
 
-def test_tasks_that_cannot_be_read_are_nobodys_zero(model: str, tmp_path: Path) -> None:
-    grpo(f"{HERE}:EndlessAtTimes", model, tmp_path / "out", trying(groups=4))
+def test_prompts_beyond_the_context_are_unscored(model: str, tmp_path: Path) -> None:
+    grpo(f"{HERE}:EndlessAtTimes", model, tmp_path / "out", small_config(groups=4))
     run = read_run(tmp_path / "out")
     last, (cut, verdict, *_) = run.episodes.last_broken, run.diagnose().verdicts
-    assert cut.name == "cut off" and "--max-episode-tokens" in cut.advice
-    assert verdict.name == "unscored episodes" and "the model reads 2,048 at most" in str(verdict)
+    assert cut.name == "cut off" and "`max_episode_tokens`" in cut.advice
+    assert verdict.name == "unscored episodes" and "2,048" in verdict.finding
     assert last is not None and last.fault is not None and last.fault.where == "model"
     assert (
         set(run.episodes.stop_counts) == {"broken", "max_tokens"} and run.episodes.context_full == 0

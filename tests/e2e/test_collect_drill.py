@@ -30,7 +30,7 @@ def command(url: str, out: Path) -> list[str]:
     return [
         *("collect", "world:Counter", "--provider", "openai", "--model", "stub"),
         *("--llm-endpoint", url, "--num-episodes", str(EPISODES), "--group-size", "2"),
-        *("--max-turns", "6", "--call-timeout", "0.3s", "--retries", "30"),
+        *("--max-turns", "6", "--call-timeout", "0.3s", "--max-retries", "30"),
         *("--concurrency", "16", "--output-dir", str(out)),
     ]
 

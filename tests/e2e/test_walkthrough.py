@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from chat_stub import chat_stub
 from policy.models import saved
-from policy.vision.seers import saved as saved_seeing
+from policy.vision.tiny_vlms import saved as saved_seeing
 from program import run_ludus, served_by_program
 from publish.fake_hub import TOKEN, fake_hub
 from students import of_family
@@ -42,7 +42,7 @@ SKIPPED = {
 """What is not typed, by how it begins, and why."""
 FILES = {
     "rewards.py": "def brief(episode):\n    return -0.1 * episode.turns\n",
-    "my_package.py": "from policy.eyes.gallery import Gallery\n",
+    "my_package.py": "from policy.vision.image_env import Gallery\n",
     "my_env.py": "from world import Counter as Guess\n",
 }
 """What the pages say that a reader has written."""

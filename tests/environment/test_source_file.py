@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.collecting import read
+from cli.collect_cli import read_episodes
 from program import run_ludus, served_by_program
 
 from ludus.environment.mixture import parse_mixture
@@ -79,16 +79,16 @@ def test_files_of_the_same_name_and_a_name_of_the_standard_library(folder: Path)
     ]
     assert find_environment("one/random.py:Mine").cls is find_environment("one/random.py:Mine").cls
     assert sys.modules["random"] is random
-    with pytest.raises(ConfigError, match="both called 'random:Mine'"):
+    with pytest.raises(ConfigError, match="'random:Mine'"):
         parse_mixture("one/random.py:Mine,two/random.py:Mine")
 
 
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        ("corner_b.py:Mine", "There is no file corner_b.py. Did you mean 'corner_a.py'?"),
-        ("corner_a.py:Mien", "has no 'Mien'. Did you mean 'Mine'?"),
-        ("corner_a.py", "name the class in it. It has corner_a.py:Mine."),
+        ("corner_b.py:Mine", "'corner_a.py'"),
+        ("corner_a.py:Mien", "'Mine'"),
+        ("corner_a.py", "corner_a.py:Mine"),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -127,7 +127,7 @@ def test_a_run_of_a_file_goes_on_however_its_path_is_written(folder: Path) -> No
     for path, episodes in (("corner_a.py", "2"), (f"{folder}/corner_a.py", "3")):
         done = run_ludus("collect", f"{path}:Mine", "-n", episodes, "-o", "run", cwd=folder)
         assert done.returncode == 0, done.stderr
-    found = read(folder / "run")
+    found = read_episodes(folder / "run")
     assert [episode.environment for episode in found] == ["corner_a:Mine"] * 3
     assert all(episode.reward is not None for episode in found)
 
@@ -137,4 +137,4 @@ def test_a_file_is_served_by_worker_processes(folder: Path) -> None:
         arguments = ("corner_a.py:Mine", "--base-url", server.url, "-n", "3", "-o", "served")
         done = run_ludus("collect", *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert {episode.environment for episode in read(folder / "served")} == {"corner_a:Mine"}
+    assert {episode.environment for episode in read_episodes(folder / "served")} == {"corner_a:Mine"}

@@ -1,4 +1,4 @@
-"""Candidates as a command line writes them."""
+"""Parsing of candidates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ludus.errors import ConfigError
 from ludus.evaluation.candidates import Candidate, CandidateConfig, parse_candidates
 
 
-def test_a_label_is_given_or_made_from_the_model() -> None:
+def test_label_is_given_or_derived_from_the_model() -> None:
     texts = ["oracle", "chance=random", "openai:gpt-5-mini", "hf:models/chain_sum", "smollm2"]
     texts += ["base=smollm2", "hf:org/Name", "hf:a=b/c", "anthropic:claude-haiku-4-5"]
     assert [candidate.label for candidate in parse_candidates(texts)] == [
@@ -27,16 +27,16 @@ def test_a_label_is_given_or_made_from_the_model() -> None:
     ]
 
 
-def test_agents_are_of_the_kind_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_agent_uses_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
-    made = [
+    parsed = [
         candidate.make_agent() for candidate in parse_candidates(["oracle", "random", "openai:m"])
     ]
-    assert [agent.provider for agent in made] == ["oracle", "random", "openai"]
+    assert [agent.provider for agent in parsed] == ["oracle", "random", "openai"]
 
 
-def test_a_temperature_is_for_models_and_an_endpoint_for_openai() -> None:
-    options = CandidateConfig(endpoint="http://127.0.0.1:9/v1", temperature=0.3)
+def test_temperature_and_endpoint_apply_to_models_only() -> None:
+    options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", temperature=0.3)
     oracle, model = (one.make_agent() for one in parse_candidates(["oracle", "openai:m"], options))
     assert oracle.describe() == {"provider": "oracle"}
     facts = model.describe()
@@ -44,18 +44,18 @@ def test_a_temperature_is_for_models_and_an_endpoint_for_openai() -> None:
     assert facts["endpoint"].startswith("http://127.0.0.1:9")
 
 
-def test_arguments_of_a_chat_template_are_for_those_who_have_one(
+def test_chat_template_kwargs_apply_to_models_with_a_template(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
     off = {"enable_thinking": False}
-    options = CandidateConfig(endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
+    options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
     texts = ["oracle", "hf:nobody/has-this", "openai:m", "anthropic:m"]
-    found = parse_candidates(texts, options)
-    told = [one.make_agent().describe().get("chat_template_kwargs") for one in found]
+    parsed = parse_candidates(texts, options)
+    told = [one.make_agent().describe().get("chat_template_kwargs") for one in parsed]
     assert told == [None, off, off, None]
-    assert found[1].chat_template_kwargs == off
-    with pytest.raises(ConfigError, match="--no-thinking"):
+    assert parsed[1].chat_template_kwargs == off
+    with pytest.raises(ConfigError, match="`thinking`"):
         parse_candidates(["oracle", "openai:m"], CandidateConfig(chat_template_kwargs=off))
 
 
@@ -72,29 +72,27 @@ def test_arguments_of_a_chat_template_are_for_those_who_have_one(
         ("oracle:gpt-5", "plays without a model"),
     ],
 )
-def test_what_is_no_candidate_is_refused_in_one_line(text: str, words: str) -> None:
+def test_invalid_candidate_is_rejected(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_candidates([text])
     assert words in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["two words=oracle", "../up=random", "=oracle", "ä=openai:m"])
-def test_of_a_label_that_cannot_be_the_line_says_so(text: str) -> None:
+def test_invalid_label_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_candidates([text])
     label = text.partition("=")[0]
     assert str(refused.value).startswith(f"{label!r} cannot be a candidate's label")
 
 
-def test_an_equals_sign_in_a_folders_name_makes_no_label(tmp_path: Path) -> None:
+def test_equals_sign_in_a_path_is_no_label(tmp_path: Path) -> None:
     (folder := tmp_path / "lr=0.1").mkdir()
     assert parse_candidates([str(folder)])[0].model == str(folder)
 
 
 @pytest.mark.parametrize("text", ["sft=~/model", "sft=hf:~/model", "~/model"])
-def test_home_is_found_behind_a_label(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tilde_is_expanded(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     (candidate,) = parse_candidates([text])
@@ -102,12 +100,12 @@ def test_home_is_found_behind_a_label(
     assert candidate.label == ("sft" if "=" in text else "model")
 
 
-def test_the_home_of_nobody_is_refused() -> None:
+def test_tilde_of_an_unknown_user_is_rejected() -> None:
     with pytest.raises(ConfigError, match="there is no such user here"):
         parse_candidates(["sft=~nobody-is-called-this/model"])
 
 
-def test_a_folder_without_a_kind_is_a_local_model(tmp_path: Path) -> None:
+def test_bare_path_is_a_local_model(tmp_path: Path) -> None:
     (candidate,) = parse_candidates([str(tmp_path)])
     assert (candidate.label, candidate.model) == (tmp_path.name, str(tmp_path))
     assert candidate.make_agent().provider == "hf"
@@ -116,20 +114,18 @@ def test_a_folder_without_a_kind_is_a_local_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "option"),
     [
-        (CandidateConfig(endpoint="http://127.0.0.1:9/v1"), "--llm-endpoint"),
-        (CandidateConfig(temperature=0.0), "--temperature"),
-        (CandidateConfig(device="cpu"), "--device"),
-        (CandidateConfig(dtype="float32"), "--dtype"),
+        (CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1"), "llm_endpoint"),
+        (CandidateConfig(temperature=0.0), "temperature"),
+        (CandidateConfig(device="cpu"), "device"),
+        (CandidateConfig(dtype="float32"), "dtype"),
     ],
 )
-def test_an_option_that_means_nothing_to_anybody_is_refused(
-    options: CandidateConfig, option: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"{option} means nothing here"):
+def test_option_without_effect_is_rejected(options: CandidateConfig, option: str) -> None:
+    with pytest.raises(ConfigError, match=f"`{option}`"):
         parse_candidates(["oracle", "random"], options)
 
 
 @pytest.mark.parametrize("label", ["../up", ".hidden", "two words", ""])
-def test_a_label_that_is_no_folders_name_is_refused(label: str) -> None:
+def test_label_must_be_a_folder_name(label: str) -> None:
     with pytest.raises(ConfigError, match="label"):
         Candidate(label, OracleAgent)

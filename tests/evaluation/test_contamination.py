@@ -1,4 +1,4 @@
-"""Questions that must not count: which attempts are left out."""
+"""Exclusion of known questions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evaluation.trying import attempt
+from evaluation.small_evaluations import attempt
 from ludus.errors import ConfigError, RunError
 from ludus.evaluation.contamination import (
     exclude_known,
@@ -21,7 +21,7 @@ ASKED = {"role": "user", "content": "Question 1?"}
 SAID = {"role": "assistant", "content": "", "tool_calls": []}
 
 
-def written(file: Path, *rows: dict[str, Any]) -> Path:
+def write_rows(file: Path, *rows: dict[str, Any]) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return file
@@ -38,28 +38,30 @@ def written(file: Path, *rows: dict[str, Any]) -> Path:
     ],
     ids=["conversation", "pair", "text", "parts", "task"],
 )
-def test_what_a_row_asks_is_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
-    known = load_known_questions(written(tmp_path / "rows.jsonl", row))
+def test_known_question_is_excluded(tmp_path: Path, row: dict[str, Any]) -> None:
+    known = load_known_questions(write_rows(tmp_path / "rows.jsonl", row))
     attempts = [attempt(place) for place in range(3)]
     assert [left.plan_index for left in exclude_known(attempts, known)] == [0, 2]
 
 
-def test_of_a_data_set_what_is_trained_on_is_known(tmp_path: Path) -> None:
-    written(tmp_path / "data" / "train.jsonl", {"messages": [ASKED, SAID]})
-    written(tmp_path / "data" / "test.jsonl", {"prompt": "Question 2?"})
+def test_only_the_train_split_is_known(tmp_path: Path) -> None:
+    write_rows(tmp_path / "data" / "train.jsonl", {"messages": [ASKED, SAID]})
+    write_rows(tmp_path / "data" / "test.jsonl", {"prompt": "Question 2?"})
     assert load_known_questions(tmp_path / "data").prompts == {"Question 1?"}
 
 
-def test_words_that_open_most_tasks_tell_nothing(tmp_path: Path) -> None:
+def test_common_prompt_excludes_only_known_tasks(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "Guess."}], "group_id": "task 4"}
-    known = load_known_questions(written(tmp_path / "rows.jsonl", row))
+    known = load_known_questions(write_rows(tmp_path / "rows.jsonl", row))
     attempts = [attempt(place, prompt="Guess.") for place in range(5)]
     assert [left.plan_index for left in exclude_known(attempts, known)] == [0, 1, 2, 3]
 
 
-def test_words_are_common_in_an_environment_and_not_in_a_mix(tmp_path: Path) -> None:
+def test_prompts_are_common_per_environment(tmp_path: Path) -> None:
     guess = {"environment": "wordle", "group_id": "other", "prompt": "Guess."}
-    known = load_known_questions(written(tmp_path / "rows.jsonl", guess, {"prompt": "Question 9?"}))
+    known = load_known_questions(
+        write_rows(tmp_path / "rows.jsonl", guess, {"prompt": "Question 9?"})
+    )
     hidden = [attempt(at, prompt="Guess.", environment="wordle") for at in range(4)]
     mixed = [*hidden, *(attempt(place, environment="sums") for place in range(4, 20))]
     assert [left.plan_index for left in exclude_known(mixed, known)] == [*range(9), *range(10, 20)]
@@ -67,13 +69,13 @@ def test_words_are_common_in_an_environment_and_not_in_a_mix(tmp_path: Path) -> 
     assert find_ambiguous_environments(mixed[4:], known) == []
 
 
-def test_words_that_open_most_tasks_of_the_data_tell_nothing_either(tmp_path: Path) -> None:
+def test_common_prompt_of_the_data_excludes_only_known_tasks(tmp_path: Path) -> None:
     guesses = [
         {"environment": "wordle", "group_id": f"task {at}", "prompt": "Guess."} for at in (1, 7)
     ]
     sums = [{"environment": "sums", "group_id": f"sum {at}", "prompt": "1+1"} for at in (1, 2)]
     more = [{"environment": "sums", "group_id": f"more {at}", "prompt": f"{at}"} for at in range(3)]
-    known = load_known_questions(written(tmp_path / "rows.jsonl", *guesses, *sums, *more))
+    known = load_known_questions(write_rows(tmp_path / "rows.jsonl", *guesses, *sums, *more))
     few = [attempt(at, prompt="Guess.", environment="wordle") for at in range(3)]
     again = attempt(3, prompt="1+1", environment="sums")
     assert [left.plan_index for left in exclude_known([*few, again], known)] == [0, 2], (
@@ -82,14 +84,14 @@ def test_words_that_open_most_tasks_of_the_data_tell_nothing_either(tmp_path: Pa
     assert find_ambiguous_environments([*few, again], known) == ["wordle"]
 
 
-def test_a_folder_without_rows_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_folder_without_rows_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.jsonl or episodes\.jsonl"):
         load_known_questions(tmp_path)
-    with pytest.raises(ConfigError, match="neither a JSONL file"):
+    with pytest.raises(ConfigError, match="`exclude_tasks_in`"):
         load_known_questions(tmp_path / "nothing.jsonl")
 
 
-def test_a_line_that_asks_nothing_is_named(tmp_path: Path) -> None:
-    file = written(tmp_path / "rows.jsonl", {"prompt": "a"}, {"text": "b"})
+def test_invalid_row_is_named_by_line(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "rows.jsonl", {"prompt": "a"}, {"text": "b"})
     with pytest.raises(RunError, match=r"rows\.jsonl:2 has neither"):
         load_known_questions(file)

@@ -33,27 +33,27 @@ def near(low: float, high: float, by: float = 5e-4) -> Any:
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_a_share_has_the_score_interval_that_newcombe_gives(
+def test_wilson_interval_matches_published_values(
     hits: int, n: int, low: float, high: float
 ) -> None:
     # Newcombe (1998), Two-sided confidence intervals for the single proportion, method 3.
     assert wilson_interval(hits, n) == near(low, high, 5e-5)
 
 
-def test_airways_before_and_after_a_transplant_differ_as_published() -> None:
+def test_newcombe_interval_matches_fagerland_et_al() -> None:
     # Bentur et al. (2009), in Fagerland, Lydersen and Laake (2014): -0.507 to -0.026.
     assert newcombe_interval(both=1, first=1, second=7, neither=12) == near(-0.507, -0.026)
 
 
-def test_two_samples_of_the_same_patients_differ_as_published() -> None:
+def test_newcombe_interval_matches_altman_et_al() -> None:
     # Altman et al., Statistics with Confidence (2000), table 6.2: 0.011 to 0.226.
     assert newcombe_interval(both=14, first=5, second=0, neither=22) == near(0.011, 0.226)
 
 
 @given(hits=COUNTS, misses=COUNTS)
-def test_a_share_lies_in_its_interval(hits: int, misses: int) -> None:
+def test_wilson_interval_contains_the_share(hits: int, misses: int) -> None:
     if hits + misses == 0:
-        with pytest.raises(ValueError, match="nothing"):
+        with pytest.raises(ValueError, match="positive"):
             wilson_interval(hits, 0)
         return
     low, high = wilson_interval(hits, hits + misses)
@@ -62,7 +62,7 @@ def test_a_share_lies_in_its_interval(hits: int, misses: int) -> None:
 
 
 @given(st.tuples(COUNTS, COUNTS, COUNTS, COUNTS).filter(any))
-def test_a_difference_lies_in_its_interval_and_turns_with_its_sides(
+def test_newcombe_interval_contains_the_difference_and_is_antisymmetric(
     counts: tuple[int, int, int, int],
 ) -> None:
     both, first, second, neither = counts
@@ -72,27 +72,27 @@ def test_a_difference_lies_in_its_interval_and_turns_with_its_sides(
     assert (-turned.high, -turned.low) == near(low, high, 1e-9)
 
 
-def test_more_tasks_make_an_interval_narrower() -> None:
+def test_more_tasks_narrow_the_interval() -> None:
     few, many = newcombe_interval(5, 4, 1, 10), newcombe_interval(50, 40, 10, 100)
     assert many.low > few.low and many.high < few.high
 
 
 @given(st.lists(st.floats(-10, 10), min_size=5, max_size=20).filter(differ), st.integers(0, 3))
-def test_a_mean_lies_in_its_bootstrap_which_is_the_same_every_time(
+def test_bootstrap_interval_contains_the_mean_and_is_deterministic(
     values: list[float], seed: int
 ) -> None:
-    found = bootstrap_interval(values, seed=seed)
-    assert found is not None and found == bootstrap_interval(values, seed=seed)
+    interval = bootstrap_interval(values, seed=seed)
+    assert interval is not None and interval == bootstrap_interval(values, seed=seed)
     mean = sum(values) / len(values)
-    assert min(values) - 1e-9 <= found.low <= mean <= found.high <= max(values) + 1e-9
+    assert min(values) - 1e-9 <= interval.low <= mean <= interval.high <= max(values) + 1e-9
 
 
-def test_a_bootstrap_is_about_two_standard_errors_wide_on_each_side() -> None:
+def test_bootstrap_margin_is_about_two_standard_errors() -> None:
     values = [0.0, 1.0] * 200
     assert bootstrap_interval(values) == near(0.5 - 0.049, 0.5 + 0.049, 0.006)
 
 
-def test_a_bootstrap_of_very_many_values_draws_none_of_them() -> None:
+def test_many_values_use_the_normal_interval() -> None:
     few, many = [0.0, 1.0, 1.0, 5.0] * 2_500, [0.0, 1.0, 1.0, 5.0] * 2_501
     assert bootstrap_interval(many) == bootstrap_interval(many, seed=1) and bootstrap_interval(
         few
@@ -103,19 +103,19 @@ def test_a_bootstrap_of_very_many_values_draws_none_of_them() -> None:
 @pytest.mark.parametrize(
     "values", [[0.5], [0.0, 1.0, 0.0, 1.0], [1.0] * 4, [1.0] * 200], ids=["one", "four", "", "same"]
 )
-def test_few_values_and_values_that_are_all_equal_have_no_interval(values: list[float]) -> None:
+def test_few_or_equal_values_have_no_interval(values: list[float]) -> None:
     assert bootstrap_interval(values) is None
 
 
-def test_quantiles_of_students_t_are_those_of_the_tables() -> None:
-    found = [t_quantile(freedom) for freedom in (4, 9, 29, 1000)]
-    assert found == pytest.approx([2.776, 2.262, 2.045, 1.962], abs=0.01)
+def test_t_quantiles_match_tables() -> None:
+    quantiles = [t_quantile(freedom) for freedom in (4, 9, 29, 1000)]
+    assert quantiles == pytest.approx([2.776, 2.262, 2.045, 1.962], abs=0.01)
 
 
-def test_a_bootstrap_of_few_values_covers_the_truth_as_often_as_it_says() -> None:
+def test_bootstrap_of_few_values_has_its_nominal_coverage() -> None:
     """A plain percentile bootstrap of five values holds the mean 83 times of 100."""
     chance = random.Random(0)
     for n, least in ((5, 0.87), (10, 0.91), (30, 0.92)):
-        found = [bootstrap_interval([chance.gauss(0, 1) for _ in range(n)]) for _ in range(200)]
-        held = sum(each is not None and each.low <= 0 <= each.high for each in found)
+        interval = [bootstrap_interval([chance.gauss(0, 1) for _ in range(n)]) for _ in range(200)]
+        held = sum(each is not None and each.low <= 0 <= each.high for each in interval)
         assert held / 200 >= least, n

@@ -1,4 +1,4 @@
-"""The figures as people see them: in words, in Markdown, in a picture."""
+"""Tables, notes, report and chart of an evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from evaluation.trying import attempt
+from evaluation.small_evaluations import attempt
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.chart import render_chart
 from ludus.evaluation.metrics import build_metrics
@@ -24,7 +24,7 @@ from ludus.evaluation.table import (
 )
 
 
-def solving(share: int, of: int = 50) -> list[Attempt]:
+def attempts_solving(share: int, of: int = 50) -> list[Attempt]:
     return [attempt(place, float(place < share)) for place in range(of)]
 
 
@@ -32,7 +32,8 @@ def evaluation(planned: int = 50, **played: Sequence[Attempt]) -> Evaluation:
     metrics = build_metrics(1.0)
     settings: dict[str, Any] = {"environment": "catch", "episodes": planned, "seed": 999}
     who = [
-        CandidateAttempts(label, {"provider": "random"}, found) for label, found in played.items()
+        CandidateAttempts(label, {"provider": "random"}, attempts)
+        for label, attempts in played.items()
     ]
     return Evaluation(
         folder=Path("evals/catch"),
@@ -47,9 +48,9 @@ def evaluation(planned: int = 50, **played: Sequence[Attempt]) -> Evaluation:
     )
 
 
-def test_two_candidates_have_one_delta_in_percentage_points() -> None:
-    found = evaluation(base=solving(5), sft=solving(40))
-    sheet = build_wide_table(found)
+def test_two_candidates_have_one_delta() -> None:
+    results = evaluation(base=attempts_solving(5), sft=attempts_solving(40))
+    sheet = build_wide_table(results)
     assert sheet.header == ["Metric", "base", "sft", "Delta"]
     rows = {row[0]: row[1:] for row in sheet.rows}
     assert rows["Accuracy"] == [
@@ -62,14 +63,19 @@ def test_two_candidates_have_one_delta_in_percentage_points() -> None:
     assert "Tokens in a reply" not in rows, "nobody counted any"
 
 
-def test_three_candidates_have_two_deltas_and_one_has_none() -> None:
-    three = evaluation(base=solving(5), sft=solving(40), dpo=solving(45))
+def test_number_of_deltas() -> None:
+    three = evaluation(base=attempts_solving(5), sft=attempts_solving(40), dpo=attempts_solving(45))
     assert build_wide_table(three).header[-2:] == ["Delta sft", "Delta dpo"]
-    assert build_wide_table(evaluation(only=solving(5))).header == ["Metric", "only"]
+    assert build_wide_table(evaluation(only=attempts_solving(5))).header == ["Metric", "only"]
 
 
-def test_more_than_three_candidates_stand_below_each_other() -> None:
-    four = evaluation(base=solving(5), sft=solving(40), dpo=solving(45), best=solving(50))
+def test_more_than_three_candidates_use_the_long_table() -> None:
+    four = evaluation(
+        base=attempts_solving(5),
+        sft=attempts_solving(40),
+        dpo=attempts_solving(45),
+        best=attempts_solving(50),
+    )
     (sheet,) = build_tables(four)
     assert sheet == build_long_table(four)
     assert [row for row in sheet.rows if row[1] in ("base", "dpo")][2:4] == [
@@ -79,65 +85,65 @@ def test_more_than_three_candidates_stand_below_each_other() -> None:
     assert "| Accuracy | base | 10.0% (4.3 to 21.4) |" in render_report(four)
 
 
-def test_what_is_not_counted_is_told() -> None:
+def test_notes_list_excluded_episodes() -> None:
     broken = [attempt(48, None, broken=True), attempt(49, None)]
-    found = evaluation(base=solving(5, of=48) + broken, sft=solving(40, of=49))
-    assert build_notes(found) == [
-        "base: 1 episode broken and left out of every figure (--retry-broken plays them again).",
-        "base: 1 episode unscored and left out of accuracy and reward.",
-        "sft: 1 episode still to be played.",
-    ]
-    assert build_notes(replace(found, stopped="interrupted"))[-1].startswith("Not everything")
+    results = evaluation(base=attempts_solving(5, of=48) + broken, sft=attempts_solving(40, of=49))
+    expected = ["base: 1 episode broken", "base: 1 episode unscored", "sft: 1 episode still"]
+    for note, start in zip(build_notes(results), expected, strict=True):
+        assert note.startswith(start)
+    assert "interrupted" in build_notes(replace(results, stopped="interrupted"))[-1]
 
 
-def test_cut_off_has_a_row_and_a_note_only_where_there_are_any() -> None:
-    whole = evaluation(base=solving(5))
+def test_cut_off_row_and_note_only_if_not_zero() -> None:
+    whole = evaluation(base=attempts_solving(5))
     assert "Cut off" not in [row[0] for row in build_wide_table(whole).rows]
-    cut = [attempt(place, 0.0, compliant=None, cut_off=True) for place in range(50)]
-    found = evaluation(base=solving(5), small=cut)
-    found = replace(found, settings={**found.settings, "max_tokens": 16})
-    rows = {row[0]: row[1:3] for row in build_wide_table(found).rows}
+    cut = [attempt(place, 0.0, format_compliant=None, cut_off=True) for place in range(50)]
+    results = evaluation(base=attempts_solving(5), small=cut)
+    results = replace(results, settings={**results.settings, "max_tokens": 16})
+    rows = {row[0]: row[1:3] for row in build_wide_table(results).rows}
     assert rows["Format compliance"][1] == "-" and rows["n"][1] == "50"
     assert rows["Cut off"][1].startswith("100.0% (")
-    (note,) = build_notes(found)
-    assert note.startswith("small: 50 episodes cut off at --max-tokens 16;")
+    (note,) = build_notes(results)
+    assert note.startswith("small: 50 episodes cut off at `max_tokens` 16")
 
 
-def test_a_figure_without_an_interval_says_so() -> None:
-    found = evaluation(4, base=solving(4, of=4))
-    rows = {row[0]: row[1] for row in build_wide_table(found).rows}
+def test_missing_interval_is_explained() -> None:
+    results = evaluation(4, base=attempts_solving(4, of=4))
+    rows = {row[0]: row[1] for row in build_wide_table(results).rows}
     assert (
         rows["Mean reward"] == "1.000 (no interval)"
         and rows["Accuracy"] == "100.0% (51.0 to 100.0)"
     )
-    assert "fewer than 5 tasks" in describe_method(found)
-    assert "fewer than" not in describe_method(evaluation(base=solving(5)))
+    assert "fewer than 5 tasks" in describe_method(results)
+    assert "fewer than" not in describe_method(evaluation(base=attempts_solving(5)))
 
 
-def test_that_tasks_cannot_be_told_apart_is_told() -> None:
-    found = replace(evaluation(base=solving(5)), not_in="data", ambiguous_environments=("wordle",))
-    (note,) = build_notes(found)
-    assert note.startswith("wordle: tasks open alike") and "data has with the same seed" in note
-    assert "wordle: tasks open alike" in render_report(found)
+def test_ambiguous_environments_are_noted() -> None:
+    results = replace(
+        evaluation(base=attempts_solving(5)), not_in="data", ambiguous_environments=("wordle",)
+    )
+    (note,) = build_notes(results)
+    assert note.startswith("wordle: ") and "data has" in note
+    assert note in render_report(results)
 
 
-def test_a_candidate_with_nothing_to_count_leaves_its_cells_empty() -> None:
+def test_candidate_without_values_has_empty_cells() -> None:
     nothing = [attempt(0, None, broken=True)]
-    found = evaluation(1, base=solving(1, of=1), other=nothing)
-    assert {row[0]: row[2:] for row in build_wide_table(found).rows}["Accuracy"] == ["-", "-"]
-    assert build_long_table(found).rows[3][1:] == ["other", "-", "-", "-"]
+    results = evaluation(1, base=attempts_solving(1, of=1), other=nothing)
+    assert {row[0]: row[2:] for row in build_wide_table(results).rows}["Accuracy"] == ["-", "-"]
+    assert build_long_table(results).rows[3][1:] == ["other", "-", "-", "-"]
 
 
-def test_the_report_has_the_table_the_settings_and_the_command() -> None:
-    text = render_report(evaluation(base=solving(5), sft=solving(40)))
+def test_report_has_table_settings_and_command() -> None:
+    text = render_report(evaluation(base=attempts_solving(5), sft=attempts_solving(40)))
     assert "| Accuracy | 10.0% (4.3 to 21.4) | 80.0% (67.0 to 88.8) |" in text
     for part in ("](results.svg)", '"seed": 999', "ludus eval catch -c base=random", "ludus 1"):
         assert part in text
 
 
-def test_the_picture_has_a_bar_for_each_figure_of_each_candidate() -> None:
-    found = evaluation(base=solving(5), sft=solving(40))
-    drawn = xml.fromstring(render_chart(found))
+def test_chart_has_a_bar_per_metric_and_candidate() -> None:
+    results = evaluation(base=attempts_solving(5), sft=attempts_solving(40))
+    drawn = xml.fromstring(render_chart(results))
     place = "{http://www.w3.org/2000/svg}"
     bars = [rect for rect in drawn.iter(f"{place}rect") if rect.get("width") == "46"]
     heights = [float(bar.get("height", "")) for bar in bars]
@@ -146,7 +152,7 @@ def test_the_picture_has_a_bar_for_each_figure_of_each_candidate() -> None:
     assert {"Format compliance", "Accuracy", "Mean reward", "80%", "base", "sft"} <= {*words}
 
 
-def test_rewards_below_zero_hang_from_the_line() -> None:
+def test_negative_rewards_hang_below_zero() -> None:
     losing = [attempt(place, -float(1 + place % 2)) for place in range(10)]
     drawn = xml.fromstring(render_chart(evaluation(10, base=losing)))
     rects = drawn.iter("{http://www.w3.org/2000/svg}rect")
@@ -154,15 +160,17 @@ def test_rewards_below_zero_hang_from_the_line() -> None:
     assert (float(bar.get("y", "")), float(bar.get("height", ""))) == (48.0, 150.0)
 
 
-def test_a_picture_of_nothing_is_still_a_picture() -> None:
+def test_chart_without_values_is_valid_svg() -> None:
     drawn = xml.fromstring(render_chart(evaluation(1, base=[attempt(0, None, broken=True)])))
     assert drawn.tag.endswith("svg")
 
 
-def test_every_word_of_a_picture_has_its_own_place() -> None:
-    """Six and a half points a letter are more than a sans-serif of twelve takes."""
+def test_chart_labels_do_not_overlap() -> None:
+    """6.5 px per character is more than a sans-serif font of 12 px needs."""
     for count in (1, 2, 4):
-        rewards = {f"candidate{number}": _wordy(1000.0 * number) for number in range(count)}
+        rewards = {
+            f"candidate{number}": _attempts_with_tokens(1000.0 * number) for number in range(count)
+        }
         drawn = xml.fromstring(render_chart(evaluation(50, **rewards)))
         boxes = [_box(text) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
         wide, high = float(drawn.get("width", "")), float(drawn.get("height", ""))
@@ -173,7 +181,7 @@ def test_every_word_of_a_picture_has_its_own_place() -> None:
         assert wide <= 1000
 
 
-def _wordy(tokens: float) -> list[Attempt]:
+def _attempts_with_tokens(tokens: float) -> list[Attempt]:
     return [attempt(place, float(place < 20), reply_tokens=tokens + place) for place in range(50)]
 
 

@@ -1,4 +1,4 @@
-"""Rows as `ludus curate` writes them: talk, tools, parallel calls, reasoning, system prompts."""
+"""Rows as `ludus curate` writes them: chat, tools, parallel calls, reasoning, system prompts."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ ENDED: Row = {
 
 
 def read(
-    tokenizer: Any, dialect: ChatFormat, prompt: Sequence[int], ids: Sequence[int], tools: Any
+    tokenizer: Any, chat_format: ChatFormat, prompt: Sequence[int], ids: Sequence[int], tools: Any
 ) -> Message:
-    """What the model of a dialect has sampled after a prompt."""
-    return ReplyParser(tokenizer, dialect.response_template, dialect.stop_token_ids)(
+    """Parse what a model has sampled after a prompt."""
+    return ReplyParser(tokenizer, chat_format.response_template, chat_format.stop_token_ids)(
         prompt, ids, tools
     )

@@ -1,4 +1,4 @@
-"""Tiny random models of three architectures, and what they say when asked the plain way."""
+"""Tiny random models of three architectures, and reference results of their forward passes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ GREEDY = SamplingParams(temperature=0)
 
 @cache
 def model_of(architecture: str) -> Any:
-    """Rotary positions and grouped heads, learned positions, or convolutions between attention;
-    weights that make it decided."""
+    """Grouped-query attention with RoPE, learned positions, or convolutions between attention.
+
+    Large initial weights make the logits distinct.
+    """
     make: Any = {"llama": _llama, "gpt2": _gpt2, "lfm2": _lfm2}[architecture]
     with torch.random.fork_rng():
         torch.manual_seed(5)
@@ -37,7 +39,7 @@ def model_of(architecture: str) -> Any:
 
 
 def _llama() -> Any:
-    make: Any = LlamaForCausalLM  # Not typed by its makers.
+    make: Any = LlamaForCausalLM  # transformers has no types for it.
     return make(
         LlamaConfig(
             vocab_size=WORDS,
@@ -86,34 +88,36 @@ def _gpt2() -> Any:
 
 
 def prompt(length: int, *, seed: int = 0) -> tuple[int, ...]:
-    made = torch.Generator().manual_seed(seed)
-    ids: list[int] = torch.randint(2, WORDS, (length,), generator=made).tolist()
+    generator = torch.Generator().manual_seed(seed)
+    ids: list[int] = torch.randint(2, WORDS, (length,), generator=generator).tolist()
     return tuple(ids)
 
 
-def request(ids: Sequence[int], **more: Any) -> Request:
-    given: dict[str, Any] = {
+def request(ids: Sequence[int], **kwargs: Any) -> Request:
+    defaults: dict[str, Any] = {
         "max_tokens": 12,
         "stop_token_ids": (1,),
         "sampling": SamplingParams(),
         "seed": 0,
     }
-    return Request(tuple(ids), **(given | more))
+    return Request(tuple(ids), **(defaults | kwargs))
 
 
-def answers(model: Any, requests: Sequence[Request], **more: Any) -> list[Completion]:
-    """What a batch becomes."""
-    told: dict[int, Completion] = {}
-    HFDecoder(model, pad_id=0).run(requests, told.__setitem__, **more)
-    return [told[at] for at in range(len(requests))]
+def complete(model: Any, requests: Sequence[Request], **kwargs: Any) -> list[Completion]:
+    """Decode a batch with the HF decoder."""
+    completions: dict[int, Completion] = {}
+    HFDecoder(model, pad_id=0).run(requests, completions.__setitem__, **kwargs)
+    return [completions[index] for index in range(len(requests))]
 
 
 def fresh_logprobs(
-    model: Any, given: Sequence[int], said: Sequence[int], *, temperature: float = 1.0
+    model: Any, prompt_ids: Sequence[int], reply_ids: Sequence[int], *, temperature: float = 1.0
 ) -> list[float]:
-    """By one forward pass over all of it."""
+    """Log-probabilities of the sampled ids, by one forward pass over prompt and reply."""
     with torch.inference_mode():
-        logits = model(torch.tensor([[*given, *said]], device=model.device)).logits[0].float()
+        logits = (
+            model(torch.tensor([[*prompt_ids, *reply_ids]], device=model.device)).logits[0].float()
+        )
     logprobs = torch.log_softmax(logits / temperature, dim=-1)
-    rows = range(len(given) - 1, len(given) + len(said) - 1)
-    return [float(logprobs[row, token]) for row, token in zip(rows, said, strict=True)]
+    rows = range(len(prompt_ids) - 1, len(prompt_ids) + len(reply_ids) - 1)
+    return [float(logprobs[row, token]) for row, token in zip(rows, reply_ids, strict=True)]

@@ -1,4 +1,4 @@
-"""Models for tests: a few thousand weights, made on the spot, for any tokenizer."""
+"""Tiny random models for any tokenizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from students import student
 
 
 def tiny(tokenizer: Any, *, seed: int = 0) -> Any:
-    """A Llama of two layers over the tokenizer's vocabulary, the same for the same seed."""
+    """A Llama of two layers; the same weights for the same seed."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -40,7 +40,7 @@ def saved(folder: Path, tokenizer: Any = None, *, seed: int = 0) -> Path:
 
 
 def adapted(folder: Path, base: Path | str, *, seed: int = 0) -> Path:
-    """A LoRA adapter over the model in `base`, whose weights change what it says."""
+    """A LoRA adapter over the model in `base`, with random weights."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM

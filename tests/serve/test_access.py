@@ -183,7 +183,7 @@ def test_what_names_a_host_and_an_origin() -> None:
 
 
 def test_our_client_says_that_the_host_name_is_not_answered() -> None:
-    assert "--allow-host" in str(refused_by_server("http://env.example", MISDIRECTED))
+    assert "`allow_hosts`" in str(refused_by_server("http://env.example", MISDIRECTED))
 
 
 async def test_refused_upgrades_and_cut_connections_leave_nothing_in_the_log() -> None:

@@ -83,7 +83,7 @@ class Lonely(GuessEnvironment):
 def test_an_environment_that_runs_alone_gets_one_session_and_no_more() -> None:
     app = create_app(Lonely, GuessAction, GuessObservation)
     assert app.state.sessions.config.max_sessions == 1
-    with pytest.raises(ConfigError, match="max_concurrent_envs is 2"):
+    with pytest.raises(ConfigError, match="`max_concurrent_envs` is 2"):
         create_app(Lonely, GuessAction, GuessObservation, max_concurrent_envs=2)
 
 

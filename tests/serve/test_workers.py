@@ -72,7 +72,7 @@ async def test_a_dropped_line_finds_its_session_whichever_worker_answers() -> No
 
 
 def cut(session: Session) -> None:
-    session._socket._line.transport.abort()  # type: ignore[attr-defined]
+    session._socket._connection.transport.abort()  # type: ignore[attr-defined]
 
 
 async def test_the_limit_on_sessions_holds_over_all_workers() -> None:

@@ -1,8 +1,9 @@
-"""SFT and DPO on rows with images, for models that see."""
+"""SFT and DPO on rows with images."""
 
 from __future__ import annotations
 
 import json
+import pickle
 from io import BytesIO
 from math import log
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from policy.models import saved as saved_without_eyes
-from policy.vision.gallery import GALLERY, picture
-from policy.vision.seers import processor_of, saved
+from policy.models import saved as saved_text_model
+from policy.vision.image_env import GALLERY, picture
+from policy.vision.tiny_vlms import processor_of, saved
 
 from ludus import dpo, sft
 from ludus.errors import ConfigError
@@ -21,12 +22,13 @@ from ludus.policy.tokenizer import load_tokenizer
 from ludus.policy.vision.model_families import load_vision_processor
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.train import Lora
-from ludus.train.data.filtering import truncation_point
 from ludus.train.data.loading import JsonlRows
-from ludus.train.data.tokenization import IGNORE_INDEX, RowTokenizer
+from ludus.train.data.loss_mask import IGNORE_INDEX
+from ludus.train.data.tokenization import RowTokenizer
 from ludus.train.trl_trainers import ImageCollator, PairCollator
-from train.exhibits import image_rows
-from train.lessons import Seen, curve, quick, same, sft_row, write
+from train.image_rows import image_rows
+from train.sample_rows import sft_row, write_jsonl
+from train.short_runs import RecordingProgress, read_curve, same_curve, train_config
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +48,15 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tokens(data: Path, base: str, method: Any) -> tuple[VisionProcessor, list[dict[str, Any]]]:
     tokenizer = load_tokenizer(base)
-    eyes = load_vision_processor(base, tokenizer)
-    assert eyes is not None
-    maker = RowTokenizer(tokenizer, load(base, device="cpu").chat_format.template, method, eyes)
+    vision = load_vision_processor(base, tokenizer)
+    assert vision is not None
+    row_tokenizer = RowTokenizer(
+        tokenizer, load(base, device="cpu").chat_format.template, method, vision
+    )
     (batch,) = JsonlRows(data / "train.jsonl").batches(100)
-    made = maker(batch)
-    assert not made.template_errors
-    return eyes, made.table.to_pylist()
+    tokenized = row_tokenizer(batch)
+    assert not tokenized.template_errors
+    return vision, tokenized.table.to_pylist()
 
 
 def vision_weights(folder: str | Path) -> dict[str, Any]:
@@ -60,78 +64,83 @@ def vision_weights(folder: str | Path) -> dict[str, Any]:
     return {name: each.clone() for name, each in model.model.visual.state_dict().items()}
 
 
-def test_a_row_is_what_transformers_own_processor_makes_of_it(rows: Path, base: str) -> None:
+def test_logits_equal_those_with_the_processor_of_transformers(rows: Path, base: str) -> None:
     from PIL import Image
     from transformers import Qwen2_5_VLForConditionalGeneration
 
-    eyes, made = tokens(rows, base, "sft")
+    vision, tokenized = tokens(rows, base, "sft")
     tokenizer = load_tokenizer(base)
     model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(base).eval()
-    batch = ImageCollator(tokenizer.pad_token_id, eyes)(made)
+    batch = ImageCollator(tokenizer.pad_token_id, vision)(tokenized)
     with torch.no_grad():
         logits = model(**{name: each for name, each in batch.items() if name != "labels"}).logits
-    for at, row in enumerate(made):
+    for at, row in enumerate(tokenized):
         urls = row["row_images"]
-        assert len(urls) == 2, "the last picture came after the last word"
-        images = [Image.open(BytesIO(_decoded(url))) for url in urls]
-        seen = processor_of()(images=images, return_tensors="pt")
-        sizes = (seen["image_grid_thw"].prod(dim=1) // 4).tolist()
+        assert len(urls) == 2, "the last image comes after the last reply"
+        images = [Image.open(BytesIO(decode_url(url))) for url in urls]
+        processed = processor_of()(images=images, return_tensors="pt")
+        sizes = (processed["image_grid_thw"].prod(dim=1) // 4).tolist()
         text, pad = tokenizer.decode(row["input_ids"]), "<|image_pad|>"
         for size in sizes:
             assert pad * size in text
-        assert row["input_ids"].count(eyes.image_token_id) == sum(sizes)
+        assert row["input_ids"].count(vision.image_token_id) == sum(sizes)
         ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
         with torch.no_grad():
-            kinds = (ids == eyes.image_token_id).long()
-            plain = model(input_ids=ids, mm_token_type_ids=kinds, **seen).logits[0]
+            kinds = (ids == vision.image_token_id).long()
+            plain = model(input_ids=ids, mm_token_type_ids=kinds, **processed).logits[0]
         assert torch.allclose(logits[at, : len(plain)], plain, atol=1e-4)
 
 
-def _decoded(url: str) -> bytes:
+def decode_url(url: str) -> bytes:
     import base64
 
     return base64.b64decode(url.partition(",")[2])
 
 
-def test_loss_is_on_the_assistants_words_and_on_no_part_of_an_image(rows: Path, base: str) -> None:
-    eyes, made = tokens(rows, base, "sft")
+def test_the_loss_is_on_the_assistants_tokens_and_not_on_images(rows: Path, base: str) -> None:
+    vision, tokenized = tokens(rows, base, "sft")
     tokenizer = load_tokenizer(base)
-    for row in made:
-        assert eyes.image_token_id not in row["labels"]
-        learned = tokenizer.decode([label for label in row["labels"] if label != IGNORE_INDEX])
-        assert learned.count("<tool_call>") == 2 and "Behind it" not in learned
+    for row in tokenized:
+        assert vision.image_token_id not in row["labels"]
+        text = tokenizer.decode([label for label in row["labels"] if label != IGNORE_INDEX])
+        assert text.count("<tool_call>") == 2 and "Behind it" not in text
     measured = json.loads((rows / "curation.json").read_text())["report"]["lengths"]
-    # Curating counts the words after the last reply as well: a picture of 4 tokens and its frame.
-    assert 4 < measured["max"] - max(len(row["input_ids"]) for row in made) < 40
+    # Curating counts the tokens after the last reply as well: an image of 4 tokens and its markers.
+    assert 4 < measured["max"] - max(len(row["input_ids"]) for row in tokenized) < 40
 
 
 def test_images_of_a_pair_follow_the_order_of_its_batch(pairs: Path, base: str) -> None:
-    eyes, made = tokens(pairs, base, "dpo")
-    batch = PairCollator(load_tokenizer(base).pad_token_id, eyes)(made)
+    vision, tokenized = tokens(pairs, base, "dpo")
+    batch = PairCollator(load_tokenizer(base).pad_token_id, vision)(tokenized)
     urls = [
         url
         for column in ("chosen_images", "rejected_images")
-        for row in made
+        for row in tokenized
         for url in row[column]
     ]
     assert batch["image_grid_thw"].tolist() == [
-        list(each.grid_thw) for each in eyes.process_urls(urls)
+        list(each.grid_thw) for each in vision.process_urls(urls)
     ]
     sizes = [int(each.prod()) // 4 for each in batch["image_grid_thw"]]
-    assert int((batch["input_ids"] == eyes.image_token_id).sum()) == sum(sizes)
-    assert torch.equal(batch["mm_token_type_ids"].bool(), batch["input_ids"] == eyes.image_token_id)
+    assert int((batch["input_ids"] == vision.image_token_id).sum()) == sum(sizes)
+    assert torch.equal(
+        batch["mm_token_type_ids"].bool(), batch["input_ids"] == vision.image_token_id
+    )
 
 
-def test_a_model_that_sees_learns_from_images_and_goes_on_where_it_was_stopped(
+def test_a_vision_model_learns_from_images_and_resumes(
     tmp_path: Path, rows: Path, base: str
 ) -> None:
-    settings = quick(epochs=None, steps=6, batch_size=1, learning_rate=1e-2)
+    config = train_config(epochs=None, steps=6, batch_size=1, learning_rate=1e-2)
     out, one = tmp_path / "out", tmp_path / "one"
-    assert sft(rows, base, out, settings, progress=Seen(stop_after=3)).stopped == "interrupted"
-    assert sft(rows, base, out, settings).resumed_from == 3
-    sft(rows, base, one, settings)
-    assert same(curve(out), curve(one), lambda x: pytest.approx(x, abs=1e-6))
-    lines = curve(out)
+    assert (
+        sft(rows, base, out, config, progress=RecordingProgress(stop_after=3)).stopped
+        == "interrupted"
+    )
+    assert sft(rows, base, out, config).resumed_from == 3
+    sft(rows, base, one, config)
+    assert same_curve(read_curve(out), read_curve(one), lambda x: pytest.approx(x, abs=1e-6))
+    lines = read_curve(out)
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
     before, after = vision_weights(base), vision_weights(out)
     assert all(not torch.equal(before[name], after[name]) for name in before if "weight" in name)
@@ -142,12 +151,12 @@ def test_a_model_that_sees_learns_from_images_and_goes_on_where_it_was_stopped(
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=4)], ids=["whole", "adapter"])
-def test_pairs_with_images_are_compared_with_the_base(
+def test_dpo_works_on_pairs_with_images(
     tmp_path: Path, pairs: Path, base: str, lora: Lora | None
 ) -> None:
     out = tmp_path / "out"
-    dpo(pairs, base, out, quick(epochs=3, learning_rate=1e-3, lora=lora))
-    lines = curve(out)
+    dpo(pairs, base, out, train_config(epochs=3, learning_rate=1e-3, lora=lora))
+    lines = read_curve(out)
     assert lines[0]["loss"] == pytest.approx(log(2), abs=1e-5)
     assert lines[-1]["loss"] < lines[0]["loss"] and lines[-1]["rewards/margins"] > 0
     before, after = vision_weights(base), vision_weights(out)
@@ -156,90 +165,71 @@ def test_pairs_with_images_are_compared_with_the_base(
 
 def test_rows_with_and_without_images_share_a_batch(tmp_path: Path, rows: Path, base: str) -> None:
     with_images = [json.loads(line) for line in (rows / "train.jsonl").read_text().splitlines()]
-    write(tmp_path / "d" / "train.jsonl", [sft_row(1), *with_images, sft_row(2)])
-    write(tmp_path / "d" / "test.jsonl", [with_images[0], sft_row(3)])
+    write_jsonl(tmp_path / "d" / "train.jsonl", [sft_row(1), *with_images, sft_row(2)])
+    write_jsonl(tmp_path / "d" / "test.jsonl", [with_images[0], sft_row(3)])
     out = tmp_path / "out"
-    assert sft(tmp_path / "d", base, out, quick(batch_size=3)).steps == 2
-    *steps, test = curve(out)
+    assert sft(tmp_path / "d", base, out, train_config(batch_size=3)).steps == 2
+    *steps, test = read_curve(out)
     assert all(line["grad_norm"] > 0 for line in steps) and test["eval_loss"] > 0
 
 
-@pytest.mark.parametrize(
-    ("ids", "max_length", "end", "images"),
-    [
-        ([1, 7, 7, 2, 7, 7, 3], 7, 7, 2),
-        ([1, 7, 7, 2, 7, 7, 3], 6, 6, 2),
-        ([1, 7, 7, 2, 7, 7, 3], 5, 4, 1),
-        ([1, 7, 7, 2, 7, 7, 3], 4, 4, 1),
-        ([1, 7, 7, 2, 7, 7, 3], 2, 1, 0),
-        ([1, 2, 3], 2, 2, 0),
-    ],
-)
-def test_a_row_is_not_cut_within_an_image(
-    ids: list[int], max_length: int, end: int, images: int
-) -> None:
-    assert truncation_point(ids, max_length, image_token=7) == (end, images)
+def test_truncated_rows_lose_their_last_images(tmp_path: Path, rows: Path, base: str) -> None:
+    vision, tokenized = tokens(rows, base, "sft")
+    ids = tokenized[0]["input_ids"]
+    second = len(ids) - ids[::-1].index(vision.image_token_id)
+    config = train_config(max_length=second - 2, learning_rate=1e-2)
+    assert sft(rows, base, tmp_path / "out", config).steps == 1
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert record["data"]["cut"] == 2
 
 
-def test_rows_that_are_cut_lose_their_last_images(tmp_path: Path, rows: Path, base: str) -> None:
-    eyes, made = tokens(rows, base, "sft")
-    ids = made[0]["input_ids"]
-    second = len(ids) - ids[::-1].index(eyes.image_token_id)
-    settings = quick(max_length=second - 2, learning_rate=1e-2)
-    assert sft(rows, base, tmp_path / "out", settings).steps == 1
-    told = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert told["data"]["cut"] == 2
-
-
-def test_a_model_that_reads_only_text_refuses_images(tmp_path: Path, rows: Path) -> None:
-    blind = str(saved_without_eyes(tmp_path / "blind"))
-    with pytest.raises(ConfigError, match=r"train\.jsonl:1 shows images, .* Qwen2\.5-VL"):
-        sft(rows, blind, tmp_path / "out", quick())
+def test_images_raise_for_a_text_model(tmp_path: Path, rows: Path) -> None:
+    text_model = str(saved_text_model(tmp_path / "text"))
+    with pytest.raises(ConfigError, match=r"train\.jsonl:1 .*images"):
+        sft(rows, text_model, tmp_path / "out", train_config())
     assert not (tmp_path / "out").exists()
 
 
-def test_packing_is_refused_for_a_model_that_sees(tmp_path: Path, rows: Path, base: str) -> None:
-    with pytest.raises(ConfigError, match="--packing"):
-        sft(rows, base, tmp_path / "out", quick(packing=True))
+def test_packing_raises_for_a_vision_model(tmp_path: Path, rows: Path, base: str) -> None:
+    with pytest.raises(ConfigError, match="`packing`"):
+        sft(rows, base, tmp_path / "out", train_config(packing=True))
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "reason"),
     [
         ({"type": "image"}, "an image without a data URL"),
         ({"type": "audio"}, "neither text nor an image"),
         (
             {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-            "does not fetch",
+            "URL",
         ),
         ({"type": "text", "text": "<|image_pad|>"}, "0 images"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_with_its_place(
-    tmp_path: Path, base: str, part: dict[str, Any], said: str
+def test_invalid_content_parts_raise_with_the_location(
+    tmp_path: Path, base: str, part: dict[str, Any], reason: str
 ) -> None:
-    talk = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "I see."}]
-    data = write(tmp_path / "d.jsonl", [{"messages": talk}])
-    with pytest.raises(ConfigError, match=rf"d\.jsonl:1.*{said}"):
-        sft(data, base, tmp_path / "out", quick())
+    messages = [{"role": "user", "content": [part]}, {"role": "assistant", "content": "I see."}]
+    data = write_jsonl(tmp_path / "d.jsonl", [{"messages": messages}])
+    with pytest.raises(ConfigError, match=rf"d\.jsonl:1.*{reason}"):
+        sft(data, base, tmp_path / "out", train_config())
 
 
 @pytest.mark.parametrize(("width", "height"), [(16, 16), (24, 16), (100, 30), (3, 200)])
-def test_the_size_of_an_image_is_known_without_its_patches(width: int, height: int) -> None:
-    eyes = VisionProcessor(processor_of(), placeholder="<|image_pad|>", image_token_id=7)
-    shown = picture(width, height, "red")
-    url = f"data:{shown.mime_type};base64,{shown.data}"
-    assert eyes.num_image_tokens(url) == eyes.process_urls([url])[0].num_tokens
+def test_the_token_count_of_an_image_is_known_from_its_size(width: int, height: int) -> None:
+    vision = VisionProcessor(processor_of(), placeholder="<|image_pad|>", image_token_id=7)
+    image = picture(width, height, "red")
+    url = f"data:{image.mime_type};base64,{image.data}"
+    assert vision.num_image_tokens(url) == vision.process_urls([url])[0].num_tokens
 
 
-def test_eyes_can_be_handed_to_another_process() -> None:
-    import pickle
-
-    eyes = VisionProcessor(processor_of(), placeholder="<|image_pad|>", image_token_id=7)
-    again = pickle.loads(pickle.dumps(eyes))
-    assert (again.mark, again.token, again.never) == (
-        eyes.placeholder,
-        eyes.image_token_id,
-        eyes.suppressed_ids,
+def test_a_vision_processor_can_be_pickled() -> None:
+    vision = VisionProcessor(processor_of(), placeholder="<|image_pad|>", image_token_id=7)
+    copy = pickle.loads(pickle.dumps(vision))
+    assert (copy.placeholder, copy.image_token_id, copy.suppressed_ids) == (
+        vision.placeholder,
+        vision.image_token_id,
+        vision.suppressed_ids,
     )
-    assert again.look_at([]) == ()
+    assert copy.process_urls([]) == ()

@@ -1,4 +1,4 @@
-"""What is in the folder of a run is not lost to one that cannot begin."""
+"""An existing run is kept when a new one in its folder cannot start."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from ludus.errors import ConfigError, LudusError, MissingExtra, RunError
 from ludus.train.output import training_folder
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
 from ludus.train.output.record import create_record
-from train.lessons import Seen, quick, sft_data, write
-from train.records import about
+from train.sample_records import record_fields
+from train.sample_rows import sft_data, write_jsonl
+from train.short_runs import RecordingProgress, train_config
 
-WRONG = {"lr_scheduler_type": "cosine_with_min_lr"}
-"""Taken by the config, and refused when training begins: the schedule wants arguments."""
+REJECTED_LATE = {"lr_scheduler_type": "cosine_with_min_lr"}
+"""Accepted by the config and rejected when training starts: the schedule needs arguments."""
 
 
 @pytest.fixture(scope="module")
@@ -32,118 +33,120 @@ def files(out: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
-def test_a_model_is_never_written_over_by_what_is_made_from_it(tmp_path: Path, base: str) -> None:
+def test_a_model_is_never_overwritten_by_one_trained_from_it(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d", rows=2), tmp_path / "out"
-    sft(data, base, out, quick())
+    sft(data, base, out, train_config())
     before, adapter = files(out), adapted(tmp_path / "adapter", out)
     for model in (out, out.parent / "d" / ".." / "out", adapter):
-        with pytest.raises(RunError, match=r"lies in .*out, and would be written over"):
-            sft(data, str(model), out, quick(), overwrite=True)
+        with pytest.raises(RunError, match="overwritten"):
+            sft(data, str(model), out, train_config(), overwrite=True)
     assert files(out) == before
-    assert sft(data, str(out), out / "next", quick()).steps == 1, "below it there is room"
+    assert sft(data, str(out), out / "next", train_config()).steps == 1, "a folder below it is free"
 
 
 @pytest.mark.parametrize(
-    ("rows", "overrides", "said"),
+    ("rows", "overrides", "culprit"),
     [
-        ([{"messages": 3}], {}, "has no messages"),
-        (None, WRONG, "cannot begin with these settings: .*min_lr"),
+        ([{"messages": 3}], {}, "messages"),
+        (None, REJECTED_LATE, "min_lr"),
     ],
     ids=["rows", "settings"],
 )
-def test_what_cannot_begin_leaves_the_earlier_model(
-    tmp_path: Path, base: str, rows: Any, overrides: Mapping[str, str], said: str
+def test_a_run_that_cannot_start_leaves_the_earlier_model(
+    tmp_path: Path, base: str, rows: Any, overrides: Mapping[str, str], culprit: str
 ) -> None:
     data, out = sft_data(tmp_path / "d", rows=2), tmp_path / "out"
-    sft(data, base, out, quick())
+    sft(data, base, out, train_config())
     before = files(out)
     if rows:
-        write(data / "train.jsonl", rows)
-    with pytest.raises(ConfigError, match=said):
-        sft(data, base, out, quick(overrides=overrides), overwrite=True)
+        write_jsonl(data / "train.jsonl", rows)
+    with pytest.raises(ConfigError, match=culprit):
+        sft(data, base, out, train_config(overrides=overrides), overwrite=True)
     assert files(out) == before and not (out / "checkpoints").exists()
 
 
-def test_a_run_that_was_stopped_survives_one_that_cannot_begin(tmp_path: Path, base: str) -> None:
+def test_a_stopped_run_survives_one_that_cannot_start(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d"), tmp_path / "out"
-    sft(data, base, out, quick(), progress=Seen(stop_after=2))
-    with pytest.raises(ConfigError, match="cannot begin"):
-        sft(data, base, out, quick(overrides=WRONG), overwrite=True)
-    assert sft(data, base, out, quick()).resumed_from == 2
+    sft(data, base, out, train_config(), progress=RecordingProgress(stop_after=2))
+    with pytest.raises(ConfigError, match="min_lr"):
+        sft(data, base, out, train_config(overrides=REJECTED_LATE), overwrite=True)
+    assert sft(data, base, out, train_config()).resumed_from == 2
 
 
-def test_other_weights_under_the_same_name_are_another_model(tmp_path: Path) -> None:
+def test_other_weights_under_the_same_name_are_another_run(tmp_path: Path) -> None:
     data, out = sft_data(tmp_path / "d"), tmp_path / "out"
     model = str(saved(tmp_path / "base"))
-    sft(data, model, out, quick(), progress=Seen(stop_after=1))
+    sft(data, model, out, train_config(), progress=RecordingProgress(stop_after=1))
     saved(tmp_path / "base", seed=1)
-    with pytest.raises(RunError, match=r"other settings \(weights: .* there, .* here\)"):
-        sft(data, model, out, quick())
+    with pytest.raises(RunError, match="weights"):
+        sft(data, model, out, train_config())
 
 
-def test_what_was_killed_before_its_record_was_written_is_nothing(
-    tmp_path: Path, base: str
-) -> None:
+def test_the_leftovers_of_a_run_without_a_record_are_ignored(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d", rows=2), tmp_path / "out"
-    half = out / "checkpoints" / "checkpoint-3"
-    for path in (half, out / "tokens"):
+    incomplete = out / "checkpoints" / "checkpoint-3"
+    for path in (incomplete, out / "tokens"):
         path.mkdir(parents=True)
     for name in (training_folder.LOCK_FILE, ".training.json.7.draft"):
         (out / name).touch()
     training_folder.check_output_dir(out)
-    mark_complete(half, CheckpointState(3))
-    with pytest.raises(RunError, match="holds no training of Ludus"):
-        sft(data, base, out, quick())
-    (half / "whole.json").unlink()
-    assert sft(data, base, out, quick()).steps == 1
+    mark_complete(incomplete, CheckpointState(3))
+    with pytest.raises(RunError, match=r"training\.json"):
+        sft(data, base, out, train_config())
+    (incomplete / "whole.json").unlink()
+    assert sft(data, base, out, train_config()).steps == 1
 
 
-def test_a_record_without_a_step_binds_nobody(tmp_path: Path, base: str) -> None:
+def test_a_record_without_a_step_can_be_replaced(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d", rows=2), tmp_path / "out"
     out.mkdir()
-    create_record(out, about(model="another"))
-    assert sft(data, base, out, quick()).steps == 1
+    create_record(out, record_fields(model="another"))
+    assert sft(data, base, out, train_config()).steps == 1
 
 
-class Curves(Seen):
-    """Sees where TensorBoard would write."""
+class TensorBoardFolder(RecordingProgress):
+    """Records where TensorBoard would write."""
 
-    place: str | None = None
+    folder: str | None = None
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        self.place = os.environ.get("TENSORBOARD_LOGGING_DIR")
-        Path(self.place or "").mkdir()
+        self.folder = os.environ.get("TENSORBOARD_LOGGING_DIR")
+        Path(self.folder or "").mkdir()
 
 
-def test_curves_lie_beside_the_model_and_go_with_it(tmp_path: Path, base: str) -> None:
-    data, out, seen = sft_data(tmp_path / "d", rows=2), tmp_path / "out", Curves()
-    sft(data, base, out, quick(), progress=seen)
-    assert seen.place == str(out / "runs") and (out / "runs").is_dir()
+def test_tensorboard_logs_lie_in_the_output_folder_and_are_removed_with_it(
+    tmp_path: Path, base: str
+) -> None:
+    data, out, progress = sft_data(tmp_path / "d", rows=2), tmp_path / "out", TensorBoardFolder()
+    sft(data, base, out, train_config(), progress=progress)
+    assert progress.folder == str(out / "runs") and (out / "runs").is_dir()
     assert "TENSORBOARD_LOGGING_DIR" not in os.environ
-    sft(data, base, out, quick(epochs=2), overwrite=True)
+    sft(data, base, out, train_config(epochs=2), overwrite=True)
     assert not (out / "runs").exists()
 
 
-def test_what_the_picture_needs_is_missed_at_the_beginning(
+def test_packages_that_are_needed_at_the_end_are_checked_at_the_start(
     tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match="Training"):
-        sft(sft_data(tmp_path / "d"), base, tmp_path / "out", quick())
+        sft(sft_data(tmp_path / "d"), base, tmp_path / "out", train_config())
     assert not (tmp_path / "out").exists()
 
 
-class Refusing(Seen):
-    """As the Hub that does not take the model."""
+class FailingProgress(RecordingProgress):
+    """Raises when training starts."""
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         raise LudusError("No.")
 
 
-def test_who_watches_can_refuse_before_anything_is_removed(tmp_path: Path, base: str) -> None:
+def test_an_error_of_the_progress_comes_before_anything_is_removed(
+    tmp_path: Path, base: str
+) -> None:
     data, out = sft_data(tmp_path / "d", rows=2), tmp_path / "out"
-    sft(data, base, out, quick())
+    sft(data, base, out, train_config())
     before = files(out)
     with pytest.raises(LudusError, match="No"):
-        sft(data, base, out, quick(epochs=2), overwrite=True, progress=Refusing())
+        sft(data, base, out, train_config(epochs=2), overwrite=True, progress=FailingProgress())
     assert files(out) == before

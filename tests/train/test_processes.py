@@ -1,4 +1,4 @@
-"""Several processes that train together, as a launcher starts them."""
+"""Training with several processes under `accelerate launch`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from policy.models import saved
 
 from ludus import dpo, sft
 from ludus.train import Lora
-from train.lessons import curve, dpo_row, quick, sft_data, write
+from train.sample_rows import dpo_row, sft_data, write_jsonl
+from train.short_runs import read_curve, train_config
 
 
 def launch(processes: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """`accelerate launch -m ludus ...`; its --multi_gpu says several processes, and not of what."""
+    """`accelerate launch -m ludus ...`; --multi_gpu also starts several processes on CPUs."""
     launcher = (sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu")
-    where = ("--num_processes", str(processes), "--main_process_port", "0")
+    options = ("--num_processes", str(processes), "--main_process_port", "0")
     return subprocess.run(
-        [*launcher, *where, "-m", "ludus", *map(str, arguments)],
+        [*launcher, *options, "-m", "ludus", *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -38,43 +39,43 @@ QUICK = (
 
 def test_two_processes_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
     base, data = str(saved(tmp_path / "base")), sft_data(tmp_path / "d", rows=8, test=2)
-    done = launch(
+    process = launch(
         2, "train", "sft", data, "--model", base, "-o", tmp_path / "two", *QUICK, "--epochs", 2,
         "--checkpoint-every", "1s",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    sft(data, base, tmp_path / "one", quick(batch_size=4, epochs=2, learning_rate=1e-2))
+    assert process.returncode == 0, process.stderr
+    sft(data, base, tmp_path / "one", train_config(batch_size=4, epochs=2, learning_rate=1e-2))
 
-    one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
+    one, two = read_curve(tmp_path / "one"), read_curve(tmp_path / "two")
     assert [line["step"] for line in two] == [1, 2, 2, 3, 4, 4]
     for line, other in zip(one, two, strict=True):
         assert line == pytest.approx(other, rel=1e-3)
     names = [{path.name for path in (tmp_path / run).iterdir()} for run in ("one", "two")]
     assert names[0] == names[1]
-    told = json.loads((tmp_path / "two" / "training.json").read_text())
-    assert len(told["devices"]) == 2 and told["figures"]["steps"] == 4
+    record = json.loads((tmp_path / "two" / "training.json").read_text())
+    assert len(record["devices"]) == 2 and record["figures"]["steps"] == 4
 
 
-def test_two_processes_train_one_adapter_on_pairs(tmp_path: Path) -> None:
+def test_two_processes_train_an_adapter_with_dpo(tmp_path: Path) -> None:
     base = str(saved(tmp_path / "base"))
-    data = write(tmp_path / "d" / "train.jsonl", map(dpo_row, range(8)))
-    done = launch(
+    data = write_jsonl(tmp_path / "d" / "train.jsonl", map(dpo_row, range(8)))
+    process = launch(
         2, "train", "dpo", data, "--model", base, "-o", tmp_path / "two", *QUICK, "--lora",
         "--lora-rank", 4,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    settings = quick(batch_size=4, learning_rate=1e-2, lora=Lora(rank=4))
-    dpo(data, base, tmp_path / "one", settings)
-    one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
+    assert process.returncode == 0, process.stderr
+    config = train_config(batch_size=4, learning_rate=1e-2, lora=Lora(rank=4))
+    dpo(data, base, tmp_path / "one", config)
+    one, two = read_curve(tmp_path / "one"), read_curve(tmp_path / "two")
     assert [line["loss"] for line in two] == pytest.approx([line["loss"] for line in one], rel=1e-3)
     assert (tmp_path / "two" / "adapter" / "adapter_model.safetensors").is_file()
 
 
-def test_what_the_first_process_refuses_the_others_leave_without_a_word(tmp_path: Path) -> None:
+def test_an_error_of_the_main_process_is_printed_once(tmp_path: Path) -> None:
     base, out = str(saved(tmp_path / "base")), tmp_path / "out"
-    data = write(tmp_path / "rows.jsonl", [{"messages": 3}])
-    done = launch(2, "train", "sft", data, "--model", base, "-o", out, *QUICK)
-    assert done.returncode == 1 and not out.exists()
-    assert done.stderr.count("rows.jsonl:1 has no messages") == 1
-    # The launcher has a traceback of its own.
-    assert "ludus/train" not in done.stderr and "ludus/cli" not in done.stderr
+    data = write_jsonl(tmp_path / "rows.jsonl", [{"messages": 3}])
+    process = launch(2, "train", "sft", data, "--model", base, "-o", out, *QUICK)
+    assert process.returncode == 1 and not out.exists()
+    assert process.stderr.count("rows.jsonl:1 ") == 1
+    # The launcher prints a traceback of its own.
+    assert "ludus/train" not in process.stderr and "ludus/cli" not in process.stderr

@@ -1,3 +1,5 @@
+"""Resuming runs that were stopped or killed, and checkpoints that are incomplete."""
+
 from __future__ import annotations
 
 import os
@@ -21,8 +23,9 @@ from ludus.train.output.checkpoints import (
     read_state,
     remove_incomplete,
 )
-from train import killed
-from train.lessons import Seen, curve, quick, same, sft_data
+from train import killed_run
+from train.sample_rows import sft_data
+from train.short_runs import RecordingProgress, read_curve, same_curve, train_config
 
 
 @pytest.fixture(scope="module")
@@ -34,77 +37,84 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def kill_at(step: int, case: str, *what: object) -> None:
-    tests = str(Path(killed.__file__).parents[1])
-    found = subprocess.run(
-        [sys.executable, killed.__file__, *map(str, what), str(step), case],
+def kill_at(step: int, case: str, *arguments: object) -> None:
+    tests = str(Path(killed_run.__file__).parents[1])
+    process = subprocess.run(
+        [sys.executable, killed_run.__file__, *map(str, arguments), str(step), case],
         env={**os.environ, "PYTHONPATH": tests, "OMP_NUM_THREADS": "1"},
         timeout=100,
         check=False,
     )
-    assert found.returncode == -signal.SIGKILL
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(("case", "step"), [("whole", 6), ("packed", 5)])
-def test_a_killed_run_goes_on_to_the_same_end(
+def test_a_killed_run_resumes_to_the_same_result(
     tmp_path: Path, base: str, case: str, step: int
 ) -> None:
     data, out = sft_data(tmp_path / "d", rows=8, test=2 if case == "whole" else 0), tmp_path / "out"
     kill_at(step, case, data, base, out)
-    assert curve(out)[-1]["step"] == step
-    stood = latest_checkpoint(out)
-    assert stood is not None and stood.name == f"checkpoint-{step - 1}"
-    # One that was being written when the power went.
+    assert read_curve(out)[-1]["step"] == step
+    checkpoint = latest_checkpoint(out)
+    assert checkpoint is not None and checkpoint.name == f"checkpoint-{step - 1}"
+    # A checkpoint that was being written when the process died.
     (out / "checkpoints" / "checkpoint-99").mkdir()
 
-    seen = Seen()
-    outcome = sft(data, base, out, killed.settings(case), progress=seen)
-    assert outcome.resumed_from == step - 1 and seen.began == (outcome.steps, step - 1)
-    undisturbed = sft(data, base, tmp_path / "one", killed.settings(case))
-    assert same(curve(out), curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6))
+    progress = RecordingProgress()
+    result = sft(data, base, out, killed_run.config(case), progress=progress)
+    assert result.resumed_from == step - 1 and progress.started == (result.steps, step - 1)
+    undisturbed = sft(data, base, tmp_path / "one", killed_run.config(case))
+    assert same_curve(
+        read_curve(out), read_curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6)
+    )
     assert weights(out) == weights(tmp_path / "one")
-    assert all(type(line["tokens"]) is int for line in seen.lines if "loss" in line)
-    assert outcome.tokens == undisturbed.tokens and outcome.steps == undisturbed.steps
+    assert all(type(line["tokens"]) is int for line in progress.lines if "loss" in line)
+    assert result.tokens == undisturbed.tokens and result.steps == undisturbed.steps
     assert not (out / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("after", [3, 4], ids=["within an epoch", "at its end"])
-def test_a_run_that_is_told_to_stop_leaves_a_checkpoint_and_goes_on(
+def test_a_stopped_run_leaves_a_checkpoint_and_resumes(
     tmp_path: Path, base: str, after: int
 ) -> None:
-    data, settings = sft_data(tmp_path / "d", rows=8, test=2), quick(epochs=2, checkpoint_every=0.0)
-    out, seen = tmp_path / "out", Seen(stop_after=after)
-    stopped = sft(data, base, out, settings, progress=seen)
+    data, config = (
+        sft_data(tmp_path / "d", rows=8, test=2),
+        train_config(epochs=2, checkpoint_every=0.0),
+    )
+    out, progress = tmp_path / "out", RecordingProgress(stop_after=after)
+    stopped = sft(data, base, out, config, progress=progress)
     assert (stopped.stopped, stopped.steps) == ("interrupted", after)
     assert not (out / "model.safetensors").exists()
-    assert curve(out)[-1]["step"] == after
+    assert read_curve(out)[-1]["step"] == after
     kept = {path.name for path in (out / "checkpoints").iterdir()}
     assert kept == {f"checkpoint-{step}" for step in (after - 1, after)}
 
-    done = sft(data, base, out, settings)
+    done = sft(data, base, out, config)
     assert (done.stopped, done.steps, done.resumed_from) == (None, 8, after)
-    sft(data, base, tmp_path / "one", settings)
-    assert same(curve(out), curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6))
+    sft(data, base, tmp_path / "one", config)
+    assert same_curve(
+        read_curve(out), read_curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6)
+    )
     assert weights(out) == weights(tmp_path / "one")
 
 
-def test_a_checkpoint_is_whole_when_it_says_so(tmp_path: Path) -> None:
+def test_a_checkpoint_is_complete_when_its_state_file_is(tmp_path: Path) -> None:
     for step in (2, 10, 11):
         (tmp_path / checkpoints.CHECKPOINTS_DIR / f"checkpoint-{step}").mkdir(parents=True)
     assert latest_checkpoint(tmp_path) is None
-    standing = CheckpointState(10, tokens=7, loss=0.5, logged=9, metrics={"entropy": [1.0]})
+    state = CheckpointState(10, tokens=7, loss=0.5, logged=9, metrics={"entropy": [1.0]})
     folder = tmp_path / checkpoints.CHECKPOINTS_DIR
-    mark_complete(folder / "checkpoint-10", standing)
+    mark_complete(folder / "checkpoint-10", state)
     mark_complete(folder / "checkpoint-2", CheckpointState(2))
     (folder / "checkpoint-11" / "whole.json").write_text('{"step": 11')
     assert latest_checkpoint(tmp_path) == folder / "checkpoint-10"
-    assert read_state(folder / "checkpoint-10") == standing
+    assert read_state(folder / "checkpoint-10") == state
     remove_incomplete(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"checkpoint-2", "checkpoint-10"}
 
 
-class InTheWay(Seen):
-    """Stops after two steps, of which the second cannot be written down."""
+class CheckpointBlocker(RecordingProgress):
+    """Stops after two steps, and makes it impossible to save the second checkpoint."""
 
     def __init__(self, out: Path) -> None:
         super().__init__(stop_after=2)
@@ -116,9 +126,9 @@ class InTheWay(Seen):
         file.mkdir(parents=True, exist_ok=True)
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_in_a_line(tmp_path: Path, base: str) -> None:
+def test_a_checkpoint_that_cannot_be_saved_raises(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d", rows=8), tmp_path / "out"
     with pytest.raises(RunError, match="step 2"):
-        sft(data, base, out, quick(), progress=InTheWay(out))
-    outcome = sft(data, base, out, quick())
-    assert outcome.resumed_from is None and weights(out)
+        sft(data, base, out, train_config(), progress=CheckpointBlocker(out))
+    result = sft(data, base, out, train_config())
+    assert result.resumed_from is None and weights(out)

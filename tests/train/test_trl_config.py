@@ -1,4 +1,4 @@
-"""What the settings mean in TRL's fields."""
+"""The config that is passed to TRL."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ludus.train.trl_config import MIN_WARMUP_RUN_STEPS, build_trl_config, set_data_dependent_fields
-from train.lessons import quick
+from train.short_runs import train_config
 
 
 @pytest.mark.parametrize(
-    ("steps", "more", "warm_up"),
+    ("steps", "fields", "warmup_steps"),
     [
         (MIN_WARMUP_RUN_STEPS - 1, {}, 0),
         (MIN_WARMUP_RUN_STEPS, {}, 2),
@@ -20,12 +20,12 @@ from train.lessons import quick
         (MIN_WARMUP_RUN_STEPS - 1, {"overrides": {"warmup_steps": "5"}}, 5),
     ],
 )
-def test_a_short_run_has_no_warm_up_unless_told(
-    tmp_path: Path, steps: int, more: dict[str, Any], warm_up: int
+def test_a_short_run_has_no_warm_up_unless_it_is_set(
+    tmp_path: Path, steps: int, fields: dict[str, Any], warmup_steps: int
 ) -> None:
-    settings = quick(**more)
-    config = build_trl_config("sft", settings, tmp_path)
+    config = train_config(**fields)
+    trl_config = build_trl_config("sft", config, tmp_path)
     set_data_dependent_fields(
-        config, settings, learning_rate=1e-3, max_length=64, steps=steps, has_test_rows=False
+        trl_config, config, learning_rate=1e-3, max_length=64, steps=steps, has_test_rows=False
     )
-    assert config.get_warmup_steps(steps) == warm_up
+    assert trl_config.get_warmup_steps(steps) == warmup_steps

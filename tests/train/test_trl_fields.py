@@ -1,4 +1,4 @@
-"""The fields of TRL's configs, without TRL."""
+"""The names of the fields of TRL's configs, read without importing TRL."""
 
 import subprocess
 import sys
@@ -13,12 +13,12 @@ from ludus.train.trl_fields import field_names
 @pytest.mark.parametrize(
     ("method", "config"), [("sft", trl.SFTConfig), ("dpo", trl.DPOConfig), ("grpo", trl.GRPOConfig)]
 )
-def test_the_names_are_those_of_the_config_itself(method: str, config: type) -> None:
+def test_names_equal_those_of_the_config_class(method: str, config: type) -> None:
     assert field_names(method) == frozenset(field.name for field in fields(config))
 
 
-def test_a_method_that_trl_does_not_have_gives_none() -> None:
-    assert field_names("wishing") is None
+def test_an_unknown_method_gives_none() -> None:
+    assert field_names("unknown") is None
 
 
 def test_neither_trl_nor_torch_is_imported() -> None:

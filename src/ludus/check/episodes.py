@@ -1,6 +1,6 @@
-"""Whole episodes for the doctor: by the oracle where there is one, else by chance.
+"""Episodes for the checks: played by the oracle if there is one, else by random calls.
 
-They are played by the same loop as everybody's; a session in between takes down what it saw.
+They are played by the same loop as all episodes, on a session that records what it sees.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
@@ -23,14 +24,14 @@ from ludus.protocol.frames import action_payload
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
 
 MAX_STEPS = 100
-"""Where an episode is cut off that does not end by itself."""
+"""Limit of an episode that does not end by itself."""
 
 WaitForTurn = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Transcript:
-    """Everything that was seen and done in one episode."""
+    """All results and actions of one episode."""
 
     results: list[StepResult[dict[str, Any]]] = field(default_factory=list)
     actions: list[Mapping[str, Any]] = field(default_factory=list)
@@ -43,21 +44,22 @@ class Transcript:
     def done(self) -> bool:
         return bool(self.results) and self.results[-1].done
 
-    def as_comparable(self) -> list[Any]:
-        """What must be the same when the episode is the same."""
-        seen = [
-            (_without_episode_id(result.observation), result.reward, result.done, result.error)
+    def serialize(self) -> bytes:
+        """Return bytes that are equal for equal episodes, so without their ids."""
+        results = [
+            (
+                {key: value for key, value in result.observation.items() if key != "episode_id"},
+                result.reward,
+                result.done,
+                result.error,
+            )
             for result in self.results
         ]
-        return [seen, self.actions]
-
-
-def _without_episode_id(observation: Mapping[str, Any]) -> Any:
-    return {key: value for key, value in observation.items() if key != "episode_id"}
+        return to_json([results, self.actions])
 
 
 class EpisodeFailed(LudusError):
-    """An episode could not be played; `advice` says what to do, where that is known."""
+    """An episode could not be played. `advice` replaces the check's own, if not empty."""
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)
@@ -65,7 +67,7 @@ class EpisodeFailed(LudusError):
 
 
 class RecordingSession(Session):
-    """A session that takes down what passes through it; `turn` is awaited before each request."""
+    """Records results and actions of a session; awaits `turn` before each request."""
 
     def __init__(self, session: Session, turn: WaitForTurn | None = None) -> None:
         self._session = session
@@ -75,7 +77,7 @@ class RecordingSession(Session):
         self.transcript = Transcript()
 
     async def open(self) -> None:
-        """The session is open already, and is closed by whoever opened it."""
+        """Does nothing: the caller opens and closes the wrapped session."""
 
     async def close(self) -> None:
         """See `open`."""
@@ -104,10 +106,10 @@ class RecordingSession(Session):
 class EpisodePlayer:
     """Plays one episode at a time on a session."""
 
-    def __init__(self, contract: EnvSpec | None) -> None:
-        self.is_oracle = contract is not None and ShadowEnvironment.has_oracle(contract)
+    def __init__(self, env_spec: EnvSpec | None) -> None:
+        self.is_oracle = env_spec is not None and ShadowEnvironment.has_oracle(env_spec)
         self._agent: Agent = OracleAgent() if self.is_oracle else RandomAgent()
-        self._spec = contract.id if contract is not None else "unknown"
+        self._spec = env_spec.id if env_spec is not None else "unknown"
 
     async def play(
         self,
@@ -117,25 +119,26 @@ class EpisodePlayer:
         agent_seed: int | None = None,
         turn: WaitForTurn | None = None,
     ) -> Transcript:
-        """One episode of this seed; `chance` makes the moves, where there is no oracle."""
-        witness = RecordingSession(session, turn)
-        dice = seed if agent_seed is None else agent_seed
-        assignment = Assignment("check", self._spec, {"seed": seed}, dice)
+        """Play the task of this seed; `agent_seed` (default: the same) is that of random calls."""
+        recorder = RecordingSession(session, turn)
+        if agent_seed is None:
+            agent_seed = seed
+        assignment = Assignment("check", self._spec, {"seed": seed}, agent_seed)
         episode = await run_episode(
-            witness, self._agent, assignment, limits=EpisodeLimits(max_turns=MAX_STEPS)
+            recorder, self._agent, assignment, limits=EpisodeLimits(max_turns=MAX_STEPS)
         )
-        # A reward that is no number is for a check of its own to complain of.
+        # BadEnvironment: a reward that is not finite, which has a check of its own.
         if episode.error is not None and episode.error.kind != BadEnvironment.__name__:
             raise EpisodeFailed(episode.error.text)
-        if self.is_oracle and not witness.transcript.actions and not witness.transcript.done:
+        if self.is_oracle and not recorder.transcript.actions and not recorder.transcript.done:
             raise EpisodeFailed(
                 f"oracle() made no move on seed {seed}: it returned None.", RETURN_MOVE
             )
-        return witness.transcript
+        return recorder.transcript
 
 
 class TurnOrder:
-    """Lets several players move in turn, however long each thinks."""
+    """Makes several concurrent players take turns, step by step."""
 
     def __init__(self, players: int) -> None:
         self._active = list(range(players))
@@ -152,11 +155,11 @@ class TurnOrder:
         return turn
 
     async def leave(self, player: int) -> None:
-        """The player's episode is over."""
+        """Take a player out of the order: its episode is over."""
         async with self._turn_changed:
-            place = self._active.index(player)
+            position = self._active.index(player)
             self._active.remove(player)
-            if place < self._next:
+            if position < self._next:
                 self._next -= 1
             self._next %= max(1, len(self._active))
             self._turn_changed.notify_all()

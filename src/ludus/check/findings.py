@@ -1,4 +1,4 @@
-"""What the doctor found."""
+"""Findings of the checks, as `ludus check --json` prints them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, computed_field
 
 
 class CheckFinding(BaseModel):
-    """One promise, and whether it is kept."""
+    """The result of one check."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,1 +1,1 @@
-"""The commands, one file each. What they call is imported when they run, so that help is fast."""
+"""The command line. Commands import what they need when they run, so that --help is fast."""

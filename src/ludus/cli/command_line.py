@@ -1,4 +1,4 @@
-"""The command line as it was typed, for cards and logs."""
+"""The command line as it was typed, for cards and training records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def typed_command() -> str:
-    """The command line, without the token that may stand in it."""
+    """The command line without --token, which is a secret."""
     words = iter(sys.argv[1:])
     kept = ["ludus"]
     for word in words:

@@ -1,4 +1,4 @@
-"""What `ludus collect` and `ludus eval` are both given, in the same words; and tasks as JSON."""
+"""Options that several commands share, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -10,68 +10,91 @@ import typer
 
 
 def expand_user_path(text: str) -> Path:
-    """A path, with the folder that ~ stands for, where no shell has put it in."""
+    """Expand ~, which the shell leaves alone in `--option=~/path`."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise typer.BadParameter(f"{text}: there is no such user here.") from None
+        raise typer.BadParameter(f"{text}: there is no such user.") from None
 
+
+_SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class"
 
 Env = Annotated[
     str,
     typer.Argument(
         metavar="ENV",
-        help="name, name:variant, file.py:Class, package.module:Class, URL, or a mix: "
-        "wordle=0.7,catch=0.3.",
+        help=f"Environment: {_SPEC_FORMS}, URL, or a mixture such as wordle=0.7,catch=0.3.",
     ),
 ]
+Spec = Annotated[str, typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS} or URL.")]
+ServedSpec = Annotated[str, typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS}.")]
 BaseUrl = Annotated[
-    str | None, typer.Option(help="Where ENV is served.", show_default="in this process")
+    str | None,
+    typer.Option(help="URL of the environment server.", show_default="run ENV in this process"),
 ]
 Token = Annotated[
     str | None,
     typer.Option(
         envvar="LUDUS_TOKEN",
-        help="Bearer token of the server. Better set LUDUS_TOKEN: the process list shows --token.",
+        help="Bearer token of the environment server. Prefer LUDUS_TOKEN: other users of this "
+        "machine can read --token in the process list.",
     ),
 ]
-GroupSize = Annotated[int, typer.Option(min=1, help="How often each task is played.")]
+GroupSize = Annotated[int, typer.Option(min=1, help="Number of episodes per task.")]
 DatasetConfig = Annotated[
-    str | None, typer.Option(help="The task's dataset_config, as JSON: '{\"max_terms\": 3}'.")
+    str | None,
+    typer.Option(
+        metavar="JSON", help="The dataset_config argument of reset: '{\"max_terms\": 3}'."
+    ),
 ]
-Task = Annotated[str | None, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")]
+Task = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help="Other arguments of reset: '{\"length\": 6}'."),
+]
 Tasks = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         parser=expand_user_path,
-        help="Play the tasks of a JSONL file: reset arguments, or NeMo Gym's input rows.",
+        help="JSONL file of tasks: reset arguments, or input rows of NeMo Gym.",
     ),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="For hf: cuda, cuda:1, mps, cpu.", show_default="the best")
+    str | None,
+    typer.Option(
+        help="Device of local models (hf): cuda, cuda:1, mps or cpu.",
+        show_default="the fastest available",
+    ),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="For hf: bfloat16, float16, float32.", show_default="by device"),
+    typer.Option(
+        help="Dtype of local models (hf): bfloat16, float16 or float32.",
+        show_default="depends on the device",
+    ),
 ]
 SystemPrompt = Annotated[
-    str | None, typer.Option(help="What the model is told first; '' for nothing.")
+    str | None,
+    typer.Option(help="System prompt; '' for none.", show_default="a general one"),
 ]
-MaxTurns = Annotated[int, typer.Option(min=1, help="Replies in an episode.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens in one reply, thoughts included.")]
+MaxTurns = Annotated[int, typer.Option(min=1, help="Maximum number of replies per episode.")]
+MaxTokens = Annotated[
+    int, typer.Option(min=1, help="Maximum number of tokens per reply, reasoning included.")
+]
 MaxEpisodeTokens = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Most tokens in all replies of an episode together.", show_default="no limit"
+        min=1,
+        help="Maximum number of tokens per episode, over all its replies.",
+        show_default="no limit",
     ),
 ]
 Thinking = Annotated[
     bool | None,
     typer.Option(
         "--thinking/--no-thinking",
-        help="Switch thinking on or off: the chat template's enable_thinking.",
-        show_default="the template's own",
+        help="Set enable_thinking of the chat template.",
+        show_default="the template's default",
     ),
 ]
 ChatTemplateKwargs = Annotated[
@@ -80,46 +103,60 @@ ChatTemplateKwargs = Annotated[
         metavar="JSON", help="Arguments of the chat template: '{\"enable_thinking\": false}'."
     ),
 ]
-Concurrency = Annotated[int, typer.Option(min=1, help="Calls to the model at once, at the most.")]
-EpisodeTimeout = Annotated[str, typer.Option(help="For one episode: 90s, 10m or 2h.")]
+Concurrency = Annotated[
+    int, typer.Option(min=1, help="Maximum number of concurrent calls to the model.")
+]
+EpisodeTimeout = Annotated[
+    str, typer.Option(metavar="TIME", help="Timeout of one episode, such as 90s, 10m or 2h.")
+]
+SolvedAt = Annotated[float, typer.Option(help="Reward from which on a task counts as solved.")]
 RetryBroken = Annotated[
-    bool, typer.Option("--retry-broken", help="Play recorded broken episodes again.")
+    bool, typer.Option("--retry-broken", help="Play episodes again that broke in an earlier run.")
 ]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", help="Print the traceback of an exception in the environment's code."),
+    typer.Option("--debug", help="Print tracebacks of exceptions in the environment's code."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output folder.")]
+PushDataset = Annotated[
+    str | None,
+    typer.Option(
+        "--push-to-hub", "-H", metavar="USER/NAME", help="Upload to this data set on the Hub."
+    ),
+]
+Private = Annotated[bool, typer.Option(help="Make the Hub repository private.")]
+JsonObject = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Print JSON lines: progress events and the result.")
+]
 
 
 def parse_json_object(text: str | None, option: str) -> dict[str, Any]:
-    """What an option says in JSON; nothing where it was not given."""
+    """Parse the value of an option as a JSON object; empty if the option was not given."""
     try:
         value = json.loads(text) if text is not None else {}
     except ValueError as error:
-        raise typer.BadParameter(f"{option} is not JSON: {error}") from None
+        raise typer.BadParameter(f"{option} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise typer.BadParameter(f"{option} wants a JSON object.")
+        raise typer.BadParameter(f"{option} must be a JSON object, got {text}.")
     return value
 
 
 def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> dict[str, Any]:
-    """The arguments of the chat template that --thinking and --chat-template-kwargs give."""
-    from ludus.policy.chat.template_defaults import THINKING_VARIABLE
+    """Combine --thinking and --chat-template-kwargs."""
+    from ludus.policy.chat.template_defaults import THINKING_VARIABLE as THINKING
 
     kwargs = parse_json_object(chat_template_kwargs, "--chat-template-kwargs")
     if thinking is None:
         return kwargs
-    if kwargs.get(THINKING_VARIABLE, thinking) is not thinking:
-        option = "--thinking" if thinking else "--no-thinking"
-        raise typer.BadParameter(
-            f"{option} and --chat-template-kwargs differ on {THINKING_VARIABLE}."
-        )
-    return {**kwargs, THINKING_VARIABLE: thinking}
+    if kwargs.get(THINKING, thinking) is not thinking:
+        flag = "--thinking" if thinking else "--no-thinking"
+        raise typer.BadParameter(f"{flag} contradicts {THINKING} in --chat-template-kwargs.")
+    return {**kwargs, THINKING: thinking}
 
 
 def task_arguments(task: str | None, dataset_config: str | None) -> dict[str, Any]:
-    """The arguments of reset that --task and --dataset-config give."""
+    """Combine --task and --dataset-config into arguments of reset."""
     arguments = parse_json_object(task, "--task")
     if dataset_config is not None:
         arguments["dataset_config"] = parse_json_object(dataset_config, "--dataset-config")

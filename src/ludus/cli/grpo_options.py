@@ -1,4 +1,4 @@
-"""The options of `ludus train grpo` that no other command has, and what they mean together."""
+"""Options that only `ludus train grpo` has, and the config that they build."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ludus.cli.train_options import ExperimentTracker, shared_config_fields
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ludus.train.config import Lora
     from ludus.train.grpo.grpo_config import GRPOConfig
 
 
@@ -32,118 +31,110 @@ class VLLMMode(StrEnum):
     SERVER = "server"
 
 
-Steps = Annotated[int, typer.Option(help="How often the model is changed.")]
-Groups = Annotated[int, typer.Option(help="Tasks of a step, over all processes.")]
-GroupSize = Annotated[int, typer.Option(help="Attempts at each task.")]
+Steps = Annotated[int, typer.Option(help="Number of training steps.")]
+Groups = Annotated[int, typer.Option(help="Groups (tasks) per training step, over all processes.")]
+GroupSize = Annotated[int, typer.Option(help="Episodes per group (TRL's num_generations).")]
 MaxEpisodeTokens = Annotated[
-    int, typer.Option(help="Most tokens in all replies of an episode together.")
+    int, typer.Option(help="Maximum number of tokens per episode, over all its replies.")
 ]
 MaxTokens = Annotated[
     int | None,
     typer.Option(
-        help="Most tokens in one reply, thoughts included.",
+        help="Maximum number of tokens per reply, reasoning included.",
         show_default="what is left of --max-episode-tokens",
     ),
 ]
-Temperature = Annotated[float, typer.Option(help="How freely replies are sampled.")]
-TopP = Annotated[float, typer.Option(help="Only the likeliest tokens that make up this share.")]
+Temperature = Annotated[float, typer.Option(help="Sampling temperature.")]
+TopP = Annotated[float, typer.Option(help="Nucleus sampling: probability mass to keep.")]
 TopK = Annotated[
-    int | None, typer.Option(help="Only so many of the likeliest tokens.", show_default="all")
+    int | None,
+    typer.Option(help="Top-k sampling: number of tokens to keep.", show_default="all"),
 ]
-Beta = Annotated[
-    float | None,
-    typer.Option(help="How dear it is to move away from the model.", show_default="0"),
-]
+Beta = Annotated[float | None, typer.Option(help="KL penalty coefficient.", show_default="0")]
 BatchSize = Annotated[
     int | None,
-    typer.Option(help="Episodes learned from at once.", show_default="all of a step; 8 on a CPU"),
+    typer.Option(help="Episodes per forward pass.", show_default="all of a step; 8 on CPU"),
 ]
 ZeroVarianceGroups = Annotated[
     ZeroVarianceMode,
-    typer.Option("--equal", help="Groups whose attempts are all worth the same."),
+    typer.Option(help="What to do with groups whose episodes all have the same reward."),
 ]
-Resamples = Annotated[
+MaxResamples = Annotated[
     int | None,
-    typer.Option(help="With --equal resample: how often, at the most.", show_default="2"),
+    typer.Option(
+        help="Maximum number of resamplings per step, with --zero-variance-groups resample.",
+        show_default="2",
+    ),
 ]
-RolloutLoopOption = Annotated[
-    RolloutLoop, typer.Option("--rollouts", help="Who plays: Ludus, or TRL's own loop.")
+Rollouts = Annotated[
+    RolloutLoop, typer.Option(help="Rollout loop: that of Ludus (fast) or of TRL (trl).")
 ]
-VLLMOption = Annotated[
-    VLLMMode | None, typer.Option("--vllm", help="Let vLLM decode.", show_default="Ludus does")
+VLLM = Annotated[
+    VLLMMode | None,
+    typer.Option(help="Generate with vLLM, in TRL's mode.", show_default="the built-in engine"),
 ]
-Rewards = Annotated[
+RewardFuncs = Annotated[
     list[str] | None,
     typer.Option(
-        "--reward",
+        "--reward-func",
         metavar="MODULE:FUNCTION[=WEIGHT]",
-        help="A reward beside the environment's own; again for each.",
+        help="Reward function in addition to the environment's reward; repeatable.",
     ),
 ]
 EvalEvery = Annotated[
     int | None,
-    typer.Option(help="Steps between two tests on held-out tasks.", show_default="no tests"),
+    typer.Option(help="Steps between evaluations on held-out tasks.", show_default="never"),
 ]
 EvalEpisodes = Annotated[
-    int | None, typer.Option(help="Episodes of such a test.", show_default="64")
+    int | None,
+    typer.Option(help="Episodes per evaluation, with --eval-every.", show_default="64"),
 ]
-EarlyStop = Annotated[bool, typer.Option("--early-stop", help="End when nothing is left to learn.")]
+EarlyStop = Annotated[bool, typer.Option("--early-stop", help="Stop when the reward is saturated.")]
 AllowUnseeded = Annotated[
     bool,
     typer.Option(
         "--allow-unseeded",
-        help="Train also on environments that ignore their seed: attempts at different tasks are "
-        "compared.",
+        help="Train on environments that ignore their seed, although the episodes of a group then "
+        "have different tasks.",
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Which tasks, and what is sampled.")]
+Seed = Annotated[int, typer.Option(help="Random seed: tasks and sampling.")]
 
 
 def build_grpo_config(
     *,
     checkpoint_every: str,
-    assignments: list[str] | None,
+    overrides: list[str] | None,
     report_to: ExperimentTracker | None,
-    lora: Lora | None,
-    rewards: Sequence[str] | None,
-    equal: ZeroVarianceMode,
-    resamples: int | None,
+    reward_funcs: Sequence[str] | None,
+    zero_variance_groups: ZeroVarianceMode,
+    max_resamples: int | None,
     eval_every: int | None,
     eval_episodes: int | None,
     rollouts: RolloutLoop,
-    vllm: VLLMMode | None,
+    vllm_mode: VLLMMode | None,
     system_prompt: str | None,
-    **plain: Any,
+    **fields: Any,
 ) -> GRPOConfig:
-    """All options as the trainer's settings; one that would mean nothing is a mistake."""
+    """Build the config of GRPO, without options that have no effect; `fields` are its others."""
     from ludus.train.grpo.grpo_config import GRPOConfig
 
-    _require_option(
-        "--resamples",
-        resamples,
-        unless=equal is ZeroVarianceMode.RESAMPLE,
-        needs="--equal resample",
-    )
-    _require_option(
-        "--eval-episodes", eval_episodes, unless=eval_every is not None, needs="--eval-every"
-    )
-    said = {"resamples": resamples, "eval_episodes": eval_episodes}
-    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    if max_resamples is not None:
+        if zero_variance_groups is not ZeroVarianceMode.RESAMPLE:
+            raise ConfigError("--max-resamples needs --zero-variance-groups resample.")
+        fields["max_resamples"] = max_resamples
+    if eval_episodes is not None:
+        if eval_every is None:
+            raise ConfigError("--eval-episodes needs --eval-every.")
+        fields["eval_episodes"] = eval_episodes
     if system_prompt is not None:
-        given["system_prompt"] = system_prompt or None
+        fields["system_prompt"] = system_prompt or None
     return GRPOConfig(
-        **shared_config_fields(checkpoint_every, assignments, report_to),
-        lora=lora,
-        rewards=tuple(rewards or ()),
-        equal=equal.value,
+        **shared_config_fields(checkpoint_every, overrides, report_to),
+        reward_funcs=tuple(reward_funcs or ()),
+        zero_variance_groups=zero_variance_groups.value,
         eval_every=eval_every,
         rollouts=rollouts.value,
-        vllm=vllm.value if vllm is not None else None,
-        **given,
-        **plain,
+        vllm_mode=vllm_mode.value if vllm_mode is not None else None,
+        **fields,
     )
-
-
-def _require_option(option: str, value: int | None, *, unless: bool, needs: str) -> None:
-    if value is not None and not unless:
-        raise ConfigError(f"{option} means nothing without {needs}. Add that, or leave it away.")

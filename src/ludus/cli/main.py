@@ -1,4 +1,4 @@
-"""`ludus`: puts the commands together, and turns our errors into one red line."""
+"""The `ludus` program: its commands, and errors as one red line on stderr."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from ludus.cli.commands import (
     train,
 )
 from ludus.cli.display.console import print_error
+from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
+from ludus.cli.flags import FlagCommand, name_flags
 from ludus.errors import LudusError
-
-INTERRUPTED_EXIT_CODE = 130
 
 
 class CommandGroup(TyperGroup):
-    """A command that is interrupted ends with a line; one that stopped by itself has said why."""
+    """Ends an interrupted command with one line: the message of the exception, if it has one."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             print_error(str(interrupt) or "Interrupted.")
-            raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+            raise typer.Exit(EXIT_CODES[INTERRUPTED]) from None
 
 
 app = typer.Typer(
@@ -52,20 +52,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("envs")(envs.envs)
-app.command("serve")(serve.serve)
-app.command("check")(check.check)
-app.command("play")(play.play)
-app.command("collect")(collect.collect)
-app.command("import")(import_cmd.import_rollouts)
-app.command("curate")(curate.curate)
-app.command("eval")(evaluate.evaluate)
+app.command("envs", cls=FlagCommand)(envs.envs)
+app.command("serve", cls=FlagCommand)(serve.serve)
+app.command("check", cls=FlagCommand)(check.check)
+app.command("play", cls=FlagCommand)(play.play)
+app.command("collect", cls=FlagCommand)(collect.collect)
+app.command("import", cls=FlagCommand)(import_cmd.import_rollouts)
+app.command("curate", cls=FlagCommand)(curate.curate)
+app.command("eval", cls=FlagCommand)(evaluate.evaluate)
 app.add_typer(train.app, name="train")
-app.command("diagnose")(diagnose.diagnose)
-app.command("runs")(runs.runs)
-app.command("show")(show.show)
-app.command("init")(init.init)
-app.command("lint")(lint.lint)
+app.command("diagnose", cls=FlagCommand)(diagnose.diagnose)
+app.command("runs", cls=FlagCommand)(runs.runs)
+app.command("show", cls=FlagCommand)(show.show)
+app.command("init", cls=FlagCommand)(init.init)
+app.command("lint", cls=FlagCommand)(lint.lint)
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,19 +79,19 @@ def root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Turn an environment into a better language-model agent."""
+    """Collect episodes, curate them, and train and evaluate language-model agents."""
 
 
 def main() -> None:
-    """The `ludus` program."""
+    """Run the `ludus` program."""
     try:
         app()
     except LudusError as error:
-        # Of several processes that train together, one speaks.
+        # With several processes (torchrun) only rank 0 prints.
         if os.environ.get("RANK", "0") == "0":
-            print_error(str(error))
+            print_error(name_flags(str(error)))
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""The options that the commands of `ludus train` have in common, and what they mean."""
+"""Options that `ludus train sft`, `dpo` and `grpo` share, and the config that they build."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ludus.cli.display.formatting import parse_duration
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ludus.train.config import Lora as LoraSettings
+    from ludus.train.config import Lora as LoraConfig
     from ludus.train.config import TrainConfig
 
 _TRACKER_PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX")}
-"""What has to be installed for a report, where that is not what its name says."""
+"""Packages of which one must be installed, where the tracker's own name is not the only one."""
 
 
 class ExperimentTracker(StrEnum):
@@ -28,119 +28,143 @@ class ExperimentTracker(StrEnum):
 
 
 Data = Annotated[
-    Path, typer.Argument(metavar="DATA", help="What `ludus curate` wrote, or a file of rows.")
+    Path, typer.Argument(metavar="DATA", help="Folder of `ludus curate`, or a file of rows.")
 ]
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="smollm2, a folder, a .gguf file, or a Hub name.")
+    str,
+    typer.Option("--model", "-m", help="Model to train: smollm2, folder, .gguf file or Hub id."),
 ]
 OutputDir = Annotated[
-    Path, typer.Option("--output-dir", "-o", metavar="OUT", help="Where the model goes.")
+    Path, typer.Option("--output-dir", "-o", metavar="OUT", help="Folder for the trained model.")
 ]
 Epochs = Annotated[
     float | None,
-    typer.Option(help="How often every row is seen.", show_default="3 for sft, 1 for dpo"),
+    typer.Option(help="Number of passes over the rows.", show_default="3 for sft, 1 for dpo"),
 ]
 Steps = Annotated[
     int | None,
-    typer.Option(help="Number of training steps.", show_default="as --epochs says"),
+    typer.Option(
+        help="Number of training steps; overrides --epochs.", show_default="from --epochs"
+    ),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(help="Rows at once in each process.", show_default="8")
+    int | None,
+    typer.Option(help="Rows per forward pass and process.", show_default="8"),
 ]
-Accumulate = Annotated[int, typer.Option(help="Batches to a step.")]
+GradientAccumulationSteps = Annotated[
+    int, typer.Option(help="Batches accumulated per training step.")
+]
 LearningRate = Annotated[
-    float | None, typer.Option(help="The highest one.", show_default="one that suits the model")
+    float | None,
+    typer.Option(help="Peak learning rate.", show_default="depends on the model's size"),
 ]
 MaxLength = Annotated[
-    int | None, typer.Option(help="Tokens of a row.", show_default="as the rows ask for")
+    int | None,
+    typer.Option(help="Maximum number of tokens per row.", show_default="depends on the rows"),
 ]
-Drop = Annotated[
-    bool, typer.Option("--drop", help="Leave out rows of which nothing would be learned.")
+DropUntrainable = Annotated[
+    bool,
+    typer.Option(
+        "--drop-untrainable", help="Drop rows without trainable tokens instead of failing."
+    ),
 ]
 Packing = Annotated[
-    bool, typer.Option("--packing/--no-packing", help="Several short rows in one sequence.")
+    bool, typer.Option("--packing/--no-packing", help="Pack several short rows into one sequence.")
 ]
-Beta = Annotated[
-    float | None,
-    typer.Option(help="How dear it is to move away from the model.", show_default="0.1"),
-]
-Lora = Annotated[bool, typer.Option("--lora", help="Train a small adapter, not all weights.")]
-LoraRank = Annotated[int | None, typer.Option(help="Its rank.", show_default="16")]
-LoraAlpha = Annotated[int | None, typer.Option(help="Its scale.", show_default="twice the rank")]
-LoraDropout = Annotated[float | None, typer.Option(help="Its dropout.", show_default="0")]
-LoraTargets = Annotated[
+Beta = Annotated[float | None, typer.Option(help="DPO's beta.", show_default="0.1")]
+Lora = Annotated[bool, typer.Option("--lora", help="Train a LoRA adapter instead of all weights.")]
+LoraRank = Annotated[int | None, typer.Option(help="LoRA rank.", show_default="16")]
+LoraAlpha = Annotated[int | None, typer.Option(help="LoRA alpha.", show_default="twice the rank")]
+LoraDropout = Annotated[float | None, typer.Option(help="LoRA dropout.", show_default="0")]
+LoraTargetModules = Annotated[
     str | None,
-    typer.Option(help="The layers it is put on: q_proj,v_proj.", show_default="all linear ones"),
+    typer.Option(
+        metavar="NAMES",
+        help="Modules to adapt, such as q_proj,v_proj.",
+        show_default="all linear layers",
+    ),
 ]
-Merge = Annotated[
+MergeAdapter = Annotated[
     bool | None,
     typer.Option(
-        "--merge/--no-merge", help="A whole model, or the adapter alone.", show_default="merge"
+        "--merge-adapter/--no-merge-adapter",
+        help="Write a merged model, or the LoRA adapter alone.",
+        show_default="merge",
     ),
 ]
 GradientCheckpointing = Annotated[
     bool,
     typer.Option(
         "--gradient-checkpointing/--no-gradient-checkpointing",
-        help="Slower, with much less memory.",
+        help="Recompute activations: less memory, slower.",
     ),
 ]
 Precision = Annotated[
-    str | None, typer.Option(help="bf16, fp16 or fp32.", show_default="by the device")
+    str | None,
+    typer.Option(help="bf16, fp16 or fp32.", show_default="depends on the device"),
 ]
-Device = Annotated[str | None, typer.Option(help="cuda, mps or cpu.", show_default="best")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cuda, mps or cpu.", show_default="the fastest available"),
+]
 Compile = Annotated[
     bool | None,
     typer.Option(
-        "--compile/--no-compile", help="Let torch compile it.", show_default="by the device"
+        "--compile/--no-compile",
+        help="Compile the model with torch.compile.",
+        show_default="depends on the device",
     ),
 ]
-CheckpointEvery = Annotated[str, typer.Option(help="90s, 10m or 2h.")]
-Seed = Annotated[int, typer.Option(help="The order of the rows, and dropout.")]
-Set = Annotated[
+CheckpointEvery = Annotated[
+    str, typer.Option(metavar="TIME", help="Time between checkpoints, such as 90s, 10m or 2h.")
+]
+Seed = Annotated[int, typer.Option(help="Random seed: order of the rows, dropout.")]
+Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other field of TRL's config."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other field of TRL's config; repeatable."),
 ]
 ReportTo = Annotated[
     ExperimentTracker | None,
-    typer.Option(help="Who keeps the curves.", show_default="trackio if installed"),
+    typer.Option(help="Experiment tracker.", show_default="trackio if installed"),
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Begin anew, and replace the model that is there.")
+    bool, typer.Option("--overwrite", help="Start anew and replace an existing model.")
 ]
-PushToHub = Annotated[str | None, typer.Option("--push-to-hub", "-H", help="USER/NAME of a model.")]
-Private = Annotated[bool, typer.Option(help="Make that model a private one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, for machines.")]
+PushToHub = Annotated[
+    str | None,
+    typer.Option(
+        "--push-to-hub", "-H", metavar="USER/NAME", help="Upload to this model on the Hub."
+    ),
+]
 
 
 def build_train_config(
     *,
     checkpoint_every: str,
-    assignments: list[str] | None,
+    overrides: list[str] | None,
     report_to: ExperimentTracker | None,
-    lora: LoraSettings | None,
-    **plain: Any,
+    **fields: Any,
 ) -> TrainConfig:
-    """All options as the trainer's settings."""
+    """Build the config of SFT and DPO; `fields` are its other fields."""
     from ludus.train.config import TrainConfig
 
-    return TrainConfig(
-        **shared_config_fields(checkpoint_every, assignments, report_to), lora=lora, **plain
-    )
+    return TrainConfig(**shared_config_fields(checkpoint_every, overrides, report_to), **fields)
 
 
 def shared_config_fields(
-    checkpoint_every: str, assignments: list[str] | None, report_to: ExperimentTracker | None
+    checkpoint_every: str, overrides: list[str] | None, report_to: ExperimentTracker | None
 ) -> dict[str, Any]:
-    """Those settings of every method that an option says in words of its own."""
+    """Parse the options of every training method whose text differs from the config field."""
     from ludus.train.config import parse_assignments
 
-    overrides = parse_assignments(assignments or ())
-    if secret := next((key for key in overrides if key.endswith("hub_token")), None):
-        raise ConfigError(f"--set {secret} would be written down. Set HF_TOKEN instead.")
+    assignments = parse_assignments(overrides or ())
+    if secret := next((key for key in assignments if key.endswith("hub_token")), None):
+        raise ConfigError(
+            f"--set {secret} would be stored in the training record. Set HF_TOKEN instead."
+        )
     return {
         "checkpoint_every": parse_duration(checkpoint_every, "--checkpoint-every"),
-        "overrides": overrides,
+        "overrides": assignments,
         "report_to": _resolve_tracker(report_to),
     }
 
@@ -151,40 +175,38 @@ def build_lora_config(
     rank: int | None,
     alpha: int | None,
     dropout: float | None,
-    targets: str | None,
-    merge: bool | None,
-) -> LoraSettings | None:
-    """The adapter; what is said of one that is not wanted is a mistake, and not passed over."""
+    target_modules: str | None,
+    merge_adapter: bool | None,
+) -> LoraConfig | None:
+    """Build the LoRA config; its options are rejected without --lora."""
     from ludus.train.config import Lora
 
-    names = tuple(name.strip() for name in (targets or "").split(",") if name.strip())
-    said = {
-        "rank": rank,
-        "alpha": alpha,
-        "dropout": dropout,
-        "target_modules": names if targets is not None else None,
-        "merge_adapter": merge,
+    names = None
+    if target_modules is not None:
+        names = tuple(name.strip() for name in target_modules.split(",") if name.strip())
+    merge_flag = "--no-merge-adapter" if merge_adapter is False else "--merge-adapter"
+    options: dict[str, tuple[str, Any]] = {
+        "rank": ("--lora-rank", rank),
+        "alpha": ("--lora-alpha", alpha),
+        "dropout": ("--lora-dropout", dropout),
+        "target_modules": ("--lora-target-modules", names),
+        "merge_adapter": (merge_flag, merge_adapter),
     }
-    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    given = {field: option for field, option in options.items() if option[1] is not None}
     if enabled:
-        return Lora(**given)
-    if given:
-        option = _lora_flag(*next(iter(given.items())))
-        raise ConfigError(f"{option} says how an adapter is made. Add --lora, or leave it away.")
+        return Lora(**{field: value for field, (_, value) in given.items()})
+    for flag, _ in given.values():
+        raise ConfigError(f"{flag} needs --lora. Add it, or remove {flag}.")
     return None
 
 
-def _lora_flag(name: str, value: object) -> str:
-    if name == "merge_adapter":
-        return "--merge" if value else "--no-merge"
-    return f"--lora-{name}"
-
-
-def _resolve_tracker(asked: ExperimentTracker | None) -> str | None:
-    if asked is None:
-        return ExperimentTracker.TRACKIO.value if find_spec(ExperimentTracker.TRACKIO) else None
-    if asked is ExperimentTracker.NONE:
+def _resolve_tracker(tracker: ExperimentTracker | None) -> str | None:
+    if tracker is None:
+        installed = find_spec(ExperimentTracker.TRACKIO) is not None
+        return ExperimentTracker.TRACKIO.value if installed else None
+    if tracker is ExperimentTracker.NONE:
         return None
-    if not any(map(find_spec, _TRACKER_PACKAGES.get(asked.value, (asked.value,)))):
-        raise ConfigError(f"--report-to {asked} needs a package: pip install {asked}")
-    return asked.value
+    packages = _TRACKER_PACKAGES.get(tracker.value, (tracker.value,))
+    if not any(map(find_spec, packages)):
+        raise ConfigError(f"--report-to {tracker} needs a package: pip install {tracker}")
+    return tracker.value

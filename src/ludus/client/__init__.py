@@ -1,1 +1,1 @@
-"""Sessions: an environment to act in, in this process or behind a socket, with one behaviour."""
+"""Sessions on environments, in this process or on a server, with the same behaviour."""

@@ -1,4 +1,4 @@
-"""Where sessions come from: a spec of this machine, or the URL of a server."""
+"""Endpoints create sessions: of an environment in this process, or of a server."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ludus.environment.spec import EnvSpec
 
 
 class Endpoint(ABC):
-    """Opens sessions, as many as asked for."""
+    """Creates sessions of one environment."""
 
     spec: str
 
     @abstractmethod
     def session(self) -> Session:
-        """A session that is not open yet: enter it."""
+        """A new session, which is not open yet; use it as an async context manager."""
 
 
 class LocalEndpoint(Endpoint):
@@ -38,7 +38,7 @@ class LocalEndpoint(Endpoint):
 
 
 class RemoteEndpoint(Endpoint):
-    """Sessions on a server, which is asked once what it offers."""
+    """Sessions on a server. Its description is fetched once, for all sessions."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ def connect(
     step_timeout: float | None = None,
     **settings: Any,
 ) -> Endpoint:
-    """Where sessions of this spec come from.
+    """The endpoint of a spec or a URL.
 
         async with connect("wordle").session() as session:
             first = await session.reset(seed=7)
             reply = await session.call("guess", {"word": "crane"})
 
-    `settings` (connect_timeout, message_timeout, resume_timeout, max_message_mb) are a URL's.
+    `settings` (connect_timeout, message_timeout, resume_timeout, max_message_mb) apply to a URL.
     """
     if is_url(spec):
         return RemoteEndpoint(spec, token=token, headers=headers, **settings)

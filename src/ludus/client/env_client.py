@@ -1,7 +1,7 @@
-"""`EnvClient`: the client in OpenEnv's shape, for code that comes from there.
+"""`EnvClient`: a client with OpenEnv's interface.
 
-Async by default; `.sync()` gives the same methods without await. Results have `.observation`,
-`.reward` and `.done`. A typed client only names its types:
+It is async; `.sync()` returns a client with the same methods without await. Results have
+`.observation`, `.reward` and `.done`. A typed client only names its types:
 `class MazeEnv(EnvClient[Move, View, State])`.
 """
 
@@ -26,7 +26,7 @@ StateT = TypeVar("StateT")
 
 
 class EnvClient(Generic[ActT, ObsT, StateT]):
-    """One session on an environment server; it connects when it is first used.
+    """One session on an environment server; it connects on first use.
 
     Without type arguments, actions, observations and state are plain dictionaries.
     """
@@ -36,10 +36,11 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in getattr(cls, "__orig_bases__", ()):
-            named = get_args(base)
-            if len(named) == 3:
+            arguments = get_args(base)
+            if len(arguments) == 3:
                 models = [
-                    t if isinstance(t, type) and issubclass(t, BaseModel) else None for t in named
+                    each if isinstance(each, type) and issubclass(each, BaseModel) else None
+                    for each in arguments
                 ]
                 cls._types = (models[0], models[1], models[2])
 
@@ -64,37 +65,37 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._socket: WebSocketClient | None = None
 
     async def connect(self) -> Self:
-        """Open the session now rather than with the first request."""
+        """Open the session now instead of on the first request."""
         await self._ensure_connected()
         return self
 
     async def reset(self, **task: Any) -> StepResult[ObsT]:
-        """Begin an episode."""
+        """Start an episode."""
         return await self._request({"type": "reset", "data": task})
 
     async def step(self, action: ActT) -> StepResult[ObsT]:
-        """Do one action."""
+        """Take one action."""
         data = action_payload(cast("Mapping[str, Any] | BaseModel", action))
         return await self._request({"type": "step", "data": data})
 
     async def state(self) -> StateT:
-        """What the environment tells about itself."""
+        """The state of the environment."""
         socket = await self._ensure_connected()
         data = await socket.request({"type": "state"})
         model = self._types[2]
         return cast(StateT, model.model_validate(data) if model else data)
 
     async def list_tools(self) -> tuple[ToolSpec, ...]:
-        """The tools that a model may call here."""
+        """The tools that a model may call."""
         return (await describe_server(await self._ensure_connected())).tools
 
     async def close(self) -> None:
-        """Give the session back."""
+        """Close the session."""
         if self._socket is not None:
             await self._socket.close()
 
     def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
-        """The same client without await."""
+        """The same client for callers that do not await."""
         return SyncEnvClient(self)
 
     async def __aenter__(self) -> Self:
@@ -129,16 +130,16 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         model = self._types[1]
         if model is None:
             return result.observation
-        # A server of another version may know fields that this model does not.
-        known = {
+        # A server of another version may send fields that this model does not have.
+        fields = {
             key: value for key, value in result.observation.items() if key in model.model_fields
         }
-        beside = {"reward": result.reward, "done": result.done, "metadata": result.metadata}
-        return model.model_validate(known | beside)
+        outer = {"reward": result.reward, "done": result.done, "metadata": result.metadata}
+        return model.model_validate(fields | outer)
 
 
 class SyncEnvClient(Generic[ActT, ObsT, StateT]):
-    """An `EnvClient` for code that does not await; all of them share one background loop."""
+    """An `EnvClient` for callers that do not await; all of them share one background loop."""
 
     def __init__(self, client: EnvClient[ActT, ObsT, StateT]) -> None:
         self._client = client

@@ -1,8 +1,7 @@
 """One event loop in a background thread, for synchronous callers of async code.
 
-A script or a notebook cell that does not await calls `run_sync`; in a notebook, where a loop runs
-already, that works too. The loop starts with the first use and ends with the process, after what
-was left to be closed is closed.
+`run_sync` also works in a notebook, where an event loop runs already. The loop starts on first use.
+At exit, it waits for the coroutines that were started with `run_in_background`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
-"""How long tasks that were interrupted or left behind may take to end."""
+"""Time that interrupted and background tasks get to finish."""
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -66,7 +65,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def to_sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The same function for callers that do not await."""
+    """Wrap an async function for callers that do not await."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -76,13 +75,19 @@ def to_sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def run_in_background(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Start a coroutine on the background loop without waiting: finalizers must not block."""
+    """Start a coroutine on the background loop without waiting: for finalizers must not block."""
     loop = background_loop()
-    loop.call_soon_threadsafe(lambda: _start_tracked(loop, coroutine))
+
+    def start() -> None:
+        task = loop.create_task(coroutine)
+        _unfinished.add(task)
+        task.add_done_callback(_unfinished.discard)
+
+    loop.call_soon_threadsafe(start)
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
-    """The loop, started if need be."""
+    """The background loop, which is started on first use."""
     global _loop
     with _lock:
         if _loop is None:
@@ -104,12 +109,6 @@ def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
             return loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
             continue
-
-
-def _start_tracked(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    task = loop.create_task(work)
-    _unfinished.add(task)
-    task.add_done_callback(_unfinished.discard)
 
 
 def _finish_background_tasks() -> None:

@@ -1,4 +1,4 @@
-"""A session in this process: no socket, and otherwise the same."""
+"""A session on an environment in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ludus.protocol.types import Observation
 
 
 class LocalSession(Session):
-    """An environment of this process."""
+    """A session on an environment in this process."""
 
     def __init__(self, env_spec: EnvSpec, *, step_timeout: float | None = None) -> None:
         self._runner = EnvironmentRunner(env_spec, step_timeout=step_timeout)

@@ -22,12 +22,12 @@ from ludus.protocol.action_tools import calls_by_name, tool_from_action
 from ludus.protocol.frames import action_payload
 
 _UNSUPPORTED_FRAME_CODES = ("UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR")
-"""How servers from before MCP answer an `mcp` frame."""
+"""Error codes with which servers without MCP reply to an `mcp` frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerDescription:
-    """What a server offers; the same for all of its sessions."""
+    """The tools and the action schema of a server, which are the same for all of its sessions."""
 
     action_schema: JsonObject
     tools: tuple[ToolSpec, ...]
@@ -35,7 +35,7 @@ class ServerDescription:
 
 
 class RemoteSession(Session):
-    """An environment on a server."""
+    """A session on a server."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RemoteSession(Session):
 
 
 async def describe_server(socket: WebSocketClient) -> ServerDescription:
-    """Ask the server for its tools; where it has none by name, derive one from its action."""
+    """Fetch the tools of a server; where it has none, derive one from its action schema."""
     schema = await fetch_json_object(socket, "/schema")
     action_schema: JsonObject = schema.get("action", {})
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
@@ -89,16 +89,16 @@ async def describe_server(socket: WebSocketClient) -> ServerDescription:
 
 
 async def fetch_json_object(socket: WebSocketClient, path: str) -> dict[str, Any]:
-    """The object that one of the server's HTTP routes answers with."""
+    """Fetch a JSON object from an HTTP route of the server."""
     reply = await fetch_json_value(socket, path)
     if not isinstance(reply, dict):
         url = http_url(socket.base_url, path)
-        raise ConnectFailed(f"{url} cannot be read: it is no JSON object.")
+        raise ConnectFailed(f"{url} did not return a JSON object.")
     return reply
 
 
 async def fetch_json_value(socket: WebSocketClient, path: str) -> Any:
-    """The JSON that one of the server's HTTP routes answers with."""
+    """Fetch JSON from an HTTP route of the server."""
     import aiohttp
 
     url = http_url(socket.base_url, path)

@@ -1,4 +1,4 @@
-"""What an agent plays on. Where the environment runs is the business of the subclasses."""
+"""The session interface: one environment, one episode at a time, wherever it runs."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ _MALFORMED_CALL_TYPES = ("tool_not_found", "invalid_args")
 
 @dataclass(frozen=True, slots=True)
 class StepResult(Generic[ObsT]):
-    """What a reset or a step gave."""
+    """The result of a reset or a step."""
 
     observation: ObsT
     reward: float | None = None
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
-    """What the model did wrong, if it did: a bad argument, an unknown tool. The episode goes on."""
+    """The model's mistake, such as an unknown tool or a bad argument. The episode continues."""
     malformed: bool = False
-    """Whether that was a call that no tool could take, and not a bad move."""
+    """Whether the mistake was a malformed call, not one that the tool itself rejected."""
     shown_before: str = field(default="", repr=False)
-    """The part of a cumulative transcript that the episode has shown before."""
+    """The part of a cumulative transcript that earlier results have shown."""
 
     @property
     def content(self) -> Content:
-        """What the model is shown of it."""
+        """What the model is shown of the result."""
         if self.error is not None:
             return f"Error: {self.error}"
-        seen: Any = self.observation
-        seen = seen.model_dump(mode="json") if isinstance(seen, BaseModel) else seen
-        return render_observation(seen, shown_before=self.shown_before)
+        fields: Any = self.observation
+        if isinstance(fields, BaseModel):
+            fields = fields.model_dump(mode="json")
+        return render_observation(fields, shown_before=self.shown_before)
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -51,7 +52,7 @@ class StepResult(Generic[ObsT]):
 
 
 def parse_result(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
-    """Read the wire's result; every known version of OpenEnv puts metadata somewhere else."""
+    """Parse the payload of a result; versions of OpenEnv have metadata in different places."""
     observation = dict(payload.get("observation") or {})
     metadata = payload.get("metadata") or observation.get("metadata") or {}
     return StepResult(
@@ -66,43 +67,42 @@ class Session(ABC):
     """One environment, one episode at a time. Use it as an async context manager."""
 
     tools: tuple[ToolSpec, ...] = ()
-    """What a model may call here; known once the session is open."""
+    """The tools that a model may call; available once the session is open."""
     calls_by_name: bool = False
     _transcript = ""
-    """The conversation that the episode has shown, if each observation so far has continued it."""
+    """The conversation so far, while every observation has repeated and continued it."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Get the environment. Entering the context does this."""
+        """Create the environment. Called when the context is entered."""
 
     @abstractmethod
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
 
     @abstractmethod
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        """Do one action as the wire has it; an action that does not validate is raised."""
+        """Take one action; raises `InvalidAction` where it does not validate."""
 
     @abstractmethod
     async def state(self) -> dict[str, Any]:
-        """What the environment tells about itself."""
+        """The state of the environment."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Give the environment back. May be called twice."""
+        """Close the environment. May be called twice."""
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None
     ) -> StepResult[dict[str, Any]]:
-        """Call a tool as a model would; a mistake of the model's comes back as `error`."""
+        """Call a tool on behalf of a model; its mistakes are returned as `error`, not raised."""
         known = {spec.name: spec for spec in self.tools}
         if tool not in known:
             hint = did_you_mean(tool, known, f"There are: {', '.join(known)}.")
             return StepResult({}, error=f"No tool is named {tool!r}. {hint}", malformed=True)
-        given = coerce_arguments(arguments or {}, known[tool].input_schema)
-        action: Mapping[str, Any] = given
+        action: Mapping[str, Any] = coerce_arguments(arguments or {}, known[tool].input_schema)
         if self.calls_by_name:
-            action = {"type": "call_tool", "tool_name": tool, "arguments": given}
+            action = {"type": "call_tool", "tool_name": tool, "arguments": action}
         try:
             result = await self.step(action)
         except InvalidAction as error:
@@ -114,22 +114,23 @@ class Session(ABC):
         return result
 
     def _record_reset(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
-        """Subclasses pass the result of every reset through here."""
+        """To be called by subclasses with the result of every reset."""
         self._transcript = conversation_text(result.observation)
         return result
 
     def _record_step(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
-        """Subclasses pass the result of every step through here.
+        """To be called by subclasses with the result of every step.
 
-        A server that sends the whole conversation every time begins it with what it sent before.
-        One that does not once is not trusted again: it may repeat a message by chance.
+        Where a server sends the whole conversation with every step, marks the part that was shown
+        before. Once a transcript does not continue the previous one, nothing is marked any more in
+        this episode: a message may be repeated by chance.
         """
-        before, now = self._transcript, conversation_text(result.observation)
-        if not before or not now.startswith(before):
+        previous, current = self._transcript, conversation_text(result.observation)
+        if not previous or not current.startswith(previous):
             self._transcript = ""
             return result
-        self._transcript = now
-        return replace(result, shown_before=before)
+        self._transcript = current
+        return replace(result, shown_before=previous)
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -1,8 +1,8 @@
-"""One WebSocket to an environment server: a request out, its reply in.
+"""A WebSocket client for an environment server: one request, one reply.
 
-After a dropped line the same session is taken up again where the server can do that (a Ludus
-server says so when the socket opens); otherwise `SessionLost` is raised. A new session is never
-opened behind the caller's back, and a reply never answers another request.
+When the connection breaks, the client reconnects to the same session if the server supports that (a
+Ludus server says so in its handshake), and otherwise raises `SessionLost`. It never opens a new
+session silently, and never takes a reply for that of another request.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _ERROR_CLASSES: dict[str, type[WireError]] = {
 }
 _SESSION_ENDING_CODES = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 _REFUSED_GRACE_S = 3.0
-"""Seconds after which a port that refuses means that the server is gone, and its sessions."""
+"""Time after which a refused connection means that the server is gone, and its sessions with it."""
 
 
 def websocket_url(base_url: str) -> str:
-    """http becomes ws, https wss, a bare host ws; then /ws."""
+    """The URL of the `/ws` endpoint: http becomes ws, https becomes wss, a bare host ws."""
     if "://" not in base_url:
         base_url = f"ws://{base_url}"
     parts = urlsplit(base_url)
@@ -62,19 +62,19 @@ def websocket_url(base_url: str) -> str:
 
 
 def http_url(base_url: str, path: str) -> str:
-    """The address of an HTTP route beside the socket."""
+    """The URL of an HTTP route of the server."""
     parts = urlsplit(websocket_url(base_url))
     scheme = {"ws": "http", "wss": "https"}[parts.scheme]
     return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws") + path, "", ""))
 
 
 def is_local(url: str) -> bool:
-    """Whether the server is on this machine; no proxy then stands between us and it."""
+    """Whether the server is on this machine, so that no proxy is used."""
     return is_loopback(urlsplit(url).hostname or "")
 
 
 class WebSocketClient:
-    """A connection that survives being cut, or says that it did not."""
+    """A session on a server, which survives a broken connection where the server supports it."""
 
     def __init__(
         self,
@@ -111,14 +111,14 @@ class WebSocketClient:
         except InvalidStatus as error:
             raise status_error(self.base_url, error.response.status_code) from None
         except (InvalidURI, InvalidHandshake) as error:
-            raise ConnectFailed(f"{self.base_url} is no environment server: {error}") from None
+            raise ConnectFailed(f"{self.base_url} is not an environment server: {error}") from None
         except OSError as error:
             raise unreachable_error(self.base_url, error) from None
         assert self._connection.response is not None
         self._session_id = self._connection.response.headers.get(SESSION_HEADER)
 
     async def request(self, frame: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a frame and return the data of its reply; an error frame is raised."""
+        """Send a frame and return the data of its reply; raises the error of an error frame."""
         async with self._request_lock:
             if self._closed_reason is not None or self._connection is None:
                 raise SessionLost(self._closed_reason or "The session is not open.")
@@ -127,35 +127,35 @@ class WebSocketClient:
             try:
                 reply = await self._exchange(text)
             except TimeoutError:
-                self._abort("A request was not answered in time; what it did is unknown.")
+                self._abort("A request timed out; whether it was executed is unknown.")
                 raise RequestTimeout(
                     f"{self.base_url} did not answer within {self._message_timeout:g} s; "
                     "the session is closed."
                 ) from None
             except BaseException as error:
                 if not isinstance(error, SessionLost):
-                    self._abort("A request was abandoned before its reply came.")
+                    self._abort("A request was cancelled before its reply arrived.")
                 raise
             return self._unwrap_reply(reply)
 
     async def close(self) -> None:
-        line, self._connection = self._connection, None
+        connection, self._connection = self._connection, None
         self._closed_reason = self._closed_reason or "The session was closed."
-        if line is None:
+        if connection is None:
             return
         try:
             async with asyncio.timeout(2.0):
-                await line.send('{"type":"close"}')
-                await line.close()
+                await connection.send('{"type":"close"}')
+                await connection.close()
         except (ConnectionClosed, OSError, TimeoutError):
-            line.transport.abort()
+            connection.transport.abort()
 
     async def _exchange(self, text: str) -> str:
-        """One request and its reply, over as many lines as that takes."""
+        """Send a request and return its reply, with a new connection where one breaks."""
         arrived = False
         while True:
             try:
-                # Each line gets the whole time: coming back has a limit of its own.
+                # Each connection gets the whole time; reconnecting has a timeout of its own.
                 async with asyncio.timeout(self._message_timeout):
                     reply = await self._send_and_receive(text, arrived=arrived)
                 self._replies_received += 1
@@ -166,67 +166,68 @@ class WebSocketClient:
     async def _send_and_receive(self, text: str, *, arrived: bool) -> str:
         assert self._connection is not None
         if not arrived:
-            # A server that refuses a session says why and hangs up, perhaps before this is sent:
-            # then the word to read is here already.
+            # A server that refuses a session sends the reason and closes the connection, perhaps
+            # before this is sent: then the reason can still be read.
             with suppress(ConnectionClosed):
                 await self._connection.send(text)
         reply = await self._connection.recv()
         return reply if isinstance(reply, str) else reply.decode()
 
     async def _resume(self, error: Exception) -> bool:
-        """Come back to the same session; tells whether the request has arrived there already."""
+        """Reconnect to the session. Returns whether the server has received the request."""
         if isinstance(error, ConnectionClosed) and error.rcvd and error.rcvd.code == 1009:
             self._closed_reason = f"The message was too large for the server: {error.rcvd.reason}"
             raise SessionLost(self._closed_reason) from None
         if self._session_id is None:
             self._closed_reason = (
-                f"The connection to {self.base_url} broke, and its server cannot resume."
+                f"The connection to {self.base_url} broke, and its server cannot resume sessions."
             )
             raise SessionLost(self._closed_reason) from None
         query = urlencode({"session_id": self._session_id, "replies": self._replies_received})
-        line = await self._reconnect(f"{self._url}{'&' if '?' in self._url else '?'}{query}")
-        assert line.response is not None
-        arrived = line.response.headers.get(REQUESTS_HEADER)
-        if arrived is None and self._replies_received == 0:
-            # Nothing has been answered yet, so nothing can be lost: begin afresh.
-            line.transport.abort()
+        connection = await self._reconnect(f"{self._url}{'&' if '?' in self._url else '?'}{query}")
+        assert connection.response is not None
+        requests_received = connection.response.headers.get(REQUESTS_HEADER)
+        if requests_received is None and self._replies_received == 0:
+            # There was no reply yet, so that a new session loses nothing.
+            connection.transport.abort()
             await self.open()
             return False
-        if arrived is None:
-            line.transport.abort()
-            self._closed_reason = (
-                f"The session at {self.base_url} is gone: the server no longer knows it."
-            )
+        if requests_received is None:
+            connection.transport.abort()
+            self._closed_reason = f"The session at {self.base_url} does not exist any more."
             raise SessionLost(self._closed_reason)
-        self._connection = line
-        return int(arrived) >= self._requests_sent
+        self._connection = connection
+        return int(requests_received) >= self._requests_sent
 
     async def _reconnect(self, url: str) -> ClientConnection:
-        """Dial until somebody answers or the time is up."""
-        began = time.monotonic()
-        pause = 0.02
+        """Connect again, with exponential backoff; raises `SessionLost` when that is hopeless."""
+        started = time.monotonic()
+        delay = 0.02
         while True:
             try:
                 return await self._connect(url)
-            except (OSError, InvalidHandshake, TimeoutError, EOFError) as failed:
-                self._closed_reason = self._give_up_reason(failed, time.monotonic() - began)
+            except (OSError, InvalidHandshake, TimeoutError, EOFError) as error:
+                self._closed_reason = self._give_up_reason(error, time.monotonic() - started)
             if self._closed_reason is not None:
                 raise SessionLost(self._closed_reason)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 1.0)
 
-    def _give_up_reason(self, failed: Exception, waited: float) -> str | None:
-        """Why there is no point in dialling again, or None if there is."""
-        if isinstance(failed, InvalidStatus) and failed.response.status_code < 500:
-            return str(status_error(self.base_url, failed.response.status_code))
-        if isinstance(failed, ConnectionRefusedError) and waited > _REFUSED_GRACE_S:
-            return f"Nobody answers at {self.base_url} any more: the session went with its server."
+    def _give_up_reason(self, error: Exception, waited: float) -> str | None:
+        """Why a further attempt to reconnect is hopeless, or None."""
+        if isinstance(error, InvalidStatus) and error.response.status_code < 500:
+            return str(status_error(self.base_url, error.response.status_code))
+        if isinstance(error, ConnectionRefusedError) and waited > _REFUSED_GRACE_S:
+            return f"Nobody answers at {self.base_url} any more: the session ended with its server."
         if waited > self._resume_timeout:
-            return f"The line to {self.base_url} broke, and {waited:.0f} s did not bring it back."
+            return (
+                f"The connection to {self.base_url} broke, and could not be restored within "
+                f"{waited:.0f} s."
+            )
         return None
 
     async def _connect_with_retries(self, url: str, *, tries: int) -> ClientConnection:
-        """Dial; a line that drops during the handshake is no answer yet."""
+        """Connect; a connection that breaks during the handshake is tried again."""
         for attempt in range(1, tries):
             try:
                 return await self._connect(url)
@@ -250,16 +251,16 @@ class WebSocketClient:
         if message.get("type") != "error":
             return data
         code = str(data.pop("code", "EXECUTION_ERROR"))
-        words = str(data.pop("message", "The server reported an error without a message."))
+        text = str(data.pop("message", "The server reported an error without a message."))
         if code in _SESSION_ENDING_CODES:
-            self._closed_reason = words
+            self._closed_reason = text
         if code == "SESSION_ERROR":
-            raise SessionLost(words)
-        raise _ERROR_CLASSES.get(code, WireError)(words, code, data)
+            raise SessionLost(text)
+        raise _ERROR_CLASSES.get(code, WireError)(text, code, data)
 
-    def _abort(self, why: str) -> None:
-        """The next reply on this line would answer the wrong request: never read it."""
-        self._closed_reason = why
+    def _abort(self, reason: str) -> None:
+        """Drop the connection: the next reply on it would belong to the abandoned request."""
+        self._closed_reason = reason
         if self._connection is not None:
             self._connection.transport.abort()
 
@@ -270,18 +271,19 @@ def auth_headers(headers: Mapping[str, str] | None, token: str | None) -> dict[s
 
 def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
     """The error for an address at which no server accepts connections."""
-    # Where a name has several addresses, only the number names the reason.
+    # Where a name has several addresses, the error's text lists them all; its number is the reason.
     number = error.errno or 0
-    why = os.strerror(number) if number > 0 else error.strerror or str(error)
-    return ConnectFailed(f"Nobody answers at {base_url} ({why}). Is the server running?")
+    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return ConnectFailed(f"Nobody answers at {base_url} ({reason}). Is the server running?")
 
 
 def status_error(base_url: str, status: int) -> ConnectFailed:
+    """The error for an HTTP status with which a server refuses the connection."""
     if status in (401, 403):
-        return ConnectFailed(f"{base_url} wants a token, or another one (HTTP {status}).")
+        return ConnectFailed(f"{base_url} requires another `token` (HTTP {status}).")
     if status == 421:
         return ConnectFailed(
-            f"{base_url} does not answer to that host name (HTTP 421): use 127.0.0.1 or localhost, "
-            "or start the server with --allow-host."
+            f"{base_url} does not accept this host name (HTTP 421). Use 127.0.0.1 or localhost, or "
+            "start the server with `allow_hosts`."
         )
-    return ConnectFailed(f"{base_url} does not answer as an environment server (HTTP {status}).")
+    return ConnectFailed(f"{base_url} is not an environment server (HTTP {status}).")

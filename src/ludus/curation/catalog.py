@@ -1,9 +1,8 @@
-"""The episodes of some runs as one table, and what becomes of each of them.
+"""The episodes of some runs as one DuckDB table, with the reason why each was excluded.
 
-DuckDB reads the files: in parallel, and with as little memory as it is given. The table holds of
-an episode what it is chosen by, never its messages. Every step of curating marks the rows that it
-leaves out with its reason, once and for all: so each episode is kept, or counted under exactly one
-reason, by construction.
+The table holds the fields that filters use, never the messages. Each filter sets the reason of the
+rows that it excludes, and only of rows without one, so that every episode is either kept or counted
+under exactly one reason.
 """
 
 from __future__ import annotations
@@ -24,49 +23,48 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 DUCKDB_MEMORY_LIMIT = "1GB"
-"""What DuckDB may take before it goes on on the disk."""
+"""Memory that DuckDB may use before it spills to disk."""
 UNREADABLE = "unreadable"
 _CHUNK_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class FilterStep:
-    """What one step of curating left out."""
+    """How many episodes a filter excluded."""
 
     reason: str
-    """A word or two; the same in the table, the card and `curation.json`."""
+    """One or two words, the same in the terminal, the card and `curation.json`."""
     removed: int
     left: int
     detail: str = ""
-    """What was asked: `reward >= 0.8`."""
+    """The condition, such as `reward >= 0.8`."""
 
 
 class Catalog:
-    """One row for each line of the files; `reason` is null as long as the episode is kept."""
+    """A table with one row per line of the files. `reason` is null while an episode is kept."""
 
     def __init__(
-        self, database: DuckDBPyConnection, files: Sequence[Path], places: LineIndex
+        self, database: DuckDBPyConnection, files: Sequence[Path], line_index: LineIndex
     ) -> None:
         self.files = files
         self.steps: list[FilterStep] = []
         self._database = database
-        self._line_index = places
-        self._row_offsets = self._find_first_rows()
-
-    def _find_first_rows(self) -> list[int]:
-        """The row of each file's first line; a file without lines has the next one's."""
+        self._line_index = line_index
         counts = dict(self.sql("SELECT file, count(*) FROM episodes GROUP BY file"))
-        return list(accumulate((counts.get(at, 0) for at in range(len(self.files))), initial=0))
+        # The row of each file's first line, and at the end the number of rows.
+        self._row_offsets = list(
+            accumulate((counts.get(at, 0) for at in range(len(files))), initial=0)
+        )
 
     def read_line(self, row: int) -> bytes:
-        """The line that a row stands for; in order, `lines` is quicker."""
+        """Return the line of a row. For many rows, `read_lines` is faster."""
         file = bisect_right(self._row_offsets, row) - 1
         return self._line_index.read_line(file, row - self._row_offsets[file])
 
     def read_lines(self, query: str, *parameters: Any) -> Iterator[tuple[int, int, bytes]]:
-        """The lines of the rows that a query gives, each with a mark (1 to 255) that it gives too.
+        """Yield row, mark and line for a query that returns rows and marks (1 to 255).
 
-        In the order of the files, whatever that of the query: each file is read once.
+        In the order of the files, whatever the order of the query: each file is read once.
         """
         marks = bytearray(self._row_offsets[-1])
         for row, mark in self.stream(query, *parameters):
@@ -76,7 +74,7 @@ class Catalog:
                 yield first + at, mark, line
 
     def location(self, row: int) -> tuple[Path, int]:
-        """The file and what an editor calls the line."""
+        """Return the file and the line number of a row, counted from 1."""
         file = bisect_right(self._row_offsets, row) - 1
         return self.files[file], self._line_index.line_number(file, row - self._row_offsets[file])
 
@@ -84,7 +82,7 @@ class Catalog:
         return self._database.execute(query, parameters).fetchall()
 
     def stream(self, query: str, *parameters: Any) -> Iterator[tuple[Any, ...]]:
-        """Rows a few thousand at a time, on a cursor of their own."""
+        """Yield the rows of a query, fetched in chunks on a separate cursor."""
         with self._database.cursor() as cursor:
             cursor.execute(query, parameters)
             while rows := cursor.fetchmany(_CHUNK_ROWS):
@@ -93,16 +91,16 @@ class Catalog:
     def create_table(
         self, name: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]
     ) -> None:
-        """A table of what was worked out outside of SQL."""
-        typed = ", ".join(f"{column} {kind}" for column, kind in columns.items())
-        lists = ", ".join(f"unnest(?::{kind}[])" for kind in columns.values())
-        self.sql(f"CREATE OR REPLACE TABLE {name} ({typed})")
-        rest = iter(rows)
-        while batch := list(islice(rest, _CHUNK_ROWS)):
-            self.sql(f"INSERT INTO {name} SELECT {lists}", *map(list, zip(*batch, strict=True)))
+        """Create a table from rows that were computed in Python."""
+        types = ", ".join(f"{column} {sql_type}" for column, sql_type in columns.items())
+        lists = ", ".join(f"unnest(?::{sql_type}[])" for sql_type in columns.values())
+        self.sql(f"CREATE OR REPLACE TABLE {name} ({types})")
+        remaining = iter(rows)
+        while chunk := list(islice(remaining, _CHUNK_ROWS)):
+            self.sql(f"INSERT INTO {name} SELECT {lists}", *map(list, zip(*chunk, strict=True)))
 
     def exclude(self, reason: str, condition: str, *parameters: Any, detail: str = "") -> int:
-        """Mark the kept rows for which the condition holds, and note the step."""
+        """Exclude the kept rows that meet the condition, and return how many they are."""
         kept = self.kept
         self.sql(
             f"UPDATE episodes SET reason = ? WHERE reason IS NULL AND ({condition})",
@@ -123,12 +121,12 @@ class Catalog:
 
     @property
     def excluded_counts(self) -> dict[str, int]:
-        """How many episodes went for which reason, in the order of the steps."""
-        counted = dict(
+        """Number of excluded episodes by reason, in the order of the filters."""
+        counts = dict(
             self.sql("SELECT reason, count(*) FROM episodes WHERE reason NOT NULL GROUP BY 1")
         )
         order = dict.fromkeys([step.reason for step in self.steps])
-        return {reason: counted[reason] for reason in order if reason in counted}
+        return {reason: counts[reason] for reason in order if reason in counts}
 
 
 @contextmanager
@@ -140,24 +138,24 @@ def open_catalog(
     contents: bool = True,
     memory_limit: str = DUCKDB_MEMORY_LIMIT,
 ) -> Iterator[Catalog]:
-    """Read the files into a table that lies in `folder`, with what `where` says of each line.
+    """Load the files into a catalog that spills to `folder`, and evaluate `where` for each line.
 
-    A line that is no episode is in it too, and marked. Without `contents` nothing is worked out
-    about what was said, which takes half of the time.
+    Unreadable lines are part of the catalog, and excluded. Without `contents` messages are not
+    hashed, which saves half of the time.
     """
     try:
         import duckdb
     except ImportError:
         raise MissingExtra.of("curate", "Curating") from None
 
-    # In memory, which is twice as fast; what does not fit goes to the folder.
-    with duckdb.connect() as database, LineIndex(files) as places:
-        database.execute("SET enable_progress_bar = false")  # It would draw among the results.
+    # In memory, which is twice as fast as a database file; what does not fit is spilled.
+    with duckdb.connect() as database, LineIndex(files) as line_index:
+        database.execute("SET enable_progress_bar = false")  # It would garble the output.
         database.execute(f"SET memory_limit = {quote_sql(memory_limit)}")
         database.execute(f"SET temp_directory = {quote_sql(str(folder))}")
         if where is not None:
             validate_where(database, where)
         create_episodes_table(database, files, where, contents)
-        catalog = Catalog(database, files, places)
+        catalog = Catalog(database, files, line_index)
         catalog.exclude(UNREADABLE, "NOT readable")
         yield catalog

@@ -1,105 +1,106 @@
-"""What is wanted of a data set, and what became of every episode that could have been in it."""
+"""Configuration and report of `curate`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from ludus.curation import pairs, split
 from ludus.curation.catalog import FilterStep
 from ludus.curation.file_formats import FileFormat, check_format
 from ludus.curation.filters import FilterConfig
+from ludus.curation.pairs import DEFAULT_MIN_MARGIN, Pairing
+from ludus.curation.split import DEFAULT_SIMILARITY
 from ludus.curation.token_lengths import TokenLengths
-from ludus.curation.training_rows import DEFAULT_ROW_CONFIG, RowConfig
+from ludus.curation.training_rows import RowConfig
 from ludus.curation.writers import OutputKind
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class CurateConfig:
-    """What is wanted."""
+@dataclass(frozen=True, kw_only=True)
+class CurateConfig(FilterConfig, RowConfig):
+    """Which episodes to keep, and what to write of them."""
 
     to: OutputKind = "sft"
-    selection: FilterConfig = field(default_factory=FilterConfig)
-    form: RowConfig = field(default_factory=RowConfig)
     dedupe: bool = True
-    """Leave out episodes that say the same as another one, word for word; of pairs, such pairs."""
-    near_prompts: float | None = None
-    near_completions: float | None = None
+    """Remove exact duplicates, of episodes or of pairs."""
+    max_prompt_similarity: float | None = None
+    """Remove tasks whose prompt is at least this similar to an earlier task's."""
+    max_completion_similarity: float | None = None
+    """Remove attempts whose completion is at least this similar to a better attempt's."""
     across_tasks: bool = False
-    """Whether a near copy of a completion is one at any task, or at the same."""
-    pairing: pairs.Pairing = "best"
-    min_margin: float = pairs.DEFAULT_MIN_MARGIN
-    test: float | None = None
-    """The part of the tasks to test on."""
+    """Compare completions across tasks, not only within each task."""
+    pairs: Pairing = "best"
+    min_margin: float = DEFAULT_MIN_MARGIN
+    """Minimum reward difference between the sides of a pair."""
+    test_size: float | None = None
+    """Fraction of the tasks in the test split; None: no split."""
     held_out: tuple[str | Path, ...] = ()
-    likeness: float = split.DEFAULT_SIMILARITY
+    """Runs or data sets whose tasks, and near duplicates of them, are removed."""
+    similarity_threshold: float = DEFAULT_SIMILARITY
+    """Prompts at least this similar are near duplicates, for `test_size` and `held_out`."""
     seed: int = 0
-    """Which tasks are to test on."""
+    """Seed of the split."""
     format: FileFormat = "jsonl"
     student: str | None = None
-    """The model that will be trained, to measure rows in its tokens."""
+    """Model whose tokenizer and chat template measure the rows."""
 
     def __post_init__(self) -> None:
+        FilterConfig.__post_init__(self)
+        RowConfig.__post_init__(self)
         check_format(self.format, self.row_kind)
-        if self.test is not None and not 0 < self.test < 1:
-            raise ConfigError(f"--test {self.test} is not between 0 and 1: a part of the tasks.")
-        for name, likeness in (
-            ("near-prompts", self.near_prompts),
-            ("near-completions", self.near_completions),
-            ("likeness", self.likeness),
-        ):
-            if likeness is not None and not 0 < likeness <= 1:
-                raise ConfigError(f"--{name} {likeness} is not above 0 and at most 1.")
-        if self.form != DEFAULT_ROW_CONFIG and not self.is_for_training:
-            raise ConfigError(
-                f"--to {self.to} takes episodes as they are: what is left of a "
-                "conversation can be chosen for sft and dpo only."
-            )
-        if self.student is not None and not self.is_for_training:
-            raise ConfigError(f"--student is for --to sft and dpo, and not for {self.to}.")
-        if self.to != "dpo":
-            return
-        if self.selection.best_of_group:
-            raise ConfigError("--best-of-group leaves one attempt at a task, and a pair needs two.")
-        if self.form.last_turn:
-            raise ConfigError("--last-turn is for SFT: two attempts part ways at their first turn.")
+        if self.test_size is not None and not 0 < self.test_size < 1:
+            raise ConfigError(f"`test_size` must be between 0 and 1, got {self.test_size}.")
+        for name in ("max_prompt_similarity", "max_completion_similarity", "similarity_threshold"):
+            similarity = getattr(self, name)
+            if similarity is not None and not 0 < similarity <= 1:
+                raise ConfigError(f"`{name}` must be above 0 and at most 1, got {similarity}.")
+        if not self.is_for_training:
+            changed = [f.name for f in fields(RowConfig) if getattr(self, f.name) != f.default]
+            for name in [*changed, *(["student"] if self.student is not None else [])]:
+                raise ConfigError(f"`{name}` requires `to` sft or dpo, got {self.to}.")
+        if self.to == "dpo" and self.best_of_group:
+            raise ConfigError("`best_of_group` keeps one attempt per task, but a pair needs two.")
+        if self.to == "dpo" and self.last_turn:
+            raise ConfigError("`last_turn` requires `to` sft, got dpo.")
 
     @property
     def row_kind(self) -> str:
-        """What a row is."""
-        return "last turn" if self.to == "sft" and self.form.last_turn else self.to
+        """The key of the row's columns in `file_formats.COLUMNS_BY_KIND`."""
+        return "last turn" if self.to == "sft" and self.last_turn else self.to
 
     @property
     def is_for_training(self) -> bool:
-        """Whether a chat template must be able to render what comes out."""
+        """Whether a chat template must be able to render the rows."""
         return self.to in ("sft", "dpo")
 
     @property
     def needs_contents(self) -> bool:
+        """Whether messages must be read to filter episodes."""
         return self.dedupe or self.is_for_training
 
 
 @dataclass(frozen=True, slots=True)
 class CurateReport:
-    """What became of every episode."""
+    """What was kept, and why every other episode was left out."""
 
     episodes: int
     kept: int
     steps: tuple[FilterStep, ...]
     left_out: dict[str, int]
+    """Number of episodes by reason."""
     rows: dict[str, int]
-    """By side: `train`, and `test` where there was a split."""
+    """Number of rows by split: `train`, and `test` if there is one."""
     tasks: dict[str, int]
+    """Number of tasks by split."""
     families: int = 0
-    """How many tasks went to a side along with a near copy of theirs."""
+    """Number of tasks that were put into a split because of a near duplicate."""
     unreadable: tuple[str, ...] = ()
-    """The first of them, as `file:line`."""
+    """The first unreadable lines, as `file:line`."""
     rewards: dict[str, float] = field(default_factory=dict)
-    """The least, mean and highest reward of what was kept."""
+    """`min`, `mean` and `max` reward of the kept episodes."""
     lengths: TokenLengths | None = None
-    """Of the rows to train on, in the student's tokens."""
+    """Lengths of the training rows in the student's tokens."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)

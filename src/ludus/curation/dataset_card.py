@@ -1,14 +1,12 @@
-"""What a curated data set says about itself: README.md for people, curation.json for programs.
-
-Both are written from the same report, so they cannot differ.
-"""
+"""The card and metadata of a curated data set: README.md and curation.json."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ludus.curation.config import CurateConfig, CurateReport
 from ludus.curation.file_formats import COLUMNS_BY_KIND
@@ -30,35 +28,45 @@ _TITLES = {
     "sft": "Rows for supervised fine-tuning",
     "dpo": "Preference pairs",
     "episodes": "Episodes",
-    "openenv": "Rollouts in OpenEnv's form",
-    "nemo-gym": "Rollouts in NeMo Gym's form",
-    "nemo-gym-input": "Tasks in NeMo Gym's form",
+    "openenv": "Rollouts in OpenEnv's format",
+    "nemo-gym": "Rollouts in NeMo Gym's format",
+    "nemo-gym-input": "Tasks in NeMo Gym's format",
 }
 _TRAINER_HINTS = {
-    "sft": "TRL's `SFTTrainer` takes the rows as they are; `SFTConfig(assistant_only_loss=True)` "
-    "trains on what the model said and on nothing else.",
-    "dpo": "TRL's `DPOTrainer` takes the rows as they are.",
+    "sft": "TRL's `SFTTrainer` accepts the rows as they are; "
+    "`SFTConfig(assistant_only_loss=True)` trains on the assistant turns only.",
+    "dpo": "TRL's `DPOTrainer` accepts the rows as they are.",
 }
+_RENAMED_SETTINGS = {
+    "unscored": "keep_unscored",
+    "render": "tool_call_format",
+    "near_prompts": "max_prompt_similarity",
+    "near_completions": "max_completion_similarity",
+    "pairing": "pairs",
+    "test": "test_size",
+    "likeness": "similarity_threshold",
+}
+"""Settings in older metadata files, whose `selection` and `form` were nested, by today's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetOrigin:
-    """What only the maker of the rows knows of them."""
+    """Where the rows come from, and where they can be loaded from."""
 
     runs: Sequence[str]
     digest: str
-    """Of the rows: others have another."""
+    """Hash of the rows."""
     location: str
-    """Where they can be loaded from."""
+    """Path or Hub id to load the rows from."""
     command: str | None = None
-    """What was typed."""
+    """The command line."""
 
 
 def write_card(
     folder: Path, report: CurateReport, config: CurateConfig, origin: DatasetOrigin
 ) -> None:
     """Write README.md and curation.json into the folder."""
-    about = {
+    metadata = {
         "version": 1,
         "ludus": versions()["ludus"],
         "digest": origin.digest,
@@ -66,132 +74,110 @@ def write_card(
         "settings": _config_json(config),
         "report": report.as_json(),
     }
-    text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    text = json.dumps(metadata, indent=2, ensure_ascii=False, allow_nan=False, default=str)
     (folder / METADATA_FILE).write_text(f"{text}\n", encoding="utf-8")
     (folder / CARD_FILE).write_text(render_card(report, config, origin), encoding="utf-8")
 
 
 def previous_digest(folder: Path, config: CurateConfig, runs: Sequence[str]) -> str | None:
-    """The digest of a data set that the same options made, from these runs or some of them."""
+    """Return the digest of a data set with the same configuration and these runs, or some of them.
+
+    None if the folder holds no such data set.
+    """
     try:
-        about = json.loads((folder / METADATA_FILE).read_bytes())
-        same = about["settings"] == json.loads(json.dumps(_config_json(config), default=str))
-        return str(about["digest"]) if same and set(about["runs"]) <= set(runs) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        metadata = json.loads((folder / METADATA_FILE).read_bytes())
+        settings = _flatten_settings(metadata["settings"])
+        same = settings == json.loads(json.dumps(_config_json(config), default=str))
+        return str(metadata["digest"]) if same and set(metadata["runs"]) <= set(runs) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigin) -> str:
-    parts = (
-        f"# {_title(config, origin)}",
-        _summary(report, config),
-        "## What was left out\n\n" + _steps_table(report),
-        _unreadable_list(report),
-        _split_section(report),
-        _lengths_section(report),
-        _loading_section(config, origin),
-        _columns_section(config),
-        _reproduce_section(config, origin),
-    )
-    head = _front_matter(report, config, origin)
-    return head + "\n" + "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _title(config: CurateConfig, origin: DatasetOrigin) -> str:
+    columns = COLUMNS_BY_KIND.get(config.row_kind, ())
+    suffix = {"jsonl": ".jsonl", "parquet": ".parquet", "datasets": "/*.arrow"}[config.format]
     runs = [to_single_line(Path(run).resolve().name) for run in origin.runs]
-    named = ", ".join(runs[:3])
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
-    return f"{_TITLES[config.to]} from {named}{more}"
+    title = f"{_TITLES[config.to]} from {', '.join(runs[:3])}{more}"
+    front_matter = build_front_matter(
+        {
+            "pretty_name": title,
+            "tags": [*_TAGS, config.to],
+            "task_categories": ["text-generation"],
+            "size_categories": size_category(sum(report.rows.values())),
+            "configs": [
+                {
+                    "config_name": "default",
+                    "data_files": [
+                        {"split": split, "path": f"{split}{suffix}"} for split in report.rows
+                    ],
+                }
+            ],
+        },
+        [column.to_feature() for column in columns],
+        description=f"Rows {origin.digest}.",
+    )
+    filters = [["episodes read", "", f"{report.episodes:,}", ""]]
+    for step in report.steps:
+        detail = to_single_line(step.detail)
+        filters.append([inline_code(step.reason), detail, f"{step.left:,}", f"{step.removed:,}"])
+    filters_table = markdown_table(("step", "", "left", "left out"), filters)
+    sections = [f"# {title}", _summary(report), f"## Filters\n\n{filters_table}"]
+    if report.unreadable:
+        listed = "\n".join(f"- {inline_code(location)}" for location in report.unreadable)
+        sections.append(f"Unreadable lines (the first {len(report.unreadable)}):\n\n{listed}")
+    if len(report.rows) > 1:
+        tasks = ", ".join(f"{count:,} in {split}" for split, count in report.tasks.items())
+        families = (
+            f" {report.families:,} tasks follow a near duplicate into its split."
+            if report.families
+            else ""
+        )
+        sections.append(f"The split is by task: {tasks}. No task is in both splits.{families}")
+    if report.lengths is not None:
+        lengths = report.lengths.as_json()
+        names = ("p50", "p95", "p99", "max", "max_length")
+        heading = f"## Tokens with the chat template of {to_single_line(report.lengths.student)}"
+        table = markdown_table(names, [[f"{lengths[name]:,}" for name in names]])
+        sections.append(f"{heading}\n\n{table}")
+    if columns:
+        sections.append(_loading_section(config, origin))
+        rows = [(inline_code(column.name), column.description) for column in columns]
+        sections.append("## Columns\n\n" + markdown_table(("column", "description"), rows))
+    sections.append("## Reproduce")
+    if origin.command:
+        sections.append(code_block(origin.command, "bash"))
+    config_json = json.dumps(_config_json(config), indent=2, ensure_ascii=False, default=str)
+    sections += ["Configuration:", code_block(config_json, "json")]
+    return front_matter + "\n" + "\n\n".join(sections) + "\n"
 
 
-def _summary(report: CurateReport, config: CurateConfig) -> str:
-    many = {side: f"{rows:,}" for side, rows in report.rows.items()}
-    rows = " and ".join(f"{count} to {side} on" for side, count in many.items())
-    said = f"{sum(report.rows.values()):,} rows ({rows}), from {report.kept:,} of "
-    said += f"{report.episodes:,} episodes that were curated with Ludus."
+def _summary(report: CurateReport) -> str:
+    splits = ", ".join(f"{rows:,} {split}" for split, rows in report.rows.items())
+    text = f"{sum(report.rows.values()):,} rows ({splits}), from {report.kept:,} of "
+    text += f"{report.episodes:,} episodes, curated with Ludus."
     if report.rewards:
         low, mean, high = (f"{report.rewards[name]:.3f}" for name in ("min", "mean", "max"))
-        said += f" Their rewards lie between {low} and {high}, {mean} on average."
-    return said
-
-
-def _steps_table(report: CurateReport) -> str:
-    rows = [["episodes read", "", f"{report.episodes:,}", ""]]
-    for step in report.steps:
-        rows.append(
-            [
-                inline_code(step.reason),
-                to_single_line(step.detail),
-                f"{step.left:,}",
-                f"{step.removed:,}",
-            ]
-        )
-    return markdown_table(("step", "", "left", "left out"), rows)
-
-
-def _unreadable_list(report: CurateReport) -> str:
-    if not report.unreadable:
-        return ""
-    listed = "\n".join(f"- {inline_code(place)}" for place in report.unreadable)
-    return f"Lines that are no episode (the first {len(report.unreadable)}):\n\n{listed}"
-
-
-def _split_section(report: CurateReport) -> str:
-    if len(report.rows) < 2:
-        return ""
-    sides = ", ".join(f"{count:,} to {side} on" for side, count in report.tasks.items())
-    together = f" {report.families:,} tasks went along with a near copy." if report.families else ""
-    return f"The split is by task: {sides}. No task is on both sides.{together}"
-
-
-def _lengths_section(report: CurateReport) -> str:
-    if report.lengths is None:
-        return ""
-    measured = report.lengths.as_json()
-    names = ("p50", "p95", "p99", "max", "max_length")
-    head = f"## Tokens under the template of {to_single_line(report.lengths.student)}"
-    return f"{head}\n\n" + markdown_table(names, [[f"{measured[name]:,}" for name in names]])
+        text += f" Their rewards range from {low} to {high}, with a mean of {mean}."
+    return text
 
 
 def _loading_section(config: CurateConfig, origin: DatasetOrigin) -> str:
-    if config.row_kind not in COLUMNS_BY_KIND:
-        return ""
     load = "load_from_disk" if config.format == "datasets" else "load_dataset"
     lines = [f"from datasets import {load}", "", f"rows = {load}({json.dumps(origin.location)})"]
     block = code_block("\n".join(lines), "python")
-    needs = f"This needs datasets {DATASETS_VERSION} or newer."
-    return "\n\n".join(
-        ["## Load it", block, f"{needs} {_TRAINER_HINTS.get(config.to, '')}".rstrip()]
-    )
-
-
-def _columns_section(config: CurateConfig) -> str:
-    rows = [
-        (inline_code(column.name), column.description)
-        for column in COLUMNS_BY_KIND.get(config.row_kind, ())
-    ]
-    return "## A row\n\n" + markdown_table(("field", "what"), rows) if rows else ""
-
-
-def _reproduce_section(config: CurateConfig, origin: DatasetOrigin) -> str:
-    blocks = [code_block(origin.command, "bash")] if origin.command else []
-    text = json.dumps(_config_json(config), indent=2, ensure_ascii=False, default=str)
-    return "\n\n".join(["## Make it again", *blocks, "The settings:", code_block(text, "json")])
-
-
-def _front_matter(report: CurateReport, config: CurateConfig, origin: DatasetOrigin) -> str:
-    end = {"jsonl": ".jsonl", "parquet": ".parquet", "datasets": "/*.arrow"}[config.format]
-    files = [{"split": side, "path": f"{side}{end}"} for side in report.rows]
-    values: JsonObject = {
-        "pretty_name": _title(config, origin),
-        "tags": [*_TAGS, config.to],
-        "task_categories": ["text-generation"],
-        "size_categories": size_category(sum(report.rows.values())),
-        "configs": [{"config_name": "default", "data_files": files}],
-    }
-    features = [column.to_feature() for column in COLUMNS_BY_KIND.get(config.row_kind, ())]
-    return build_front_matter(values, features, description=f"Rows {origin.digest}.")
+    requirement = f"This requires datasets {DATASETS_VERSION} or newer."
+    text = f"{requirement} {_TRAINER_HINTS.get(config.to, '')}".rstrip()
+    return f"## Usage\n\n{block}\n\n{text}"
 
 
 def _config_json(config: CurateConfig) -> JsonObject:
     return {**asdict(config), "held_out": [str(path) for path in config.held_out]}
+
+
+def _flatten_settings(settings: Mapping[str, Any]) -> JsonObject:
+    """Convert the settings of an older metadata file; today's are returned as they are."""
+    flat: JsonObject = {}
+    for name, value in settings.items():
+        flat |= value if name in ("selection", "form") else {name: value}
+    return {_RENAMED_SETTINGS.get(name, name): value for name, value in flat.items()}

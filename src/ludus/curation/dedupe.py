@@ -1,7 +1,7 @@
-"""Near copies, left out: of tasks by their prompts, of attempts by what the model said.
+"""Exclude near duplicates: tasks with similar prompts, and attempts with similar completions.
 
-Which one stays does not depend on luck: of tasks the one that was read first, of attempts the one
-with the highest reward, then the shorter, then the first.
+Of similar tasks the first in the files is kept; of similar attempts the one with the highest
+reward, then the shortest, then the first.
 """
 
 from __future__ import annotations
@@ -20,46 +20,38 @@ from ludus.data.messages import Message
 
 
 def exclude_near_prompts(catalog: Catalog, threshold: float) -> None:
-    """Tasks whose prompt is a near copy of an earlier task's go, with all their attempts."""
+    """Exclude all attempts at tasks whose prompt is similar to an earlier task's."""
     catalog.create_table("copies", {"task": "VARCHAR"}, _near_duplicate_tasks(catalog, threshold))
     catalog.exclude(
         "near-prompt",
         "task IN (SELECT task FROM copies)",
-        detail=f"the prompt is {threshold:g} like an earlier task's",
+        detail=f"the prompt is at least {threshold:g} similar to an earlier task's",
     )
 
 
 def exclude_near_completions(
     catalog: Catalog, threshold: float, *, across_tasks: bool = False
 ) -> None:
-    """Attempts that say nearly what a better one said: at the same task, or at any."""
-    found = _near_duplicate_attempts(catalog, threshold, across_tasks)
-    catalog.create_table("copies", {"row": "BIGINT"}, found)
+    """Exclude attempts whose completion is similar to that of a better one."""
+    rows = _near_duplicate_attempts(catalog, threshold, across_tasks)
+    catalog.create_table("copies", {"row": "BIGINT"}, rows)
     scope = "any" if across_tasks else "the same"
     catalog.exclude(
         "near-completion",
         "rowid IN (SELECT row FROM copies)",
-        detail=f"what was said is {threshold:g} like a better attempt's at {scope} task",
+        detail=f"at least {threshold:g} similar to a better attempt at {scope} task",
     )
 
 
 def completion_text(messages: Iterable[Message]) -> str:
-    """All that is the model's own: its thoughts, its words, its calls."""
-    pieces = []
+    """Return everything that the model wrote: reasoning, text and calls."""
+    texts = []
     for message in messages:
         if message.role == "assistant":
-            pieces += [message.reasoning_content or "", message.text]
+            texts += [message.reasoning_content or "", message.text]
             for call in message.tool_calls or ():
-                pieces += [call.function.name, call.function.arguments]
-    return "\n".join(pieces)
-
-
-def _line_completion_text(line: bytes) -> str:
-    """Nothing where a line is no episode after all, which shows when a row is made of it."""
-    try:
-        return completion_text(Episode.from_line(line).messages)
-    except ValidationError:
-        return ""
+                texts += [call.function.name, call.function.arguments]
+    return "\n".join(texts)
 
 
 def _near_duplicate_tasks(catalog: Catalog, threshold: float) -> Iterator[tuple[str]]:
@@ -74,16 +66,19 @@ def _near_duplicate_tasks(catalog: Catalog, threshold: float) -> Iterator[tuple[
 def _near_duplicate_attempts(
     catalog: Catalog, threshold: float, across_tasks: bool
 ) -> Iterator[tuple[int]]:
-    first = "" if across_tasks else "task, "
-    rows = catalog.stream(
-        f"SELECT task, rowid FROM episodes WHERE reason IS NULL ORDER BY {first}{BEST_FIRST}"
-    )
+    order = BEST_FIRST if across_tasks else f"task, {BEST_FIRST}"
+    rows = catalog.stream(f"SELECT task, rowid FROM episodes WHERE reason IS NULL ORDER BY {order}")
     for _, attempts in groupby(rows, key=lambda row: None if across_tasks else row[0]):
-        near = MinHashIndex(threshold)
+        kept = MinHashIndex(threshold)
         for _, row in attempts:
-            if not (pieces := shingles(_line_completion_text(catalog.read_line(row)))):
+            try:
+                messages = Episode.from_line(catalog.read_line(row)).messages
+            except ValidationError:
+                continue  # It is excluded as unreadable when rows are written.
+            completion = shingles(completion_text(messages))
+            if not completion:
                 continue
-            if near.find_similar(pieces):
+            if kept.find_similar(completion):
                 yield (row,)
             else:
-                near.add(pieces)
+                kept.add(completion)

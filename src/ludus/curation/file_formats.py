@@ -1,7 +1,7 @@
-"""How rows lie on the disk: as JSONL, as Parquet, or as a folder that `datasets` opens.
+"""File formats of a data set: JSONL, Parquet, or a folder of the `datasets` library.
 
-What differs from row to row (a tool's arguments, a schema) is declared as JSON. Left to itself,
-`datasets` would merge the arguments of all tools into one struct and fill it up with nulls.
+Columns whose structure differs from row to row (arguments, schemas) are declared as JSON.
+Otherwise `datasets` would merge the arguments of all tools into one struct full of nulls.
 """
 
 from __future__ import annotations
@@ -21,77 +21,77 @@ if TYPE_CHECKING:
 FileFormat = Literal["jsonl", "parquet", "datasets"]
 
 _TASK_COLUMNS = (
-    Column("tools", JSON_LIST, "The tools that were offered, in OpenAI's form."),
-    Column("environment", TEXT, "What was played."),
+    Column("tools", JSON_LIST, "The tools that were offered, in OpenAI's format."),
+    Column("environment", TEXT, "The environment."),
     Column("group_id", TEXT, "The task: the same for all attempts at it."),
 )
 _EPISODE_COLUMNS = (
     *_TASK_COLUMNS,
-    Column("episode_id", TEXT, "The episode that it was made from."),
-    Column("reward", FLOAT, "What the episode was worth."),
+    Column("episode_id", TEXT, "The episode."),
+    Column("reward", FLOAT, "The reward of the episode."),
 )
-_MESSAGES_COLUMN = Column("messages", JSON_LIST, "The conversation, in OpenAI's form.")
-_PROMPT_COLUMN = Column("prompt", JSON_LIST, "What stood before, the system prompt included.")
+_MESSAGES_COLUMN = Column("messages", JSON_LIST, "The conversation, in OpenAI's format.")
+_PROMPT_COLUMN = Column("prompt", JSON_LIST, "The messages before, including the system prompt.")
 COLUMNS_BY_KIND: Mapping[str, Sequence[Column]] = {
     "sft": (_MESSAGES_COLUMN, *_EPISODE_COLUMNS),
     "last turn": (
         _PROMPT_COLUMN,
-        Column("completion", JSON_LIST, "The model's last turn."),
+        Column("completion", JSON_LIST, "The last assistant turn."),
         *_EPISODE_COLUMNS,
     ),
     "dpo": (
         _PROMPT_COLUMN,
-        Column("chosen", JSON_LIST, "What the better attempt said from there on."),
-        Column("rejected", JSON_LIST, "What the worse one said."),
+        Column("chosen", JSON_LIST, "The continuation of the better attempt."),
+        Column("rejected", JSON_LIST, "The continuation of the worse attempt."),
         *_TASK_COLUMNS,
         Column("chosen_id", TEXT, "The better episode."),
-        Column("rejected_id", TEXT, "The worse one."),
-        Column("chosen_reward", FLOAT, "What the better one was worth."),
-        Column("rejected_reward", FLOAT, "What the worse one was worth."),
+        Column("rejected_id", TEXT, "The worse episode."),
+        Column("chosen_reward", FLOAT, "The reward of the better episode."),
+        Column("rejected_reward", FLOAT, "The reward of the worse episode."),
     ),
     "episodes": EPISODE,
 }
-"""By what a row is; formats of other programs are theirs to describe."""
+"""Columns by kind of row, without the formats of other tools."""
 
 
 def check_format(format: FileFormat, kind: str) -> None:
-    """Whether rows of this kind can lie on the disk like that, before any work."""
+    """Raise an error if rows of this kind cannot be written in this format."""
     if format == "jsonl":
         return
     if kind not in COLUMNS_BY_KIND:
-        raise ConfigError(f"--format {format} is not for --to {kind}, which is a JSONL file.")
+        raise ConfigError(f"`format` must be jsonl if `to` is {kind}, got {format}.")
     _import_datasets()
 
 
 def convert_files(
-    draft: Path, sides: Sequence[str], format: FileFormat, kind: str, work: Path
+    draft: Path, splits: Sequence[str], format: FileFormat, kind: str, work: Path
 ) -> None:
-    """Turn the draft's JSONL files into another format. They are streamed, never held."""
+    """Convert the JSONL files of a draft to another format, without loading them into memory."""
     if format == "jsonl":
         return
     datasets = _import_datasets()
     features = build_features(COLUMNS_BY_KIND[kind])
-    made = {side: _load_dataset(draft / f"{side}.jsonl", features, work) for side in sides}
+    rows = {split: _load_dataset(draft / f"{split}.jsonl", features, work) for split in splits}
     if format == "datasets":
-        datasets.DatasetDict(made).save_to_disk(draft)
-    for side, rows in made.items():
+        datasets.DatasetDict(rows).save_to_disk(draft)
+    for split in splits:
         if format == "parquet":
-            rows.to_parquet(draft / f"{side}.parquet")
-        (draft / f"{side}.jsonl").unlink()
+            rows[split].to_parquet(draft / f"{split}.parquet")
+        (draft / f"{split}.jsonl").unlink()
 
 
 def _load_dataset(file: Path, features: Features, work: Path) -> Any:
     from datasets import Dataset
     from datasets.exceptions import DatasetGenerationError
 
-    if not file.stat().st_size:  # Which `datasets` does not read.
+    if not file.stat().st_size:  # `datasets` cannot read an empty file.
         return Dataset.from_dict({name: [] for name in features}, features=features)
     try:
         return Dataset.from_json(str(file), features=features, cache_dir=str(work), split="train")
     except DatasetGenerationError as error:
-        why = " ".join(str(error.__cause__ or error).split())
+        reason = " ".join(str(error.__cause__ or error).split())
         raise RunError(
-            f"`datasets` cannot hold the rows: {why}. Use --format jsonl, which can."
+            f"The datasets library cannot store the rows: {reason}. Set `format` to jsonl."
         ) from error
 
 
@@ -101,14 +101,14 @@ def build_features(columns: Sequence[Column]) -> Features:
     return Features({column.name: _build_feature(column.feature_type) for column in columns})
 
 
-def _build_feature(form: JsonObject) -> Any:
+def _build_feature(feature_type: JsonObject) -> Any:
     from datasets import Json, List, Value
 
-    if "struct" in form:
-        return {field["name"]: _build_feature(field) for field in form["struct"]}
-    kind = form.get("dtype") or form["list"]
-    single = Json() if kind == "json" else Value(kind)
-    return List(single) if "list" in form else single
+    if "struct" in feature_type:
+        return {field["name"]: _build_feature(field) for field in feature_type["struct"]}
+    dtype = feature_type.get("dtype") or feature_type["list"]
+    feature = Json() if dtype == "json" else Value(dtype)
+    return List(feature) if "list" in feature_type else feature
 
 
 def _import_datasets() -> Any:

@@ -1,8 +1,8 @@
-"""Which episodes are worth training on: the steps that ask for no more than a row of the catalog.
+"""Filters that need only an episode's row in the catalog.
 
-Each step leaves some out under a reason of its own. The order is part of the meaning: a task's
-solve rate is that of the attempts that `where` lets through, and the best of a group is the best
-of what all other steps left.
+Each filter excludes episodes under its own reason. Their order matters: the solve rate of a task
+counts the attempts that `where` keeps, and the best of a group is the best that all other filters
+kept.
 """
 
 from __future__ import annotations
@@ -17,94 +17,92 @@ MALFORMED_CALL = "malformed call"
 DUPLICATE = "duplicate"
 DUPLICATE_PAIR = "duplicate pair"
 BEST_FIRST = "reward DESC NULLS LAST, turns, rowid"
-"""Of two episodes with the same reward, the shorter; then the one that was read first."""
+"""Highest reward first, then the shortest, then the first in the files."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FilterConfig:
-    """What is wanted of an episode."""
+    """Which episodes to keep."""
 
     where: str | None = None
-    """A condition in SQL over an episode's fields."""
+    """SQL condition over the fields of an episode."""
     min_reward: float | None = None
     min_turns: int | None = None
     max_turns: int | None = None
     solve_rate: tuple[float, float] | None = None
-    """Only tasks that are solved this often: neither too hard nor too easy."""
+    """Keep only tasks whose fraction of solved attempts lies in this range."""
     solved_at: float = 1.0
-    """The reward from which an attempt has solved its task."""
+    """Minimum reward of a solved attempt."""
     top_fraction: float | None = None
-    """The best part of each environment's episodes: rewards of two of them do not compare."""
+    """Keep this fraction of each environment's episodes, the best ones."""
     best_of_group: bool = False
-    unscored: bool = False
-    """Keep what has no reward, as long as nothing broke it."""
+    """Keep the best attempt at each task."""
+    keep_unscored: bool = False
+    """Keep episodes without a reward, unless a fault ended them."""
 
     def __post_init__(self) -> None:
         if self.where is not None and not self.where.strip():
-            raise ConfigError("--where is empty. Leave it out, or write a condition in SQL.")
-        for name, bound in (("min-reward", self.min_reward), ("solved-at", self.solved_at)):
-            if bound is not None and not isfinite(bound):
-                raise ConfigError(f"--{name} {bound} cannot be: a reward is a finite number.")
+            raise ConfigError("`where` must be an SQL condition, got an empty string.")
+        for name in ("min_reward", "solved_at"):
+            reward = getattr(self, name)
+            if reward is not None and not isfinite(reward):
+                raise ConfigError(f"`{name}` must be a finite number, got {reward}.")
         if self.top_fraction is not None and not 0 < self.top_fraction <= 1:
-            raise ConfigError(f"--top-fraction {self.top_fraction} is not above 0 and at most 1.")
+            raise ConfigError(
+                f"`top_fraction` must be above 0 and at most 1, got {self.top_fraction}."
+            )
         if self.solve_rate is not None:
             low, high = self.solve_rate
             if not 0 <= low <= high <= 1:
-                raise ConfigError(f"--solve-rate {low}..{high} is no band within 0..1.")
+                raise ConfigError(f"`solve_rate` must be a range within 0..1, got {low}..{high}.")
 
 
-def exclude_faults(catalog: Catalog, *, unscored: bool = False) -> None:
-    """What the infrastructure broke is nobody's score, and what has no score is no zero."""
+def exclude_faults(catalog: Catalog, *, keep_unscored: bool = False) -> None:
+    """Exclude episodes that a fault ended, and unscored ones: neither is a reward of 0."""
     catalog.exclude("broken", "broken")
-    if not unscored:
+    if not keep_unscored:
         catalog.exclude("unscored", "reward IS NULL")
 
 
 def exclude_untrainable(catalog: Catalog) -> None:
-    """What no chat template can render as a turn of the model's."""
-    catalog.exclude("no reply", "reply IS NULL", detail="the model never spoke")
+    """Exclude episodes that no chat template can render."""
+    catalog.exclude("no reply", "reply IS NULL", detail="no assistant turn")
     catalog.exclude(MALFORMED_CALL, "bad_arguments", detail="arguments that are not a JSON object")
 
 
 def apply_filters(catalog: Catalog, config: FilterConfig) -> None:
-    """Everything but the best of each group, which comes after the copies are gone."""
+    """Apply all filters but `best_of_group`, which has to follow deduplication."""
     if config.where is not None:
         catalog.exclude("where", "NOT wanted", detail=config.where)
     if config.solve_rate is not None:
-        _exclude_by_solve_rate(catalog, config.solve_rate, config.solved_at)
-    for reason, wanted, bound in (
+        low, high = config.solve_rate
+        catalog.exclude(
+            "solve-rate",
+            """task NOT IN (
+                SELECT task FROM episodes WHERE reason IS NULL AND reward NOT NULL GROUP BY task
+                HAVING avg((reward >= ?)::INTEGER) BETWEEN ? AND ?
+            )""",
+            config.solved_at,
+            low,
+            high,
+            detail=f"{low:g}..{high:g} of a task's attempts reach {config.solved_at:g}",
+        )
+    for reason, condition, bound in (
         ("min-reward", "reward >= {}", config.min_reward),
         ("min-turns", "turns >= {}", config.min_turns),
         ("max-turns", "turns <= {}", config.max_turns),
     ):
         if bound is not None:
-            condition = f"NOT coalesce({wanted.format('?')}, false)"
-            catalog.exclude(reason, condition, bound, detail=wanted.format(f"{bound:g}"))
+            violated = f"NOT coalesce({condition.format('?')}, false)"
+            catalog.exclude(reason, violated, bound, detail=condition.format(f"{bound:g}"))
     if config.top_fraction is not None:
-        _exclude_below_top_fraction(catalog, config.top_fraction)
-
-
-def _exclude_by_solve_rate(catalog: Catalog, band: tuple[float, float], solved_at: float) -> None:
-    catalog.exclude(
-        "solve-rate",
-        """task NOT IN (
-            SELECT task FROM episodes WHERE reason IS NULL AND reward NOT NULL GROUP BY task
-            HAVING avg((reward >= ?)::INTEGER) BETWEEN ? AND ?
-        )""",
-        solved_at,
-        *band,
-        detail=f"{band[0]:g}..{band[1]:g} of a task's attempts reach {solved_at:g}",
-    )
-
-
-def _exclude_below_top_fraction(catalog: Catalog, fraction: float) -> None:
-    exclude_by_window(
-        catalog,
-        "top-fraction",
-        f"""row_number() OVER (PARTITION BY environment ORDER BY {BEST_FIRST})
-            > ceil({fraction!r} * count(*) OVER (PARTITION BY environment))""",
-        detail=f"the best {fraction:g} of each environment",
-    )
+        exclude_by_window(
+            catalog,
+            "top-fraction",
+            f"""row_number() OVER (PARTITION BY environment ORDER BY {BEST_FIRST})
+                > ceil({config.top_fraction!r} * count(*) OVER (PARTITION BY environment))""",
+            detail=f"the best {config.top_fraction:g} of each environment",
+        )
 
 
 def keep_best_of_group(catalog: Catalog) -> None:
@@ -112,38 +110,39 @@ def keep_best_of_group(catalog: Catalog) -> None:
         catalog,
         "best-of-group",
         f"row_number() OVER (PARTITION BY task ORDER BY {BEST_FIRST}) > 1",
-        detail="one attempt at each task",
+        detail="the best attempt at each task",
     )
 
 
 def exclude_by_window(catalog: Catalog, reason: str, condition: str, *, detail: str) -> None:
-    """Leave out the kept rows for which a window function over the kept rows says so."""
+    """Exclude kept rows by a condition with a window function over the kept rows."""
     catalog.exclude(
         reason,
-        f"""rowid IN (SELECT place FROM (
-            SELECT rowid AS place, {condition} AS below FROM episodes WHERE reason IS NULL
-        ) WHERE below)""",
+        f"""rowid IN (SELECT row FROM (
+            SELECT rowid AS row, {condition} AS excluded FROM episodes WHERE reason IS NULL
+        ) WHERE excluded)""",
         detail=detail,
     )
 
 
 def exclude_duplicates(catalog: Catalog, *, within_tasks: bool = False) -> None:
-    """Of episodes that say the same, word for word, the best stays: of all, or of each task's."""
+    """Keep the best of episodes with the same messages and tools: of all, or within each task."""
     task = "task, " if within_tasks else ""
     exclude_by_window(
         catalog,
         DUPLICATE,
-        f"row_number() OVER (PARTITION BY {task}prompt, completion, tools ORDER BY {BEST_FIRST}) > 1",
-        detail="the same messages and tools" + (", at the same task" if within_tasks else ""),
+        f"row_number() OVER (PARTITION BY {task}prompt, completion, tools ORDER BY {BEST_FIRST})"
+        " > 1",
+        detail="the same messages and tools" + (" at the same task" if within_tasks else ""),
     )
 
 
 def count_duplicate_tasks(catalog: Catalog) -> int:
-    """How many tasks are gone only because all that is left of them are copies of others."""
-    found = catalog.sql(
+    """Count the tasks that have no episode left because of duplicates of other tasks."""
+    rows = catalog.sql(
         """SELECT count(DISTINCT task) FROM episodes WHERE reason IN (?, ?)
             AND task NOT IN (SELECT task FROM episodes WHERE reason IS NULL)""",
         DUPLICATE,
         DUPLICATE_PAIR,
     )
-    return int(found[0][0])
+    return int(rows[0][0])

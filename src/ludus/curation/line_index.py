@@ -1,6 +1,6 @@
-"""Lines of large files by their place, without holding the files in memory.
+"""Random access to the lines of large files, without loading the files into memory.
 
-A line is counted from 0, and blank ones are not counted: so it is in DuckDB's tables, too.
+Lines are counted from 0 without blank ones, as DuckDB counts them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SPACE, _NEWLINE = 32, 10
 
 
 class LineIndex:
-    """The lines of several files. What is not asked for costs nothing.
+    """The lines of several files. Files are opened and indexed at the first access.
 
-    They come without the white space around them: not all that is passed over by DuckDB is white
-    space to JSON.
+    Lines are returned without surrounding whitespace: DuckDB skips more kinds of whitespace than
+    JSON allows.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -38,20 +38,20 @@ class LineIndex:
         self._exit_stack.close()
 
     def read_line(self, file: int, at: int) -> bytes:
-        """Any line, whichever was asked for before it."""
+        """Read any line."""
         starts = self._offsets[file].starts
         if at >= len(starts) - 1:
             raise _truncated_error(self._files[file])
-        begin = starts[at]
-        return os.pread(self._descriptors[file], starts[at + 1] - begin, begin).strip()
+        start = starts[at]
+        return os.pread(self._descriptors[file], starts[at + 1] - start, start).strip()
 
     def line_number(self, file: int, at: int) -> int:
-        """What an editor calls the line: blank ones count, and the first is 1."""
+        """Return the line number as editors count it: from 1, with blank lines."""
         numbers = self._offsets[file].numbers
         return at + 1 if numbers is None else numbers[at]
 
     def read_marked(self, file: int, marks: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Place, mark and text of the lines whose mark is not 0, in one pass over the file."""
+        """Yield index, mark and text of the lines with a mark other than 0, in one pass."""
         if not any(marks):
             return
         try:
@@ -65,46 +65,46 @@ class LineIndex:
 
     @cached_property
     def _descriptors(self) -> list[int]:
-        return [self._open_file(file) for file in self._files]
+        descriptors = []
+        for file in self._files:
+            try:
+                descriptor = os.open(file, os.O_RDONLY)
+            except OSError as error:
+                raise _read_error(file, error) from error
+            self._exit_stack.callback(os.close, descriptor)
+            descriptors.append(descriptor)
+        return descriptors
 
     @cached_property
     def _offsets(self) -> list[_LineOffsets]:
         return [_index_lines(file) for file in self._files]
 
-    def _open_file(self, file: Path) -> int:
-        try:
-            source = os.open(file, os.O_RDONLY)
-        except OSError as error:
-            raise _read_error(file, error) from error
-        self._exit_stack.callback(os.close, source)
-        return source
-
 
 class _LineOffsets(NamedTuple):
-    """The lines of a file that are not blank: eight bytes for each."""
+    """The non-blank lines of a file, at eight bytes each."""
 
     starts: array[int]
-    """Where each begins, and at last where the file ends."""
+    """Offset of each line, and at the end the size of the file."""
     numbers: array[int] | None = None
-    """What an editor calls them, where there are blank lines between them."""
+    """Line numbers, if there are blank lines."""
 
 
 def _index_lines(file: Path) -> _LineOffsets:
-    """Nearly always no line is blank, and then nothing but newlines is looked for."""
-    starts, position, begins = array("q", [0]), 0, True
+    """Index a file. Files without blank lines, nearly all, are only searched for newlines."""
+    starts, position, at_line_start = array("q", [0]), 0, True
     block = bytearray(_READ_BLOCK_BYTES)
-    note, find = starts.append, block.find
+    add_start, find = starts.append, block.find
     with file.open("rb", buffering=0) as source:
         while size := source.readinto(block):
-            if begins and block[0] <= _SPACE:
+            if at_line_start and block[0] <= _SPACE:
                 return _index_lines_with_blanks(file)
             at = find(_NEWLINE, 0, size)
-            begins = False
+            at_line_start = False
             while at >= 0:
-                note(position + at + 1)
+                add_start(position + at + 1)
                 at += 1
-                begins = at == size
-                if not begins and block[at] <= _SPACE:
+                at_line_start = at == size
+                if not at_line_start and block[at] <= _SPACE:
                     return _index_lines_with_blanks(file)
                 at = find(_NEWLINE, at, size)
             position += size
@@ -114,9 +114,9 @@ def _index_lines(file: Path) -> _LineOffsets:
 
 
 def _index_lines_with_blanks(file: Path) -> _LineOffsets:
-    """The same, where some line is blank or begins with white space.
+    """Index a file in which a line is blank or begins with whitespace.
 
-    A blank line is read as a part of the line before it: white space at its end.
+    A blank line becomes trailing whitespace of the line before it.
     """
     starts, numbers, position = array("q"), array("q"), 0
     with file.open("rb") as source:
@@ -130,8 +130,8 @@ def _index_lines_with_blanks(file: Path) -> _LineOffsets:
 
 
 def _truncated_error(file: Path) -> RunError:
-    return RunError(f"{file} became shorter while it was read. Try again.")
+    return RunError(f"{file} was truncated while it was read. Try again.")
 
 
 def _read_error(file: Path, error: OSError) -> RunError:
-    return RunError(f"{file} cannot be read: {error.strerror or error}.")
+    return RunError(f"Cannot read {file}: {error.strerror or error}.")

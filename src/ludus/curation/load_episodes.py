@@ -1,6 +1,6 @@
-"""The one pass over files of episodes: lines of JSON -> the rows of a table.
+"""Load files of episodes into a DuckDB table, one row per line.
 
-DuckDB reads them in parallel, and unpacks of a line only what is asked for.
+DuckDB reads the files in parallel, and parses only the fields that the query uses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _MAX_LINE_BYTES = (1 << 20, 1 << 24, 1 << 26, 1 << 28)
-"""Bytes. Most episodes are far below the first; those with pictures in them may not be. The less,
-the more of what DuckDB reads stays in the processor's cache."""
+"""Limits for the longest line, tried in turn. Most episodes are far below the first; those with
+images may not be. A lower limit means smaller buffers, which fit into the CPU cache."""
 _MAX_PARALLEL_LINE_BYTES = 1 << 24
-"""Above this DuckDB reads with one thread: each holds twice the biggest line, and all must fit."""
+"""Above this DuckDB reads with one thread: each thread buffers twice the longest line."""
 _MESSAGE_TYPE = (
     "STRUCT(role VARCHAR, content VARCHAR, reasoning_content VARCHAR, "
     'tool_calls STRUCT("function" STRUCT(name VARCHAR, arguments VARCHAR))[], "name" VARCHAR)'
@@ -49,15 +49,15 @@ COLUMN_TYPES: Mapping[str, str] = {
     "timing": "STRUCT(started_at TIMESTAMP, ended_at TIMESTAMP, model_s DOUBLE, "
     "environment_s DOUBLE)",
 }
-"""What a line of `episodes.jsonl` is to SQL. Calls have no ids here: two calls are the same call
-if name and arguments are."""
+"""SQL types of the fields of an episode. Calls are read without their ids, so that calls with the
+same name and arguments compare equal."""
 _DERIVED_COLUMNS = {
     "run": "parse_filename(parse_dirpath(filename))",
     "provider": "agent->>'$.provider'",
     "model": "agent->>'$.model'",
     "cost": "usage.cost",
 }
-"""What `--where` may also say."""
+"""Further columns for `where`."""
 _FIRST_REPLY_INDEX = "list_position(list_transform(messages, lambda m: m.role), 'assistant')"
 _BAD_ARGUMENTS = (
     "malformed_calls > 0 AND len(list_filter(flatten(list_transform(messages, lambda m: "
@@ -78,43 +78,43 @@ _CONTENT_COLUMNS = f"""
 def create_episodes_table(
     database: DuckDBPyConnection, files: Sequence[Path], where: str | None, contents: bool
 ) -> None:
-    """Make the table `episodes`: a row for each line, in the order of files and lines."""
+    """Create the table `episodes`: a row for each line, in the order of files and lines."""
     import duckdb
 
-    for biggest in _MAX_LINE_BYTES:
-        if biggest > _MAX_PARALLEL_LINE_BYTES:
+    for max_line_bytes in _MAX_LINE_BYTES:
+        if max_line_bytes > _MAX_PARALLEL_LINE_BYTES:
             database.execute("SET threads = 1")
         try:
-            database.execute(_load_query(files, where, contents, biggest))
+            database.execute(_load_query(files, where, contents, max_line_bytes))
             return
         except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-            raise RunError(f"The episodes cannot be read: {_first_sentence(str(error))}") from None
+            raise RunError(f"Cannot read the episodes: {_first_sentence(str(error))}") from None
         except duckdb.Error as error:
             if "maximum_object_size" in str(error):
                 continue
+            reason = _first_sentence(str(error))
             if where is None:
-                raise RunError(
-                    f"The episodes cannot be read: {_first_sentence(str(error))}"
-                ) from None
-            raise ConfigError(
-                f"--where cannot be worked out: {_first_sentence(str(error))}"
-            ) from None
+                raise RunError(f"Cannot read the episodes: {reason}") from None
+            raise ConfigError(f"`where` cannot be evaluated: {reason}") from None
     raise RunError(
-        f"The episodes cannot be read: a line is longer than {_MAX_LINE_BYTES[-1] >> 20} MB. "
-        "Take that episode out of its file."
+        f"Cannot read the episodes: a line is longer than {_MAX_LINE_BYTES[-1] >> 20} MB. "
+        "Remove that episode from its file."
     )
 
 
 def _load_query(
     files: Sequence[Path], where: str | None, contents: bool, max_line_bytes: int
 ) -> str:
-    """The one pass over the files. What is not asked for is not even unpacked by DuckDB."""
-    names = ", ".join(quote_sql(_escape_glob(file)) for file in files)
+    paths = ", ".join(quote_sql(str(file)) for file in files)
+    # DuckDB expands every name as a glob pattern: the special characters are escaped.
+    globs = ", ".join(quote_sql(re.sub(r"([*?[])", r"[\1]", str(file))) for file in files)
+    types = ", ".join(
+        f"{quote_sql(name)}: {quote_sql(sql_type)}" for name, sql_type in COLUMN_TYPES.items()
+    )
     return f"""
         CREATE OR REPLACE TABLE episodes AS
         SELECT
-            list_position([{", ".join(quote_sql(str(file)) for file in files)}], filename)::INTEGER
-                - 1 AS file,
+            list_position([{paths}], filename)::INTEGER - 1 AS file,
             coalesce(version = 1 AND episode_id NOT NULL AND stop_reason NOT NULL
                 AND environment NOT NULL AND group_id NOT NULL, false) AS readable,
             stop_reason IN ({_FAULT_REASONS}) AS broken,
@@ -126,63 +126,57 @@ def _load_query(
             coalesce(({where or "true"}
             ), false) AS wanted,
             NULL::VARCHAR AS reason,
-            NULL::VARCHAR AS side
+            NULL::VARCHAR AS split
         FROM (
-            SELECT *, {", ".join(f"{form} AS {name}" for name, form in _DERIVED_COLUMNS.items())}
+            SELECT *, {_derived_columns()}
             FROM read_json(
-                [{names}], format = 'newline_delimited', ignore_errors = true, filename = true,
-                compression = 'none', maximum_object_size = {max_line_bytes}, columns = {_column_types()}
+                [{globs}], format = 'newline_delimited', ignore_errors = true, filename = true,
+                compression = 'none', maximum_object_size = {max_line_bytes},
+                columns = {{{types}}}
             )
         )
     """
 
 
 def validate_where(database: DuckDBPyConnection, where: str) -> None:
-    """Whether `where` is an expression over an episode's columns, before anything is read.
+    """Raise `ConfigError` if `where` is not a condition over the columns of one episode.
 
-    One that can stand after WHERE: what counts or multiplies rows cannot say what one row is.
+    It has to be valid after WHERE, which rules out aggregates and functions that return rows.
     """
     import duckdb
 
-    typed = ", ".join(f"NULL::{kind} AS {name}" for name, kind in COLUMN_TYPES.items())
-    more = ", ".join(f"{form} AS {name}" for name, form in _DERIVED_COLUMNS.items())
-    episode = f"(SELECT *, {more} FROM (SELECT ''::VARCHAR AS filename, {typed}))"
+    nulls = ", ".join(f"NULL::{sql_type} AS {name}" for name, sql_type in COLUMN_TYPES.items())
+    episode = f"(SELECT *, {_derived_columns()} FROM (SELECT ''::VARCHAR AS filename, {nulls}))"
     try:
-        # As it stands first: in parentheses "a) or (b" would do.
+        # First without parentheses: inside them "a) or (b" would be valid.
         database.execute(f"SELECT 1 FROM {episode} WHERE {where}\nLIMIT 0")
         database.execute(f"SELECT 1 FROM {episode} WHERE ({where}\n) LIMIT 0")
-        kind = database.execute(f"SELECT typeof(({where}\n)) FROM {episode}").fetchall()[0][0]
+        result = database.execute(f"SELECT typeof(({where}\n)) FROM {episode}").fetchall()[0][0]
     except duckdb.Error as error:
         raise ConfigError(_where_error(where, str(error))) from None
-    if kind not in ("BOOLEAN", '"NULL"'):
-        raise ConfigError(f"--where {where!r} is a {kind}, and not a condition.")
+    if result not in ("BOOLEAN", '"NULL"'):
+        raise ConfigError(f"`where` must be a condition, got {where!r} of type {result}.")
 
 
-def _where_error(where: str, said: str) -> str:
-    """What DuckDB says in half a page, in a line."""
+def _where_error(where: str, error: str) -> str:
+    """Shorten DuckDB's error message to one line."""
     names = [*COLUMN_TYPES, *_DERIVED_COLUMNS]
-    unknown = re.search(r'Referenced column "(.+?)" not found', said)
+    unknown = re.search(r'Referenced column "(.+?)" not found', error)
     if unknown is None:
-        why = said.partition(": ")[2] or said
-        return f"--where {where!r} is no condition in SQL: {_first_sentence(why)}"
+        reason = _first_sentence(error.partition(": ")[2] or error)
+        return f"`where` must be an SQL condition, got {where!r}: {reason}"
     hint = did_you_mean(unknown[1], names, f"It has {', '.join(names)}.")
-    return f"--where {where!r}: an episode has no {unknown[1]!r}. {hint}"
+    return f"`where` {where!r}: an episode has no column {unknown[1]!r}. {hint}"
 
 
-def _column_types() -> str:
-    listed = (f"{quote_sql(name)}: {quote_sql(kind)}" for name, kind in COLUMN_TYPES.items())
-    return f"{{{', '.join(listed)}}}"
+def _derived_columns() -> str:
+    return ", ".join(f"{expression} AS {name}" for name, expression in _DERIVED_COLUMNS.items())
 
 
 def quote_sql(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _escape_glob(file: Path) -> str:
-    """DuckDB reads every name as a pattern; this one stands for the file alone."""
-    return "".join(f"[{mark}]" if mark in "*?[" else mark for mark in str(file))
-
-
-def _first_sentence(words: str) -> str:
-    words = words.strip().splitlines()[0]
-    return words if words.endswith((".", "!", "?")) else f"{words}."
+def _first_sentence(text: str) -> str:
+    line = text.strip().splitlines()[0]
+    return line if line.endswith((".", "!", "?")) else f"{line}."

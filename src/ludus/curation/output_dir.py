@@ -1,4 +1,4 @@
-"""The folder that a data set is written into."""
+"""The folder that a data set is written to."""
 
 from __future__ import annotations
 
@@ -11,32 +11,30 @@ from ludus.errors import RunError
 METADATA_FILE = "curation.json"
 CARD_FILE = "README.md"
 DATASET_FILES = (
-    *(f"{side}{end}" for side in ("train", "test") for end in (".jsonl", ".parquet", "")),
+    *(f"{split}{suffix}" for split in ("train", "test") for suffix in (".jsonl", ".parquet", "")),
     *(METADATA_FILE, CARD_FILE, "left_out.jsonl", "dataset_dict.json"),
 )
-"""All that a data set can consist of."""
+"""All files and folders that a data set can consist of."""
 _DRAFT_PREFIX = ".curating-"
 
 
 def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextManager[Path]:
-    """A draft folder; what is in it when the work is done goes to `out`."""
-    _check_writable(out, overwrite=overwrite)
-    return atomic_dir(out, _DRAFT_PREFIX, marker=METADATA_FILE, owned=DATASET_FILES)
+    """Return a context manager with a draft folder, whose files move to `out` at the end.
 
-
-def _check_writable(out: Path, *, overwrite: bool) -> None:
-    """Whether a data set may be written there. What is not ours is never touched."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise RunError(f"{out} is a file, and a data set needs a folder. Use another -o.")
-    names = existing_files(out, _DRAFT_PREFIX)
-    # One that was killed while it moved its files may have left all but the last.
+    Raises `RunError` if `out` holds anything but a data set, or a data set and no `overwrite`.
+    """
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file, but a data set is a folder. Use another `out`.")
+    names = existing_files(out, _DRAFT_PREFIX) if out.exists() else []
+    # A process that was killed while moving its files may have left all but the metadata file.
     if METADATA_FILE in names or (names and set(names) <= {*DATASET_FILES}):
         if not overwrite:
-            raise RunError(f"{out} holds a data set already. Use --overwrite, or another -o.")
+            raise RunError(
+                f"{out} already holds a data set. Set `overwrite`, or use another `out`."
+            )
     elif names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise RunError(
-            f"{out} is not empty ({names[0]}{more}) and holds no data set of Ludus. Use another -o."
+            f"{out} is not empty ({names[0]}{more}) and not a Ludus data set. Use another `out`."
         )
+    return atomic_dir(out, _DRAFT_PREFIX, marker=METADATA_FILE, owned=DATASET_FILES)

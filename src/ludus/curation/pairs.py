@@ -1,8 +1,8 @@
 """Preference pairs: two attempts at one task, one clearly better than the other.
 
-Chosen in the catalog, so among all attempts in all runs at once. What broke is not there any more,
-so the rejected side is always what a model did. Attempts are at the same task only if they were
-asked the same way: task, prompt and tools are equal.
+Pairs are built among all attempts of all runs. Episodes that a fault ended are excluded before, so
+the rejected side is always what a model did. Attempts are paired only if task, prompt and tools are
+equal.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from ludus.curation.filters import BEST_FIRST, DUPLICATE_PAIR
 from ludus.errors import ConfigError
 
 Pairing = Literal["best", "all"]
+"""The best against the worst attempt at each task, or all pairs."""
 DEFAULT_MIN_MARGIN = 0.1
 _SAME_PROMPT_COLUMNS = "task, prompt, tools"
 _UNPAIRED_DETAIL = {
-    "best": "neither the best nor the worst",
+    "best": "neither the best nor the worst attempt",
     "all": "too close to every other attempt",
 }
 _WORST_FIRST = "reward, turns, rowid"
@@ -28,32 +29,37 @@ _WORST_FIRST = "reward, turns, rowid"
 def build_pairs(
     catalog: Catalog, *, pairing: Pairing = "best", min_margin: float = DEFAULT_MIN_MARGIN
 ) -> None:
-    """Make the table `pairs`, and leave out the episodes that are in none of them."""
+    """Create the table `pairs`, and exclude the episodes that are in no pair."""
     if not 0 <= min_margin < inf:
-        raise ConfigError(f"--min-margin {min_margin} cannot be: it is a number, 0 or more.")
-    _check_scored(catalog)
-    # What floats make of 0.3 - 0.2 is still 0.1 to whoever typed it.
-    least = max(0.0, min_margin - 1e-9)
+        raise ConfigError(f"`min_margin` must be a finite number of at least 0, got {min_margin}.")
+    if catalog.sql("SELECT count(*) FROM episodes WHERE reason IS NULL AND reward IS NULL")[0][0]:
+        raise ConfigError("`keep_unscored` cannot be used with `to` dpo: a pair needs two rewards.")
+    # Floating point makes 0.3 - 0.2 slightly less than 0.1.
+    margin = max(0.0, min_margin - 1e-9)
     catalog.sql(
         f"""CREATE OR REPLACE TABLE attempts AS
-        SELECT rowid AS row, reward, dense_rank() OVER (ORDER BY {_SAME_PROMPT_COLUMNS}) AS asked,
-            count(*) OVER same AS others, max(reward) OVER same - min(reward) OVER same AS spread,
-            row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY {BEST_FIRST}) AS from_best,
-            row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY {_WORST_FIRST}) AS from_worst
+        SELECT rowid AS row, reward,
+            dense_rank() OVER (ORDER BY {_SAME_PROMPT_COLUMNS}) AS prompt_id,
+            count(*) OVER same AS num_attempts,
+            max(reward) OVER same - min(reward) OVER same AS spread,
+            row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY {BEST_FIRST})
+                AS from_best,
+            row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY {_WORST_FIRST})
+                AS from_worst
         FROM episodes WHERE reason IS NULL WINDOW same AS (PARTITION BY {_SAME_PROMPT_COLUMNS})"""
     )
     catalog.sql(
         f"""CREATE OR REPLACE TABLE pairs AS
         SELECT a.row AS chosen, b.row AS rejected
-        FROM attempts a JOIN attempts b USING (asked)
+        FROM attempts a JOIN attempts b USING (prompt_id)
         WHERE a.reward > b.reward AND a.reward - b.reward >= ?
             {"AND a.from_best = 1 AND b.from_worst = 1" if pairing == "best" else ""}""",
-        least,
+        margin,
     )
     for reason, condition, detail in (
-        ("alone", "others = 1", "no other attempt at the task"),
+        ("alone", "num_attempts = 1", "no other attempt at the task"),
         ("equal rewards", "spread = 0", "all attempts at the task have the same reward"),
-        ("min-margin", f"spread < {least!r}", f"less than {min_margin:g} apart"),
+        ("min-margin", f"spread < {margin!r}", f"less than {min_margin:g} apart"),
         ("in no pair", "true", _UNPAIRED_DETAIL[pairing]),
     ):
         catalog.exclude(
@@ -65,7 +71,7 @@ def build_pairs(
 
 
 def exclude_duplicate_pairs(catalog: Catalog) -> None:
-    """Of pairs that say the same, word for word, at whichever tasks, the first stays."""
+    """Keep the first of pairs with the same content, across all tasks."""
     catalog.sql(
         """CREATE OR REPLACE TABLE pairs AS
         SELECT chosen, rejected FROM pairs
@@ -77,21 +83,14 @@ def exclude_duplicate_pairs(catalog: Catalog) -> None:
     catalog.exclude(
         DUPLICATE_PAIR,
         "rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs)",
-        detail="both sides say the same as those of another pair",
+        detail="the same as another pair",
     )
 
 
 def iter_pairs(catalog: Catalog) -> Iterator[tuple[int, int, str | None]]:
-    """The rows of the better and the worse one and their side, in the order of the better ones."""
-    found = catalog.stream(
-        "SELECT chosen, rejected, side FROM pairs JOIN episodes ON chosen = episodes.rowid "
+    """Yield the rows of the better and the worse attempt, and their split."""
+    rows = catalog.stream(
+        "SELECT chosen, rejected, split FROM pairs JOIN episodes ON chosen = episodes.rowid "
         "ORDER BY chosen, rejected"
     )
-    return ((better, worse, side) for better, worse, side in found)
-
-
-def _check_scored(catalog: Catalog) -> None:
-    if catalog.sql("SELECT count(*) FROM episodes WHERE reason IS NULL AND reward IS NULL")[0][0]:
-        raise ConfigError(
-            "--unscored is not for pairs: without a reward nothing is the better one."
-        )
+    return ((better, worse, split) for better, worse, split in rows)

@@ -1,7 +1,8 @@
-"""Two sides that share no task: one to train on, one to test on.
+"""Split into train and test without a common task.
 
-A task and its copies are a family, and a family stays together. Which tasks are drawn for the test
-side is a hash of their names: with more episodes tomorrow, what is there today stays there.
+A task and its near duplicates are a family, and a family is never divided. Which tasks are drawn
+for the test split is decided by a hash of their names, so that the split stays the same when
+episodes are added.
 """
 
 from __future__ import annotations
@@ -20,35 +21,45 @@ from ludus.errors import ConfigError, RunError
 
 TRAIN, TEST = "train", "test"
 DEFAULT_SIMILARITY = 0.8
-"""From here on a prompt is a near copy of another."""
+"""Prompts that are at least this similar are near duplicates."""
 _HELD_OUT_FILES = ("episodes.jsonl", "test.jsonl", "train.jsonl")
 
 
 def split_by_task(
-    catalog: Catalog, *, test: float, similarity: float = DEFAULT_SIMILARITY, seed: int = 0
+    catalog: Catalog, *, test_size: float, similarity: float = DEFAULT_SIMILARITY, seed: int = 0
 ) -> int:
-    """Give every kept episode its side, and return how many tasks went along with a near copy.
+    """Assign a split to every kept episode, with at least one family in each.
 
-    At least one family is on each side, however small the part that is asked for.
+    Returns how many tasks follow a near duplicate into its split.
     """
     names, families = _find_families(TaskPrompts(catalog), similarity)
     _check_splittable(catalog, names, families)
-    chosen = _draw_test_families(names, families, test, seed)
+    test_families = _draw_test_families(names, families, test_size, seed)
     rows = (
-        (name, family, TEST if family in chosen else TRAIN)
+        (name, family, TEST if family in test_families else TRAIN)
         for name, family in zip(names, families, strict=True)
     )
-    catalog.create_table("sides", {"task": "VARCHAR", "family": "INTEGER", "side": "VARCHAR"}, rows)
-    catalog.sql(
-        "UPDATE episodes SET side = sides.side FROM sides "
-        "WHERE episodes.task = sides.task AND reason IS NULL"
+    catalog.create_table(
+        "splits", {"task": "VARCHAR", "family": "INTEGER", "split": "VARCHAR"}, rows
     )
-    _check_disjoint(catalog)
+    catalog.sql(
+        "UPDATE episodes SET split = splits.split FROM splits "
+        "WHERE episodes.task = splits.task AND reason IS NULL"
+    )
+    # A cheap check of the one property that must hold.
+    divided = catalog.sql(
+        """SELECT count(*) FROM (
+            SELECT family FROM episodes JOIN splits USING (task) WHERE reason IS NULL
+            GROUP BY family HAVING count(DISTINCT episodes.split) > 1
+        )"""
+    )[0][0]
+    if divided:
+        raise RunError(f"{divided} tasks are in both splits. This is a bug in Ludus.")
     return len(names) - len(set(families))
 
 
 def exclude_held_out(catalog: Catalog, sources: Iterable[str | Path], similarity: float) -> None:
-    """Leave out the tasks of a held-out set and near copies of their prompts."""
+    """Exclude the tasks of held-out sets and tasks with near duplicates of their prompts."""
     tasks, held_out = TaskPrompts(catalog), SimilarTasks(similarity)
     names: set[str] = set()
     for source in sources:
@@ -61,17 +72,20 @@ def exclude_held_out(catalog: Catalog, sources: Iterable[str | Path], similarity
     catalog.exclude(
         "held-out",
         "task IN (SELECT task FROM leaked)",
-        detail="the task, or a near copy of its prompt, is in the held-out set",
+        detail="the task, or a near duplicate of its prompt, is in the held-out set",
     )
 
 
 def _find_families(tasks: Iterable[TaskPrompt], similarity: float) -> tuple[list[str], list[int]]:
-    """The names of all tasks, and for each the number of the first task of its family."""
-    before = SimilarTasks(similarity)
+    """Return the names of all tasks, and for each the number of the first task of its family.
+
+    A union-find structure with path halving.
+    """
+    seen = SimilarTasks(similarity)
     names: list[str] = []
     parents: list[int] = []
 
-    def head(number: int) -> int:
+    def find_root(number: int) -> int:
         while parents[number] != number:
             parents[number] = number = parents[parents[number]]
         return number
@@ -79,69 +93,58 @@ def _find_families(tasks: Iterable[TaskPrompt], similarity: float) -> tuple[list
     for number, task in enumerate(tasks):
         names.append(task.name)
         parents.append(number)
-        for other in before.find_similar(task):
-            first, second = sorted((head(number), head(other)))
+        for other in seen.find_similar(task):
+            first, second = sorted((find_root(number), find_root(other)))
             parents[second] = first
-        before.add(task, number)
-    return names, [head(number) for number in range(len(names))]
+        seen.add(task, number)
+    return names, [find_root(number) for number in range(len(names))]
 
 
-def _draw_test_families(names: list[str], families: list[int], test: float, seed: int) -> set[int]:
-    """The families of the test side: those of which any task is drawn.
+def _draw_test_families(
+    names: list[str], families: list[int], test_size: float, seed: int
+) -> set[int]:
+    """Draw the families of the test split: those with any task whose hash is below `test_size`.
 
-    So whoever comes into a family later can bring it to the test side, but never away from it.
+    So a new member can move its family into the test split, but never out of it.
     """
     draws: dict[int, float] = {}
     for name, family in zip(names, families, strict=True):
         draws[family] = min(digest_64(f"{seed}/{name}") / 2**64, draws.get(family, 1.0))
     ordered = sorted(draws, key=lambda family: draws[family])
-    chosen = {family for family in ordered if draws[family] < test} or {ordered[0]}
-    return chosen if len(chosen) < len(ordered) else set(ordered[:-1])
+    drawn = {family for family in ordered if draws[family] < test_size} or {ordered[0]}
+    return drawn if len(drawn) < len(ordered) else set(ordered[:-1])
 
 
 def _check_splittable(catalog: Catalog, names: list[str], families: list[int]) -> None:
     if len(set(families)) > 1:
         return
-    near = len(names) > 1
-    left = (
-        f"{len(names)} tasks are left, and all are near copies of each other"
-        if near
-        else f"{len(names)} task is left, and a split needs two"
-    )
-    if copied := count_duplicate_tasks(catalog):
-        raise ConfigError(
-            f"There is nothing to split: {left}. {copied:,} more were left out because their "
-            "episodes are exact copies of others. Keep those with --no-dedupe, or leave out --test."
-        )
-    more = ", or raise --likeness" if near else ""
-    raise ConfigError(f"There is nothing to split: {left}. Leave out --test{more}.")
-
-
-def _check_disjoint(catalog: Catalog) -> None:
-    """That no task and no family is on both sides: cheap, and the one thing that must not fail."""
-    both = catalog.sql(
-        """SELECT count(*) FROM (
-            SELECT family FROM episodes JOIN sides USING (task) WHERE reason IS NULL
-            GROUP BY family HAVING count(DISTINCT episodes.side) > 1
-        )"""
-    )[0][0]
-    if both:
-        raise RunError(f"{both} tasks are on both sides of the split. This is a bug in Ludus.")
+    if len(names) > 1:
+        problem = f"all {len(names)} tasks are near duplicates of each other"
+        advice = "Do not set `test_size`, or raise `similarity_threshold`."
+    else:
+        problem = f"a split needs two tasks, got {len(names)}"
+        advice = "Do not set `test_size`."
+    if copies := count_duplicate_tasks(catalog):
+        problem += f"; the episodes of {copies:,} more are exact duplicates"
+        advice = "Turn off `dedupe` to keep those, or do not set `test_size`."
+    raise ConfigError(f"Cannot split: {problem}. {advice}")
 
 
 def _read_prompts(source: Path) -> Iterator[tuple[str | None, str | None, str]]:
-    """Task, environment and question of each row of a run, a curated set or any JSONL of rows."""
-    files = [source / name for name in _HELD_OUT_FILES] if source.is_dir() else [source]
-    found = [file for file in files if file.is_file()]
-    if not found:
+    """Yield task, environment and prompt of each row of a run, a data set or a JSONL file."""
+    candidates = [source / name for name in _HELD_OUT_FILES] if source.is_dir() else [source]
+    path = next((file for file in candidates if file.is_file()), None)
+    if path is None:
         raise ConfigError(
-            f"--held-out {source} is neither a file nor a folder with one of {', '.join(_HELD_OUT_FILES)}."
+            f"`held_out` must be a file or a folder with one of {', '.join(_HELD_OUT_FILES)}, "
+            f"got {source}."
         )
-    for number, line in numbered_lines(found[0]):
+    for number, line in numbered_lines(path):
         try:
             row = from_json(line)
             messages = row["prompt"] if "prompt" in row else row["messages"]
             text = messages if isinstance(messages, str) else prompt_text(messages)
-            yield row.get("group_id"), row.get("environment"), text
+            task, environment = row.get("group_id"), row.get("environment")
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise RunError(f"{found[0]}:{number} has neither messages nor a prompt.") from None
+            raise RunError(f"{path}:{number} has neither `messages` nor `prompt`.") from None
+        yield task, environment, text

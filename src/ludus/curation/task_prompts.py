@@ -1,4 +1,4 @@
-"""The tasks that are left in a catalog, and what their prompts say that others do not."""
+"""The prompts of the tasks in a catalog, and tasks with the same or nearly the same prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ludus.curation.minhash import MinHashIndex, ShingleCounts, shingles
 from ludus.data.episode import digest_64
 
 _SAMPLE_SIZE = 2_000
-"""So many prompts of an environment tell what they all share."""
+"""Prompts per environment from which common shingles are found."""
 _FIRST_ROWS_QUERY = """
     SELECT min(rowid) AS row, any_value(environment) AS environment
     FROM episodes WHERE reason IS NULL GROUP BY task
@@ -21,60 +21,71 @@ _FIRST_ROWS_QUERY = """
 
 
 class TaskPrompt(NamedTuple):
-    """A task, by the first of its episodes that is kept."""
+    """A task and what is specific to its prompt."""
 
     name: str
     environment: str
     prompt_hash: int | None
-    """A hash of its prompt; None where the prompt is that of most tasks, and tells nothing."""
+    """None if the prompt is empty, or the same for many tasks."""
     shingles: set[str]
-    """The shingles of its prompt that are not the environment's own words."""
+    """The shingles of the prompt without those that are common in the environment."""
 
 
 class TaskPrompts:
-    """Can be gone through as often as needed: prompts are read from the files, never held."""
+    """An iterable of the tasks with kept episodes, in the order of their first episode.
+
+    The prompt is that of the first kept episode. It is read from the files at every iteration.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._shingle_counts: defaultdict[str, ShingleCounts] = defaultdict(ShingleCounts)
-        for environment, text in self._sample_prompts():
-            self._shingle_counts[environment].add(text)
-        self._common_shingles = {
-            name: seen.common_shingles for name, seen in self._shingle_counts.items()
-        }
-
-    def __iter__(self) -> Iterator[TaskPrompt]:
-        """In the order in which they were first read."""
-        for _, _, line in self._catalog.read_lines(f"SELECT row, 1 FROM ({_FIRST_ROWS_QUERY})"):
-            if (asked := _parse_episode(line)) is not None:
-                yield self.build_task(*asked)
-
-    def build_task(self, name: str | None, environment: str | None, text: str) -> TaskPrompt:
-        """A task by its prompt, without what most prompts of its environment say."""
-        if environment is not None and environment in self._shingle_counts:
-            constant = self._shingle_counts[environment].is_constant(text)
-            pieces = shingles(text) - self._common_shingles[environment]
-        else:
-            constant = any(seen.is_constant(text) for seen in self._shingle_counts.values())
-            pieces = shingles(text).difference(*self._common_shingles.values())
-        question = None if constant or not text.strip() else digest_64(text.casefold().strip())
-        return TaskPrompt(name or "", environment or "", question, pieces)
-
-    def _sample_prompts(self) -> Iterator[tuple[str, str]]:
-        """Environments and prompts of tasks that lie evenly over each environment."""
-        for _, _, line in self._catalog.read_lines(
-            f"""SELECT row, 1 FROM (
+        sample = f"""SELECT row, 1 FROM (
                 SELECT row, row_number() OVER (PARTITION BY environment ORDER BY row) AS number,
                     ceil(count(*) OVER (PARTITION BY environment) / {_SAMPLE_SIZE}) AS every
                 FROM ({_FIRST_ROWS_QUERY})
             ) WHERE (number - 1) % every = 0"""
-        ):
-            if (asked := _parse_episode(line)) is not None:
-                yield asked[1], asked[2]
+        for _, environment, text in self._read_prompts(sample):
+            self._shingle_counts[environment].add(text)
+        self._common_shingles = {
+            name: counts.common_shingles for name, counts in self._shingle_counts.items()
+        }
+
+    def __iter__(self) -> Iterator[TaskPrompt]:
+        for prompt in self._read_prompts(f"SELECT row, 1 FROM ({_FIRST_ROWS_QUERY})"):
+            yield self.build_task(*prompt)
+
+    def build_task(self, name: str | None, environment: str | None, text: str) -> TaskPrompt:
+        """Reduce a prompt to what is specific to it within its environment, or within all."""
+        if environment is not None and environment in self._shingle_counts:
+            is_constant = self._shingle_counts[environment].is_constant(text)
+            specific = shingles(text) - self._common_shingles[environment]
+        else:
+            is_constant = any(c.is_constant(text) for c in self._shingle_counts.values())
+            specific = shingles(text).difference(*self._common_shingles.values())
+        prompt_hash = (
+            None if is_constant or not text.strip() else digest_64(text.casefold().strip())
+        )
+        return TaskPrompt(name or "", environment or "", prompt_hash, specific)
+
+    def _read_prompts(self, query: str) -> Iterator[tuple[str, str, str]]:
+        """Yield task, environment and prompt of the episodes that a query selects.
+
+        Lines that DuckDB can parse and Python cannot, such as those with a trailing comma, are
+        skipped. They are excluded when rows are written.
+        """
+        for _, _, line in self._catalog.read_lines(query):
+            try:
+                fields = from_json(line.strip())
+                task, environment = fields["group_id"], fields["environment"]
+                text = prompt_text(fields.get("messages", ()))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+            yield task, environment, text
 
 
 class SimilarTasks:
-    """Finds tasks that ask what another one asked, in the same words or nearly."""
+    """Finds tasks whose prompt is the same or nearly the same as an added task's."""
 
     def __init__(self, threshold: float) -> None:
         self._index = MinHashIndex(threshold)
@@ -82,15 +93,13 @@ class SimilarTasks:
         self._by_prompt_hash: dict[int, int] = {}
 
     def find_similar(self, task: TaskPrompt) -> list[int]:
-        """The numbers of added tasks that this one repeats."""
-        found = (
-            [self._numbers[at] for at in self._index.find_similar(task.shingles)]
-            if task.shingles
-            else []
-        )
+        """Return the numbers of similar tasks."""
+        similar: list[int] = []
+        if task.shingles:
+            similar += [self._numbers[at] for at in self._index.find_similar(task.shingles)]
         if task.prompt_hash is not None and task.prompt_hash in self._by_prompt_hash:
-            found.append(self._by_prompt_hash[task.prompt_hash])
-        return found
+            similar.append(self._by_prompt_hash[task.prompt_hash])
+        return similar
 
     def add(self, task: TaskPrompt, number: int = 0) -> None:
         if task.shingles:
@@ -100,34 +109,20 @@ class SimilarTasks:
             self._by_prompt_hash.setdefault(task.prompt_hash, number)
 
 
-def _parse_episode(line: bytes) -> tuple[str, str, str] | None:
-    """Task, environment and question of an episode.
-
-    None where a line is an episode to DuckDB alone, such as one with a comma too many. It is left
-    out when a row is made of it.
-    """
-    try:
-        fields = from_json(line.strip())
-        return fields["group_id"], fields["environment"], prompt_text(fields.get("messages", ()))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
 def prompt_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What a model is asked before it speaks for the first time; the system prompt is not asked."""
-    asked = []
+    """Return the text before the first assistant turn, without the system prompt."""
+    texts = []
     for message in messages:
         if message.get("role") == "assistant":
             break
-        if message.get("role") != "system":
-            asked.append(content_text(message.get("content")))
-    return "\n".join(asked)
-
-
-def content_text(content: Any) -> str:
-    """The words of a message, wherever they stand in it; pictures have none."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        if message.get("role") == "system":
+            continue
+        content = message.get("content")
+        if isinstance(content, str):
+            texts.append(content)
+        elif isinstance(content, list):
+            parts = [str(part.get("text", "")) for part in content if isinstance(part, dict)]
+            texts.append("\n".join(parts))
+        else:
+            texts.append("")
+    return "\n".join(texts)

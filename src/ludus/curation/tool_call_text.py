@@ -1,8 +1,8 @@
-"""Tool calls as the text that a family of models writes for them.
+"""Write tool calls as the text that a model family uses for them.
 
-A chat template makes this text itself from `tool_calls`. Where a student's template knows no tools,
-or where rows are to be read as text, the call is written into the content of the message instead.
-Rendered by the family's own template, both forms come out the same; tests hold it so.
+Normally a chat template does this from `tool_calls`. Where a student's template has no tools, or
+rows are to be read as plain text, the call is written into the content of the message. Rendered
+with the family's own template, both give the same text.
 """
 
 from __future__ import annotations
@@ -20,61 +20,66 @@ _CallWriter = Callable[[str, JsonObject], str]
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How some models write a call, and how they are told what came of it."""
+    """How a model family writes calls, tool results and reasoning."""
 
     write_call: _CallWriter
     text_separator: str = "\n"
-    """What stands between what was said and the first call; between two calls it is a new line."""
+    """Between the text and the first call; calls are separated by a newline."""
     tool_response: str | None = "<tool_response>\n{}\n</tool_response>"
-    """A tool's answer as a user's message; None: the template takes it as the tool's."""
+    """A tool result as a user message; None: the template supports the role `tool`."""
     reasoning: str = "<think>\n{}\n</think>\n\n"
 
 
 def render_messages(messages: list[JsonObject], call_format: CallFormat) -> list[JsonObject]:
-    """The messages with calls and thoughts as text, and with nothing else in them but text."""
-    made: list[JsonObject] = []
+    """Write calls, reasoning and tool results of all messages as text."""
+    rendered: list[JsonObject] = []
+    response = call_format.tool_response
     for message in messages:
         if message["role"] == "assistant":
-            made.append({"role": "assistant", "content": _assistant_text(message, call_format)})
-        elif message["role"] != "tool" or call_format.tool_response is None:
-            made.append(message)
+            text = _assistant_text(message, call_format)
+            rendered.append({"role": "assistant", "content": text})
+        elif message["role"] != "tool" or response is None:
+            rendered.append(message)
         else:
-            words = call_format.tool_response.format(_content_text(message["content"]))
-            if made and made[-1].get("role") == "user" and _is_tool_response(made[-1], call_format):
-                made[-1] = {"role": "user", "content": f"{made[-1]['content']}\n{words}"}
+            text = response.format(_content_text(message["content"]))
+            previous = rendered[-1] if rendered else {"role": ""}
+            # Consecutive results share one user message, as in the templates of these families.
+            if previous["role"] == "user" and str(previous["content"]).startswith(
+                response.partition("{}")[0]
+            ):
+                rendered[-1] = {"role": "user", "content": f"{previous['content']}\n{text}"}
             else:
-                made.append({"role": "user", "content": words})
-    return made
+                rendered.append({"role": "user", "content": text})
+    return rendered
 
 
 def get_call_format(name: str) -> CallFormat:
     if name not in CALL_FORMATS:
         known = ", ".join(CALL_FORMATS)
         hint = did_you_mean(name, CALL_FORMATS)
-        raise ConfigError(f"There is no text form {name!r}: one of {known}. {hint}".rstrip())
+        message = f"`tool_call_format` must be one of {known}, got {name!r}. {hint}"
+        raise ConfigError(message.rstrip())
     return CALL_FORMATS[name]
 
 
 def _assistant_text(message: Mapping[str, Any], call_format: CallFormat) -> str:
-    thought, words = message.get("reasoning_content"), _content_text(message["content"])
     calls = [
         call_format.write_call(call["function"]["name"], call["function"]["arguments"])
         for call in message.get("tool_calls") or ()
     ]
-    said = call_format.text_separator.join(filter(None, [words, "\n".join(calls)]))
-    return f"{call_format.reasoning.format(thought.strip())}{said}" if thought else said
-
-
-def _is_tool_response(message: Mapping[str, Any], call_format: CallFormat) -> bool:
-    before = (call_format.tool_response or "").partition("{}")[0]
-    return bool(before) and str(message["content"]).startswith(before)
+    parts = filter(None, [_content_text(message["content"]), "\n".join(calls)])
+    text = call_format.text_separator.join(parts)
+    reasoning = message.get("reasoning_content")
+    return f"{call_format.reasoning.format(reasoning.strip())}{text}" if reasoning else text
 
 
 def _content_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if any(part["type"] != "text" for part in content):
-        raise ConfigError("A picture has no text form. Leave out --render for these episodes.")
+        raise ConfigError(
+            "Images have no text form. Do not set `tool_call_format` for episodes with images."
+        )
     return "\n".join(part["text"] for part in content)
 
 

@@ -1,7 +1,7 @@
-"""What trainers read: an episode as a row for SFT, two attempts at a task as one for DPO.
+"""Build SFT rows from episodes, and DPO rows from pairs of episodes.
 
-Pure functions. A tool call's arguments become an object, as chat templates want them; the system
-prompt and the tools come along. Where a row came from stands in columns that trainers pass over.
+Pure functions. Arguments of tool calls become objects, as chat templates expect them. System prompt
+and tools are part of the row; further columns, which trainers ignore, tell where it came from.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from ludus.errors import ConfigError
 
 
 class MalformedCallError(ValueError):
-    """A call whose arguments are no JSON object, which is what chat templates take."""
+    """A tool call whose arguments are not a JSON object, which chat templates require."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class RowConfig:
-    """What a row holds of an episode."""
+    """What a row contains of an episode."""
 
     system: bool = True
-    """The system prompt. Without, a conversation begins with the question."""
+    """Keep the system prompt."""
     tool_results: bool = True
-    """What tools answered. Without, a row is a prompt and what the model said."""
+    """Keep tool results; without them a row is the prompt and the assistant turns."""
     reasoning: bool = True
+    """Keep the reasoning of assistant turns."""
     last_turn: bool = False
-    """Train on the last turn alone: the row is a prompt with all that came before it, and a
-    completion."""
-    render: str | None = None
-    """A family of models, in whose text form calls are written."""
+    """Train on the last turn only: a row is the `prompt` before it, and the `completion`."""
+    tool_call_format: str | None = None
+    """Write tool calls as text, in the form of this model family."""
 
     def __post_init__(self) -> None:
-        if self.render is not None:
-            get_call_format(self.render)
+        if self.tool_call_format is not None:
+            get_call_format(self.tool_call_format)
 
 
 DEFAULT_ROW_CONFIG = RowConfig()
 
 
 def sft_row(episode: Episode, config: RowConfig = DEFAULT_ROW_CONFIG) -> JsonObject:
-    """`messages` and `tools`; `prompt` and `completion` where only the last turn is learned."""
+    """Build a row with `messages`, or with `prompt` and `completion` if `last_turn` is set."""
     messages = _build_messages(episode.messages, config)
     row: JsonObject = {"messages": messages}
     if config.last_turn:
@@ -64,12 +64,12 @@ def sft_row(episode: Episode, config: RowConfig = DEFAULT_ROW_CONFIG) -> JsonObj
 def dpo_row(
     chosen: Episode, rejected: Episode, config: RowConfig = DEFAULT_ROW_CONFIG
 ) -> JsonObject:
-    """`prompt`, `chosen`, `rejected` and `tools`: what was the same, and the two ways from there.
+    """Build a row with the common `prompt`, and the `chosen` and `rejected` continuations.
 
-    A side ends with the model's last word: what the environment said to it teaches nothing.
+    Both end with the last assistant turn: later messages from the environment have no loss.
     """
     if config.last_turn:
-        raise ConfigError("--last-turn is for SFT: two attempts part ways at their first turn.")
+        raise ConfigError("`last_turn` requires `to` sft, got dpo.")
     prompt = messages_before_reply(chosen.messages)
     return {
         "prompt": _build_messages(prompt, config),
@@ -88,14 +88,14 @@ def dpo_row(
 
 
 def check_calls(messages: Sequence[Message]) -> None:
-    """Raise `MalformedCall` where the arguments of a call are no JSON object."""
+    """Raise `MalformedCallError` if the arguments of a call are not a JSON object."""
     for message in messages:
         for call in message.tool_calls or ():
             _parse_arguments(call.function.arguments)
 
 
 def without_call_ids(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """What messages say, without the ids of their calls: equal where two say the same."""
+    """Drop the ids of calls, so that messages with the same content compare equal."""
     return [
         {
             **{name: value for name, value in message.items() if name != "tool_call_id"},
@@ -111,32 +111,27 @@ def _trim_after_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _build_messages(messages: Sequence[Message], config: RowConfig) -> list[JsonObject]:
-    made = [
+    built = [
         _build_message(message, config)
         for message in messages
         if (config.tool_results or message.role != "tool")
         and (config.system or message.role != "system")
     ]
-    return (
-        render_messages(made, get_call_format(config.render)) if config.render is not None else made
-    )
-
-
-def _build_content(message: Message) -> str | list[JsonObject]:
-    """Words as a string, which every template takes; among pictures they keep their place."""
-    parts = () if isinstance(message.content, str) else message.content
-    if all(isinstance(part, Text) for part in parts):
-        return message.text
-    return [part.model_dump() for part in parts]
+    if config.tool_call_format is None:
+        return built
+    return render_messages(built, get_call_format(config.tool_call_format))
 
 
 def _build_message(message: Message, config: RowConfig) -> JsonObject:
-    made: JsonObject = {"role": message.role}
-    made["content"] = _build_content(message)
+    # Text alone becomes a string, which every template accepts; next to images it stays a part.
+    parts = () if isinstance(message.content, str) else message.content
+    is_text = all(isinstance(part, Text) for part in parts)
+    content = message.text if is_text else [part.model_dump() for part in parts]
+    built: JsonObject = {"role": message.role, "content": content}
     if message.reasoning_content is not None and config.reasoning:
-        made["reasoning_content"] = message.reasoning_content
+        built["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
-        made["tool_calls"] = [
+        built["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
@@ -148,14 +143,14 @@ def _build_message(message: Message, config: RowConfig) -> JsonObject:
             for call in message.tool_calls
         ]
     if message.tool_call_id is not None:
-        made["tool_call_id"] = message.tool_call_id
+        built["tool_call_id"] = message.tool_call_id
     if message.name is not None:
-        made["name"] = message.name
-    return made
+        built["name"] = message.name
+    return built
 
 
 def _parse_arguments(text: str) -> JsonObject:
-    read = parse_arguments(text)
-    if read is None:
+    arguments = parse_arguments(text)
+    if arguments is None:
         raise MalformedCallError(text)
-    return read
+    return arguments

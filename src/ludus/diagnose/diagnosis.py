@@ -1,6 +1,6 @@
-"""What became of a GRPO run: its figures, and the verdicts on them, the weightiest first.
+"""The diagnosis of a GRPO run: its numbers, and the verdicts on them, the most important first.
 
-Pure: a log and episodes go in, a diagnosis comes out.
+Pure: takes a log and episodes, returns a `Diagnosis`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW_METRICS = (
     *("cut_off", "out_of_turns", "unscored", "unseeded"),
     *("length", "turns", "entropy", "surprise", "grad_norm", "kl"),
 )
-"""Of the log, at both ends of the run."""
+"""Metrics that are compared between the first and the last window."""
 STEP_PHASES = ("rollout", "model", "environment", "train", "step")
 _NO_EPISODES = RunEpisodes()
 
@@ -28,20 +28,19 @@ Rule = Callable[[RunEvidence], Verdict | None]
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What became of a run."""
+    """Numbers and verdicts of a run."""
 
     steps: int
-    """All that were made."""
     window: int
-    """Logged steps of the beginning and of the end, which are compared: those with a reward."""
+    """Logged steps in the first and in the last window, which are compared."""
     reward: RewardChange | None
     """None: no episode was scored."""
     parts: tuple[RewardChange, ...]
-    """Environments of a mix, and reward functions."""
+    """Reward change for each environment of a mixture and for each reward function."""
     figures: Mapping[str, tuple[float, float]]
-    """At the beginning and at the end."""
+    """Mean of each metric in the first and in the last window."""
     seconds: Mapping[str, float]
-    """Of a step, by phase, as a mean over the run."""
+    """Mean duration of each phase of a step."""
     curve: tuple[float, ...]
     """The reward of each logged step."""
     best: BestWindow | None
@@ -52,96 +51,87 @@ class Diagnosis:
 def diagnose(
     entries: Iterable[LogEntry], episodes: RunEpisodes = _NO_EPISODES, *, completed_steps: int = 0
 ) -> Diagnosis:
-    """Judge a run by its log and its episodes; it may still be under way.
+    """Diagnose a run from its log and its episodes; it may still be running.
 
-    `made` are the steps of one that has ended.
+    `completed_steps` is the number of steps of a finished run, whose last ones may not be logged.
     """
-    course = StepLog.from_entries(entries, completed_steps=completed_steps)
-    if not course.entries:
-        return Diagnosis(0, 0, None, (), {}, {}, (), None, course.held_out, ())
-    change, parts = reward_change(course, episodes), component_changes(course, episodes)
-    return Diagnosis(
-        steps=course.steps,
-        window=course.window_size,
-        reward=change,
-        parts=parts,
-        figures=_window_metrics(course),
-        seconds=_phase_seconds(course),
-        curve=tuple(metric_values(course.entries, "reward")),
-        best=course.best_window(),
-        held_out=course.held_out,
-        verdicts=tuple(_build_verdicts(course, episodes, change, parts)),
-    )
-
-
-def _window_metrics(log: StepLog) -> dict[str, tuple[float, float]]:
-    found = {
+    log = StepLog.from_entries(entries, completed_steps=completed_steps)
+    if not log.entries:
+        return Diagnosis(0, 0, None, (), {}, {}, (), None, log.held_out, ())
+    change, components = reward_change(log, episodes), component_changes(log, episodes)
+    windows = {
         key: (metric_mean(log.first_window, key), metric_mean(log.last_window, key))
         for key in WINDOW_METRICS
     }
-    return {
-        key: (first, last)
-        for key, (first, last) in found.items()
-        if first is not None and last is not None
-    }
-
-
-def _phase_seconds(log: StepLog) -> dict[str, float]:
-    found = {phase: metric_mean(log.entries, f"time/{phase}") for phase in STEP_PHASES}
-    return {phase: seconds for phase, seconds in found.items() if seconds is not None}
+    phases = {phase: metric_mean(log.entries, f"time/{phase}") for phase in STEP_PHASES}
+    return Diagnosis(
+        steps=log.steps,
+        window=log.window_size,
+        reward=change,
+        parts=components,
+        figures={
+            key: (first, last)
+            for key, (first, last) in windows.items()
+            if first is not None and last is not None
+        },
+        seconds={phase: seconds for phase, seconds in phases.items() if seconds is not None},
+        curve=tuple(metric_values(log.entries, "reward")),
+        best=log.best_window(),
+        held_out=log.held_out,
+        verdicts=tuple(_build_verdicts(log, episodes, change, components)),
+    )
 
 
 def _build_verdicts(
     log: StepLog,
     episodes: RunEpisodes,
     change: RewardChange | None,
-    parts: tuple[RewardChange, ...],
+    components: tuple[RewardChange, ...],
 ) -> list[Verdict]:
-    """What holds, in the order of what to mend first."""
-    first = [
+    """Return the verdicts that apply, in the order in which to act on them."""
+    candidates = (
         limit_rules.check_cut_off(log, episodes),
         failure_rules.check_unstable(log),
         failure_rules.check_unscored(log, episodes),
         failure_rules.check_unseeded(log),
-    ]
-    found = [verdict for verdict in first if verdict is not None]
+    )
+    verdicts = [verdict for verdict in candidates if verdict is not None]
     if change is None:
-        return found
-    mixed = episodes.environments if len(episodes.environments) > 1 else ()
-    environments = tuple(part for part in parts if part.name in mixed)
-    case = RunEvidence(log, episodes, change, environments, find_early_stop(log))
-    short = progress_rules.check_too_short(case)
-    return [*found, short] if short else [*found, *_apply_learning_rules(case)]
+        return verdicts
+    environments = episodes.environments if len(episodes.environments) > 1 else ()
+    evidence = RunEvidence(
+        log,
+        episodes,
+        change,
+        tuple(component for component in components if component.name in environments),
+        find_early_stop(log),
+    )
+    too_short = progress_rules.check_too_short(evidence)
+    return [*verdicts, *([too_short] if too_short else _apply_learning_rules(evidence))]
 
 
 def _apply_learning_rules(evidence: RunEvidence) -> list[Verdict]:
-    outcome = _apply_rules(evidence, progress_rules.check_learned)
+    def apply(*rules: Rule) -> list[Verdict]:
+        return [verdict for rule in rules if (verdict := rule(evidence)) is not None]
+
+    outcome = apply(progress_rules.check_learned)
+    causes = apply(progress_rules.check_format)
     if limit_rules.is_mostly_cut_off(evidence.log):
-        # Low and equal rewards follow from that, and say nothing of the tasks or the model.
-        return [
-            *_apply_rules(evidence, progress_rules.check_format, progress_rules.check_reward_fell),
-            *outcome,
-        ]
-    cause = _apply_rules(evidence, progress_rules.check_format)
-    cause = cause or [
-        *progress_rules.check_too_hard(evidence),
-        *progress_rules.check_too_easy(evidence),
-    ]
-    later = _apply_rules(
-        evidence,
+        # Low rewards and zero-variance groups follow from the limit, not from tasks or model.
+        return [*causes, *apply(progress_rules.check_reward_fell), *outcome]
+    if not causes:
+        causes += progress_rules.check_too_hard(evidence)
+        causes += progress_rules.check_too_easy(evidence)
+    effects = apply(
         progress_rules.check_reward_fell,
         failure_rules.check_entropy_collapse,
         failure_rules.check_low_entropy,
     )
-    # What is too easy or too hard has equal groups for that very reason.
-    if not cause:
-        later += _apply_rules(evidence, failure_rules.check_dead_groups)
-    if not cause or evidence.environment_changes:
-        later += _apply_rules(evidence, progress_rules.check_saturated)
-    if not (cause or later or outcome):
-        outcome = _apply_rules(evidence, progress_rules.check_no_progress)
-    return [*cause, *later, *_apply_rules(evidence, limit_rules.check_out_of_turns), *outcome]
-
-
-def _apply_rules(evidence: RunEvidence, *rules: Rule) -> list[Verdict]:
-    return [found for rule in rules if (found := rule(evidence)) is not None]
+    # Tasks that are too easy or too hard have zero-variance groups for that very reason.
+    if not causes:
+        effects += apply(failure_rules.check_dead_groups)
+    if not causes or evidence.environment_changes:
+        effects += apply(progress_rules.check_saturated)
+    if not (causes or effects or outcome):
+        outcome = apply(progress_rules.check_no_progress)
+    return [*causes, *effects, *apply(limit_rules.check_out_of_turns), *outcome]

@@ -1,6 +1,7 @@
-"""What the episodes of a run came to, group by group: as much of `episodes.jsonl` as is needed.
+"""The episodes of a GRPO run, reduced to what a diagnosis needs and grouped by step and task.
 
-A line's tokens and messages are most of it and are not parsed: what is wanted stands around them.
+Most of a line of `episodes.jsonl` is messages and tokens. They are cut out before the JSON is
+parsed, because the fields that are needed stand around them.
 """
 
 from __future__ import annotations
@@ -24,20 +25,19 @@ _FAULT_REASONS = frozenset(reason.value for reason in StopReason if reason.is_fa
 
 
 class EpisodeStats(NamedTuple):
-    """What is wanted of one episode."""
+    """The few fields of an episode that a diagnosis uses."""
 
     episode_id: str
     step: int
     """The training step that it was played for."""
     environment: str
     task: str
-    """The id of its group."""
+    """Its `group_id`."""
     stop_reason: str
     reward: float | None
     environment_reward: float | None
-    """What the environment gave of it: all, where no functions of the user's are summed."""
+    """The environment's part of the reward: all of it, unless reward functions were added."""
     sampled_tokens: int = 0
-    """Tokens that the model said."""
     fault: Fault | None = None
 
     @property
@@ -46,7 +46,7 @@ class EpisodeStats(NamedTuple):
 
 
 class TokenLimits(NamedTuple):
-    """How many tokens the model may sample. None: not known, or no limit."""
+    """How many tokens the model may sample. None: unlimited, or unknown."""
 
     episode: int | None = None
     reply: int | None = None
@@ -64,38 +64,35 @@ class ScoredGroup:
     task: str
     rewards: tuple[float, ...]
     environment_rewards: tuple[float, ...]
-    """What the environment gave of them."""
 
     def rewards_from(self, environment: str | None) -> tuple[float, ...]:
-        """What this environment gave, or the whole rewards where none is named."""
+        """Return what this environment gave, or the whole rewards for None."""
         if environment is None:
             return self.rewards
         return self.environment_rewards if self.environment == environment else ()
 
     @property
     def has_zero_variance(self) -> bool:
-        """Whether there is nothing to tell its members apart."""
         return is_zero_variance(self.rewards)
 
 
 @dataclass(frozen=True, slots=True)
 class RunEpisodes:
-    """All of a run's episodes."""
+    """All episodes of a run."""
 
     groups: tuple[ScoredGroup, ...] = ()
     stop_counts: Mapping[str, int] = field(default_factory=dict)
-    """How many episodes ended for which reason."""
+    """Number of episodes by stop reason."""
     limits: TokenLimits = _NO_LIMITS
     context_full: int = 0
-    """Those that ended with tokens left to say, because the model's context was full."""
+    """Episodes cut off below their token limits, because the model's context was full."""
     reply_cuts: int = 0
-    """Those that the limit of one reply ended, with tokens of the episode left."""
+    """Episodes cut off by the token limit of one reply."""
     complete_lengths: tuple[int, ...] = ()
-    """Sampled tokens of each episode that no token limit ended, in order of size."""
+    """Sampled tokens of each episode that was not cut off, in ascending order."""
     last_broken: EpisodeStats | None = None
-    """The last that a fault ended."""
+    """The last episode that a fault ended."""
     unreadable_lines: int = 0
-    """Lines that are no episode."""
 
     @property
     def environments(self) -> tuple[str, ...]:
@@ -104,7 +101,7 @@ class RunEpisodes:
     def groups_between(
         self, first: int, last: int, environment: str | None = None
     ) -> list[ScoredGroup]:
-        """The groups of these steps, of all environments or of one."""
+        """Return the groups of steps `first` to `last`, of all environments or of one."""
         return [
             group
             for group in self.groups
@@ -113,129 +110,137 @@ class RunEpisodes:
 
 
 def zero_variance_share(groups: Collection[ScoredGroup]) -> float | None:
-    """How many of the groups have nothing to learn from."""
+    """Return the share of groups without a learning signal."""
     return sum(group.has_zero_variance for group in groups) / len(groups) if groups else None
 
 
 def group_episodes(
     episodes: Iterable[EpisodeStats], *, limits: TokenLimits = _NO_LIMITS, unreadable_lines: int = 0
 ) -> RunEpisodes:
-    """Put attempts into their groups.
+    """Group the episodes by step and task.
 
-    A run that went on from a checkpoint plays some steps again: an episode that is there twice
-    counts once, as it went the last time.
+    A run that resumes from a checkpoint plays some steps again: of episodes with the same id, the
+    last one counts.
     """
-    latest = list({(attempt.step, attempt.episode_id): attempt for attempt in episodes}.values())
-    broken = [one for one in latest if one.stop_reason in _FAULT_REASONS]
-    played = [one for one in latest if one.stop_reason not in _FAULT_REASONS]
-    cut = [one for one in played if one.cut_off]
-    by_reply = [one for one in cut if _is_reply_cut(one, limits)]
+    latest = list({(episode.step, episode.episode_id): episode for episode in episodes}.values())
+    broken = [episode for episode in latest if episode.stop_reason in _FAULT_REASONS]
+    valid = [episode for episode in latest if episode.stop_reason not in _FAULT_REASONS]
+    below_limit = [
+        episode
+        for episode in valid
+        if episode.cut_off
+        and limits.episode is not None
+        and episode.sampled_tokens < limits.episode
+    ]
+    reply_cuts = sum(
+        limits.reply is not None and episode.sampled_tokens >= limits.reply
+        for episode in below_limit
+    )
+    members: defaultdict[tuple[int, str, str], list[EpisodeStats]] = defaultdict(list)
+    for episode in valid:
+        if episode.reward is not None:
+            members[episode.step, episode.environment, episode.task].append(episode)
     return RunEpisodes(
-        groups=_build_groups(played),
-        stop_counts=Counter(one.stop_reason for one in latest),
+        groups=tuple(
+            ScoredGroup(
+                *key,
+                tuple(each.reward for each in group if each.reward is not None),
+                tuple(
+                    each.environment_reward for each in group if each.environment_reward is not None
+                ),
+            )
+            for key, group in members.items()
+        ),
+        stop_counts=Counter(episode.stop_reason for episode in latest),
         limits=limits,
-        context_full=sum(_has_tokens_left(one, limits.episode) for one in cut) - len(by_reply),
-        reply_cuts=len(by_reply),
-        complete_lengths=tuple(sorted(one.sampled_tokens for one in played if not one.cut_off)),
+        context_full=len(below_limit) - reply_cuts,
+        reply_cuts=reply_cuts,
+        complete_lengths=tuple(
+            sorted(episode.sampled_tokens for episode in valid if not episode.cut_off)
+        ),
         last_broken=broken[-1] if broken else None,
         unreadable_lines=unreadable_lines,
     )
 
 
-def _build_groups(episodes: Iterable[EpisodeStats]) -> tuple[ScoredGroup, ...]:
-    members: defaultdict[tuple[int, str, str], list[EpisodeStats]] = defaultdict(list)
-    for one in episodes:
-        if one.reward is not None:
-            members[one.step, one.environment, one.task].append(one)
-    return tuple(
-        ScoredGroup(
-            *key,
-            tuple(one.reward for one in group if one.reward is not None),
-            tuple(one.environment_reward for one in group if one.environment_reward is not None),
-        )
-        for key, group in members.items()
-    )
-
-
-def _has_tokens_left(episode: EpisodeStats, budget: int | None) -> bool:
-    """Whether the model had tokens left to sample in the episode."""
-    return budget is not None and episode.sampled_tokens < budget
-
-
-def _is_reply_cut(episode: EpisodeStats, limits: TokenLimits) -> bool:
-    reached = limits.reply is not None and episode.sampled_tokens >= limits.reply
-    return reached and _has_tokens_left(episode, limits.episode)
-
-
 def read_episodes(
     file: Path, *, has_reward_functions: bool = False, limits: TokenLimits = _NO_LIMITS
 ) -> RunEpisodes:
-    """What an `episodes.jsonl` holds; nothing where there is none yet.
+    """Read an `episodes.jsonl`; a missing file is an empty one.
 
-    `summed` tells that functions of the user's are in the rewards.
+    `has_reward_functions`: whether the rewards include those of the user's own functions.
     """
     if not file.exists():
         return RunEpisodes()
-    found, unreadable = list[EpisodeStats](), 0
+    episodes, unreadable_lines = list[EpisodeStats](), 0
     for _, line in numbered_lines(file):
-        attempt = parse_episode(line, has_reward_functions=has_reward_functions)
-        if attempt is None:
-            unreadable += 1
+        episode = parse_episode(line, has_reward_functions=has_reward_functions)
+        if episode is None:
+            unreadable_lines += 1
         else:
-            found.append(attempt)
-    return group_episodes(found, limits=limits, unreadable_lines=unreadable)
+            episodes.append(episode)
+    return group_episodes(episodes, limits=limits, unreadable_lines=unreadable_lines)
 
 
 def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> EpisodeStats | None:
-    """What is wanted of a line; None where it is torn, or no episode of a training step."""
+    """Parse a line; None where it is truncated or not an episode of a training step."""
     fields = _parse_fields(line)
     try:
         step, reward = fields["agent"]["step"], fields["reward"]
-        words = [fields[key] for key in ("episode_id", "environment", "group_id", "stop_reason")]
+        names = [fields[key] for key in ("episode_id", "environment", "group_id", "stop_reason")]
     except (KeyError, TypeError):
         return None
-    if not isinstance(step, int) or not all(isinstance(word, str) for word in words):
+    if not isinstance(step, int) or not all(isinstance(name, str) for name in names):
         return None
-    name, environment, task, reason = words
-    # Without functions, a part that is called like the environment is one of its own parts.
-    given = _get_dict(fields, "rewards").get(environment) if has_reward_functions else reward
-    sampled = _get_dict(fields, "usage").get("completion_tokens")
+    episode_id, environment, task, stop_reason = names
+    environment_reward = reward
+    if has_reward_functions:
+        # Only then is `rewards` keyed by environment; otherwise its keys are the environment's own.
+        environment_reward = _get_dict(fields, "rewards").get(environment)
+    sampled_tokens = _get_dict(fields, "usage").get("completion_tokens")
+    try:
+        fault = Fault.model_validate(fields["error"]) if fields.get("error") is not None else None
+    except ValidationError:
+        fault = None
     return EpisodeStats(
-        name, step, environment, task, reason, _as_float(reward), _as_float(given),
-        sampled if isinstance(sampled, int) else 0, _parse_fault(fields.get("error")),
-    )  # fmt: skip
+        episode_id,
+        step,
+        environment,
+        task,
+        stop_reason,
+        _as_float(reward),
+        _as_float(environment_reward),
+        sampled_tokens if isinstance(sampled_tokens, int) else 0,
+        fault,
+    )
 
 
 def _parse_fields(line: bytes) -> dict[str, Any]:
-    """What stands around messages and tokens; all of it where that is not JSON by itself.
+    """Parse a line without its messages and tokens, or all of it where cutting them out fails.
 
-    Behind the tools nobody names keys of his own, so that the last of these are the episode's.
+    An episode is written as head, messages, tools, rewards and so on, tokens. Free-form keys occur
+    up to the tools, so the last `rewards` and `tokens` of a line are the episode's own.
     """
-    head, parts, tokens = (
+    head, rewards, tokens = (
         line.find(_MESSAGES_KEY),
         line.rfind(_REWARDS_KEY),
         line.rfind(_TOKENS_KEY),
     )
-    whole = line.endswith(b"}\n") and 0 < head < parts < tokens
-    for text in (line[:head] + line[parts:tokens] + b"}", line) if whole else (line,):
+    texts = [line]
+    if line.endswith(b"}\n") and 0 < head < rewards < tokens:
+        texts.insert(0, line[:head] + line[rewards:tokens] + b"}")
+    for text in texts:
         try:
-            found = from_json(text)
+            fields = from_json(text)
         except ValueError:
             continue
-        return found if isinstance(found, dict) else {}
+        return fields if isinstance(fields, dict) else {}
     return {}
 
 
 def _get_dict(fields: dict[str, Any], key: str) -> dict[str, Any]:
-    found = fields.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _parse_fault(error: Any) -> Fault | None:
-    try:
-        return None if error is None else Fault.model_validate(error)
-    except ValidationError:
-        return None
+    value = fields.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _as_float(value: Any) -> float | None:

@@ -1,6 +1,7 @@
-"""How a run went, from its log: the lines of its steps, and means over stretches of them.
+"""Statistics over the training log of a GRPO run: one entry per logged step, means over windows.
 
-Pure. What the figures mean is the verdicts' business; reading files is `folder`'s.
+Pure functions. A *window* is a number of consecutive entries; the first and the last window of a
+run are what a diagnosis compares.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from typing import Any
 LogEntry = Mapping[str, Any]
 
 _WINDOW_FRACTION = 0.1
-"""The part of a run at either end that is taken for its beginning and its end."""
+"""Size of the first and of the last window, as a fraction of the run."""
 _MIN_WINDOW_SIZE = 5
-"""Lines that a beginning has at least: one step's reward is mostly chance."""
+"""Entries that a window has at least: the reward of a single step is mostly noise."""
 _TRAINING_KEYS = ("reward", "equal", "unscored")
-"""What only the line of a training step has."""
+"""Keys that only the entry of a training step has."""
 
 
 def metric(entry: LogEntry, key: str) -> float | None:
-    """The number under this key; None where there is none, or none that can be reckoned with."""
-    found = entry.get(key)
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    """Return the finite number under this key, or None."""
+    value = entry.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(found) if isfinite(found) else None
+    return float(value) if isfinite(value) else None
 
 
 def metric_values(entries: Iterable[LogEntry], key: str) -> list[float]:
-    found = (metric(line, key) for line in entries)
-    return [value for value in found if value is not None]
+    """Return the finite values under this key; entries without one are skipped."""
+    values = (metric(entry, key) for entry in entries)
+    return [value for value in values if value is not None]
 
 
 def metric_mean(entries: Iterable[LogEntry], key: str) -> float | None:
@@ -41,10 +43,11 @@ def metric_mean(entries: Iterable[LogEntry], key: str) -> float | None:
 
 
 def logged_zero_variance_share(entries: Sequence[LogEntry]) -> float | None:
-    """The share of groups whose members did as well as one another, of those that were scored.
+    """Return the share of zero-variance groups among the scored groups.
 
-    The log counts a group without scores as equal. What meets one member meets mostly all of them,
-    because they play the same task: so the groups are taken for unscored that episodes are.
+    The log counts a group without scores as `equal`. The members of a group play the same task, so
+    a fault mostly hits all of them: the share of unscored groups is taken to be that of unscored
+    episodes, and is subtracted.
     """
     equal, unscored = metric_mean(entries, "equal"), metric_mean(entries, "unscored") or 0.0
     if equal is None or unscored >= 1:
@@ -53,9 +56,9 @@ def logged_zero_variance_share(entries: Sequence[LogEntry]) -> float | None:
 
 
 def entropy_key(entries: Iterable[LogEntry]) -> str:
-    """Where a log has the policy's entropy.
+    """Return the key under which the entries hold the policy's entropy.
 
-    `surprise` is that of every episode; the trainer's own `entropy` knows only those that were
+    `surprise` covers every episode. The trainer's own `entropy` covers only the episodes that were
     trained on, which are the uncertain ones.
     """
     return "surprise" if metric_values(entries, "surprise") else "entropy"
@@ -67,49 +70,50 @@ def step_number(entry: LogEntry) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BestWindow:
-    """The stretch of a run with the highest mean reward."""
+    """The window with the highest mean reward."""
 
     first: int
+    """Its first step."""
     last: int
-    """Its steps."""
     reward: float
 
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """The log of a run, in the order of its steps."""
+    """The log of a run, ordered by step."""
 
     entries: tuple[LogEntry, ...]
-    """Those that tell of episodes."""
+    """Entries of steps for which episodes were played."""
     held_out: tuple[tuple[int, float], ...]
-    """Steps after which held-out tasks were played, 0 for none yet, and their mean reward."""
+    """Steps at which held-out tasks were played (0: before training), and their mean reward."""
     steps: int
-    """The last, with or without a reward: a step that learns from episodes again has none."""
+    """The last step. A step that trains again on earlier episodes has no entry in `entries`."""
 
     @classmethod
     def from_entries(cls, entries: Iterable[LogEntry], *, completed_steps: int = 0) -> StepLog:
-        """Of a step that was logged twice, because the run went on before it, the later line.
+        """Sort the entries into training steps and held-out evaluations.
 
-        `made` are the steps that it is known to have had, of which the last need not be logged.
+        A step that was logged twice, because the run resumed from an earlier checkpoint, counts as
+        logged last. `completed_steps` is given for runs whose last steps were not logged.
         """
-        steps, held_out = dict[int, LogEntry](), dict[int, float]()
-        for line in entries:
-            if metric(line, "step") is None:
+        by_step, held_out = dict[int, LogEntry](), dict[int, float]()
+        for entry in entries:
+            if metric(entry, "step") is None:
                 continue
-            step = step_number(line)
+            step = step_number(entry)
             completed_steps = max(completed_steps, step)
-            if (reward := metric(line, "eval_reward")) is not None:
+            if (reward := metric(entry, "eval_reward")) is not None:
                 held_out[step] = reward
-            if step > 0 and any(metric(line, key) is not None for key in _TRAINING_KEYS):
-                steps[step] = line
-        rewarded = tuple(steps[step] for step in sorted(steps))
-        return cls(rewarded, tuple(sorted(held_out.items())), completed_steps)
+            if step > 0 and any(metric(entry, key) is not None for key in _TRAINING_KEYS):
+                by_step[step] = entry
+        ordered = tuple(by_step[step] for step in sorted(by_step))
+        return cls(ordered, tuple(sorted(held_out.items())), completed_steps)
 
     @property
     def window_size(self) -> int:
-        """Lines of the beginning, and of the end; the two never overlap but in a single line."""
-        asked = max(_MIN_WINDOW_SIZE, round(_WINDOW_FRACTION * len(self.entries)))
-        return max(1, min(asked, len(self.entries) // 2))
+        """Entries in the first and in the last window, which overlap only in a run of one entry."""
+        size = max(_MIN_WINDOW_SIZE, round(_WINDOW_FRACTION * len(self.entries)))
+        return max(1, min(size, len(self.entries) // 2))
 
     @property
     def first_window(self) -> tuple[LogEntry, ...]:
@@ -120,34 +124,31 @@ class StepLog:
         return self.entries[-self.window_size :]
 
     def entries_before(self, step: int) -> tuple[LogEntry, ...]:
-        return tuple(line for line in self.entries if step_number(line) < step)
+        return tuple(entry for entry in self.entries if step_number(entry) < step)
 
     def best_window(self) -> BestWindow | None:
-        """The best stretch as long as the run's beginning is; None without rewards."""
+        """Return the window with the highest mean reward; None without rewards."""
         rewards = metric_values(self.entries, "reward")
-        steps = [step_number(line) for line in self.entries if metric(line, "reward") is not None]
         if not rewards:
             return None
-        width = min(self.window_size, len(rewards))
-        means = running_means(rewards, width)
+        steps = [
+            step_number(entry) for entry in self.entries if metric(entry, "reward") is not None
+        ]
+        size = min(self.window_size, len(rewards))
+        means = [fmean(rewards[i : i + size]) for i in range(len(rewards) - size + 1)]
         best = max(range(len(means)), key=means.__getitem__)
-        return BestWindow(steps[best], steps[best + width - 1], means[best])
+        return BestWindow(steps[best], steps[best + size - 1], means[best])
 
     @property
     def standard_error(self) -> float:
-        """The standard error of a stretch's mean reward, from how much neighbours differ.
+        """Standard error of a window's mean reward, estimated from successive differences.
 
-        Neighbours, because over more of the run a difference may be what was learned; and the mean
-        of their distances instead of their squares, because one jump is no noise.
+        Differences of neighbouring steps, because over a longer distance the reward also changes by
+        learning. Absolute instead of squared differences, so that a single jump weighs little.
         """
         rewards = metric_values(self.entries, "reward")
         if len(rewards) < 2:
             return 0.0
-        distance = fmean(abs(after - before) for before, after in pairwise(rewards))
-        # Of two draws from a normal distribution it is 2 / sqrt(pi) deviations.
-        return distance * sqrt(pi) / 2 / sqrt(self.window_size)
-
-
-def running_means(values: Sequence[float], width: int) -> list[float]:
-    """The mean of every stretch of this width, in order."""
-    return [fmean(values[at : at + width]) for at in range(len(values) - width + 1)]
+        mean_difference = fmean(abs(after - before) for before, after in pairwise(rewards))
+        # Two draws from a normal distribution differ by 2 sigma / sqrt(pi) on average.
+        return mean_difference * sqrt(pi) / 2 / sqrt(self.window_size)

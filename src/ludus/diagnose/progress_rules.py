@@ -1,11 +1,11 @@
-"""Verdicts on what was learned: too easy, too hard, format, past saturation, saturated, learned.
+"""Rules about learning: too easy, too hard, format, saturation, no progress, learned.
 
-Pure rules over a case. Each gives a verdict, or None where it does not hold.
+Pure functions of the evidence. Each returns a verdict, or None where it does not apply.
 """
 
 from __future__ import annotations
 
-from ludus.diagnose.log_stats import BestWindow, logged_zero_variance_share, metric_mean
+from ludus.diagnose.log_stats import logged_zero_variance_share, metric_mean
 from ludus.diagnose.number_format import (
     format_change,
     format_delta,
@@ -17,118 +17,97 @@ from ludus.diagnose.reward_delta import RewardChange
 from ludus.diagnose.verdict import RunEvidence, Verdict, good, note, problem
 
 MIN_LOGGED_STEPS = 10
-"""Logged steps below which nothing is said of learning: five at either end are compared."""
+"""Logged steps needed to judge learning: the first five are compared with the last five."""
 EASY_REWARD = 0.9
-"""Of the best reward, at the beginning: what is left to gain is hardly more than noise."""
+"""Initial reward, as a fraction of the best: what is left to gain is hardly more than noise."""
 HARD_REWARD = 0.2
-"""Of the best reward, at the beginning: below it few groups hold a success to learn from."""
+"""Initial reward, as a fraction of the best: below it few groups contain a success."""
 HARD_ZERO_VARIANCE_SHARE = 0.5
-"""The share of equal groups from which on a task counts as out of reach: half of the work is idle.
-With eight attempts it is met where one in twelve succeeds."""
+"""Share of zero-variance groups from which on a task counts as out of reach. With groups of eight
+it is reached where one attempt in twelve succeeds."""
 MIN_DELTA = 0.03
-"""Of the scale: a delta that nobody would call progress, however sure it is."""
+"""Fraction of the scale. A smaller delta is not progress, however certain it is."""
 MIN_UNCERTAIN_DELTA = 0.1
-"""Of the scale: a delta below it is none as long as its interval holds 0."""
+"""Fraction of the scale. A smaller delta does not count while its interval contains 0."""
 MIN_FORMAT_SHARE = 0.5
-"""The share of episodes with valid calls under which the form, and not the task, is what fails."""
+"""Share of episodes with valid calls below which the format, and not the task, is what fails."""
 MIN_FALL = 0.05
-"""Of the scale: what a reward must lose from its best to count as fallen, or gain as risen."""
+"""Fraction of the scale by which a reward must fall from its best window, or rise to it."""
 MIN_FALL_STANDARD_ERRORS = 5.0
-"""Standard errors that this must be, too: the best of many stretches is partly luck."""
+"""And in standard errors: the best of many windows is partly luck."""
 WASTED_STEPS_FRACTION = 0.1
-"""The part of a run behind its saturation that is worth a word."""
+"""Fraction of the run after its saturation that makes saturation a problem."""
 
 
 def check_too_short(evidence: RunEvidence) -> Verdict | None:
-    lines = len(evidence.log.entries)
-    if lines >= MIN_LOGGED_STEPS:
+    count = len(evidence.log.entries)
+    if count >= MIN_LOGGED_STEPS:
         return None
     return note(
         "too short to tell",
-        finding=f"rewards are logged of {lines} {'step' if lines == 1 else 'steps'}, and {MIN_LOGGED_STEPS} "
-        "are needed: five at the beginning are held against five at the end",
-        advice="let it run on, or train with more --steps",
+        finding=f"{count} {'step' if count == 1 else 'steps'} with rewards logged, "
+        f"{MIN_LOGGED_STEPS} are needed: the first five are compared with the last five",
+        advice="let it continue, or train for more `steps`",
     )
 
 
 def check_format(evidence: RunEvidence) -> Verdict | None:
-    """The form is what fails where few calls are valid and nothing is earned, to the end."""
-    begins, ends, change = (
-        evidence.mean_at_start("format"),
-        evidence.mean_at_end("format"),
-        evidence.reward_change,
-    )
-    earned = max(change.normalized_initial, change.scale.normalize(change.final))
-    if (
-        begins is None
-        or ends is None
-        or max(begins, ends) > MIN_FORMAT_SHARE
-        or earned > HARD_REWARD
-    ):
+    """Few calls were valid and the reward stayed low, to the end."""
+    start, end = evidence.mean_at_start("format"), evidence.mean_at_end("format")
+    change = evidence.reward_change
+    if start is None or end is None or max(start, end) > MIN_FORMAT_SHARE:
+        return None
+    if max(change.normalized_initial, change.scale.normalize(change.final)) > HARD_REWARD:
         return None
     return problem(
         "format is the bottleneck",
-        finding=f"only {format_share(begins)} of episodes with complete replies made valid calls at first "
-        f"and {format_share(ends)} at the end, and reward stayed low ({format_change(change)})",
+        finding=f"only {format_share(start)} of episodes with complete replies made valid calls at "
+        f"the start and {format_share(end)} at the end, and reward stayed low "
+        f"({format_change(change)})",
         advice="warm-start the model: `ludus collect` with a teacher or the oracle, `ludus "
-        "curate`, `ludus train sft`, and GRPO on the model that comes of it",
+        "curate`, `ludus train sft`, then GRPO on the resulting model",
     )
 
 
 def check_too_easy(evidence: RunEvidence) -> list[Verdict]:
-    """Only where the best is known: near the best that was seen, there may be far more to gain."""
-    near = [
-        change for change in _changes_to_check(evidence) if change.normalized_initial >= EASY_REWARD
+    """Applies only where the best possible reward is known: the best seen may be far below it."""
+    return [
+        problem(
+            _verdict_name("too easy", change),
+            finding=f"reward started at {format_reward(change.initial, change.scale)}, which "
+            f"leaves little to gain ({format_change(change)})",
+            advice="make the tasks harder (`task`), or choose another environment",
+        )
+        for change in _changes_to_check(evidence)
+        if change.normalized_initial >= EASY_REWARD and change.scale.is_unit
     ]
-    return [_too_easy_verdict(change) for change in near if change.scale.is_unit]
-
-
-def _too_easy_verdict(change: RewardChange) -> Verdict:
-    return problem(
-        _verdict_name("too easy", change),
-        finding=f"reward began at {format_reward(change.initial, change.scale)}, which leaves little to "
-        f"gain ({format_change(change)})",
-        advice="make the tasks harder (--task), or choose another environment",
-    )
 
 
 def check_too_hard(evidence: RunEvidence) -> list[Verdict]:
-    found = []
+    verdicts = []
     for change in _changes_to_check(evidence):
-        alone = change is evidence.reward_change
-        equal = (
-            logged_zero_variance_share(evidence.log.entries)
-            if alone
-            else evidence.zero_variance_share(change.name)
+        if change.normalized_initial > HARD_REWARD or change.scale.is_constant:
+            continue
+        if change is evidence.reward_change:
+            share = logged_zero_variance_share(evidence.log.entries)
+        else:
+            share = evidence.zero_variance_share(change.name)
+        if share is None or share < HARD_ZERO_VARIANCE_SHARE or not is_unchanged(change):
+            continue
+        verdict = problem(
+            _verdict_name("too hard", change),
+            finding=f"reward started at {format_reward(change.initial, change.scale)} and did not "
+            f"change ({format_change(change)}); {format_share(share)} of groups had zero reward "
+            "variance and no learning signal",
+            advice="make the tasks easier (`task`), give each more attempts (`group_size`), or "
+            "warm-start the model with `ludus train sft`",
         )
-        if (
-            _starts_low(change)
-            and is_unchanged(change)
-            and equal is not None
-            and equal >= HARD_ZERO_VARIANCE_SHARE
-        ):
-            found.append(_too_hard_verdict(change, equal))
-    return found
-
-
-def _starts_low(change: RewardChange) -> bool:
-    """Far below the best that was seen, so that there is more to gain whatever the best is."""
-    return change.normalized_initial <= HARD_REWARD and not change.scale.is_constant
-
-
-def _too_hard_verdict(change: RewardChange, zero_variance_share: float) -> Verdict:
-    return problem(
-        _verdict_name("too hard", change),
-        finding=f"reward began at {format_reward(change.initial, change.scale)} and did not move "
-        f"({format_change(change)}); in {format_share(zero_variance_share)} of groups all attempts came out alike, so there was "
-        "nothing to learn from",
-        advice="make the tasks easier (--task), give each more attempts (--group-size), or warm-"
-        "start the model with `ludus train sft`",
-    )
+        verdicts.append(verdict)
+    return verdicts
 
 
 def _changes_to_check(evidence: RunEvidence) -> tuple[RewardChange, ...]:
-    """In a mix each environment by itself: what is easy in one hides what is hard in another."""
+    """Return each environment's change in a mixture: an easy one would hide a hard one."""
     return evidence.environment_changes or (evidence.reward_change,)
 
 
@@ -137,90 +116,70 @@ def _verdict_name(name: str, change: RewardChange) -> str:
 
 
 def is_unchanged(change: RewardChange) -> bool:
-    sure = change.interval is not None and not change.interval.low <= 0 <= change.interval.high
-    return abs(change.normalized_delta) < MIN_DELTA or (
-        not sure and abs(change.normalized_delta) < MIN_UNCERTAIN_DELTA
-    )
+    """Whether the delta is too small, or too small for how uncertain it is."""
+    certain = change.interval is not None and not change.interval.low <= 0 <= change.interval.high
+    return abs(change.normalized_delta) < (MIN_DELTA if certain else MIN_UNCERTAIN_DELTA)
 
 
 def check_reward_fell(evidence: RunEvidence) -> Verdict | None:
-    """Past saturation where it had risen before it fell; else it only ever got worse."""
-    best, final = evidence.log.best_window(), evidence.mean_at_end("reward")
-    if best is None or final is None or not _has_fallen(evidence, best.reward - final):
+    """Past saturation where the reward rose before it fell, else getting worse."""
+    log, change = evidence.log, evidence.reward_change
+    best, final = log.best_window(), evidence.mean_at_end("reward")
+    if best is None or final is None:
         return None
-    began = metric_mean(evidence.log.first_window, "reward") or 0.0
-    return (
-        _past_saturation_verdict(evidence, best, final)
-        if _exceeds_noise(evidence, best.reward - began)
-        else _getting_worse_verdict(evidence)
-    )
-
-
-def _has_fallen(evidence: RunEvidence, lost: float) -> bool:
-    change = evidence.reward_change
-    below = (
+    is_below_start = (
         change.interval is not None
         and change.interval.high < 0
         and change.normalized_delta <= -MIN_DELTA
     )
-    return below or _exceeds_noise(evidence, lost)
-
-
-def _exceeds_noise(evidence: RunEvidence, difference: float) -> bool:
-    """Whether the best stretch differs from another by more than its luck."""
-    large = evidence.reward_change.scale.normalize_delta(difference) >= MIN_FALL
-    return large and difference >= MIN_FALL_STANDARD_ERRORS * evidence.log.standard_error
-
-
-def _past_saturation_verdict(evidence: RunEvidence, best: BestWindow, final: float) -> Verdict:
-    scale = evidence.reward_change.scale
+    if not (is_below_start or _exceeds_noise(evidence, best.reward - final)):
+        return None
+    if not _exceeds_noise(evidence, best.reward - (evidence.mean_at_start("reward") or 0.0)):
+        return problem(
+            "getting worse",
+            finding=f"reward fell without a certain rise before: {format_change(change)}",
+            advice="use a lower `learning_rate`, or more `groups`, which make steps less noisy",
+        )
     return problem(
         "past saturation",
         finding=f"reward was best at steps {best.first:,} to {best.last:,} "
-        f"({format_reward(best.reward, scale)}) and fell to {format_reward(final, scale)} by step "
-        f"{evidence.log.steps:,}",
-        advice=f"train again with --steps {best.last} or with --early-stop, or go on from a "
-        f"checkpoint of about step {best.last:,} if you kept one; a lower --learning-rate falls "
-        "later",
+        f"({format_reward(best.reward, change.scale)}) and fell to "
+        f"{format_reward(final, change.scale)} by step {log.steps:,}",
+        advice=f"train again with `steps` set to {best.last} or with `early_stop`, or continue "
+        f"from a checkpoint of about step {best.last:,} if you kept one; a lower `learning_rate` "
+        "delays the fall",
     )
 
 
-def _getting_worse_verdict(evidence: RunEvidence) -> Verdict:
-    return problem(
-        "getting worse",
-        finding=f"reward fell, and had not risen for sure before: {format_change(evidence.reward_change)}",
-        advice="use a lower --learning-rate, or more --groups, of which a step learns less by "
-        "chance",
-    )
+def _exceeds_noise(evidence: RunEvidence, difference: float) -> bool:
+    """Whether the best window differs from another one by more than noise."""
+    is_large = evidence.reward_change.scale.normalize_delta(difference) >= MIN_FALL
+    return is_large and difference >= MIN_FALL_STANDARD_ERRORS * evidence.log.standard_error
 
 
 def check_saturated(evidence: RunEvidence) -> Verdict | None:
-    """The judge of `--early-stop` would have ended the run, and nothing was gained after that."""
-    stop, scale, steps = evidence.early_stop, evidence.reward_change.scale, evidence.log.steps
-    then = (
-        metric_mean(
-            evidence.log.entries_before(stop.step + 1)[-evidence.log.window_size :], "reward"
-        )
-        if stop
-        else None
-    )
-    final = evidence.mean_at_end("reward")
-    if (
-        stop is None
-        or then is None
-        or final is None
-        or abs(scale.normalize_delta(final - then)) >= MIN_FALL
-    ):
+    """`early_stop` would have ended the run, and nothing was gained after that."""
+    log, stop, final = evidence.log, evidence.early_stop, evidence.mean_at_end("reward")
+    if stop is None or final is None:
         return None
-    idle = steps - stop.step
-    wasted = idle > WASTED_STEPS_FRACTION * steps
-    return (problem if wasted else note)(
+    at_stop = metric_mean(log.entries_before(stop.step + 1)[-log.window_size :], "reward")
+    if at_stop is None:
+        return None
+    if abs(evidence.reward_change.scale.normalize_delta(final - at_stop)) >= MIN_FALL:
+        return None
+    finding = f"`early_stop` would have ended it at step {stop.step:,}: {stop.reason}"
+    wasted = log.steps - stop.step
+    if wasted <= WASTED_STEPS_FRACTION * log.steps:
+        return note(
+            "saturated",
+            finding=finding,
+            advice="it ended when it should; to gain more, use harder tasks",
+        )
+    return problem(
         "saturated",
-        finding=f"--early-stop would have ended it at step {stop.step:,}: {stop.reason}"
-        + (f"; {idle:,} more steps brought nothing" if wasted else ""),
-        advice=f"stop earlier: --steps {stop.step} or --early-stop; to gain more, use harder tasks"
-        if wasted
-        else "it ended when it should; to gain more, use harder tasks",
+        finding=f"{finding}; {wasted:,} more steps brought nothing",
+        advice=f"stop earlier, with `steps` set to {stop.step} or with `early_stop`; to gain more, "
+        "use harder tasks",
     )
 
 
@@ -228,41 +187,38 @@ def check_no_progress(evidence: RunEvidence) -> Verdict | None:
     change = evidence.reward_change
     if change.delta > 0 and not is_unchanged(change):
         return None
-    equal = evidence.overall_mean("equal")
-    alike = f", with {format_share(equal)} of groups equal" if equal is not None else ""
+    share = evidence.overall_mean("equal")
     return problem(
         "no progress",
-        finding=f"reward did not move for sure over {evidence.log.steps:,} steps ({format_change(change)})"
-        f"{alike}",
-        advice="use more --groups, four times as many or more: of few tasks a step learns their "
-        "luck, and a higher --learning-rate alone makes that worse",
+        finding=f"reward did not change with certainty over {evidence.log.steps:,} steps "
+        f"({format_change(change)})"
+        + (f"; {format_share(share)} of groups had zero variance" if share is not None else ""),
+        advice="use four times as many `groups` or more: with few tasks a step mostly learns "
+        "noise, and a higher `learning_rate` alone makes that worse",
     )
 
 
 def check_learned(evidence: RunEvidence) -> Verdict | None:
-    change, rising = evidence.reward_change, _is_rising(evidence)
+    change = evidence.reward_change
     if change.delta <= 0 or is_unchanged(change):
         return None
-    sure = f" (95 % interval {format_interval(change)})" if change.interval is not None else ""
-    return good(
-        "learned",
-        finding=f"reward rose by {format_delta(change)}{sure}"
-        + (", and was still rising at the end" if rising else ""),
-        advice="more --steps may bring more"
-        if rising
-        else "measure it on held-out tasks with `ludus eval`",
-    )
+    finding = f"reward rose by {format_delta(change)}"
+    if change.interval is not None:
+        finding += f" (95 % interval {format_interval(change)})"
+    if _is_rising(evidence):
+        finding += ", and was still rising at the end"
+        return good("learned", finding=finding, advice="more `steps` may bring more")
+    advice = "measure it on held-out tasks with `ludus eval`"
+    return good("learned", finding=finding, advice=advice)
 
 
 def _is_rising(evidence: RunEvidence) -> bool:
-    """Whether the last stretch is above the one before it by more than noise."""
-    course = evidence.log
-    before = metric_mean(course.entries[-2 * course.window_size : -course.window_size], "reward")
+    """Whether the last window is above the one before it by more than noise."""
+    log = evidence.log
+    before = metric_mean(log.entries[-2 * log.window_size : -log.window_size], "reward")
     final = evidence.mean_at_end("reward")
     if before is None or final is None or evidence.early_stop is not None:
         return False
     gain = final - before
-    return (
-        evidence.reward_change.scale.normalize_delta(gain) >= MIN_DELTA
-        and gain > 2 * course.standard_error
-    )
+    is_large = evidence.reward_change.scale.normalize_delta(gain) >= MIN_DELTA
+    return is_large and gain > 2 * log.standard_error

@@ -1,7 +1,7 @@
-"""What training changed: the reward at the beginning and at the end, and how sure that is.
+"""How training changed the reward: its mean at the start and at the end, with a 95 % interval.
 
-Pure. The interval is a bootstrap over tasks: the members of a group play the same one, so they
-are no independent evidence.
+Pure functions. The interval is a bootstrap over tasks and not over episodes: the members of a
+group play the same task, so they are not independent.
 """
 
 from __future__ import annotations
@@ -12,79 +12,67 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ludus.data.bootstrap import MIN_SAMPLES, tail_fraction
+from ludus.data.bootstrap import MIN_SAMPLES, Interval, expanded_percentile_interval
 from ludus.diagnose.episode_stats import RunEpisodes, ScoredGroup
-from ludus.diagnose.log_stats import (
-    LogEntry,
-    StepLog,
-    metric,
-    metric_mean,
-    metric_values,
-    step_number,
-)
+from ludus.diagnose.log_stats import StepLog, metric, metric_mean, metric_values, step_number
 
 _MAX_BOOTSTRAP_DRAWS = 1_000_000
-"""Tasks that a bootstrap may draw in all: about a second's work."""
+"""Tasks drawn over all bootstrap rounds: about one second of work."""
 _MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200
-"""Rounds."""
-
-
-class Interval(NamedTuple):
-    """Between them lies the true value, 95 times of 100."""
-
-    low: float
-    high: float
 
 
 class _TaskSum(NamedTuple):
+    """The rewards of all attempts at one task."""
+
     total: float
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class RewardScale:
-    """From the worst reward to the best."""
+    """The range of the rewards, from the worst to the best."""
 
     low: float
     high: float
 
     @classmethod
     def from_rewards(cls, rewards: Iterable[float]) -> RewardScale:
-        """0 to 1 where all rewards lie there; else what was seen, because no more is known."""
-        found = list(rewards)
-        low, high = min(found, default=0.0), max(found, default=1.0)
+        """Return 0 to 1 where all rewards lie in it, else the observed range."""
+        values = list(rewards)
+        low, high = min(values, default=0.0), max(values, default=1.0)
         return cls(0.0, 1.0) if low >= 0.0 and high <= 1.0 else cls(low, high)
 
     @property
     def is_unit(self) -> bool:
-        """Whether the best that there is is known, and not only the best that was seen."""
+        """Whether the scale is 0 to 1: only then is the best possible reward known."""
         return (self.low, self.high) == (0.0, 1.0)
 
     @property
     def is_constant(self) -> bool:
-        """Whether all rewards were the same, which may be the best or the worst that there is."""
+        """Whether all rewards were equal, so that they may be the best or the worst possible."""
         return self.low == self.high
 
     def normalize(self, reward: float) -> float:
-        """Where a reward lies: 0 at the worst, 1 at the best."""
+        """Map the worst reward to 0 and the best to 1."""
         return self.normalize_delta(reward - self.low)
 
     def normalize_delta(self, difference: float) -> float:
-        """A difference of rewards, as a part of the whole scale."""
+        """Return a difference of rewards as a fraction of the scale."""
         width = self.high - self.low
         return difference / width if width else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RewardChange:
-    """A reward, before and after."""
+    """The mean of a reward in the first and in the last window of a run."""
 
     name: str
+    """`reward`, an environment, or a reward function."""
     initial: float
     final: float
     scale: RewardScale
     interval: Interval | None = None
-    """Of the delta; None where the episodes are not there, or too few."""
+    """Interval of `delta`; None without episodes, or with too few."""
 
     @property
     def delta(self) -> float:
@@ -92,132 +80,117 @@ class RewardChange:
 
     @property
     def normalized_initial(self) -> float:
-        """Where it began: 0 at the worst, 1 at the best."""
         return self.scale.normalize(self.initial)
 
     @property
     def normalized_delta(self) -> float:
-        """The delta, as a part of the scale."""
         return self.scale.normalize_delta(self.delta)
 
 
 def reward_change(
     log: StepLog, episodes: RunEpisodes, environment: str | None = None
 ) -> RewardChange | None:
-    """How the whole reward changed, or what one environment gave. None: not played at an end.
+    """Return the change of the total reward, or of one environment's; None if not measured.
 
-    From the episodes where they are there. Only the log knows what stands in no episode, but it
-    cannot tell how sure it is.
+    The episodes are used where both windows have some, because only they allow an interval.
     """
-    name = environment or "reward"
-    one, other = (
+    before, after = (
         _sum_by_task(groups, environment)
         for groups in first_and_last_groups(log, episodes, environment)
     )
-    if one and other:
-        scale = RewardScale.from_rewards(
-            reward for group in episodes.groups for reward in group.rewards_from(environment)
-        )
-        return RewardChange(name, _mean(one), _mean(other), scale, bootstrap_difference(one, other))
-    return logged_component_change(log, environment) if environment else logged_reward_change(log)
+    if not (before and after):
+        return _logged_change(log, environment)
+    scale = RewardScale.from_rewards(
+        reward for group in episodes.groups for reward in group.rewards_from(environment)
+    )
+    interval = bootstrap_difference(before, after)
+    return RewardChange(environment or "reward", _mean(before), _mean(after), scale, interval)
 
 
 def first_and_last_groups(
     log: StepLog, episodes: RunEpisodes, environment: str | None = None
 ) -> tuple[list[ScoredGroup], list[ScoredGroup]]:
-    """The groups of the run's beginning and of its end."""
-    opening = step_number(log.first_window[-1])
-    closing = step_number(log.entries[-log.window_size - 1]) + 1 if len(log.entries) > 1 else 0
+    """Return the groups of the first and of the last window."""
+    first_window_end = step_number(log.first_window[-1])
+    last_window_start = (
+        step_number(log.entries[-log.window_size - 1]) + 1 if len(log.entries) > 1 else 0
+    )
     return (
-        episodes.groups_between(1, opening, environment),
-        episodes.groups_between(closing, log.steps, environment),
-    )
-
-
-def logged_reward_change(log: StepLog) -> RewardChange | None:
-    """What the log alone tells of the whole reward."""
-    return _change_from_log(log, "reward", "reward", "reward_std")
-
-
-def logged_component_change(log: StepLog, name: str) -> RewardChange | None:
-    """What it tells of an environment, or of a reward function."""
-    return _change_from_log(log, name, f"rewards/{name}/mean", f"rewards/{name}/std")
-
-
-def _change_from_log(log: StepLog, name: str, key: str, std_key: str) -> RewardChange | None:
-    initial, final = metric_mean(log.first_window, key), metric_mean(log.last_window, key)
-    if initial is None or final is None:
-        return None
-    scale = RewardScale.from_rewards(metric_values(log.entries, key))
-    return RewardChange(
-        name, initial, final, scale if scale.is_unit else _scale_from_std(log, key, std_key)
-    )
-
-
-def _scale_from_std(log: StepLog, key: str, std_key: str) -> RewardScale:
-    """From means and deviations: rewards lie further apart than the means of steps do."""
-    steps = [(line, metric(line, std_key) or 0.0) for line in log.entries]
-    return RewardScale.from_rewards(
-        value + side * wide
-        for line, wide in steps
-        if (value := metric(line, key)) is not None
-        for side in (-1, 1)
+        episodes.groups_between(1, first_window_end, environment),
+        episodes.groups_between(last_window_start, log.steps, environment),
     )
 
 
 def component_changes(log: StepLog, episodes: RunEpisodes) -> tuple[RewardChange, ...]:
-    """What the environments gave, and the reward functions; nothing where one gave all of it."""
+    """Return the change for each environment and reward function; nothing if there is only one."""
     environments = episodes.environments
-    others = [name for name in _reward_names(log.entries) if name not in environments]
-    if len(environments) + len(others) < 2:
-        return ()
-    found = [reward_change(log, episodes, environment) for environment in environments]
-    found += [logged_component_change(log, name) for name in others]
-    return tuple(change for change in found if change is not None)
-
-
-def _reward_names(entries: Iterable[LogEntry]) -> list[str]:
-    keys = {key for line in entries for key in line if key.startswith("rewards/")}
-    return sorted(
-        key.removeprefix("rewards/").removesuffix("/mean") for key in keys if key.endswith("/mean")
+    logged_names = sorted(
+        {
+            key.removeprefix("rewards/").removesuffix("/mean")
+            for entry in log.entries
+            for key in entry
+            if key.startswith("rewards/") and key.endswith("/mean")
+        }
     )
+    functions = [name for name in logged_names if name not in environments]
+    if len(environments) + len(functions) < 2:
+        return ()
+    changes = [reward_change(log, episodes, environment) for environment in environments]
+    changes += [_logged_change(log, name) for name in functions]
+    return tuple(change for change in changes if change is not None)
+
+
+def _logged_change(log: StepLog, component: str | None) -> RewardChange | None:
+    """Return the change of the total reward or of one component, from the log alone."""
+    key, std_key = "reward", "reward_std"
+    if component is not None:
+        key, std_key = f"rewards/{component}/mean", f"rewards/{component}/std"
+    initial, final = metric_mean(log.first_window, key), metric_mean(log.last_window, key)
+    if initial is None or final is None:
+        return None
+    scale = RewardScale.from_rewards(metric_values(log.entries, key))
+    if not scale.is_unit:
+        # Single rewards lie further apart than the means of steps: widen by one deviation.
+        scale = RewardScale.from_rewards(
+            mean + sign * (metric(entry, std_key) or 0.0)
+            for entry in log.entries
+            if (mean := metric(entry, key)) is not None
+            for sign in (-1, 1)
+        )
+    return RewardChange(component or "reward", initial, final, scale)
 
 
 def bootstrap_difference(
     before: Sequence[_TaskSum], after: Sequence[_TaskSum], *, seed: int = 0
 ) -> Interval | None:
-    """The 95 % interval of one mean less another; the same sums give the same.
+    """Return the 95 % interval of mean(after) - mean(before), by resampling tasks.
 
-    None where either end has too few tasks, or where no task at either end differs from the
-    others: drawn again they would give the same difference every time, which is no certainty.
+    None with too few tasks on either side, and where all tasks of each side have the same mean:
+    every resample would give the same difference, which is not certainty.
     """
     fewest = min(len(before), len(after))
     if fewest < MIN_SAMPLES or not (_means_differ(before) or _means_differ(after)):
         return None
-    chance = random.Random(seed)
+
+    def resample(rng: random.Random) -> float:
+        return _mean(rng.choices(after, k=len(after))) - _mean(rng.choices(before, k=len(before)))
+
     rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // (len(before) + len(after))))
-    drawn = sorted(
-        _resampled_mean(after, chance) - _resampled_mean(before, chance) for _ in range(rounds)
-    )
-    found, cut = _mean(after) - _mean(before), round(tail_fraction(fewest) * rounds)
-    return Interval(min(found, drawn[cut]), max(found, drawn[rounds - 1 - cut]))
+    observed = _mean(after) - _mean(before)
+    return expanded_percentile_interval(resample, observed, n=fewest, rounds=rounds, seed=seed)
 
 
 def _means_differ(sums: Sequence[_TaskSum]) -> bool:
-    return len({one.total / one.n for one in sums}) > 1
-
-
-def _resampled_mean(sums: Sequence[_TaskSum], rng: random.Random) -> float:
-    return _mean(rng.choices(sums, k=len(sums)))
+    return len({task.total / task.n for task in sums}) > 1
 
 
 def _mean(sums: Sequence[_TaskSum]) -> float:
-    return sum(one.total for one in sums) / sum(one.n for one in sums)
+    return sum(task.total for task in sums) / sum(task.n for task in sums)
 
 
 def _sum_by_task(groups: Iterable[ScoredGroup], environment: str | None) -> list[_TaskSum]:
-    """One for each task, however often it came up: it is as hard every time."""
-    rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    """Sum the rewards of each task, over all groups that played it."""
+    by_task: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for group in groups:
-        rewards[group.environment, group.task].extend(group.rewards_from(environment))
-    return [_TaskSum(sum(found), len(found)) for found in rewards.values() if found]
+        by_task[group.environment, group.task].extend(group.rewards_from(environment))
+    return [_TaskSum(sum(rewards), len(rewards)) for rewards in by_task.values() if rewards]

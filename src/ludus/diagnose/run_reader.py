@@ -1,6 +1,6 @@
-"""A GRPO run's folder, read as far as a diagnosis needs it. Nothing here writes.
+"""Reads the folder of a GRPO run for a diagnosis; never writes.
 
-The run may be under way: what is half written is passed over, and counted.
+The run may still be running: lines that are only half written are skipped and counted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from ludus.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """What a folder holds of a run."""
+    """The parts of a run folder that a diagnosis uses."""
 
     title: str
     planned_steps: int | None
-    """Steps that it is to have."""
     completed_steps: int | None
-    """Steps that it has had; None: it has not finished."""
+    """None: the run has not finished."""
     entries: tuple[LogEntry, ...]
     episodes: RunEpisodes
     notes: tuple[str, ...]
@@ -41,85 +40,77 @@ class RunData:
 
 
 def read_run(folder: Path) -> RunData:
-    """All of it; an error where the folder holds no GRPO run, or none that has made a step."""
-    about = _read_record(folder)
-    if (kind := about.get("kind")) != "grpo":
+    """Read a GRPO run; raise RunError for any other folder, and before the first logged step."""
+    record = _read_record(folder)
+    if (kind := record.get("kind")) != "grpo":
         raise RunError(
-            f"{folder} holds a run of `ludus train {kind}`, which has no rewards to diagnose: it "
-            "takes one of `ludus train grpo`."
+            f"{folder} holds a run of `ludus train {kind}`, which has no rewards to diagnose. Give "
+            "the output folder of `ludus train grpo`."
         )
-    logged = tuple(read_log(folder))
-    if not any("reward" in line or "unscored" in line for line in logged):
+    entries = tuple(read_log(folder))
+    if not any("reward" in entry or "unscored" in entry for entry in entries):
         raise RunError(
-            f"No step of {folder} is logged yet: {LOG_FILE} has none. Wait for the first, or call "
-            "`ludus train grpo` again to go on."
+            f"No step of {folder} is logged yet. Wait for the first, or run `ludus train grpo` "
+            "again to continue."
         )
-    settings = _get_dict(about, "settings")
-    played = read_episodes(
+    settings = _get_dict(record, "settings")
+    episodes = read_episodes(
         folder / EPISODES_FILE,
-        has_reward_functions=bool(settings.get("rewards")),
+        # Older records call the field `rewards`.
+        has_reward_functions=bool(settings.get("reward_funcs") or settings.get("rewards")),
         limits=_token_limits(settings),
     )
+    environment = _get_dict(record, "environment").get("spec")
+    completed_steps = None
+    if record.get("figures") is not None:  # Written when a run finishes.
+        completed_steps = _as_int(_get_dict(record, "figures").get("steps")) or 0
     return RunData(
-        title=f"GRPO of {about.get('model')}{_environment_suffix(about)}",
+        title=f"GRPO of {record.get('model')}" + (f" on {environment}" if environment else ""),
         planned_steps=_as_int(settings.get("steps")),
-        completed_steps=_completed_steps(about),
-        entries=logged,
-        episodes=played,
-        notes=tuple(_collect_notes(folder, len(logged), played)),
+        completed_steps=completed_steps,
+        entries=entries,
+        episodes=episodes,
+        notes=tuple(_collect_notes(folder, len(entries), episodes)),
     )
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    """What `training.json` says; only what is needed, so that a newer one can be read too."""
+    """Read `training.json` without a schema, so that those of newer versions can be read too."""
     if not folder.is_dir():
         raise RunError(
-            f"There is no folder {folder}. Name the --output-dir of a `ludus train grpo`."
+            f"There is no folder {folder}. Give the output folder of `ludus train grpo`."
         )
+    file = folder / RECORD_FILE
     try:
-        found = from_json((folder / RECORD_FILE).read_bytes())
+        record = from_json(file.read_bytes())
     except FileNotFoundError:
         raise RunError(
-            f"{folder} holds no training: there is no {RECORD_FILE} in it. Name the --output-dir of a "
-            "`ludus train grpo`."
+            f"{folder} holds no training run: there is no {RECORD_FILE} in it. Give the output "
+            "folder of `ludus train grpo`."
         ) from None
     except OSError as error:
-        raise RunError(
-            f"{folder / RECORD_FILE} cannot be read: {error.strerror or error}."
-        ) from error
+        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
-        raise RunError(f"{folder / RECORD_FILE} is not JSON: {error}.") from error
-    return found if isinstance(found, dict) else {}
-
-
-def _environment_suffix(record: dict[str, Any]) -> str:
-    spec = _get_dict(record, "environment").get("spec")
-    return f" on {spec}" if spec else ""
-
-
-def _completed_steps(record: dict[str, Any]) -> int | None:
-    """A run that has finished has figures."""
-    if record.get("figures") is None:
-        return None
-    return _as_int(_get_dict(record, "figures").get("steps")) or 0
+        raise RunError(f"{file} is not JSON: {error}.") from error
+    return record if isinstance(record, dict) else {}
 
 
 def _token_limits(settings: dict[str, Any]) -> TokenLimits:
-    """The token limits of an episode and of a reply; TRL's own loop counts other tokens too.
+    """Return the token limits; unknown for TRL's rollouts, which also count the environment's.
 
-    In a record without `max_episode_tokens`, `max_tokens` is that of the episode.
+    In older records, which have no `max_episode_tokens`, `max_tokens` is the episode's limit.
     """
     if settings.get("rollouts") == "trl":
         return TokenLimits()
-    reply = _as_int(settings.get("max_tokens"))
+    max_tokens = _as_int(settings.get("max_tokens"))
     if "max_episode_tokens" not in settings:
-        return TokenLimits(episode=reply)
-    return TokenLimits(_as_int(settings["max_episode_tokens"]), reply)
+        return TokenLimits(episode=max_tokens)
+    return TokenLimits(_as_int(settings["max_episode_tokens"]), max_tokens)
 
 
 def _get_dict(record: dict[str, Any], key: str) -> dict[str, Any]:
-    found = record.get(key)
-    return found if isinstance(found, dict) else {}
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _as_int(value: Any) -> int | None:
@@ -127,13 +118,13 @@ def _as_int(value: Any) -> int | None:
 
 
 def _collect_notes(folder: Path, entries_read: int, episodes: RunEpisodes) -> list[str]:
-    """Lines that were passed over. One at the end is usual while its writer is at it."""
-    written = sum(bool(line.strip()) for line in (folder / LOG_FILE).read_bytes().splitlines())
-    missing = {LOG_FILE: max(0, written - entries_read), EPISODES_FILE: episodes.unreadable_lines}
+    """Report skipped lines. One at the end of a file is usual while the run is writing it."""
+    lines = sum(bool(line.strip()) for line in (folder / LOG_FILE).read_bytes().splitlines())
+    skipped = {LOG_FILE: max(0, lines - entries_read), EPISODES_FILE: episodes.unreadable_lines}
     notes = [
-        f"{count:,} {'line' if count == 1 else 'lines'} of {name} could not be read and "
+        f"{count:,} {'line' if count == 1 else 'lines'} of {file} could not be read and "
         f"{'is' if count == 1 else 'are'} left out."
-        for name, count in missing.items()
+        for file, count in skipped.items()
         if count
     ]
     if not episodes.groups:

@@ -1,4 +1,4 @@
-"""A diagnosis in words: what the end of a training prints, and the program below its table."""
+"""A diagnosis as lines of text."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from ludus.diagnose.verdict import Verdict
 
 
 def format_diagnosis(diagnosis: Diagnosis) -> list[str]:
-    """The change of the reward, and of its parts; then the verdicts, a line each."""
+    """Return a line for the reward change and for each component, then one for each verdict."""
     changes = [diagnosis.reward, *diagnosis.parts] if diagnosis.reward else []
-    lines = [
-        f"{change.name}: {format_change_with_interval(change)}"
-        for change in changes
-        if change is not None
+    return [
+        *(f"{change.name}: {format_change_with_interval(change)}" for change in changes),
+        *map(format_verdict, diagnosis.verdicts),
     ]
-    return [*lines, *map(format_verdict, diagnosis.verdicts)]
 
 
 def format_verdict(verdict: Verdict) -> str:
-    """What is so; and what to do about it."""
+    """Return name, finding and advice as two sentences."""
     advice = verdict.advice[:1].upper() + verdict.advice[1:]
     return f"{verdict.name}: {verdict.finding}. {advice}."

@@ -1,4 +1,4 @@
-"""A verdict on a run, and the case that the rules judge. What the rules are is not known here."""
+"""Verdicts, and the evidence that the rules derive them from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ludus.diagnose.saturation import SaturationDetector
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is so, the numbers behind it, and what to change."""
+    """A finding, with the numbers behind it, and what to change."""
 
     name: str
     kind: Literal["problem", "note", "good"]
@@ -29,7 +29,7 @@ good = partial(Verdict, kind="good")
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """Where `--early-stop` would have ended the run, and why."""
+    """The step at which `early_stop` would have ended the run, and why."""
 
     step: int
     reason: str
@@ -37,18 +37,16 @@ class EarlyStop:
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """What a run is judged by."""
+    """The input of the rules."""
 
     log: StepLog
     episodes: RunEpisodes
     reward_change: RewardChange
-    """Of the whole reward."""
     environment_changes: tuple[RewardChange, ...]
-    """Of each environment, in a mix."""
+    """The change of each environment's reward; empty unless several were trained on."""
     early_stop: EarlyStop | None
 
     def mean_at_start(self, key: str) -> float | None:
-        """A figure's mean over the run's beginning."""
         return metric_mean(self.log.first_window, key)
 
     def mean_at_end(self, key: str) -> float | None:
@@ -58,14 +56,15 @@ class RunEvidence:
         return metric_mean(self.log.entries, key)
 
     def zero_variance_share(self, environment: str) -> float | None:
-        """The share of equal groups in one environment of a mix, at both ends of the run."""
+        """Share of one environment's zero-variance groups, over the first and the last window."""
         first, last = first_and_last_groups(self.log, self.episodes, environment)
         return zero_variance_share([*first, *last])
 
 
 def find_early_stop(log: StepLog) -> EarlyStop | None:
-    judge = SaturationDetector()
-    for line in log.entries:
-        if (reason := judge.update(line)) is not None:
-            return EarlyStop(step_number(line), reason)
+    """Return where the saturation detector first reports a reason to stop."""
+    detector = SaturationDetector()
+    for entry in log.entries:
+        if (reason := detector.update(entry)) is not None:
+            return EarlyStop(step_number(entry), reason)
     return None

@@ -1,7 +1,4 @@
-"""What an evaluation needs of the episodes of a run: a few figures of each.
-
-Reads a run folder. What the figures come to is `ludus.evaluation.metrics`' business.
-"""
+"""Attempts: the episodes of a candidate's run, reduced to the numbers that an evaluation uses."""
 
 from __future__ import annotations
 
@@ -15,56 +12,52 @@ from ludus.data.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One episode in figures."""
+    """One episode in numbers."""
 
     plan_index: int
     """Its index in the plan: the same task, and the same attempt at it, for every candidate."""
     environment: str
     task: str
     prompt: str
-    """What was asked before the model spoke for the first time; the system prompt is not asked."""
+    """The text before the model's first reply, without the system prompt."""
     broken: bool
     format_compliant: bool | None
     """`Episode.format_compliant`."""
     reward: float | None
     reply_tokens: float | None
+    """Mean tokens per reply."""
     cut_off: bool = False
     """Whether a token limit ended it."""
 
 
 def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
-    """The episodes of the plan that are recorded, in its order.
+    """Load the recorded episodes of the plan, in its order.
 
-    Of one that was tried again the first that is not broken counts, as it does when a run goes on.
+    Of an episode that was retried, the first one that is not broken counts, as on resume.
     """
-    found: dict[int, Attempt] = {}
+    attempts: dict[int, Attempt] = {}
     for episode in episodes(folder.episodes_path, strict=False):
-        place = EpisodeHead.from_episode(episode).plan_index
-        if place is None or not episode.episode_id.startswith(folder.metadata.digest):
+        index = EpisodeHead.from_episode(episode).plan_index
+        if index is None or not episode.episode_id.startswith(folder.metadata.digest):
             continue
-        if place < planned_episodes and (place not in found or found[place].broken):
-            found[place] = build_attempt(episode, place)
-    return [found[place] for place in sorted(found)]
+        if index < planned_episodes and (index not in attempts or attempts[index].broken):
+            attempts[index] = build_attempt(episode, index)
+    return [attempts[index] for index in sorted(attempts)]
 
 
 def build_attempt(episode: Episode, plan_index: int) -> Attempt:
-    asked = messages_before_reply(episode.messages)
+    prompt = messages_before_reply(episode.messages)
+    tokens = episode.usage.completion_tokens
+    # The usage of a retried episode covers all tries.
+    has_usage = episode.attempt == 1 and tokens and episode.turns
     return Attempt(
         plan_index=plan_index,
         environment=episode.environment,
         task=episode.group_id,
-        prompt="\n".join(message.text for message in asked if message.role != "system"),
+        prompt="\n".join(message.text for message in prompt if message.role != "system"),
         broken=episode.broken,
         format_compliant=episode.format_compliant,
         reward=None if episode.broken else episode.reward,
-        reply_tokens=_mean_reply_tokens(episode),
+        reply_tokens=tokens / episode.turns if has_usage and tokens else None,
         cut_off=episode.cut_off,
     )
-
-
-def _mean_reply_tokens(episode: Episode) -> float | None:
-    """The mean over its replies. Of one that was tried again, the usage tells of all tries."""
-    tokens = episode.usage.completion_tokens
-    if episode.attempt > 1 or not (tokens and episode.turns):
-        return None
-    return tokens / episode.turns

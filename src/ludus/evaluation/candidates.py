@@ -1,4 +1,4 @@
-"""Who is evaluated: a label, and how to make the agent that plays.
+"""Candidates of an evaluation: a label, and how to make the agent that plays.
 
 oracle   random   openai:gpt-5-mini   anthropic:claude-haiku-4-5
 smollm2   hf:models/chain_sum   hf:USER/NAME   sft=hf:models/chain_sum
@@ -24,14 +24,14 @@ _MODEL_PROVIDERS = ("openai", "anthropic", "hf")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One who is evaluated."""
+    """An agent to evaluate, by label."""
 
     label: str
-    """What the table calls it, and the name of its run folder."""
+    """Its name in the table, and the name of its run folder."""
     make_agent: Callable[[], Agent] = field(repr=False)
-    """A new agent: no model is loaded before it has to play."""
+    """Makes a new agent; the model is loaded when it starts to play."""
     model: str | None = None
-    """The name of a model that runs in this process."""
+    """Name of the model, if it runs in this process."""
     device: str | None = None
     dtype: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -42,34 +42,37 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateConfig:
-    """How models are asked; what means nothing to a candidate is not its business."""
+    """Options shared by all candidates; each applies only to the kinds that it makes sense for."""
 
-    endpoint: str | None = None
-    """A server with OpenAI's chat API, for `openai:` candidates."""
+    llm_endpoint: str | None = None
+    """URL of a server with OpenAI's chat API, for `openai:` candidates."""
     temperature: float | None = None
-    """None: 0 for local models, the model's own for others."""
+    """None: 0 for local models, the provider's default for others."""
     device: str | None = None
     dtype: str | None = None
     concurrency: int = 64
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """For local models, and for those behind an endpoint."""
+    """For local models, and for `openai:` models behind `llm_endpoint`."""
 
     def template_kwargs_for(self, provider: str) -> Mapping[str, Any]:
-        has_template = provider == "hf" or (provider == "openai" and self.endpoint is not None)
+        has_template = provider == "hf" or (provider == "openai" and self.llm_endpoint is not None)
         return self.chat_template_kwargs if has_template else {}
 
 
 def parse_candidates(
     texts: Sequence[str], config: CandidateConfig | None = None
 ) -> list[Candidate]:
-    """The candidates, as a command line writes them."""
+    """Parse candidates such as "oracle" or "sft=hf:models/chain_sum".
+
+    Raises ConfigError for options of the config that apply to none of them.
+    """
     config = config or CandidateConfig()
     parsed = [_parse_candidate(text) for text in texts]
-    _reject_unused_config(config, {provider for _, provider, _ in parsed})
+    _reject_unused_options(config, {provider for _, provider, _ in parsed})
     return [
         Candidate(
             label,
-            partial(_build_agent, provider, model, config),
+            partial(_make_agent, provider, model, config),
             model=model if provider == "hf" else None,
             device=config.device if provider == "hf" else None,
             dtype=config.dtype if provider == "hf" else None,
@@ -79,69 +82,89 @@ def parse_candidates(
     ]
 
 
+def check_labels(candidates: Sequence[Candidate], *, reserved: Sequence[str] = ()) -> None:
+    """Raise ConfigError without candidates, and for labels that are reserved or not unique.
+
+    The labels become names of folders, so case is ignored.
+    """
+    if not candidates:
+        raise ConfigError("No candidates given. Give at least one as `candidate`, such as oracle.")
+    reserved_labels, labels = {name.casefold() for name in reserved}, set[str]()
+    for candidate in candidates:
+        label = candidate.label.casefold()
+        if label in reserved_labels:
+            raise ConfigError(
+                f"A candidate cannot be called {candidate.label!r}: an output file has that name."
+            )
+        if label in labels:
+            raise ConfigError(
+                f"Two candidates are called {candidate.label!r}. Give each `candidate` a label of "
+                "its own, such as base=… and sft=…"
+            )
+        labels.add(label)
+
+
 def _parse_candidate(text: str) -> tuple[str, str, str | None]:
-    """Label, provider and model."""
-    label, spec = _split_label(text)
-    provider, model = parse_agent(spec)
-    if provider == "human":
-        raise ConfigError("A person cannot be a candidate. Play with `ludus play`.")
-    return label or (provider if model is None else _default_label(model)), provider, model
-
-
-def _split_label(text: str) -> tuple[str, str]:
-    """Label and who; the label is empty where the equals sign belongs to a model's name."""
+    """Return label, provider and model."""
     label, equals, spec = text.partition("=")
     if not equals or ":" in label or find_local_model(text) is not None:
-        return "", text
-    _check_label(label)
-    return label, spec
+        # The equals sign, if any, is part of a model's name.
+        label, spec = "", text
+    else:
+        _check_label(label)
+    provider, model = parse_agent(spec)
+    if provider == "human":
+        raise ConfigError("A human cannot be a candidate. Use `ludus play` to play yourself.")
+    if label:
+        return label, provider, model
+    if model is None:
+        label = provider
+    else:
+        # The last part of a path or Hub id, with characters that folder names may have.
+        name = Path(model).name or Path(model).resolve().name
+        label = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_") or "model"
+    return label, provider, model
 
 
 def _check_label(label: str) -> None:
     if _LABEL_PATTERN.fullmatch(label) is None:
         raise ConfigError(
-            f"{label!r} cannot be a candidate's label: it becomes the name of a folder. "
+            f"{label!r} cannot be a candidate's label, because it becomes the name of a folder. "
             "Use letters, digits, dots and dashes."
         )
 
 
-def _default_label(model: str) -> str:
-    """The last part of a path or a Hub id, as far as it can be the name of a folder."""
-    name = Path(model).name or Path(model).resolve().name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_") or "model"
-
-
-def _reject_unused_config(config: CandidateConfig, providers: set[str]) -> None:
-    for option, value, wanted in (
-        ("--llm-endpoint", config.endpoint, {"openai"}),
-        ("--temperature", config.temperature, {*_MODEL_PROVIDERS}),
-        ("--device", config.device, {"hf"}),
-        ("--dtype", config.dtype, {"hf"}),
+def _reject_unused_options(config: CandidateConfig, providers: set[str]) -> None:
+    for option, value, supported in (
+        ("llm_endpoint", config.llm_endpoint, ("openai",)),
+        ("temperature", config.temperature, _MODEL_PROVIDERS),
+        ("device", config.device, ("hf",)),
+        ("dtype", config.dtype, ("hf",)),
     ):
-        if value is not None and not wanted & providers:
-            kinds = ", ".join(f"{name}:MODEL" for name in _MODEL_PROVIDERS if name in wanted)
-            raise ConfigError(f"{option} means nothing here: no candidate is one of {kinds}.")
+        if value is not None and not providers & {*supported}:
+            kinds = " or ".join(f"{provider}:MODEL" for provider in supported)
+            raise ConfigError(f"`{option}` has no effect: no candidate is {kinds}.")
     if config.chat_template_kwargs and not any(map(config.template_kwargs_for, providers)):
         raise ConfigError(
-            "--thinking, --no-thinking and --chat-template-kwargs mean nothing here: no candidate "
-            "is hf:MODEL, or openai:MODEL behind --llm-endpoint."
+            "`thinking` and `chat_template_kwargs` have no effect: no candidate is hf:MODEL, or "
+            "openai:MODEL with `llm_endpoint`."
         )
 
 
-def _build_agent(provider: str, model: str | None, config: CandidateConfig) -> Agent:
+def _make_agent(provider: str, model: str | None, config: CandidateConfig) -> Agent:
     from ludus.policy.agent_factory import AgentConfig, agent_from_config
 
-    local = provider == "hf"
-    temperature = 0.0 if local and config.temperature is None else config.temperature
+    is_local = provider == "hf"
+    temperature = 0.0 if is_local and config.temperature is None else config.temperature
     return agent_from_config(
         AgentConfig(
             provider=provider,
             model=model,
-            endpoint=config.endpoint if provider == "openai" else None,
+            llm_endpoint=config.llm_endpoint if provider == "openai" else None,
             temperature=temperature if model is not None else None,
             chat_template_kwargs=config.template_kwargs_for(provider),
-            device=config.device if local else None,
-            dtype=config.dtype if local else None,
+            device=config.device if is_local else None,
+            dtype=config.dtype if is_local else None,
             concurrency=config.concurrency,
         )
     )

@@ -1,4 +1,4 @@
-"""The figures as a picture: a panel a metric, a bar with its interval a candidate. Plain SVG."""
+"""The results of an evaluation as an SVG bar chart: a panel per metric, a bar per candidate."""
 
 from __future__ import annotations
 
@@ -18,99 +18,109 @@ _MIN_PANEL_WIDTH, _PAGE_WIDTH = 130, 900
 
 
 def render_chart(evaluation: Evaluation) -> str:
-    """The whole file: as many panels beside each other as can still be read on a page."""
-    width = _panel_width(evaluation.scores)
-    beside = min(max(1, _PAGE_WIDTH // width), max(1, len(evaluation.shown_metrics)))
-    lines = [
+    """Return the SVG file, with as many panels in a row as fit on a page."""
+    scores, metrics = evaluation.scores, evaluation.shown_metrics
+    panel_width = _panel_width(scores)
+    columns = min(max(1, _PAGE_WIDTH // panel_width), max(1, len(metrics)))
+    panels = [
         line
-        for number, metric in enumerate(evaluation.shown_metrics)
-        for line in _panel(metric, evaluation.scores, number % beside, number // beside)
+        for number, metric in enumerate(metrics)
+        for line in _panel(metric, scores, number % columns, number // columns)
     ]
-    below = max(1, ceil(len(evaluation.shown_metrics) / beside)) * _PANEL_HEIGHT
-    wide, high = beside * width + _BAR_GAP, below + _LINE_HEIGHT * (len(evaluation.scores) + 2)
+    legend_top = max(1, ceil(len(metrics) / columns)) * _PANEL_HEIGHT
+    width = columns * panel_width + _BAR_GAP
+    height = legend_top + _LINE_HEIGHT * (len(scores) + 2)
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" '
-        f'height="{high}" font-family="sans-serif" font-size="12" fill="#222">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="sans-serif" font-size="12" fill="#222">'
     )
-    ground = f'<rect width="{wide}" height="{high}" fill="#fff"/>'
-    return "\n".join([head, ground, *lines, *_legend(evaluation.scores, below), "</svg>\n"])
+    background = f'<rect width="{width}" height="{height}" fill="#fff"/>'
+    return "\n".join([head, background, *panels, *_legend(scores, legend_top), "</svg>\n"])
 
 
 @dataclass(frozen=True, slots=True)
 class _YAxis:
-    """From a value to a height on the page."""
+    """Maps a value to a height on the page."""
 
     low: float
     high: float
     top: int
 
+    @classmethod
+    def for_metric(cls, metric: Metric, estimates: Sequence[Estimate | None], top: int) -> _YAxis:
+        """Return 0 to 1 for shares, else from 0, or below, to a round number above all values."""
+        if metric.is_share:
+            return cls(0.0, 1.0, top)
+        ends = [
+            end
+            for each in estimates
+            if each is not None
+            for end in (each.value, each.low, each.high)
+            if end is not None
+        ]
+        low, high = _round_up(min(0.0, *ends)), _round_up(max(0.0, *ends))
+        return cls(low, high if high > low else low + 1, top)
+
     def y(self, value: float) -> float:
-        part = (value - self.low) / (self.high - self.low)
-        return round(self.top + _PLOT_HEIGHT * (1 - part), 2)
+        fraction = (value - self.low) / (self.high - self.low)
+        return round(self.top + _PLOT_HEIGHT * (1 - fraction), 2)
 
 
 def _panel_width(scores: Sequence[CandidateScore]) -> int:
-    """Of a panel; its title has to have room too."""
+    """Return the width of a panel, which must also fit its title."""
     return _LEFT_MARGIN + max(_MIN_PANEL_WIDTH, len(scores) * (_BAR_WIDTH + _BAR_GAP))
 
 
 def _panel(
     metric: Metric, scores: Sequence[CandidateScore], column: int, row: int
 ) -> Iterator[str]:
-    found = [score.estimates.get(metric.name) for score in scores]
-    low, high = (0.0, 1.0) if metric.is_share else _axis_range([one for one in found if one])
-    scale = _YAxis(low, high, _PLOT_TOP + row * _PANEL_HEIGHT)
+    estimates = [score.estimates.get(metric.name) for score in scores]
+    axis = _YAxis.for_metric(metric, estimates, _PLOT_TOP + row * _PANEL_HEIGHT)
     left, right = column * _panel_width(scores) + _LEFT_MARGIN, (column + 1) * _panel_width(scores)
-    yield _text(left, scale.top - 26, metric.title, weight="bold")
-    for value in (low, (low + high) / 2, high):
-        at = scale.y(value)
-        yield _line(left, at, right, at, "#ddd")
-        yield _text(left - 6, at + 4, _format_value(metric, value), anchor="end")
-    for number, one in enumerate(found):
-        if one is not None:
-            at = left + _BAR_GAP / 2 + number * (_BAR_WIDTH + _BAR_GAP)
-            yield from _bar(metric, one, scale, at, _color(number))
-
-
-def _axis_range(found: Sequence[Estimate]) -> tuple[float, float]:
-    """From 0, or below where values are, to a round number above all of them."""
-    ends = [end for one in found for end in (one.value, one.low, one.high) if end is not None]
-    low, high = _round_up(min(0.0, *ends)), _round_up(max(0.0, *ends))
-    return low, high if high > low else low + 1
+    yield _text(left, axis.top - 26, metric.title, weight="bold")
+    for value in (axis.low, (axis.low + axis.high) / 2, axis.high):
+        y = axis.y(value)
+        yield _line(left, y, right, y, "#ddd")
+        yield _text(left - 6, y + 4, _format_value(metric, value), anchor="end")
+    for number, estimate in enumerate(estimates):
+        if estimate is not None:
+            x = left + _BAR_GAP / 2 + number * (_BAR_WIDTH + _BAR_GAP)
+            yield from _bar(metric, estimate, axis, x, _color(number))
 
 
 def _round_up(value: float) -> float:
-    """The next number away from 0 with one digit that is not 0, or with a five behind it."""
+    """Round away from 0, to a number such as 1, 1.5, 2, 3 or 80."""
     if not value:
         return 0.0
-    size = 10.0 ** floor(log10(abs(value)))
-    step = next(
-        step for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * size >= abs(value) * 0.999
-    )
-    return step * size if value > 0 else -step * size
+    magnitude = 10.0 ** floor(log10(abs(value)))
+    steps = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
+    rounded = next(step for step in steps if step * magnitude >= abs(value) * 0.999) * magnitude
+    return rounded if value > 0 else -rounded
 
 
-def _bar(metric: Metric, found: Estimate, scale: _YAxis, left: float, color: str) -> Iterator[str]:
-    zero, top, middle = scale.y(0), scale.y(found.value), left + _BAR_WIDTH / 2
-    upper, lower = min(zero, top), max(zero, top)
+def _bar(
+    metric: Metric, estimate: Estimate, axis: _YAxis, left: float, color: str
+) -> Iterator[str]:
+    zero, end, center = axis.y(0), axis.y(estimate.value), left + _BAR_WIDTH / 2
+    top, bottom = min(zero, end), max(zero, end)
     yield (
-        f'<rect x="{left}" y="{upper}" width="{_BAR_WIDTH}" height="{max(1.0, lower - upper):.2f}" '
+        f'<rect x="{left}" y="{top}" width="{_BAR_WIDTH}" height="{max(1.0, bottom - top):.2f}" '
         f'fill="{color}"/>'
     )
-    highest = upper
-    if found.low is not None and found.high is not None:
-        low, high = scale.y(found.low), scale.y(found.high)
-        highest = min(upper, high)
-        yield _line(middle, high, middle, low, "#222")
-        yield _line(middle - 6, high, middle + 6, high, "#222")
-        yield _line(middle - 6, low, middle + 6, low, "#222")
-    yield _text(middle, highest - 5, _format_value(metric, found.value), anchor="middle")
+    label_bottom = top
+    if estimate.low is not None and estimate.high is not None:
+        low, high = axis.y(estimate.low), axis.y(estimate.high)
+        label_bottom = min(top, high)
+        yield _line(center, high, center, low, "#222")
+        yield _line(center - 6, high, center + 6, high, "#222")
+        yield _line(center - 6, low, center + 6, low, "#222")
+    yield _text(center, label_bottom - 5, _format_value(metric, estimate.value), anchor="middle")
 
 
 def _legend(scores: Sequence[CandidateScore], top: int) -> Iterator[str]:
     for number, score in enumerate(scores):
-        y = top + _LINE_HEIGHT * (number + 0.5)
-        yield f'<rect x="{_LEFT_MARGIN}" y="{y - 10}" width="12" height="12" fill="{_color(number)}"/>'
+        y, color = top + _LINE_HEIGHT * (number + 0.5), _color(number)
+        yield f'<rect x="{_LEFT_MARGIN}" y="{y - 10}" width="12" height="12" fill="{color}"/>'
         yield _text(_LEFT_MARGIN + 18, y, score.label)
     last = top + _LINE_HEIGHT * (len(scores) + 0.5)
     yield _text(_LEFT_MARGIN, last, "Whiskers: 95% confidence intervals")
@@ -126,10 +136,10 @@ def _format_value(metric: Metric, value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _line(x: float, y: float, to_x: float, to_y: float, color: str) -> str:
-    return f'<line x1="{x}" y1="{y}" x2="{to_x}" y2="{to_y}" stroke="{color}"/>'
+def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:
+    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{color}"/>'
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal") -> str:
-    place = f'x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f"<text {place}>{escape(words)}</text>"
+def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+    attributes = f'x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}"'
+    return f"<text {attributes}>{escape(text)}</text>"

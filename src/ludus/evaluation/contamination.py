@@ -1,7 +1,7 @@
-"""Questions that a candidate may have been trained on: what it says to them proves nothing.
+"""Contamination: tasks that a candidate may have been trained on are left out of an evaluation.
 
-Small task spaces repeat themselves: another seed gives another task, and now and then the same
-question. Questions are compared word for word; near copies are the curator's business.
+Small task spaces repeat themselves: another seed may give the same question again. Questions are
+compared by their exact text.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ludus.evaluation.attempts import Attempt
 
 DATA_FILES = ("train.jsonl", "episodes.jsonl")
 _MIN_TASKS = 4
-"""With fewer tasks than this, nothing can be said about what all of them share."""
+"""Tasks of an environment that are needed to call a prompt common to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownQuestions:
-    """What a data set asks."""
+    """The prompts and tasks of a data set."""
 
     prompts: frozenset[str]
     tasks: frozenset[str]
     common_prompts: frozenset[str] = frozenset()
-    """Openings that most of its tasks in an environment have, so that they tell none of them."""
+    """Prompts shared by most tasks of an environment, which identify none of them."""
 
 
 class _Question(NamedTuple):
@@ -40,21 +40,22 @@ class _Question(NamedTuple):
 
 
 def load_known_questions(source: Path) -> KnownQuestions:
-    """The questions and tasks of a curated data set, a run, or a file of rows or episodes."""
-    rows = list(_read_questions(source))
-    named = (row for row in rows if row.task is not None)
+    """Load the questions of a curated data set, a run, or a file of rows or episodes."""
+    questions = list(_read_questions(source))
+    with_task = [question for question in questions if question.task is not None]
+    common = _common_prompts(with_task, min_tasks=2)
     return KnownQuestions(
-        prompts=frozenset(row.prompt for row in rows),
-        tasks=frozenset(row.task for row in rows if row.task is not None),
-        common_prompts=frozenset(opening for _, opening in _common_prompts(named, min_tasks=2)),
+        prompts=frozenset(question.prompt for question in questions),
+        tasks=frozenset(question.task for question in with_task if question.task is not None),
+        common_prompts=frozenset(prompt for _, prompt in common),
     )
 
 
 def exclude_known(attempts: Sequence[Attempt], known: KnownQuestions) -> list[Attempt]:
-    """The attempts at tasks that are not known.
+    """Return the attempts whose task and prompt are not known.
 
-    Where most tasks of an environment open with the same words, as a game's do whose secret is
-    not shown, the words tell nothing, and the task itself decides.
+    Where most tasks of an environment have the same prompt, as in a game whose secret is not
+    shown, the prompt identifies nothing, and only the task id counts.
     """
     common = _common_prompts(attempts, min_tasks=_MIN_TASKS)
     return [
@@ -66,7 +67,7 @@ def exclude_known(attempts: Sequence[Attempt], known: KnownQuestions) -> list[At
 
 
 def find_ambiguous_environments(attempts: Sequence[Attempt], known: KnownQuestions) -> list[str]:
-    """The environments whose openings are no questions that could be compared with the data's."""
+    """Return the environments whose prompts do not identify their tasks."""
     common = _common_prompts(attempts, min_tasks=_MIN_TASKS)
     return sorted({each.environment for each in attempts if _is_ambiguous(each, common, known)})
 
@@ -76,27 +77,32 @@ def _is_ambiguous(attempt: Attempt, common: set[tuple[str, str]], known: KnownQu
 
 
 def _common_prompts(
-    asked: Iterable[_Question | Attempt], *, min_tasks: int
+    questions: Iterable[_Question | Attempt], *, min_tasks: int
 ) -> set[tuple[str, str]]:
-    """The openings of more than half of an environment's tasks, where those are not too few.
+    """Return the prompts of more than half of an environment's tasks, with the environment.
 
-    That one is asked twice is not enough: small task spaces repeat their questions.
+    A prompt that merely occurs twice is not common: small task spaces repeat their questions.
     """
     tasks: defaultdict[str, set[str | None]] = defaultdict(set)
-    opened: defaultdict[tuple[str, str], set[str | None]] = defaultdict(set)
-    for each in asked:
-        tasks[each.environment].add(each.task)
-        opened[each.environment, each.prompt].add(each.task)
-    total = {environment: len(of) for environment, of in tasks.items()}
+    tasks_by_prompt: defaultdict[tuple[str, str], set[str | None]] = defaultdict(set)
+    for question in questions:
+        tasks[question.environment].add(question.task)
+        tasks_by_prompt[question.environment, question.prompt].add(question.task)
     return {
-        (environment, opening)
-        for (environment, opening), of in opened.items()
-        if total[environment] >= min_tasks and len(of) > total[environment] / 2
+        (environment, prompt)
+        for (environment, prompt), with_prompt in tasks_by_prompt.items()
+        if len(tasks[environment]) >= min_tasks and len(with_prompt) > len(tasks[environment]) / 2
     }
 
 
 def _read_questions(source: Path) -> Iterator[_Question]:
-    file = _find_data_file(source)
+    files = [source / name for name in DATA_FILES] if source.is_dir() else [source]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None or file.suffix == ".parquet":
+        raise ConfigError(
+            f"`exclude_tasks_in` must be a JSONL file or a folder with {' or '.join(DATA_FILES)}, "
+            f"got {source}. `ludus curate --format jsonl` writes such a folder."
+        )
     for number, line in numbered_lines(file):
         try:
             row = from_json(line)
@@ -111,31 +117,19 @@ def _read_questions(source: Path) -> Iterator[_Question]:
             raise RunError(f"{file}:{number} has neither messages nor a prompt.") from None
 
 
-def _find_data_file(source: Path) -> Path:
-    files = [source / name for name in DATA_FILES] if source.is_dir() else [source]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None or found.suffix == ".parquet":
-        raise ConfigError(
-            f"--not-in {source} is neither a JSONL file nor a folder with {' or '.join(DATA_FILES)}. "
-            "`ludus curate --format jsonl` writes such a folder."
-        )
-    return found
-
-
 def _prompt_text(messages: str | Sequence[Mapping[str, Any]]) -> str:
+    """Return the text before the first reply, as `Attempt.prompt` has it for episodes."""
     if isinstance(messages, str):
         return messages
-    asked = []
+    texts = []
     for message in messages:
         if message["role"] == "assistant":
             break
-        if message["role"] != "system":
-            asked.append(_content_text(message.get("content")))
-    return "\n".join(asked)
-
-
-def _content_text(content: Any) -> str:
-    """As `Message.text` has them, so that a row and an episode of the same task are the same."""
-    if not isinstance(content, list):
-        return content or ""
-    return "\n".join(part["text"] if part["type"] == "text" else "[image]" for part in content)
+        if message["role"] == "system":
+            continue
+        content = message.get("content") or ""
+        if isinstance(content, list):
+            parts = (part["text"] if part["type"] == "text" else "[image]" for part in content)
+            content = "\n".join(parts)
+        texts.append(content)
+    return "\n".join(texts)

@@ -1,50 +1,42 @@
-"""95 % intervals: for shares, for means, and for the difference of two that were paired.
+"""95 % confidence intervals for shares, for means, and for differences of paired shares.
 
-Pure functions of numbers. Counts may be fractions: where a task was tried several times, its
-attempts share the weight of one, because they are no independent evidence.
+Pure functions. Counts may be fractions: the attempts at one task share the weight of one, because
+they are not independent.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from math import fsum, sqrt
 from statistics import fmean
-from typing import NamedTuple
 
-from ludus.data.bootstrap import MIN_SAMPLES, Z_975, tail_fraction
+from ludus.data.bootstrap import MIN_SAMPLES, Z_975, Interval, expanded_percentile_interval
 
 _MAX_BOOTSTRAP_DRAWS = 2_000_000
-"""Numbers that a bootstrap may draw in all: less than a second's work."""
+"""Values drawn over all bootstrap rounds: less than a second of work."""
 _MAX_ROUNDS, _MIN_ROUNDS = 2_000, 200
-"""Rounds; of more values than can be drawn so often the mean is as good as normal."""
-
-
-class Interval(NamedTuple):
-    low: float
-    high: float
 
 
 def wilson_interval(hits: float, n: float) -> Interval:
-    """Wilson's score interval for a share: it holds near 0 and 1, and for small samples."""
+    """Return Wilson's score interval of a share, which is valid near 0 and 1 and for small n."""
     if n <= 0:
-        raise ValueError("A share of nothing has no interval.")
-    share, square = hits / n, Z_975 * Z_975 / n
-    middle = (share + square / 2) / (1 + square)
-    reach = Z_975 * sqrt(max(0.0, share * (1 - share)) / n + square / (4 * n)) / (1 + square)
-    return Interval(max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach)))
+        raise ValueError(f"n must be positive, got {n}")
+    share, z2_n = hits / n, Z_975 * Z_975 / n
+    center = (share + z2_n / 2) / (1 + z2_n)
+    margin = Z_975 * sqrt(max(0.0, share * (1 - share)) / n + z2_n / (4 * n)) / (1 + z2_n)
+    return Interval(max(0.0, min(share, center - margin)), min(1.0, max(share, center + margin)))
 
 
 def newcombe_interval(both: float, first: float, second: float, neither: float) -> Interval:
-    """Newcombe's score interval (his method 10) for one share less another, of the same tasks.
+    """Return Newcombe's score interval (method 10) of a difference of paired shares.
 
-    The counts are of tasks that both solved, that only the first or only the second solved, and
-    that neither did.
+    The counts are of tasks that both solved, only the first, only the second, and neither. The
+    difference is that of the first minus the second.
     """
     n = both + first + second + neither
-    one, other = both + first, both + second
-    p, q = one / n, other / n
-    (p_low, p_high), (q_low, q_high) = wilson_interval(one, n), wilson_interval(other, n)
+    p, q = (both + first) / n, (both + second) / n
+    p_low, p_high = wilson_interval(both + first, n)
+    q_low, q_high = wilson_interval(both + second, n)
     phi = _phi_coefficient(both, first, second, neither)
     below = _combine_margins(p - p_low, q_high - q, phi)
     above = _combine_margins(p_high - p, q - q_low, phi)
@@ -56,7 +48,7 @@ def _combine_margins(one: float, other: float, phi: float) -> float:
 
 
 def _phi_coefficient(both: float, first: float, second: float, neither: float) -> float:
-    """Phi with Newcombe's continuity correction, which only ever makes it smaller."""
+    """Return phi with Newcombe's continuity correction, which can only shrink it."""
     n = both + first + second + neither
     margins = (both + first) * (second + neither) * (both + second) * (first + neither)
     if margins <= 0:
@@ -67,27 +59,24 @@ def _phi_coefficient(both: float, first: float, second: float, neither: float) -
 
 
 def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> Interval | None:
-    """The expanded percentile interval of a mean; the same values give the same.
+    """Return the expanded percentile interval of the mean; deterministic for a seed.
 
-    None for fewer than `FEWEST` values, and for values that are all equal: drawn again they are
-    still equal, which would look like certainty. Of more than 10,000 values it is the normal one,
-    which then differs by less than chance does.
+    None for fewer than `MIN_SAMPLES` values, and for values that are all equal: every resample
+    would have the same mean, which would look like certainty. With more than 10,000 values it is
+    the normal interval, which then differs by less than the bootstrap's own noise.
     """
     n = len(values)
     if n < MIN_SAMPLES or min(values) == max(values):
         return None
     if n > _MAX_BOOTSTRAP_DRAWS // _MIN_ROUNDS:
-        return _normal_interval(values)
-    chance, rounds = (
-        random.Random(seed),
-        max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // n)),
+        mean = fmean(values)
+        margin = Z_975 * sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+        return Interval(mean - margin, mean + margin)
+    rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // n))
+    return expanded_percentile_interval(
+        lambda rng: sum(rng.choices(values, k=n)) / n,
+        sum(values) / n,
+        n=n,
+        rounds=rounds,
+        seed=seed,
     )
-    means = sorted(sum(chance.choices(values, k=n)) / n for _ in range(rounds))
-    mean, cut = sum(values) / n, round(tail_fraction(n) * rounds)
-    return Interval(min(mean, means[cut]), max(mean, means[rounds - 1 - cut]))
-
-
-def _normal_interval(values: Sequence[float]) -> Interval:
-    mean, n = fmean(values), len(values)
-    reach = Z_975 * sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    return Interval(mean - reach, mean + reach)

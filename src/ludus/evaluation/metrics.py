@@ -1,7 +1,7 @@
-"""What candidates are measured by, with intervals, alone and against each other.
+"""Metrics of an evaluation, with intervals: of one candidate, and of the difference of two.
 
-Pure functions over attempts. A value of None says that an attempt tells nothing about a metric.
-Each task weighs the same, however often it was tried.
+Pure functions over attempts. A metric is None for attempts that it does not apply to. Each task
+has the same weight, however many attempts were made at it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import fsum
 
+from ludus.data.bootstrap import Interval
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.intervals import (
-    Interval,
     bootstrap_interval,
     newcombe_interval,
     wilson_interval,
@@ -23,36 +23,36 @@ from ludus.evaluation.intervals import (
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of an attempt whose mean over tasks is told."""
+    """A number for each attempt, which is averaged over tasks."""
 
     name: str
     title: str
     is_share: bool
-    """Whether an attempt is a hit (1) or a miss (0); else it has any number."""
+    """Whether the values are 1 (hit) and 0 (miss) only."""
     compute: Callable[[Attempt], float | None]
     hide_if_zero: bool = False
-    """Whether it is shown only where it is not 0."""
+    """Whether it is shown only if some candidate's is not 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean, and where it may well lie."""
+    """A mean over tasks, with its 95 % interval."""
 
     value: float
     low: float | None
     high: float | None
-    """None where there are too few tasks, or none that differ: see `intervals.bootstrap`."""
+    """None without an interval: see `intervals.bootstrap_interval`."""
     n: int
-    """Episodes, or pairs of them, that it is the mean of."""
+    """Number of episodes, or of pairs of them."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)
 
 
 def build_metrics(solved_at: float, environments: Sequence[str] = ()) -> tuple[Metric, ...]:
-    """All metrics; from the reward `solved_at` on a task is solved.
+    """Return all metrics. A task is solved by a reward of `solved_at` or more.
 
-    Of several environments the reward is told of each one by itself as well.
+    With several environments there is also a mean reward for each.
     """
 
     def accuracy(attempt: Attempt) -> float | None:
@@ -79,7 +79,7 @@ def _environment_reward(environment: str) -> Metric:
 
 
 def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:
-    """The mean over tasks; None where no attempt tells anything. Broken ones never do."""
+    """Estimate a metric; None where it applies to no attempt. Broken attempts never count."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for attempt in attempts:
         value = None if attempt.broken else metric.compute(attempt)
@@ -87,8 +87,8 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:
             values[attempt.task].append(value)
     if not values:
         return None
-    means = [_mean(found) for found in values.values()]
     tasks = list(values.values())
+    means = [_mean(task) for task in tasks]
     interval = None if _uses_score_interval(metric, tasks, means) else bootstrap_interval(means)
     if interval is None and metric.is_share:
         interval = wilson_interval(fsum(means), len(means))
@@ -98,44 +98,38 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:
 def estimate_difference(
     metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
 ) -> Estimate | None:
-    """How much more the other has, over what both have played and both tell something about."""
-    pairs = _pair_values(metric, base, other)
+    """Estimate other - base, over the pairs of attempts that the metric applies to."""
+    base_values = {each.plan_index: metric.compute(each) for each in base if not each.broken}
+    pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for attempt in other:
+        before, after = base_values.get(attempt.plan_index), metric.compute(attempt)
+        if before is not None and after is not None and not attempt.broken:
+            pairs[attempt.task].append((before, after))
     if not pairs:
         return None
-    means = [_mean([ours - theirs for theirs, ours in task]) for task in pairs]
-    interval = None if _uses_score_interval(metric, pairs, means) else bootstrap_interval(means)
+    tasks = list(pairs.values())
+    means = [_mean([after - before for before, after in task]) for task in tasks]
+    interval = None if _uses_score_interval(metric, tasks, means) else bootstrap_interval(means)
     if interval is None and metric.is_share:
-        interval = _paired_share_interval(pairs)
-    return _build_estimate(means, interval, sum(map(len, pairs)))
+        interval = _paired_share_interval(tasks)
+    return _build_estimate(means, interval, sum(map(len, tasks)))
 
 
 def _uses_score_interval(
     metric: Metric, tasks: Iterable[Sequence[object]], means: Sequence[float]
 ) -> bool:
-    """Whether tasks can be counted as hits and misses, for which score intervals are made.
+    """Whether each task is a hit or a miss as a whole, so that a score interval applies.
 
-    Where attempts at one task came out differently, its mean is no count, and tasks are drawn
-    again instead, each with all its attempts. Means that are all alike, or very few, leave nothing
-    to draw: then the score interval, which knows how few tasks there are, is the more honest one.
+    Where attempts at one task had different outcomes, its mean is not a count, and a bootstrap over
+    tasks is used. If all means are equal, there is nothing to resample, and the score interval,
+    which accounts for the number of tasks, is better.
     """
-    whole = all(len(set(attempts)) == 1 for attempts in tasks)
-    return metric.is_share and (whole or len(set(means)) == 1)
-
-
-def _pair_values(
-    metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
-) -> list[list[tuple[float, float]]]:
-    """By task: the values of the base and of the other, wherever both have one."""
-    theirs = {attempt.plan_index: metric.compute(attempt) for attempt in base if not attempt.broken}
-    pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for attempt in other:
-        before, after = theirs.get(attempt.plan_index), metric.compute(attempt)
-        if before is not None and after is not None and not attempt.broken:
-            pairs[attempt.task].append((before, after))
-    return list(pairs.values())
+    is_uniform = all(len(set(attempts)) == 1 for attempts in tasks)
+    return metric.is_share and (is_uniform or len(set(means)) == 1)
 
 
 def _paired_share_interval(tasks: Sequence[Sequence[tuple[float, float]]]) -> Interval:
+    """Return Newcombe's interval of other - base from (base, other) pairs by task."""
     cells: defaultdict[tuple[float, float], float] = defaultdict(float)
     for pairs in tasks:
         for pair in pairs:

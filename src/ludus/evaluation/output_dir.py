@@ -1,10 +1,10 @@
-"""The folder of an evaluation.
+"""The output folder of an evaluation.
 
 evals/chain_sum-1a2b3c4d/
   base/  sft/       a run folder for each candidate
-  summary.json      every figure, for programs
-  README.md         the report, for people
-  results.svg       the figures as a picture
+  summary.json      all results, for programs
+  README.md         the report
+  results.svg       the chart
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _DRAFT_PREFIX = ".evaluating-"
 
 
 def default_folder(environment: str, settings: Mapping[str, JsonObject]) -> Path:
-    """The same candidates on the same tasks always get the same folder."""
-    words = re.sub(r"[^A-Za-z0-9._]+", "-", environment).strip("-")[:60]
-    return EVALS_DIR / f"{words}-{config_digest(dict(settings))}"
+    """Return the folder for these candidates on these tasks; the same ones get the same folder."""
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", environment).strip("-")[:60]
+    return EVALS_DIR / f"{name}-{config_digest(dict(settings))}"
 
 
 def check_folder(folder: Path) -> None:
-    """Whether an evaluation may be in this folder. What is not ours is never touched."""
+    """Raise RunError for a folder with other content than an evaluation, or than run folders."""
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise RunError(f"{folder} is a file, and an evaluation needs a folder. Use another -o.")
+        raise RunError(f"{folder} is a file. Use another `out`.")
     if (folder / "run.json").exists():
-        raise RunError(f"{folder} holds a run, and an evaluation needs a folder of its own.")
+        raise RunError(f"{folder} holds a run, not an evaluation. Use another `out`.")
     names = existing_files(folder, _DRAFT_PREFIX)
     foreign = [
         name
@@ -50,32 +50,31 @@ def check_folder(folder: Path) -> None:
         and not name.startswith(".")
         and not (folder / name / "run.json").exists()
     ]
-    if foreign or not (
-        _is_evaluation_summary(folder / SUMMARY_FILE) or not {*OUTPUT_FILES} & {*names}
-    ):
-        what = foreign[0] if foreign else next(name for name in OUTPUT_FILES if name in names)
+    if not _is_evaluation_summary(folder / SUMMARY_FILE):
+        foreign += [name for name in OUTPUT_FILES if name in names]
+    if foreign:
         raise RunError(
-            f"{folder} is not empty ({what}) and holds no evaluation of Ludus. Use another -o."
+            f"{folder} is not empty ({foreign[0]}) and holds no evaluation. Use another `out`."
         )
 
 
 def next_free_folder(path: Path) -> Path:
-    """The first of `path`, `path-2`, `path-3` and so on that is not there; none is made."""
-    found, number = path, 1
-    while found.exists():
+    """Return the first of `path`, `path-2`, `path-3` and so on that does not exist."""
+    folder, number = path, 1
+    while folder.exists():
         number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found
+        folder = path.with_name(f"{path.name}-{number}")
+    return folder
 
 
 def atomic_output(folder: Path) -> AbstractContextManager[Path]:
-    """A draft folder; what is in it when the work is done goes to `folder`, the summary last."""
+    """Return a draft folder whose files are moved to `folder` at the end, the summary last."""
     return atomic_dir(folder, _DRAFT_PREFIX, marker=SUMMARY_FILE, owned=OUTPUT_FILES)
 
 
 def _is_evaluation_summary(file: Path) -> bool:
     try:
-        facts = json.loads(file.read_bytes())
+        summary = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return False
-    return isinstance(facts, dict) and facts.get("kind") == "eval"
+    return isinstance(summary, dict) and summary.get("kind") == "eval"

@@ -1,7 +1,4 @@
-"""What would stop a local model, found out before anybody plays. Reads no weights.
-
-How a model is loaded is `ludus.policy.load`'s business; here are only its names and files.
-"""
+"""Checks of a local model before an evaluation starts, without reading its weights."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def check_local_model(
     dtype: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Raise, in one line, what can be known to be wrong with the model without loading it."""
+    """Raise if the model, its device or its chat template cannot be used."""
     check_model(model, device=device, dtype=dtype)
     require("Evaluating a local model", "torch")
     choose_dtype(dtype, choose_device(device))
@@ -32,4 +29,4 @@ def check_local_model(
     try:
         find_chat_format(load_tokenizer_from(source), chat_template_kwargs=chat_template_kwargs)
     except TemplateUnmarked as error:
-        raise TemplateUnmarked(f"{model} cannot play. {error}") from None
+        raise TemplateUnmarked(f"{model} cannot be evaluated. {error}") from None

@@ -1,28 +1,42 @@
-"""README.md of an evaluation: the table, what was played and how to play it again."""
+"""The report of an evaluation (README.md): results, method, candidates, and how to reproduce it."""
 
 from __future__ import annotations
 
 import json
 
+from ludus.data.config_diff import dump_json
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
-from ludus.evaluation.output_dir import CHART_FILE
+from ludus.evaluation.chart import render_chart
+from ludus.evaluation.output_dir import CHART_FILE, REPORT_FILE, SUMMARY_FILE, atomic_output
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.table import build_notes, build_tables, describe_method
 
 
+def write_results(evaluation: Evaluation) -> None:
+    """Write summary, report and chart to the folder of the evaluation."""
+    with atomic_output(evaluation.folder) as draft:
+        summary = dump_json(evaluation.as_json(), indent=2)
+        (draft / SUMMARY_FILE).write_text(f"{summary}\n", encoding="utf-8")
+        (draft / REPORT_FILE).write_text(render_report(evaluation), encoding="utf-8")
+        (draft / CHART_FILE).write_text(render_chart(evaluation), encoding="utf-8")
+
+
 def render_report(evaluation: Evaluation) -> str:
-    """The whole file."""
-    sheet = build_tables(evaluation)[0]
+    """Return the README.md."""
+    settings, table = evaluation.settings, build_tables(evaluation)[0]
+    labels = ", ".join(score.label for score in evaluation.scores)
+    repeats = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""
     parts = (
-        f"# {to_single_line(evaluation.settings['environment'])}: {_labels(evaluation)}",
-        _introduction(evaluation),
-        # A server names its environment as it likes.
+        f"# {to_single_line(settings['environment'])}: {labels}",
+        f"{settings['episodes']:,} episodes of {inline_code(settings['environment'])} with the "
+        f"seed {settings['seed']}{repeats}, the same for every candidate.",
+        # Titles may contain the name of an environment, which its server chooses freely.
         markdown_table(
-            sheet.header, [[to_single_line(title), *figures] for title, *figures in sheet.rows]
+            table.header, [[to_single_line(title), *cells] for title, *cells in table.rows]
         ),
         describe_method(evaluation),
         "\n".join(f"- {to_single_line(note)}" for note in build_notes(evaluation)),
-        f"![The figures of every candidate]({CHART_FILE})",
+        f"![Results of every candidate]({CHART_FILE})",
         _metrics_section(evaluation),
         _candidates_section(evaluation),
         _reproduction_section(evaluation),
@@ -30,40 +44,27 @@ def render_report(evaluation: Evaluation) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _labels(evaluation: Evaluation) -> str:
-    return ", ".join(score.label for score in evaluation.scores)
-
-
-def _introduction(evaluation: Evaluation) -> str:
-    settings = evaluation.settings
-    times = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""
-    return (
-        f"{settings['episodes']:,} episodes of {inline_code(settings['environment'])} with the seed "
-        f"{settings['seed']}{times}, the same for every candidate."
-    )
-
-
 def _metrics_section(evaluation: Evaluation) -> str:
     rows = (
         (
             "Format compliance",
-            "Every complete reply was a call that the environment could take. Episodes without a "
-            "complete reply are left out.",
+            "Every complete reply was a call that the environment accepts. Episodes without a "
+            "complete reply do not count.",
         ),
-        ("Cut off", "A token limit ended the episode in the middle. Shown where there are any."),
+        ("Cut off", "A token limit ended the episode. Shown only if there are any."),
         ("Accuracy", f"The reward was {evaluation.solved_at:g} or more."),
-        ("Mean reward", "Over the episodes that were scored; of a mix, in each environment too."),
-        ("Tokens in a reply", "As the model's side counted them."),
-        ("n", "Episodes that were played and not left out; for a delta, pairs of them."),
+        ("Mean reward", "Over the scored episodes; in a mixture also for each environment."),
+        ("Tokens in a reply", "As reported by the model or its server."),
+        ("n", "Episodes that count; for a delta, pairs of them."),
     )
     method = (
         "Shares have Wilson's score interval, and their differences Newcombe's for paired data. "
-        "Means, and differences of means by task, have a bootstrap's over tasks (expanded "
-        "percentiles), from five tasks on that differ. Attempts at one task share the weight of "
-        "one; where they came out differently, shares too have that interval. All are 95% "
-        "confidence intervals."
+        "Means, and differences of means, have a bootstrap interval over tasks (expanded "
+        "percentiles), if there are at least five tasks that differ. The attempts at one task "
+        "share the weight of one; where their outcomes differ, shares have the bootstrap interval "
+        "too. All are 95% confidence intervals."
     )
-    return "## What is measured\n\n" + markdown_table(("", ""), rows) + f"\n\n{method}"
+    return "## Metrics\n\n" + markdown_table(("", ""), rows) + f"\n\n{method}"
 
 
 def _candidates_section(evaluation: Evaluation) -> str:
@@ -78,17 +79,17 @@ def _candidates_section(evaluation: Evaluation) -> str:
         )
         for score in evaluation.scores
     ]
-    head = ("candidate", "who", "episodes", "broken", "unscored", "known")
-    return "## Who has played\n\n" + markdown_table(head, rows)
+    header = ("candidate", "agent", "episodes", "broken", "unscored", "excluded")
+    return "## Candidates\n\n" + markdown_table(header, rows)
 
 
 def _reproduction_section(evaluation: Evaluation) -> str:
     blocks = [code_block(evaluation.command, "bash")] if evaluation.command else []
-    text = json.dumps(evaluation.settings, indent=2, ensure_ascii=False)
-    used = ", ".join(f"{name} {found}" for name, found in evaluation.versions.items())
+    settings = json.dumps(evaluation.settings, indent=2, ensure_ascii=False)
+    versions = ", ".join(f"{name} {version}" for name, version in evaluation.versions.items())
     blocks += [
-        "The settings that decide what was played:",
-        code_block(text, "json"),
-        f"With {used}.",
+        "Settings that determine the episodes:",
+        code_block(settings, "json"),
+        f"Versions: {versions}.",
     ]
-    return "\n\n".join(["## Play it again", *blocks])
+    return "\n\n".join(["## Reproduce", *blocks])

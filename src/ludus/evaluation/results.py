@@ -1,4 +1,4 @@
-"""What an evaluation came to: every candidate's figures, and how they differ from the first's."""
+"""Results of an evaluation: the metrics of each candidate, and its difference from the first."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ludus.evaluation.metrics import Estimate, Metric, estimate, estimate_differ
 
 @dataclass(frozen=True, slots=True)
 class CandidateScore:
-    """One candidate's figures."""
+    """The results of one candidate."""
 
     label: str
     agent: JsonObject
     episodes: int
-    """Recorded, whatever became of them."""
+    """All that are recorded."""
     remaining: int
-    """Still to be played."""
+    """Not played yet."""
     broken: int
-    """Ended by the infrastructure: left out of every figure."""
+    """Ended by a fault: excluded from all metrics."""
     unscored: int
-    """Played to the end and given no reward: left out of accuracy and mean reward."""
+    """Played to the end without a reward: excluded from accuracy and mean reward."""
     cut_off: int
-    """Ended by a token limit. Without a complete reply they tell nothing of the format."""
+    """Ended by a token limit: excluded from format compliance if no reply was complete."""
     contaminated: int
-    """Left out of every figure, because the question is in the data that must not count."""
+    """Excluded from all metrics, because the question is in the data given by `not_in`."""
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     deltas: Mapping[str, Estimate] = field(default_factory=dict)
-    """What it has more than the first candidate; empty for that one."""
+    """Difference from the first candidate, by metric; empty for that one."""
 
     def as_json(self) -> JsonObject:
         return {
@@ -44,28 +44,29 @@ class CandidateScore:
             "unscored": self.unscored,
             "cut_off": self.cut_off,
             "known": self.contaminated,
-            "metrics": {name: found.as_json() for name, found in self.estimates.items()},
-            "deltas": {name: found.as_json() for name, found in self.deltas.items()},
+            "metrics": {name: each.as_json() for name, each in self.estimates.items()},
+            "deltas": {name: each.as_json() for name, each in self.deltas.items()},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Candidates on the same tasks. The first is the base that others are compared with."""
+    """Candidates on the same tasks. The others are compared with the first."""
 
     folder: Path
     settings: JsonObject
-    """What was played, apart from who played it."""
+    """What determines the tasks; the same for all candidates."""
     metrics: tuple[Metric, ...]
     scores: tuple[CandidateScore, ...]
     solved_at: float
     not_in: str | None
+    """Data set whose questions are excluded."""
     stopped: str | None
-    """Why it ended before everything was played, if it did."""
+    """Why it ended before all episodes were played; None if complete."""
     versions: Mapping[str, str]
     command: str | None = None
     ambiguous_environments: tuple[str, ...] = ()
-    """Environments whose tasks open alike: what `not_in` asks can then not be recognised."""
+    """Environments whose prompts do not identify their tasks: only task ids are excluded."""
 
     @property
     def complete(self) -> bool:
@@ -73,12 +74,16 @@ class Evaluation:
 
     @property
     def shown_metrics(self) -> tuple[Metric, ...]:
-        """The metrics that are known of any candidate."""
-        return tuple(metric for metric in self.metrics if self._is_shown(metric))
-
-    def _is_shown(self, metric: Metric) -> bool:
-        known = [score.estimates.get(metric.name) for score in self.scores]
-        return any(one is not None and (one.value > 0 or not metric.hide_if_zero) for one in known)
+        """The metrics that at least one candidate has a value of to show."""
+        return tuple(
+            metric
+            for metric in self.metrics
+            if any(
+                estimate.value > 0 or not metric.hide_if_zero
+                for score in self.scores
+                if (estimate := score.estimates.get(metric.name)) is not None
+            )
+        )
 
     def as_json(self) -> JsonObject:
         return {
@@ -98,7 +103,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class CandidateAttempts:
-    """A candidate, and what it has recorded of the plan."""
+    """A candidate with its recorded attempts."""
 
     label: str
     agent: JsonObject
@@ -111,39 +116,30 @@ def score_candidates(
     planned: int,
     known: KnownQuestions | None,
 ) -> tuple[CandidateScore, ...]:
-    """The figures of each candidate; attempts at known tasks count for none of them."""
+    """Compute the results of each candidate, without attempts at known questions."""
     counted = [
-        one.attempts if known is None else exclude_known(one.attempts, known) for one in candidates
+        each.attempts if known is None else exclude_known(each.attempts, known)
+        for each in candidates
     ]
-    return tuple(
-        _score_candidate(one, own, metrics, planned, base=counted[0] if number else None)
-        for number, (one, own) in enumerate(zip(candidates, counted, strict=True))
-    )
-
-
-def _score_candidate(
-    candidate: CandidateAttempts,
-    counted: Sequence[Attempt],
-    metrics: Sequence[Metric],
-    planned: int,
-    *,
-    base: Sequence[Attempt] | None,
-) -> CandidateScore:
-    estimates = {metric.name: estimate(metric, counted) for metric in metrics}
-    deltas = {
-        metric.name: estimate_difference(metric, base, counted)
-        for metric in metrics
-        if base is not None
-    }
-    return CandidateScore(
-        label=candidate.label,
-        agent=candidate.agent,
-        episodes=len(candidate.attempts),
-        remaining=planned - len(candidate.attempts),
-        broken=sum(attempt.broken for attempt in counted),
-        unscored=sum(attempt.reward is None and not attempt.broken for attempt in counted),
-        cut_off=sum(attempt.cut_off for attempt in counted),
-        contaminated=len(candidate.attempts) - len(counted),
-        estimates={name: found for name, found in estimates.items() if found is not None},
-        deltas={name: found for name, found in deltas.items() if found is not None},
-    )
+    scores = []
+    for number, (candidate, attempts) in enumerate(zip(candidates, counted, strict=True)):
+        estimates = {metric.name: estimate(metric, attempts) for metric in metrics}
+        deltas = {
+            metric.name: estimate_difference(metric, counted[0], attempts)
+            for metric in metrics
+            if number > 0
+        }
+        score = CandidateScore(
+            label=candidate.label,
+            agent=candidate.agent,
+            episodes=len(candidate.attempts),
+            remaining=planned - len(candidate.attempts),
+            broken=sum(attempt.broken for attempt in attempts),
+            unscored=sum(attempt.reward is None and not attempt.broken for attempt in attempts),
+            cut_off=sum(attempt.cut_off for attempt in attempts),
+            contaminated=len(candidate.attempts) - len(attempts),
+            estimates={name: each for name, each in estimates.items() if each is not None},
+            deltas={name: each for name, each in deltas.items() if each is not None},
+        )
+        scores.append(score)
+    return tuple(scores)

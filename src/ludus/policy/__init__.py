@@ -1,4 +1,4 @@
-"""A local model: what its name means, its weights, tokenizer and chat template.
+"""Local models: loading, chat formats, sampling, and an agent that plays with them.
 
-torch and transformers are loaded at use.
+torch and transformers are imported at use.
 """

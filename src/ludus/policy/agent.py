@@ -1,8 +1,8 @@
-"""A local model as an agent: it plays many episodes at once, and keeps every token that it sampled.
+"""An agent that samples from a local model and records every token of its episodes.
 
-Within an episode ids are only ever added: what the model sampled stays as it was sampled, and what
-it is shown is tokenized once. How a conversation is written in ids is `ludus.policy.chat.incremental_prompt`'
-business, how ids are sampled `ludus.policy.engine.batcher`'s.
+The token ids of an episode are append-only: sampled ids are never decoded and tokenized again, and
+each message is tokenized once. So the recorded ids and log-probabilities are exactly those that the
+model saw and sampled.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ if TYPE_CHECKING:
     from ludus.policy.vision.images import ProcessedImage
 
 DEFAULT_MAX_TOKENS = 2048
-"""Of a reply for which nobody has set a limit."""
+"""Token limit of a reply where the caller sets none."""
 PROMPT_CACHE_SIZE = 256
-"""Openings, after which all are forgotten: attempts at a task come together."""
+"""Tokenized initial prompts; the cache is cleared when it is full. Attempts at one task share a
+prompt and start close together, so a small cache is enough."""
 
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A model that can be asked."""
+    """A policy with its running engine and its sampling parameters."""
 
     policy: Policy
     batcher: RequestBatcher
@@ -56,47 +57,43 @@ class LoadedPolicy:
 
     @cached_property
     def reply_parser(self) -> ReplyParser:
-        policy = self.policy
+        chat_format = self.policy.chat_format
         return ReplyParser(
-            policy.tokenizer,
-            policy.chat_format.response_template,
-            policy.chat_format.stop_token_ids,
+            self.policy.tokenizer, chat_format.response_template, chat_format.stop_token_ids
         )
 
     def initial_prompt_ids(
         self, messages: Sequence[Message], tools: Sequence[JsonObject]
     ) -> tuple[int, ...]:
-        """The ids of how an episode begins, which is the same for all attempts at a task."""
+        """Return the ids of an episode's first prompt, cached across attempts at a task."""
         from ludus.policy.chat import incremental_prompt
 
-        key = "\n".join([*(each.model_dump_json() for each in messages), json.dumps(tools)])
-        known = self._prompt_cache
-        if key not in known:
-            if len(known) >= PROMPT_CACHE_SIZE:
-                known.clear()
-            policy = self.policy
-            known[key] = tuple(
-                incremental_prompt.initial_prompt_ids(
-                    policy.tokenizer, policy.chat_format, messages, tools
-                )
+        cache, policy = self._prompt_cache, self.policy
+        key = "\n".join([*(message.model_dump_json() for message in messages), json.dumps(tools)])
+        if key not in cache:
+            if len(cache) >= PROMPT_CACHE_SIZE:
+                cache.clear()
+            ids = incremental_prompt.initial_prompt_ids(
+                policy.tokenizer, policy.chat_format, messages, tools
             )
-        return known[key]
+            cache[key] = tuple(ids)
+        return cache[key]
 
 
 class PolicyAgent(Agent):
-    """A model that runs in this process, under transformers.
+    """An agent for a transformers model that runs in this process.
 
     Args:
-        model: a folder, a GGUF file, a name on the Hub, `smollm2`; or a policy that is loaded.
-        temperature: 0 for the likeliest token. If not given, the model is sampled as its makers
-            say in its generation config, and with temperature 1 where they say nothing.
-        extra: `top_p`, `top_k`, and a `seed` under which the same tasks get other replies.
-        device: the fastest if not given.
-        dtype: the one that the device is fastest in if not given.
-        chat_template_kwargs: arguments of the chat template, such as `enable_thinking`; if not
-            given, those that the model was saved with.
-        max_batch: the most replies that are sampled at once; if not given, what suits the engine.
-        fast: whether own kernels decode (see `ludus.policy.triton_engine`); if not given, where they can.
+        model: A folder, a GGUF file, a Hub id or `smollm2`; or a loaded policy.
+        temperature: 0 for greedy decoding. Default: what the model's generation config
+            recommends, otherwise 1.
+        extra: `top_p`, `top_k` and `seed`; another seed gives other replies to the same tasks.
+        device: Default: the fastest one.
+        dtype: Default: the fastest one on the device.
+        chat_template_kwargs: Arguments of the chat template, such as `enable_thinking`. Default:
+            those that the model was saved with.
+        max_batch: Most replies that are sampled at once. Default: depends on the engine.
+        fast: Whether to decode with `ludus.policy.triton_engine`. Default: where it is supported.
     """
 
     provider = "hf"
@@ -117,7 +114,7 @@ class PolicyAgent(Agent):
         self.model = name.rstrip("/") or name
         self.max_batch = max_batch or HF_MAX_BATCH
         self.engine_description = "not loaded yet"
-        """One line of how it decodes, and if plainly, why."""
+        """The engine that decodes and, for the HF decoder, why it was chosen."""
         self._max_batch, self._fast = max_batch, fast
         self._given_policy = None if isinstance(model, str) else model
         self._device, self._dtype = device, dtype
@@ -125,40 +122,43 @@ class PolicyAgent(Agent):
         self._given_template_kwargs = dict(chat_template_kwargs or {})
         check_template_kwargs(self._given_template_kwargs)
         if self._given_policy is not None and self._given_template_kwargs:
-            raise ConfigError("chat_template_kwargs are given to `load` where a policy is loaded.")
+            raise ConfigError(
+                "`chat_template_kwargs` cannot be set for a policy that is already loaded. Pass "
+                "them to `ludus.policy.load.load`."
+            )
         self._loaded_policy: LoadedPolicy | None = None
         self._tokens_before_close = 0
-        """Tokens of generators that are closed."""
+        """Tokens sampled by batchers that are closed."""
         self._load_lock = asyncio.Lock()
 
     def describe(self) -> JsonObject:
-        """Who plays, and how its tokens are chosen. It is asked before the model is loaded."""
-        who: JsonObject = {"provider": self.provider, "model": self.model}
-        more = {
+        """Describe the model and how it is sampled. Works before the model is loaded."""
+        optional = {
             "weights": self._fingerprint,
             "dtype": self._dtype,
             "chat_template_kwargs": self._effective_template_kwargs,
         }
-        how = describe_sampling(self._sampling_options, self._recommended_sampling)
-        return who | how | {name: value for name, value in more.items() if value}
+        return {
+            "provider": self.provider,
+            "model": self.model,
+            **describe_sampling(self._sampling_options, self._recommended_sampling),
+            **{name: value for name, value in optional.items() if value},
+        }
 
     @cached_property
     def _recommended_sampling(self) -> SamplingParams | None:
-        loaded = self._given_policy
-        return (
-            recommended_sampling_for(self.model)
-            if loaded is None
-            else recommended_sampling(loaded.model)
-        )
+        if self._given_policy is None:
+            return recommended_sampling_for(self.model)
+        return recommended_sampling(self._given_policy.model)
 
     @cached_property
     def _fingerprint(self) -> str | None:
-        """Their fingerprint: under the same name there may be other ones tomorrow."""
+        """Of the weights: the files under a name may change from one day to the next."""
         return fingerprint(self.model) if self._given_policy is None else self._given_policy.weights
 
     @cached_property
     def _effective_template_kwargs(self) -> JsonObject:
-        """The arguments of the chat template: those given, over those saved with the model."""
+        """The given chat template arguments, over those saved with the model."""
         if self._given_policy is not None:
             return dict(self._given_policy.chat_format.chat_template_kwargs)
         return {**saved_template_kwargs(self.model), **self._given_template_kwargs}
@@ -173,14 +173,14 @@ class PolicyAgent(Agent):
 
     @property
     def sampled_tokens(self) -> int:
-        ready = self._loaded_policy
+        loaded = self._loaded_policy
         return self._tokens_before_close + (
-            0 if ready is None else ready.batcher.stats.sampled_tokens
+            0 if loaded is None else loaded.batcher.stats.sampled_tokens
         )
 
     @property
     def stall_expected(self) -> bool:
-        """While it decodes: on a CPU a reply of many at once takes minutes."""
+        """True while the engine is decoding: a large batch on a CPU takes minutes."""
         return self._loaded_policy is not None and self._loaded_policy.batcher.is_working
 
     @property
@@ -195,47 +195,43 @@ class PolicyAgent(Agent):
         await self.ensure_loaded()
 
     async def ensure_loaded(self) -> LoadedPolicy:
-        """The model, loaded once, however many episodes begin with it."""
+        """Return the loaded model; concurrent callers share one load."""
         async with self._load_lock:
             if self._loaded_policy is None:
-                self._loaded_policy = await self._load_in_thread()
+                # A daemon thread instead of `asyncio.to_thread`: the executor's threads are joined
+                # at exit, so Ctrl-C would have to wait for a load that takes minutes.
+                worker = WorkerThread()
+                try:
+                    self._loaded_policy = await worker.submit(self._load)
+                finally:
+                    worker.stop()
             return self._loaded_policy
 
-    async def _load_in_thread(self) -> LoadedPolicy:
-        # In a thread that nothing waits for: a load that takes minutes can be interrupted.
-        worker = WorkerThread()
-        try:
-            ready: LoadedPolicy = await worker.submit(
-                lambda: self._start_engine(self._given_policy or self._load())
-            )
-            return ready
-        finally:
-            worker.stop()
-
-    def _load(self) -> Policy:
+    def _load(self) -> LoadedPolicy:
         from ludus.policy.load import load
 
-        return load(
+        if self._given_policy is not None:
+            return self._start_engine(self._given_policy)
+        policy = load(
             self.model,
             device=self._device,
             dtype=self._dtype,
             chat_template_kwargs=self._given_template_kwargs,
         )
+        return self._start_engine(policy)
 
     def _start_engine(self, policy: Policy) -> LoadedPolicy:
-        chosen = choose_engine(
+        choice = choose_engine(
             policy, fast=self._fast, dtype=self._dtype, max_batch=self._max_batch
         )
-        self.engine_description, self.max_batch = chosen.description, chosen.max_batch
-        generator = RequestBatcher(
+        self.engine_description, self.max_batch = choice.description, choice.max_batch
+        batcher = RequestBatcher(
             policy.model,
-            max_batch=chosen.max_batch,
-            engine=chosen.engine,
-            batch_wait_s=chosen.batch_wait_s,
+            max_batch=choice.max_batch,
+            engine=choice.engine,
+            batch_wait_s=choice.batch_wait_s,
         )
-        return LoadedPolicy(
-            policy, generator, resolve_sampling(self._sampling_options, policy.model)
-        )
+        return LoadedPolicy(policy, batcher, resolve_sampling(self._sampling_options, policy.model))
 
     async def begin(self, context: EpisodeContext) -> Player:
         return _PolicyPlayer(
@@ -245,27 +241,27 @@ class PolicyAgent(Agent):
     async def close(self) -> None:
         if self._loaded_policy is not None:
             self._tokens_before_close = self.sampled_tokens
-            generator, self._loaded_policy = self._loaded_policy.batcher, None
-            await generator.close()
+            batcher, self._loaded_policy = self._loaded_policy.batcher, None
+            await batcher.close()
 
 
 class _PolicyPlayer(Player):
-    """One episode: all of its ids so far, and which of them the model sampled."""
+    """One episode: all of its token ids so far, and which of them the model sampled."""
 
-    def __init__(self, loaded: LoadedPolicy, situation: EpisodeContext, seed: int) -> None:
+    def __init__(self, loaded: LoadedPolicy, context: EpisodeContext, seed: int) -> None:
         self._loaded = loaded
-        self._environment = situation.environment
-        self._tools = [tool.to_openai() for tool in situation.tools]
-        self._seed = f"{seed}/{situation.seed}/{situation.member}"
+        self._environment = context.environment
+        self._tools = [tool.to_openai() for tool in context.tools]
+        self._seed = f"{seed}/{context.seed}/{context.member}"
         self._ids: list[int] = []
         self._logprobs: list[float | None] = []
         self._mask: list[Literal[0, 1]] = []
         self._images: list[ProcessedImage] = []
-        """What it has been shown, in the order of their places among the ids."""
+        """All images so far, in the order of their placeholders among the ids."""
         self._num_messages = 0
-        """Messages that are in the ids already."""
+        """How many messages are in the ids already."""
         self._last_input_ids: Sequence[int] = ()
-        """What was written since the model last spoke, up to where its reply begins."""
+        """The prompt ids between the previous reply and the next one."""
         self._reply_stopped = True
         self._turn = 0
 
@@ -273,51 +269,56 @@ class _PolicyPlayer(Player):
         await self._append_messages(messages)
         prompt = tuple(self._ids)
         if self._turn == 0:
-            # Later it is the episode that has filled the context, and that is how it ends.
+            # In later turns a full context is a normal end of the episode (FinishReason.LENGTH).
             check_prompt_fits(prompt, max_context_length(self._loaded.policy.model))
-        sampled = await self._sample(
+        completion = await self._sample(
             prompt, DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
         )
-        self._append_reply(sampled)
+        self._reply_stopped = completion.stopped
+        self._append_tokens(completion.ids, completion.logprobs, 1)
+        call_id_prefix = f"call_{len(prompt)}"
         return Reply(
             self._loaded.reply_parser(
-                self._last_input_ids, sampled.ids, self._tools, call_id_prefix=f"call_{len(prompt)}"
+                self._last_input_ids, completion.ids, self._tools, call_id_prefix=call_id_prefix
             ),
-            finish_reason=FinishReason.STOP if sampled.stopped else FinishReason.LENGTH,
-            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(sampled.ids)),
+            finish_reason=FinishReason.STOP if completion.stopped else FinishReason.LENGTH,
+            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.ids)),
             tokens=Tokens(
                 ids=tuple(self._ids), logprobs=tuple(self._logprobs), mask=tuple(self._mask)
             ),
         )
 
     async def _append_messages(self, messages: Sequence[Message]) -> None:
-        """Add what has been said since this model's last words."""
+        """Append the ids of the messages since the model's last reply."""
         from ludus.policy.vision.image_guard import process_images
 
         policy = self._loaded.policy
-        since = messages[self._num_messages :]
-        pictures = await process_images(policy, self._environment, since)
+        new = messages[self._num_messages :]
+        images = await process_images(policy, self._environment, new)
         if policy.vision is None:
-            ids = self._render_messages(since)
+            ids = self._render_messages(new)
         else:
-            said = self._render_messages([policy.vision.message_to_text(each) for each in since])
-            ids = policy.vision.expand_placeholders(said, pictures)
-        self._images += pictures
+            ids = self._render_messages([policy.vision.message_to_text(message) for message in new])
+            ids = policy.vision.expand_placeholders(ids, images)
+        self._images += images
         self._num_messages, self._last_input_ids = len(messages), ids
         self._append_tokens(ids, [None] * len(ids), 0)
 
-    def _render_messages(self, since: Sequence[Message]) -> Sequence[int]:
-        """All of it before the first reply; after that, what stands between two of them."""
+    def _render_messages(self, new: Sequence[Message]) -> Sequence[int]:
+        """Tokenize the first prompt, or in later turns what follows the model's last reply."""
         from ludus.policy.chat import incremental_prompt
 
         if self._turn == 0:
-            return self._loaded.initial_prompt_ids(since, self._tools)
+            return self._loaded.initial_prompt_ids(new, self._tools)
         policy = self._loaded.policy
-        speech = policy.tokenizer, policy.chat_format
-        reply = since[0] if since and since[0].role == "assistant" else None
-        heard = since[0 if reply is None else 1 :]
+        reply = new[0] if new and new[0].role == "assistant" else None
         return incremental_prompt.continuation_ids(
-            *speech, heard, self._tools, turn_ended=self._reply_stopped, reply=reply
+            policy.tokenizer,
+            policy.chat_format,
+            new[0 if reply is None else 1 :],
+            self._tools,
+            turn_ended=self._reply_stopped,
+            reply=reply,
         )
 
     async def _sample(self, prompt: tuple[int, ...], max_tokens: int) -> Completion:
@@ -334,12 +335,8 @@ class _PolicyPlayer(Player):
         except LudusError:
             raise
         except Exception as error:
-            words = " ".join(str(error).split())[:300]
-            raise AgentError(f"The model failed: {type(error).__name__}: {words}") from error
-
-    def _append_reply(self, sampled: Completion) -> None:
-        self._reply_stopped = sampled.stopped
-        self._append_tokens(sampled.ids, sampled.logprobs, 1)
+            reason = " ".join(str(error).split())[:300]
+            raise AgentError(f"The model failed: {type(error).__name__}: {reason}") from error
 
     def _append_tokens(
         self, ids: Sequence[int], logprobs: Sequence[float | None], sampled: Literal[0, 1]

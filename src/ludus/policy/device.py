@@ -1,19 +1,15 @@
-"""On what a model runs, and in which numbers.
-
-Names are checked before any weights are read. Nothing here loads a model.
-"""
+"""Choose the device and the dtype of a model, and check them without importing torch."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 from pathlib import Path
-from typing import Any
 
 from ludus.errors import ConfigError, did_you_mean
 
 DEVICES = ("cuda", "mps", "cpu")
-"""In the order in which they are chosen."""
+"""In order of preference."""
 
 DTYPES = {
     "bfloat16": "bfloat16",
@@ -27,7 +23,7 @@ _BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def check_device(device: str | None) -> None:
-    """Raise for a device that does not exist, or that this machine cannot have; without torch."""
+    """Raise for a device that this machine cannot have. Does not import torch."""
     if device is None:
         return
     kind, _ = _parse_device(device)
@@ -37,12 +33,12 @@ def check_device(device: str | None) -> None:
 
 def check_dtype(dtype: str | None) -> None:
     if dtype is not None and dtype not in DTYPES:
-        meant = did_you_mean(dtype, DTYPES, "Write bfloat16, float16 or float32.")
-        raise ConfigError(f"Unknown dtype {dtype!r}. {meant}")
+        hint = did_you_mean(dtype, DTYPES, "Write bfloat16, float16 or float32.")
+        raise ConfigError(f"Unknown dtype {dtype!r}. {hint}")
 
 
 def choose_device(device: str | None = None) -> str:
-    """The device asked for, if this machine has it; otherwise the fastest that it has."""
+    """Return the given device if this machine has it; by default the fastest one."""
     if device is None:
         return next(kind for kind in DEVICES if _device_count(kind))
     kind, number = _parse_device(device)
@@ -55,7 +51,7 @@ def choose_device(device: str | None = None) -> str:
 
 
 def choose_dtype(dtype: str | None, device: str) -> str:
-    """The kind of number asked for; otherwise the one that the device is fastest in."""
+    """Return torch's name of the given dtype; by default the fastest one on the device."""
     if dtype is None:
         return default_dtype(device, has_bf16=_has_bf16(device))
     check_dtype(dtype)
@@ -63,30 +59,30 @@ def choose_dtype(dtype: str | None, device: str) -> str:
 
 
 def default_dtype(device: str, *, has_bf16: bool) -> str:
-    """A CPU without bfloat16 units is far slower in it, and in float16, than in float32."""
+    """Return the fastest dtype. CPUs without bfloat16 support are fastest in float32."""
     if has_bf16:
         return "bfloat16"
     return "float32" if device.startswith("cpu") else "float16"
 
 
 def _parse_device(device: str) -> tuple[str, str]:
-    """The kind of device and its number, which may be empty."""
+    """Split a device into its kind and its number, which may be empty."""
     kind, colon, number = device.partition(":")
     if kind not in DEVICES or (colon and not number.isdecimal()):
-        meant = did_you_mean(kind, DEVICES, "Write cuda, cuda:1, mps or cpu.")
-        raise ConfigError(f"Unknown device {device!r}. {meant}")
+        hint = did_you_mean(kind, DEVICES, "Write cuda, cuda:1, mps or cpu.")
+        raise ConfigError(f"Unknown device {device!r}. {hint}")
     return kind, number
 
 
 def _unavailable_error(device: str) -> ConfigError:
     return ConfigError(
-        f"The device {device} was asked for, and torch sees none here. Use cpu, or a machine and a "
+        f"The device {device} was asked for, but torch sees none here. Use cpu, or a machine and a "
         f"build of torch with {device.partition(':')[0]}."
     )
 
 
 def _may_have_cuda() -> bool:
-    """Whether a driver is there that torch could use: NVIDIA's, or AMD's, which is cuda to torch.
+    """Whether an NVIDIA or AMD driver is installed (torch calls both cuda).
 
     Loading the driver's library takes a millisecond, importing torch seconds.
     """
@@ -113,7 +109,7 @@ def _has_bf16(device: str) -> bool:
     import torch
 
     if device.startswith("cuda"):
-        # Emulated on cards before Ampere, and then slower than float16.
+        # Emulated on GPUs before Ampere, and slower there than float16.
         return bool(torch.cuda.get_device_capability(device)[0] >= 8)
     if device.startswith("mps"):
         return bool(torch.backends.mps.is_macos_or_newer(14, 0))
@@ -121,15 +117,15 @@ def _has_bf16(device: str) -> bool:
 
 
 def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """What the system says that the processor can do; nothing where it does not say so."""
+    """Read the CPU's feature flags; empty on systems without /proc/cpuinfo."""
     try:
-        told = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return set()
-    flags: Any = (line.partition(":") for line in told.splitlines())
+    lines = (line.partition(":") for line in text.splitlines())
     return {
         flag
-        for key, _, rest in flags
+        for key, _, flags in lines
         if key.strip() in ("flags", "Features")
-        for flag in rest.split()
+        for flag in flags.split()
     }

@@ -1,9 +1,7 @@
-"""Which model it is, as a short word: another training changes it, another day does not.
+"""A short fingerprint of a local model: its weights, tokenizer and chat template.
 
-It is told by the weights, and by how they are spoken to: the tokenizer and the chat template.
-
-A run records it, so that it is never gone on with by a model that was trained anew in the same
-folder. Files are looked into here and there, never read as a whole, and nothing is loaded.
+A run records it, so that it is not resumed with a model that was retrained in the same folder.
+Files are sampled at many places instead of being read completely, and nothing is loaded.
 """
 
 from __future__ import annotations
@@ -13,11 +11,11 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ludus.policy import smollm2
-from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
+from ludus.policy.model_ref import ModelKind, base_model_name, find_local_model
 
 _DIGEST_BYTES = 6
 _NUM_CHUNKS, _CHUNK_BYTES = 1024, 4096
-"""Many and small: 4 MB of each file, close enough together to hit every matrix in it."""
+"""4 MB of each file, in chunks that are close enough together to hit every weight matrix."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template*")
 _FILE_PATTERNS = {
     ModelKind.FOLDER: ("*.safetensors", "pytorch_model*.bin", *_TOKENIZER_FILES),
@@ -26,44 +24,45 @@ _FILE_PATTERNS = {
 
 
 def fingerprint(name: str) -> str | None:
-    """Of the model of that name, if it is on this disk.
+    """Return the fingerprint of a model on this disk; None for one on the Hub.
 
-    Of a model on the Hub none is known before it is fetched; one that is known only afterwards
-    would part the first start of a run from the second.
+    A Hub model has no files before its download. If it got a fingerprint afterwards, a resumed run
+    would differ from its first start.
     """
     try:
         return _compute(name, frozenset())
     except OSError:
-        return None  # Who loads the model will say what is wrong with it.
+        return None  # Loading the model reports what is wrong with it.
 
 
 def _compute(name: str, visited: frozenset[str]) -> str | None:
+    """Hash a model and, for an adapter, its base model; `visited` are the adapters on the way."""
     if name == smollm2.NAME:
         return smollm2.release_id()
-    source = find_local_model(name)
-    files = [] if source is None or source.path in visited else sorted(_model_files(source))
-    if source is None or not files:
+    ref = find_local_model(name)
+    if ref is None or ref.path in visited:
+        return None
+    path = Path(ref.path)
+    files = (
+        [path]
+        if ref.kind is ModelKind.GGUF
+        else sorted(file for pattern in _FILE_PATTERNS[ref.kind] for file in path.glob(pattern))
+    )
+    if not files:
         return None
     digest = blake2b(digest_size=_DIGEST_BYTES)
     for file in files:
         digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-        for piece in _sample_chunks(file):
-            digest.update(piece)
-    if source.kind is ModelKind.ADAPTER:
-        below = _compute(base_model_name(source), visited | {source.path})
-        digest.update((below or "").encode())
+        for chunk in _sample_chunks(file):
+            digest.update(chunk)
+    if ref.kind is ModelKind.ADAPTER:
+        base = _compute(base_model_name(ref), visited | {ref.path})
+        digest.update((base or "").encode())
     return digest.hexdigest()
 
 
-def _model_files(source: ModelRef) -> list[Path]:
-    path = Path(source.path)
-    if source.kind is ModelKind.GGUF:
-        return [path]
-    return [file for pattern in _FILE_PATTERNS[source.kind] for file in path.glob(pattern)]
-
-
 def _sample_chunks(file: Path) -> Iterator[bytes]:
-    """The whole of a small file; else its beginning, its end, and many places between."""
+    """Yield a small file completely; of a large one its start, its end and chunks between."""
     last = max(0, file.stat().st_size - _CHUNK_BYTES)
     step = max(_CHUNK_BYTES, last // _NUM_CHUNKS)
     with file.open("rb", buffering=0) as stream:

@@ -1,8 +1,7 @@
-"""Models out of GGUF files, as plain models of transformers that can be trained and saved.
+"""Read GGUF files as plain transformers models that can be trained and saved.
 
-The converters in transformers leave a few things undone; they are done here, so that a model out of
-such a file reads, stops and saves as the model that the file was made from. Which file is meant is
-`ludus.policy.model_ref`'s business, and errors are told by those who call.
+The converters in transformers ignore some of a file's metadata; here it is applied, so that the
+model tokenizes, stops and saves like the model that the file was made from.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from ludus.policy.hf_logging import require
 
 _SMOLLM_PRE_TOKENIZER = "smollm"
 _SMOLLM_PAD, _SMOLLM_EOS = "<|endoftext|>", "<|im_end|>"
-"""SmolLM's marks. Its files call the end of a turn the padding too, which would teach a model that
-is trained on padded rows never to end its turn."""
+"""SmolLM's special tokens. Its files name the end-of-turn token as padding too; padding is masked
+out of the loss, so a model trained that way would never learn to end its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
-    """What a file says about its vocabulary, as far as the converters do not heed it."""
+    """The tokenizer metadata that the converters in transformers ignore."""
 
     pre_tokenizer: str
     max_length: int | None
@@ -32,7 +31,7 @@ class GGUFHeader:
 
 
 def read_tokenizer(file: Path) -> Any:
-    """The file's tokenizer."""
+    """Read the tokenizer of a GGUF file."""
     require("Reading a GGUF file", "gguf")
     from transformers import AutoTokenizer
 
@@ -41,25 +40,34 @@ def read_tokenizer(file: Path) -> Any:
         file.parent, gguf_file=file.name, trust_remote_code=False
     )
     if header.pre_tokenizer == _SMOLLM_PRE_TOKENIZER:
-        _split_digits(tokenizer)
+        from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+        # SmolLM makes one token of each digit.
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+            [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
+        )
     if header.max_length is not None:
         tokenizer.model_max_length = header.max_length
-    for name, number in (("eos_token", header.eos_token_id), ("pad_token", header.pad_token_id)):
-        if number is not None:
-            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(number))
-    # Said in so many words, also in what is saved: where nothing is said, some versions of
-    # transformers take it for true, and complain that it would spoil such a vocabulary's text.
+    for name, token_id in (("eos_token", header.eos_token_id), ("pad_token", header.pad_token_id)):
+        if token_id is not None:
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token_id))
+    # Set explicitly, also in what is saved: some versions of transformers default to True, and warn
+    # that this alters the text of a BPE vocabulary.
     tokenizer.clean_up_tokenization_spaces = False
     tokenizer.init_kwargs["clean_up_tokenization_spaces"] = False
     return tokenizer
 
 
 def read_model(file: Path, *, dtype: str) -> tuple[Any, dict[str, Any]]:
-    """The file's weights, unpacked, and what transformers says of the loading."""
+    """Read the dequantized weights of a GGUF file, with the loading info of transformers."""
     require("Reading a GGUF file", "gguf", "accelerate")
+    import transformers
     from transformers import AutoModelForCausalLM
 
-    # The converter's bar has no switch.
+    config_class = getattr(transformers, "GgufConfig", None)
+    # Quantized weights can be neither trained nor saved. Older versions always dequantize.
+    kwargs = {} if config_class is None else {"quantization_config": config_class(dequantize=True)}
+    # The converter's progress bar cannot be switched off.
     with redirect_stderr(io.StringIO()):
         model, info = AutoModelForCausalLM.from_pretrained(
             file.parent,
@@ -68,23 +76,20 @@ def read_model(file: Path, *, dtype: str) -> tuple[Any, dict[str, Any]]:
             output_loading_info=True,
             local_files_only=True,
             trust_remote_code=False,
-            **_dequantize_kwargs(),
+            **kwargs,
         )
     _clear_quantization_state(model)
-    _set_special_token_ids(model, _read_header(file))
+    header = _read_header(file)
+    for config in (model.config, model.generation_config):
+        if header.eos_token_id is not None:
+            config.eos_token_id = header.eos_token_id
+        if header.pad_token_id is not None:
+            config.pad_token_id = header.pad_token_id
     return model, info
 
 
-def _dequantize_kwargs() -> dict[str, Any]:
-    """Weights left in blocks can be neither trained nor saved."""
-    import transformers
-
-    kind = getattr(transformers, "GgufConfig", None)
-    return {} if kind is None else {"quantization_config": kind(dequantize=True)}
-
-
 def _clear_quantization_state(model: Any) -> None:
-    """The weights are plain now; while the model does not say so, it refuses to be saved."""
+    """Remove what marks the model as quantized: `save_pretrained` would refuse it."""
     for owner, names in (
         (model, ("hf_quantizer", "quantization_method")),
         (model.config, ("quantization_config", "_pre_quantization_dtype", "_model_name_or_path")),
@@ -93,23 +98,6 @@ def _clear_quantization_state(model: Any) -> None:
             with suppress(AttributeError):
                 delattr(owner, name)
     model.is_quantized = False
-
-
-def _set_special_token_ids(model: Any, header: GGUFHeader) -> None:
-    for config in (model.config, model.generation_config):
-        if header.eos_token_id is not None:
-            config.eos_token_id = header.eos_token_id
-        if header.pad_token_id is not None:
-            config.pad_token_id = header.pad_token_id
-
-
-def _split_digits(tokenizer: Any) -> None:
-    """Digits stand alone, apart from the spaces before them."""
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-
-    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
-        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
-    )
 
 
 def _read_header(file: Path) -> GGUFHeader:
@@ -123,7 +111,7 @@ def _read_header(file: Path) -> GGUFHeader:
     pre = read("tokenizer.ggml.pre") or ""
     eos, pad = read("tokenizer.ggml.eos_token_id"), read("tokenizer.ggml.padding_token_id")
     if pre == _SMOLLM_PRE_TOKENIZER:
-        ids = {token: number for number, token in enumerate(read("tokenizer.ggml.tokens"))}
+        ids = {token: token_id for token_id, token in enumerate(read("tokenizer.ggml.tokens"))}
         eos, pad = ids.get(_SMOLLM_EOS, eos), ids.get(_SMOLLM_PAD, pad)
-    longest = read(f"{read('general.architecture')}.context_length")
-    return GGUFHeader(pre_tokenizer=pre, max_length=longest, eos_token_id=eos, pad_token_id=pad)
+    max_length = read(f"{read('general.architecture')}.context_length")
+    return GGUFHeader(pre_tokenizer=pre, max_length=max_length, eos_token_id=eos, pad_token_id=pad)

@@ -1,7 +1,4 @@
-"""The loaders of transformers: whether they are installed, and without their chatter.
-
-What they load is the business of `ludus.policy.tokenizer` and `ludus.policy.load`.
-"""
+"""Import checks for transformers, and its loaders without log output and progress bars."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ludus.errors import MissingExtra
 
 
 def require(purpose: str, *modules: str) -> None:
-    """Raise the install line where one of these, or transformers itself, is not there."""
+    """Raise `MissingExtra` unless transformers and these modules can be imported."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -28,31 +25,31 @@ def require(purpose: str, *modules: str) -> None:
 
 @contextmanager
 def suppress_hf_logging() -> Iterator[None]:
-    """Without the loaders' warnings and bars; afterwards they may speak as before."""
-    said: Any = importlib.import_module("transformers.utils.logging")
+    """Silence warnings, logs and progress bars of transformers and huggingface_hub."""
+    hf: Any = importlib.import_module("transformers.utils.logging")
     hub = logging.getLogger("huggingface_hub")
-    before, level = said.get_verbosity(), hub.level
-    with warnings.catch_warnings(), _suppress_progress_bars(said):
+    hf_verbosity, hub_level = hf.get_verbosity(), hub.level
+    with warnings.catch_warnings(), _suppress_progress_bars(hf):
         warnings.simplefilter("ignore")
-        said.set_verbosity(logging.CRITICAL)
+        hf.set_verbosity(logging.CRITICAL)
         hub.setLevel(logging.CRITICAL)
         try:
             yield
         finally:
-            said.set_verbosity(before)
-            hub.setLevel(level)
+            hf.set_verbosity(hf_verbosity)
+            hub.setLevel(hub_level)
 
 
 @contextmanager
-def _suppress_progress_bars(said: Any) -> Iterator[None]:
-    """Both libraries have bars, and transformers' switch moves the Hub's as well."""
-    bars: Any = importlib.import_module("huggingface_hub.utils")
-    weights, files = said.is_progress_bar_enabled(), not bars.are_progress_bars_disabled()
-    said.disable_progress_bar()
-    bars.disable_progress_bars()
+def _suppress_progress_bars(hf: Any) -> Iterator[None]:
+    """Save and restore both switches: that of transformers also sets that of huggingface_hub."""
+    hub: Any = importlib.import_module("huggingface_hub.utils")
+    hf_enabled, hub_enabled = hf.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
+    hf.disable_progress_bar()
+    hub.disable_progress_bars()
     try:
         yield
     finally:
-        if weights:
-            said.enable_progress_bar()
-        (bars.enable_progress_bars if files else bars.disable_progress_bars)()
+        if hf_enabled:
+            hf.enable_progress_bar()
+        (hub.enable_progress_bars if hub_enabled else hub.disable_progress_bars)()

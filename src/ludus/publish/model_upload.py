@@ -1,7 +1,7 @@
-"""A trained model's folder on the Hugging Face Hub: which of its files make the model.
+"""Upload of a trained model: selects the files of its folder that belong to the model.
 
-What `from_pretrained` reads, and what tells how it was trained. Checkpoints, and whatever else
-lies there, stay at home. The upload itself is `ludus.publish.hub_upload`'s business.
+These are the files that `from_pretrained` reads and the records of the training. Checkpoints and
+all other files are not uploaded.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MODEL_FILE_PATTERNS = (
     *("log.jsonl", "loss.png", "reward.png"),
 )
 _MODEL_SUBFOLDERS = ("adapter", "additional_chat_templates")
-"""Folders that belong to a model: an adapter beside what it was merged into, more templates."""
+"""Folders that belong to a model: the adapter that was merged into it, more chat templates."""
 
 
 def push_model(folder: Path, repo_id: str, *, card: str, **options: Any) -> str:
-    """Upload the model in this folder with its card as one commit, and return its address.
+    """Upload the model in this folder with its card as one commit, and return its URL.
 
     `options` are those of `push_folder`.
     """
@@ -40,16 +40,16 @@ def push_model(folder: Path, repo_id: str, *, card: str, **options: Any) -> str:
 
 
 def model_files(folder: Path) -> Iterator[str]:
-    """The names of the files that make the model, but for its card."""
-    for place in (folder, *(folder / name for name in _MODEL_SUBFOLDERS)):
+    """Yield the names of the model's files, without its card."""
+    for parent in (folder, *(folder / name for name in _MODEL_SUBFOLDERS)):
         for pattern in _MODEL_FILE_PATTERNS:
-            for file in place.glob(pattern):
+            for file in parent.glob(pattern):
                 if file.is_file() and not file.name.startswith(".") and file.name != CARD_FILE:
                     yield file.relative_to(folder).as_posix()
 
 
 def _is_model_file(name: str) -> bool:
-    """Whether a file of this name, there or here, would be read as a part of the model."""
+    """Whether a file in the repository would be loaded as a part of the model."""
     path = PurePosixPath(name)
-    known = path.parent.name in ("", *_MODEL_SUBFOLDERS) and len(path.parts) <= 2
-    return known and any(path.match(pattern) for pattern in _MODEL_FILE_PATTERNS)
+    is_in_folder = path.parent.name in ("", *_MODEL_SUBFOLDERS) and len(path.parts) <= 2
+    return is_in_folder and any(path.match(pattern) for pattern in _MODEL_FILE_PATTERNS)

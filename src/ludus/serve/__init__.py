@@ -1,4 +1,4 @@
-"""An environment on the OpenEnv wire: FastAPI app, sessions, MCP."""
+"""Serve an environment over OpenEnv's protocol: FastAPI app, sessions, MCP."""
 
 from __future__ import annotations
 

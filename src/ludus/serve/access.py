@@ -1,9 +1,9 @@
-"""Which requests are let in: their Host, their Origin, the token, the content type and the size.
+"""Access control: checks the Host, Origin, token, content type and size of requests.
 
-Host and Origin protect a server without a token from web pages. A page of another site can make the
-browser send requests to 127.0.0.1, and says so in `Origin`. With DNS rebinding it can make its own
-name resolve to 127.0.0.1; the browser then takes both for the same origin, but `Host` still has
-that name. Clients that are not browsers send no Origin.
+The Host and Origin checks protect a server without a token from web pages. A page of another site
+can make the browser send requests to 127.0.0.1; the browser then names that site in `Origin`. With
+DNS rebinding, a site can make its own name resolve to 127.0.0.1: to the browser that is the same
+origin, but `Host` still holds the name. Clients that are not browsers send no Origin.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ludus.protocol.loopback import is_loopback
 from ludus.serve.config import ServeConfig
 
 FROM_WORKER_KEY = "ludus_from_worker"
-"""Set in the state of a connection that another worker made; it has checked the request already."""
+"""Set in the state of a connection from another worker, which has checked the request already."""
 CLIENT_HEADER = "ludus-client"
-"""The address of the client, in a request that another worker passes on."""
+"""Header with the address of the client, in a request that another worker forwards."""
 _NULL_ORIGIN = "null"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not let in."""
+    """Why a request is refused."""
 
     status: HTTPStatus
     detail: str
@@ -41,7 +41,7 @@ class Refusal:
         return JSONResponse({"detail": self.detail}, self.status, headers=headers)
 
     def to_bytes(self) -> bytes:
-        """The whole HTTP response, for a connection that is closed after it."""
+        """The complete HTTP response, for a connection that is closed after it."""
         response = self.to_response()
         lines = [f"HTTP/1.1 {self.status.value} {self.status.phrase}".encode()]
         lines += [name + b": " + value for name, value in response.raw_headers]
@@ -49,7 +49,7 @@ class Refusal:
 
 
 class AccessPolicy:
-    """The rules, as the settings of the server make them."""
+    """Decides which requests are accepted, as the server's config says."""
 
     def __init__(self, config: ServeConfig) -> None:
         self._token = f"Bearer {config.token}".encode() if config.token else None
@@ -58,7 +58,7 @@ class AccessPolicy:
         self._origins = {origin.lower() for origin in config.allow_origins}
 
     def check(self, scope: Mapping[str, Any]) -> Refusal | None:
-        """Why this HTTP request or upgrade is refused; None if it is let in."""
+        """Why an HTTP request or upgrade is refused; None if it is accepted."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         refusal = None if _is_from_worker(scope) else self._check_host_and_origin(scope, headers)
         if refusal is not None:
@@ -66,13 +66,13 @@ class AccessPolicy:
         if scope["path"] != "/health" and not self._has_token(headers):
             return Refusal(
                 HTTPStatus.UNAUTHORIZED,
-                "This server wants a token: send 'Authorization: Bearer TOKEN'.",
+                "This server requires a token: send 'Authorization: Bearer TOKEN'.",
             )
         return None if scope["type"] == "websocket" else _check_content_type(scope, headers)
 
     def _has_token(self, headers: Mapping[bytes, bytes]) -> bool:
-        given = headers.get(b"authorization", b"")
-        return self._token is None or secrets.compare_digest(given, self._token)
+        authorization = headers.get(b"authorization", b"")
+        return self._token is None or secrets.compare_digest(authorization, self._token)
 
     def _check_host_and_origin(
         self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]
@@ -82,8 +82,8 @@ class AccessPolicy:
             if not self._is_allowed_host(parse_hostname(host)):
                 return Refusal(
                     HTTPStatus.MISDIRECTED_REQUEST,
-                    f"This server does not answer to the host {host[:100]!r}: "
-                    "start it with --allow-host if it should.",
+                    f"This server does not accept the host {host[:100]!r}. "
+                    "To accept it, start the server with `allow_hosts`.",
                 )
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         if "*" in self._origins or origin in self._origins:
@@ -91,15 +91,16 @@ class AccessPolicy:
         if origin and not (hosts and {urlsplit(origin).netloc} == {host.lower() for host in hosts}):
             return Refusal(
                 HTTPStatus.FORBIDDEN,
-                f"Web pages of the origin {origin[:100]!r} may not use this server: "
-                "start it with --allow-origin if they should.",
+                f"This server does not accept the origin {origin[:100]!r}. "
+                "To accept it, start the server with `allow_origins`.",
             )
         if not origin and _is_cross_site(headers):
-            return Refusal(HTTPStatus.FORBIDDEN, "Other web sites may not use this server.")
+            return Refusal(HTTPStatus.FORBIDDEN, "This server accepts no cross-site requests.")
         return None
 
     def _is_allowed_host(self, host: str) -> bool:
-        # Many tutorials write 0.0.0.0 for this machine. No page has it as its name by rebinding.
+        # Many tutorials write 0.0.0.0 for this machine, and DNS rebinding cannot make a page have
+        # this host.
         if is_loopback(host) or host in ("0.0.0.0", "::"):
             return True
         if self._any_host or host in self._hosts or "*" in self._hosts:
@@ -108,7 +109,7 @@ class AccessPolicy:
 
 
 def parse_hostname(netloc: str) -> str:
-    """The name in a Host header, without the port."""
+    """The host name in a Host header, without the port."""
     netloc = netloc.strip().lower()
     if netloc.startswith("["):
         return netloc[1:].partition("]")[0]
@@ -116,7 +117,7 @@ def parse_hostname(netloc: str) -> str:
 
 
 def is_valid_origin(text: str) -> bool:
-    """Whether a browser could send this as Origin: scheme, host and port, and nothing more."""
+    """Whether a browser could send this as Origin: scheme, host and port, and nothing else."""
     if text in ("*", _NULL_ORIGIN):
         return True
     parts = urlsplit(text)
@@ -128,17 +129,17 @@ def _is_from_worker(scope: Mapping[str, Any]) -> bool:
 
 
 def client_address(scope: Mapping[str, Any]) -> str:
-    """Who a request counts for: the address that it comes from."""
+    """The address of the client, for its share of the sessions."""
     if _is_from_worker(scope):
-        given: bytes = dict(scope["headers"]).get(CLIENT_HEADER.encode(), b"")
-        return given.decode("latin-1")
+        address: bytes = dict(scope["headers"]).get(CLIENT_HEADER.encode(), b"")
+        return address.decode("latin-1")
     return scope["client"][0] if scope.get("client") else ""
 
 
 def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """A GET that the browser makes for a page of another site (images, scripts) has no Origin.
+    """Whether a browser sends the request for a page of another site.
 
-    Links to this server are followed all the same.
+    Such a GET (of an image or a script) has no Origin. Links to this server are allowed.
     """
     if headers.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
         return False
@@ -146,7 +147,7 @@ def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _check_content_type(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
-    """Forms and plain text are what a page may post to another site without asking for leave."""
+    """Refuse bodies that are not JSON: a page may post forms and plain text without a preflight."""
     kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
     if scope["method"] not in ("POST", "PUT", "PATCH") or not kind:
         return None
@@ -154,12 +155,12 @@ def _check_content_type(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]
         return None
     return Refusal(
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-        f"The body is sent as {kind[:100]!r}: send 'Content-Type: application/json'.",
+        f"The content type {kind[:100]!r} is not supported: send 'Content-Type: application/json'.",
     )
 
 
 class AccessMiddleware:
-    """Applies the rules to every request, and bounds the size of its body."""
+    """Applies the policy to every request, and limits the size of its body."""
 
     def __init__(self, app: ASGIApp, *, access: AccessPolicy, max_body: int) -> None:
         self._app, self._access, self._max_body = app, access, max_body
@@ -175,21 +176,21 @@ class AccessMiddleware:
             await self._app(scope, self._limit_body(receive), send)
 
     def _limit_body(self, receive: Receive) -> Receive:
-        seen = 0
+        received = 0
 
-        async def bounded() -> Any:
-            nonlocal seen
+        async def receive_limited() -> Any:
+            nonlocal received
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._max_body:
+            received += len(message.get("body", b""))
+            if received > self._max_body:
                 raise HTTPException(413, f"The body is larger than {self._max_body} bytes.")
             return message
 
-        return bounded
+        return receive_limited
 
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Upgrades get here only under another server than `ludus serve`, which refuses them itself."""
+    """Send a refusal. Upgrades get here only on other ASGI servers; see `ws_fast_path`."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})

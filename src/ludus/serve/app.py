@@ -1,7 +1,7 @@
-"""The FastAPI application: the HTTP routes of the wire, and where everything else is mounted.
+"""The FastAPI application: the HTTP routes, and where the other endpoints are mounted.
 
-`/reset`, `/step` and `/state` are stateless, as OpenEnv has them: each builds an environment and
-closes it. A step begins an episode of its own first. Sessions live on `/ws` and `/mcp`.
+`/reset`, `/step` and `/state` are stateless, as in OpenEnv: each request builds an environment and
+closes it, and a step is preceded by a reset. Sessions use `/ws` and `/mcp`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STATUS_BY_CODE = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR
 
 
 class ResetRequest(BaseModel):
-    """The body of POST /reset: any arguments of the task."""
+    """The body of POST /reset: the task arguments."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -55,12 +55,12 @@ class StepRequest(BaseModel):
 
     action: dict[str, Any]
     timeout_s: float | None = Field(default=None, gt=0)
-    """Shortens the server's own step_timeout; it cannot be made longer."""
+    """Seconds; can only shorten the `step_timeout` of the server."""
     request_id: str | None = Field(default=None, max_length=255)
 
 
 class ResultReply(BaseModel):
-    """What a reset or a step gave."""
+    """The result of a reset or a step."""
 
     observation: dict[str, Any]
     reward: float | None = None
@@ -77,7 +77,7 @@ def create_app(
     worker: int = 0,
     proxy: WorkerProxy | None = None,
 ) -> FastAPI:
-    """The application that serves one environment. `app.state.sessions` holds its sessions."""
+    """Build the application that serves one environment; `app.state.sessions` has its sessions."""
     config = config or ServeConfig()
     capacity = capacity or SessionCapacity(
         config.max_sessions, per_client=config.max_sessions_per_client
@@ -98,7 +98,7 @@ def create_app(
     sockets = WsEndpoint(sessions, rpc.handle_in_session)
     access = AccessPolicy(config)
     app.state.sessions = sessions
-    app.state.door = UpgradeConfig(sockets, config, access.check, proxy.is_local)
+    app.state.upgrade_config = UpgradeConfig(sockets, config, access.check, proxy.is_local)
     app.router.routes += [
         WebSocketRoute("/ws", proxy.websocket_app(sockets)),
         WebSocketRoute("/mcp", McpWebSocket(sessions, rpc)),
@@ -109,7 +109,7 @@ def create_app(
     add_task_routes(app, sessions)
     app.add_middleware(AccessMiddleware, access=access, max_body=config.max_frame)
     if config.allow_origins:
-        # Outermost: a preflight request carries no token.
+        # Added last, so that it runs first: a preflight request has no token.
         app.add_middleware(
             CORSMiddleware,
             allow_origins=config.allow_origins,
@@ -145,7 +145,7 @@ def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry)
 
 def _add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
     @asynccontextmanager
-    async def one(request: Request) -> AsyncIterator[ServedSession]:
+    async def temporary_session(request: Request) -> AsyncIterator[ServedSession]:
         try:
             session = await sessions.create(client=client_address(request.scope))
         except SessionError as error:
@@ -162,14 +162,14 @@ def _add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
     )
     async def reset(request: Request) -> Any:
         body = await parse_body(request, ResetRequest)
-        async with one(request) as session:
+        async with temporary_session(request) as session:
             task = body.model_dump(exclude_unset=True)
             return _json_response(result_payload(await session.reset(task)))
 
     @app.post("/step", openapi_extra=_request_body_schema(StepRequest), response_model=ResultReply)
     async def step(request: Request) -> Any:
         body = await parse_body(request, StepRequest)
-        async with one(request) as session:
+        async with temporary_session(request) as session:
             if body.timeout_s is not None:
                 limit = session.runner.step_timeout
                 session.runner.step_timeout = min(body.timeout_s, limit or body.timeout_s)
@@ -178,12 +178,12 @@ def _add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
 
     @app.get("/state", response_model=dict[str, Any])
     async def state(request: Request) -> Any:
-        async with one(request) as session:
+        async with temporary_session(request) as session:
             return _json_response(await session.runner.state())
 
 
 def _json_response(data: Mapping[str, Any]) -> Response:
-    """Encoded as the socket does it: what JSON has no number for is null."""
+    """Encode like the WebSocket: numbers that JSON does not have become null."""
     return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
 
 
@@ -193,7 +193,7 @@ def _request_body_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 async def parse_body(request: Request, model: type[M]) -> M:
-    """The body as this model; whatever was sent instead is a 422 with the reasons."""
+    """Validate the body; raises a 422 response with the errors."""
     try:
         return model.model_validate_json(await request.body() or b"{}")
     except ValidationError as error:
@@ -204,9 +204,9 @@ def _http_error(error: SessionError) -> HTTPException:
     if isinstance(error, InvalidAction):
         return HTTPException(422, error.details.get("errors") or [{"msg": str(error)}])
     if isinstance(error, CapacityReached):
-        wait = str(int(error.details["retry_after_s"]))
+        retry_after = str(int(error.details["retry_after_s"]))
         status = 429 if "max_sessions_per_client" in error.details else 503
-        return HTTPException(status, {"message": str(error)}, headers={"Retry-After": wait})
+        return HTTPException(status, {"message": str(error)}, headers={"Retry-After": retry_after})
     if isinstance(error, SessionLost):
         return HTTPException(503, {"message": str(error)})
     code = error.code if isinstance(error, WireError) else ""

@@ -1,7 +1,7 @@
-"""How many sessions there may be, and the queue for the next free one.
+"""The limit of concurrent sessions, and the queue for the next free one.
 
-Clients that wait take turns; the requests of one client are served in the order in which they came.
-Whose turn it is, over all workers, is decided in `ludus.serve.client_quota`.
+The requests of one client are served in order; `ludus.serve.client_quota` decides which client is
+next, over all workers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ludus.errors import CapacityReached
 from ludus.serve.client_quota import ClientQuotas, QuotaTables
 
 _POLL_INTERVAL_S = 0.1
-"""Between two looks at sessions that another worker may have freed."""
+"""Interval at which sessions that another worker may have released are looked for."""
 
 
 class SessionCapacity:
-    """A bounded count with a fair queue. `tables` are shared by all workers."""
+    """A counting semaphore with a fair queue. `tables` are shared by all workers."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class SessionCapacity:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait at this worker."""
+        """Number of requests that wait at this worker."""
         return sum(len(queue) for queue in self._queues.values())
 
     async def acquire(self, timeout: float, client: str = "") -> None:
-        """Take a slot for this client, waiting at most `timeout` seconds for one."""
+        """Acquire a session for a client; raises `CapacityReached` after `timeout` seconds."""
         if client not in self._queues and self._quotas.try_acquire(client):
             return
         if not self._quotas.begin_waiting(client, time.monotonic() + timeout):
@@ -73,7 +73,7 @@ class SessionCapacity:
         self._grant_waiting()
 
     def _grant_waiting(self) -> None:
-        """Hand out what is free, and look again later if somebody still waits."""
+        """Grant free sessions to waiting requests; poll again while some still wait."""
         while self._queues and (client := self._quotas.acquire_next(self._queues)) is not None:
             turn = self._queues[client][0]
             turn.set_result(None)
@@ -94,21 +94,21 @@ class SessionCapacity:
         self._quotas.end_waiting(client)
 
     def _capacity_error(self, client: str, waited: float) -> CapacityReached:
-        most = self._quotas.per_client
+        per_client = self._quotas.per_client
         details = {
             "active_sessions": self.in_use,
             "max_sessions": self.max_sessions,
             "retry_after_s": max(1.0, waited),
         }
-        if most is not None and self._quotas.held_by(client) >= most:
+        if per_client is not None and self._quotas.held_by(client) >= per_client:
             return CapacityReached(
-                f"You hold {most} sessions, which is all that one client may have here, and none "
-                f"of them was closed within {waited:g} s. Close some, or start the server with a "
-                "larger --max-sessions-per-client.",
-                details={**details, "max_sessions_per_client": most},
+                f"This client holds {per_client} sessions, the maximum per client, and none was "
+                f"closed within {waited:g} s. Close some, or start the server with a larger "
+                "`max_sessions_per_client`.",
+                details={**details, "max_sessions_per_client": per_client},
             )
         return CapacityReached(
-            f"All {self.max_sessions} sessions are in use, and none came free within {waited:g} s. "
-            "Try again later, or start the server with a larger --max-sessions.",
+            f"All {self.max_sessions} sessions are in use, and none was closed within {waited:g} "
+            "s. Try again later, or start the server with a larger `max_sessions`.",
             details=details,
         )

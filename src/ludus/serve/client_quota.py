@@ -1,11 +1,11 @@
-"""Sessions by client, over all workers: who holds how many, who waits, and whose turn it is.
+"""Fair sharing of sessions among clients, over all workers.
 
 A free session goes to the waiting client that holds the fewest; among equals, to the one that was
-served longest ago. So clients that wait take turns, and one that holds almost everything gets
-nothing more while others wait. As long as nobody waits, one client may take all sessions.
+served least recently. So waiting clients take turns, and a client that holds almost all sessions
+gets no more while others wait. While nobody waits, one client may hold all sessions.
 
-The numbers lie in shared memory where there are several workers. Each worker writes only its own
-rows, and all of them under one lock.
+With several workers the tables are in shared memory. Each worker writes only its own rows, and all
+of them hold one lock for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hashlib import blake2b
 from typing import Any
 
 MAX_WAITING_CLIENTS = 4096
-"""Clients without a session that may wait at one worker; any further one is turned away."""
+"""Maximum number of clients without a session that wait at one worker; further ones are refused."""
 
 
 class WorkerTotals(Structure):
-    """The sums over the rows of one worker."""
+    """Sums over the rows of one worker."""
 
     held: int
     waiting: int
@@ -40,7 +40,7 @@ class ClientRow(Structure):
     waiting: int
     waits_until: float
     last_turn: float
-    """When it was served last, or else when it came."""
+    """When it was last served, or else when it first asked."""
     _fields_ = (
         ("client", c_uint64),
         ("held", c_int),
@@ -52,7 +52,7 @@ class ClientRow(Structure):
 
 @dataclass(frozen=True, slots=True)
 class QuotaTables:
-    """The numbers of all workers."""
+    """The tables of all workers."""
 
     totals: Array[WorkerTotals]
     rows: Array[ClientRow]
@@ -64,7 +64,7 @@ class QuotaTables:
         return cls((WorkerTotals * 1)(), rows(), nullcontext())
 
     def clear_worker(self, worker: int) -> None:
-        """A worker has died, and its sessions with it."""
+        """Remove the rows of a worker that has died, and its sessions with it."""
         with self.lock:
             self.totals[worker] = WorkerTotals()
 
@@ -75,7 +75,7 @@ def rows_per_worker(max_sessions: int) -> int:
 
 @dataclass(slots=True)
 class _ClientUsage:
-    """What a client holds and waits for, over all workers."""
+    """What a client holds, and whether it waits, over all workers."""
 
     held: int = 0
     waiting: bool = False
@@ -83,7 +83,7 @@ class _ClientUsage:
 
 
 class ClientQuotas:
-    """The view of one worker. Clients are given by their addresses."""
+    """The quotas as seen by one worker. Clients are identified by their addresses."""
 
     def __init__(
         self, max_sessions: int, *, per_client: int | None, tables: QuotaTables, worker: int = 0
@@ -95,7 +95,7 @@ class ClientQuotas:
         self._size = rows_per_worker(max_sessions)
         self._first = worker * self._size
         self._index: dict[int, int] = {}
-        """Where the row of a client is, among those of this worker."""
+        """Position of a client's row among those of this worker."""
 
     @property
     def held(self) -> int:
@@ -106,20 +106,20 @@ class ClientQuotas:
         return sum(row.held for row in self._all_rows() if row.client == key)
 
     def try_acquire(self, client: str) -> bool:
-        """Take a session for a client that has just asked, unless others wait with more right."""
+        """Acquire a session for a new request, unless a waiting client comes first."""
         with self._tables.lock:
             if self.held >= self.max_sessions:
                 return False
             if self.per_client is not None and self.held_by(client) >= self.per_client:
                 return False
             if any(totals.waiting for totals in self._tables.totals):
-                mine = self.held_by(client)
-                if any(claim.held <= mine for claim in self._waiting_clients().values()):
+                held = self.held_by(client)
+                if any(waiting.held <= held for waiting in self._waiting_clients().values()):
                     return False
             return self._grant(_client_key(client))
 
     def acquire_next(self, clients: Iterable[str]) -> str | None:
-        """Take a session for the client whose turn it is, if that is one of these."""
+        """Acquire a session for the client whose turn it is, if it is one of `clients`."""
         with self._tables.lock:
             if self.held >= self.max_sessions:
                 return None
@@ -138,7 +138,7 @@ class ClientQuotas:
             self._drop_if_empty(row)
 
     def begin_waiting(self, client: str, until: float) -> bool:
-        """Note that a request waits, at most until then; False if too many clients wait."""
+        """Record that a request waits, at most until a time; False if too many clients wait."""
         with self._tables.lock:
             key = _client_key(client)
             if key not in self._index and self._totals.rows >= self._size:
@@ -166,17 +166,19 @@ class ClientQuotas:
         return True
 
     def _waiting_clients(self) -> dict[int, _ClientUsage]:
-        """The clients that wait and may have another session."""
-        claims: dict[int, _ClientUsage] = {}
+        """The clients that wait and are below their limit."""
+        clients: dict[int, _ClientUsage] = {}
         now = time.monotonic()
         for row in self._all_rows():
-            claim = claims.setdefault(row.client, _ClientUsage())
-            claim.held += row.held
-            # A worker that hangs keeps its rows, and must not stop the others for ever.
-            claim.waiting |= row.waiting > 0 and row.waits_until > now
-            claim.last_turn = max(claim.last_turn, row.last_turn)
-        most = math.inf if self.per_client is None else self.per_client
-        return {key: one for key, one in claims.items() if one.waiting and one.held < most}
+            usage = clients.setdefault(row.client, _ClientUsage())
+            usage.held += row.held
+            # A worker that hangs keeps its rows: they must not block the others for ever.
+            usage.waiting |= row.waiting > 0 and row.waits_until > now
+            usage.last_turn = max(usage.last_turn, row.last_turn)
+        limit = math.inf if self.per_client is None else self.per_client
+        return {
+            key: usage for key, usage in clients.items() if usage.waiting and usage.held < limit
+        }
 
     def _all_rows(self) -> Iterator[ClientRow]:
         for worker, totals in enumerate(self._tables.totals):
@@ -184,7 +186,7 @@ class ClientQuotas:
             yield from self._tables.rows[first : first + totals.rows]
 
     def _row(self, key: int) -> ClientRow:
-        """The row of a client at this worker; a new one if it has none."""
+        """The row of a client at this worker, which is added if there is none."""
         if key not in self._index:
             self._index[key] = self._totals.rows
             self._tables.rows[self._first + self._totals.rows] = ClientRow(
@@ -196,7 +198,7 @@ class ClientQuotas:
     def _drop_if_empty(self, row: ClientRow) -> None:
         if row.held or row.waiting:
             return
-        # The last row takes the place of this one.
+        # The last row moves into the gap.
         index = self._index.pop(row.client)
         self._totals.rows -= 1
         if index != self._totals.rows:

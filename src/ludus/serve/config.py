@@ -1,4 +1,4 @@
-"""How a server is run."""
+"""Config of a server."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """Everything that `ludus serve` lets you set, with its default."""
+    """The options of `ludus serve`, with their defaults. Times are in seconds."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     max_sessions: int = 1024
     max_sessions_per_client: int | None = None
-    """Sessions that one client may hold. None: as many as are free while no other client waits."""
+    """Sessions per client address. None: no limit while no other client waits."""
     workers: int = 1
     token: str | None = None
     allow_hosts: tuple[str, ...] = ()
-    """Host names that the server answers to. Loopback names and `host` always belong to them; a
-    server that is not bound to loopback answers to any name if none is given here."""
+    """Accepted Host headers, besides loopback names and `host`. A server that is not bound to
+    loopback accepts any host if none is given."""
     allow_origins: tuple[str, ...] = ()
-    """Origins of web pages that may use the server, beside its own: `https://host`, or `*`."""
+    """Accepted Origin headers, besides the server's own: `https://host`, or `*`."""
     step_timeout: float | None = 300.0
-    """Seconds that a reset or a step may take before its session is given up."""
+    """Timeout of a reset or a step; the session is closed after it."""
     idle_timeout: float | None = 3600.0
-    """Seconds without a request after which a session is closed."""
+    """Time without a request after which a session is closed."""
     queue_timeout: float = 10.0
-    """Seconds that a newcomer waits for a free session before it is turned away."""
-    grace: float = 120.0
-    """Seconds that a session waits for a client whose line dropped, if that client can resume."""
+    """Time that a client waits for a free session before it is refused."""
+    reconnect_timeout: float = 120.0
+    """Time that a session is kept for a client that disconnected and can resume it."""
     max_frame: int = 16 * MIB
-    """Bytes that one message may have."""
+    """Maximum size of a message, in bytes."""
     ping_interval: float = 20.0
-    """Seconds between pings; a socket that does not answer in as many is half-open: it is freed."""
+    """Time between pings; a connection whose pong takes longer than that is closed."""
     send_timeout: float = 60.0
-    """Seconds in which a client must take at least some of a reply; else it is disconnected."""
+    """Time after which a client that reads nothing of a reply is disconnected."""
     shutdown_timeout: float = 30.0
-    """Seconds that running steps get to finish when the server is told to stop."""
+    """Time that running steps get to finish at shutdown."""

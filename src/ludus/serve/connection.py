@@ -1,7 +1,7 @@
-"""A line: one open socket, whatever carries it.
+"""WebSocket connections, independent of the server that accepts them.
 
-`AsgiLine` is any ASGI server's WebSocket. `ludus.serve.ws_fast_path` has the faster one that
-`ludus serve` uses.
+`AsgiConnection` works on any ASGI server. `ludus serve` uses the faster one of
+`ludus.serve.ws_fast_path`.
 """
 
 from __future__ import annotations
@@ -24,67 +24,71 @@ DirectHandler = Callable[[bytes], bytes | None]
 T = TypeVar("T")
 
 _MAX_READ_AHEAD = 16
-"""Messages that are read ahead while one is being answered; the rest waits in the client."""
+"""Messages that are read while one is being handled; further ones wait in the client."""
 CLEAN_CLOSE_CODES = (1000, 1001)
-"""Close codes of a client that leaves on purpose."""
+"""Close codes of a client that disconnects on purpose."""
 
 
 class Disconnected(Exception):
-    """The client has left; `clean` says whether it said so."""
+    """The client has disconnected; `clean` says whether it closed the connection on purpose."""
 
     def __init__(self, clean: bool = False) -> None:
         self.clean = clean
 
 
 def create_background_task(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task whose failure may go unnoticed: it is not logged when nobody asks for the result."""
+    """A task whose exception is not logged where its result is never awaited."""
     task = asyncio.ensure_future(coroutine)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    # Retrieving the exception is what keeps asyncio from logging it.
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
     return task
 
 
 class Connection:
-    """What the client said about itself when it connected, and reading with foresight."""
+    """What the client sent when it connected, and reading ahead while a message is handled."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
         self.session_id: str | None = next(iter(query.get("session_id", ())), None)
         self.has_session_id = self.session_id is not None
-        """Whether the client asks for a session that exists already."""
+        """Whether the client requests an existing session."""
         replies = query.get("replies", [""])[0]
         self.replies_received = int(replies) if replies.isdecimal() else None
-        """How many replies a returning client has; None for one that does not return."""
+        """Number of replies that a reconnecting client has received; None for other clients."""
         self.resumable = RESUME_HEADER.encode() in dict(scope["headers"])
         self.client = client_address(scope)
         self.direct_handler: DirectHandler | None = None
-        """Answers a message at once, or with None leaves it to whoever receives."""
+        """Handles a message within the callback of the transport, or returns None to queue it."""
         self._received_early: deque[bytes] = deque()
         self._read_ahead: asyncio.Task[bytes] | None = None
 
     @abstractmethod
     async def send(self, text: bytes) -> None:
-        """Send a message; raises `Gone`."""
+        """Send a message; raises `Disconnected`."""
 
     @abstractmethod
     async def close(self, code: int = 1000) -> None:
-        """Hang up."""
+        """Close the connection."""
 
     @abstractmethod
     async def _read_next(self) -> bytes:
-        """The next message; raises `Gone`."""
+        """The next message from the transport; raises `Disconnected`."""
 
     async def receive(self) -> bytes:
-        """The next message; raises `Gone` when there will be none."""
+        """The next message; raises `Disconnected`."""
         if self._received_early:
             return self._received_early.popleft()
         early, self._read_ahead = self._read_ahead, None
         return await (early or self._read_next())
 
     def mark_answered(self) -> None:
-        """The message that was received last has been dealt with."""
+        """To be called after the reply to a received message was sent."""
 
     async def wait_while_connected(self, work: asyncio.Task[T]) -> T:
-        """Wait for this work; raises `Gone` if the client leaves first. Messages are kept."""
+        """Wait for a task; raises `Disconnected` if the client disconnects first.
+
+        Messages that arrive meanwhile are kept for `receive`: only reading shows a disconnect.
+        """
         while not work.done():
             if len(self._received_early) >= _MAX_READ_AHEAD:
                 await asyncio.wait((work,))
@@ -97,14 +101,14 @@ class Connection:
         return work.result()
 
     def stop_reading(self) -> None:
-        """Stop listening."""
+        """Cancel a read that is in progress."""
         if self._read_ahead is not None:
             self._read_ahead.cancel()
             self._read_ahead = None
 
 
 class AsgiConnection(Connection):
-    """The socket that an ASGI server hands us."""
+    """A WebSocket connection of any ASGI server."""
 
     def __init__(self, scope: Message, receive: Receive, send: Send) -> None:
         super().__init__(scope)
@@ -112,8 +116,8 @@ class AsgiConnection(Connection):
 
     async def accept(self, headers: Mapping[str, str]) -> None:
         await self._receive()
-        named = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self._send({"type": "websocket.accept", "headers": named})
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "websocket.accept", "headers": encoded})
 
     async def send(self, text: bytes) -> None:
         try:
@@ -123,7 +127,7 @@ class AsgiConnection(Connection):
 
     async def close(self, code: int = 1000) -> None:
         self.stop_reading()
-        # It may have hung up first.
+        # The client may have closed the connection first.
         with suppress(OSError, RuntimeError):
             await self._send({"type": "websocket.close", "code": code})
 

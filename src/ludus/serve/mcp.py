@@ -1,13 +1,14 @@
-"""JSON-RPC on `/mcp`: OpenEnv's session methods, and MCP itself, so that real MCP clients connect.
+"""JSON-RPC on `/mcp`: MCP, for any MCP client, and OpenEnv's session methods.
 
-A session that MCP's `initialize` made begins an episode at once and tells the task in its
-`instructions`: MCP knows no reset. Tool errors are results there; for OpenEnv's clients they are
-JSON-RPC errors.
+MCP has no reset: `initialize` creates a session, starts an episode, and returns the first
+observation as `instructions`. MCP clients get tool errors as results, OpenEnv's clients as JSON-RPC
+errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ _INVALID_PARAMS_FAULTS = ("tool_not_found", "invalid_args")
 
 @dataclass(frozen=True, slots=True)
 class RpcCaller:
-    """Who sent a request: a client, and the session that it has, if it has one."""
+    """The sender of a request: its address, and its session, if it has one."""
 
     client: str
     session: ServedSession | None = None
@@ -42,7 +43,7 @@ Method = Callable[[RpcRequest, RpcCaller], Awaitable[Any]]
 
 
 class McpEndpoint:
-    """Answers JSON-RPC, with or without a session of the caller's."""
+    """Handles JSON-RPC requests, with or without a session."""
 
     def __init__(self, sessions: SessionRegistry) -> None:
         self._sessions = sessions
@@ -68,42 +69,42 @@ class McpEndpoint:
             if request.method not in self._methods:
                 raise RpcError(RpcCode.METHOD_NOT_FOUND, f"Method not found: {request.method[:80]}")
             return success_response(await self._methods[request.method](request, caller), id)
-        except RpcError as refused:
-            return error_response(refused, id)
+        except RpcError as error:
+            return error_response(error, id)
         except SessionError as error:
             return error_response(_to_rpc_error(error), id)
 
     async def handle_in_session(
         self, session: ServedSession, body: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """The `mcp` frames of a socket."""
+        """Handle an `mcp` frame of a WebSocket session."""
         return await self.handle(body, RpcCaller(session.client, session))
 
     async def _initialize(self, request: RpcRequest, caller: RpcCaller) -> Any:
-        asked, session = request.params.get("protocolVersion"), caller.session
+        version, session = request.params.get("protocolVersion"), caller.session
         if session is None:
             raise RpcError(RpcCode.INVALID_REQUEST, "initialize needs a connection of its own.")
         session.speaks_mcp = True
-        seen = await session.reset(_task_from_meta(request.params))
-        words = content_text(render_observation(result_payload(seen)["observation"]))
-        contract = self._sessions.env_spec
+        observation = await session.reset(_task_from_meta(request.params))
+        text = content_text(render_observation(result_payload(observation)["observation"]))
+        env_spec = self._sessions.env_spec
         return {
-            "protocolVersion": asked if asked in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[1],
+            "protocolVersion": version if version in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[1],
             "capabilities": {"tools": {"listChanged": False}},
-            "serverInfo": {"name": contract.id, "version": __version__},
-            "instructions": f"{contract.description}\n\n{words}",
+            "serverInfo": {"name": env_spec.id, "version": __version__},
+            "instructions": f"{env_spec.description}\n\n{text}",
         }
 
     async def _ping(self, request: RpcRequest, caller: RpcCaller) -> Any:
         return {}
 
     async def _list_tools(self, request: RpcRequest, caller: RpcCaller) -> Any:
-        borrowed = self._borrow_session(request, caller)
-        declared = self._sessions.env_spec.tools
-        if declared is None:
-            async with borrowed as one:
-                declared = await one.runner.tools()
-        return {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in declared]}
+        requested = self._requested_session(request, caller)
+        tools = self._sessions.env_spec.tools
+        if tools is None:
+            async with self._session_or_temporary(requested, caller.client) as session:
+                tools = await session.runner.tools()
+        return {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in tools]}
 
     async def _call_tool(self, request: RpcRequest, caller: RpcCaller) -> Any:
         name, arguments = request.params.get("name"), request.params.get("arguments") or {}
@@ -111,18 +112,19 @@ class McpEndpoint:
             raise RpcError(RpcCode.INVALID_PARAMS, "Missing 'name' in params.")
         if not isinstance(arguments, Mapping):
             raise RpcError(RpcCode.INVALID_PARAMS, "'arguments' must be an object.")
-        async with self._borrow_session(request, caller) as one:
-            if one.runner.episode_id is None and one.runner.env_spec.native:
-                await one.reset({})
+        requested = self._requested_session(request, caller)
+        async with self._session_or_temporary(requested, caller.client) as session:
+            if session.runner.episode_id is None and session.runner.env_spec.native:
+                await session.reset({})
             action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
-            seen = result_payload(await one.step(action))
-            return _tool_result(seen, as_results=one.speaks_mcp)
+            payload = result_payload(await session.step(action))
+            return _tool_result(payload, errors_as_results=session.speaks_mcp)
 
     async def _create(self, request: RpcRequest, caller: RpcCaller) -> Any:
-        made = caller.session
-        if made is None:
-            made = await self._sessions.create(persistent=True, client=caller.client)
-        return {"session_id": made.id}
+        session = caller.session
+        if session is None:
+            session = await self._sessions.create(persistent=True, client=caller.client)
+        return {"session_id": session.id}
 
     async def _close(self, request: RpcRequest, caller: RpcCaller) -> Any:
         id = _session_id(request)
@@ -130,43 +132,42 @@ class McpEndpoint:
             raise RpcError(RpcCode.INVALID_PARAMS, "'session_id' is required.")
         if caller.session is not None and id == caller.session.id:
             raise RpcError(
-                RpcCode.INVALID_REQUEST, "This session is the socket's own: close the socket."
+                RpcCode.INVALID_REQUEST,
+                "This session belongs to the WebSocket: close the WebSocket instead.",
             )
-        target = self._sessions.get(id)
-        if target.owner is not None:
-            # The socket that holds it goes on; the session ends when that socket leaves.
-            target.persistent = target.resumable = False
+        session = self._sessions.get(id)
+        if session.owner is not None:
+            # A WebSocket is attached: the session ends when that disconnects.
+            session.persistent = session.resumable = False
             return {"session_id": id, "closed": False, "closing": True}
-        await self._sessions.destroy(target)
+        await self._sessions.destroy(session)
         return {"session_id": id, "closed": True}
 
-    def _borrow_session(self, request: RpcRequest, caller: RpcCaller) -> _BorrowedSession:
-        session = caller.session
-        if session is None and (id := _session_id(request)):
-            session = self._sessions.get(id)
-        return _BorrowedSession(self._sessions, RpcCaller(caller.client, session))
+    def _requested_session(self, request: RpcRequest, caller: RpcCaller) -> ServedSession | None:
+        """The caller's own session, or the one that the request names."""
+        if caller.session is None and (id := _session_id(request)):
+            return self._sessions.get(id)
+        return caller.session
+
+    @asynccontextmanager
+    async def _session_or_temporary(
+        self, session: ServedSession | None, client: str
+    ) -> AsyncIterator[ServedSession]:
+        """Yield the session, or one that is destroyed after the call."""
+        if session is not None:
+            yield session
+            return
+        temporary = await self._sessions.create(client=client)
+        try:
+            yield temporary
+        finally:
+            await self._sessions.destroy(temporary)
 
 
-class _BorrowedSession:
-    """The caller's session, or one that lives for this call only."""
-
-    def __init__(self, sessions: SessionRegistry, caller: RpcCaller) -> None:
-        self._sessions, self._caller = sessions, caller
-
-    async def __aenter__(self) -> ServedSession:
-        given, client = self._caller.session, self._caller.client
-        self._used = given or await self._sessions.create(client=client)
-        return self._used
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._caller.session is None:
-            await self._sessions.destroy(self._used)
-
-
-def _tool_result(payload: Mapping[str, Any], *, as_results: bool) -> dict[str, Any]:
+def _tool_result(payload: Mapping[str, Any], *, errors_as_results: bool) -> dict[str, Any]:
     observation = payload["observation"]
     fault = observation.get("error")
-    if fault and not as_results:
+    if fault and not errors_as_results:
         code = (
             RpcCode.INVALID_PARAMS
             if fault["error_type"] in _INVALID_PARAMS_FAULTS
@@ -188,7 +189,7 @@ def _tool_result(payload: Mapping[str, Any], *, as_results: bool) -> dict[str, A
 
 
 def _task_from_meta(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Task arguments that a client put into `initialize`, under `_meta.task`."""
+    """The task arguments under `_meta.task` in the parameters of `initialize`."""
     meta = params.get("_meta")
     task = meta.get("task") if isinstance(meta, Mapping) else None
     return dict(task) if isinstance(task, Mapping) else {}

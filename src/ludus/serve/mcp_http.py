@@ -1,4 +1,4 @@
-"""How JSON-RPC reaches us: POST /mcp (MCP's streamable HTTP, no streams) and WebSocket /mcp."""
+"""Transports of JSON-RPC: POST /mcp (MCP's streamable HTTP, without streams), WebSocket /mcp."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SESSION_HEADER = "mcp-session-id"
 
 
 class McpHttp:
-    """The routes of `/mcp`. The answer is always one JSON body with status 200."""
+    """The HTTP routes of `/mcp`. The response to a request is one JSON body."""
 
     def __init__(self, sessions: SessionRegistry, rpc: McpEndpoint, proxy: WorkerProxy) -> None:
         self._sessions, self._rpc, self._proxy = sessions, rpc, proxy
@@ -34,15 +34,15 @@ class McpHttp:
         """JSON-RPC 2.0: MCP, and OpenEnv's session methods."""
         body = await request.body()
         message = _parse_object(body)
-        named = request.headers.get(SESSION_HEADER) or _session_param(message)
-        if (elsewhere := self._proxy.find_owner(named)) is not None:
-            return await self._proxy.forward_http(elsewhere, request, body)
+        session_id = request.headers.get(SESSION_HEADER) or _session_param(message)
+        if (owner := self._proxy.find_owner(session_id)) is not None:
+            return await self._proxy.forward_http(owner, request, body)
         try:
             session = await self._find_session(request, message)
         except SessionError as error:
             lost = isinstance(error, SessionLost)
-            refused = RpcError(RpcCode.SERVER_ERROR, str(error))
-            return JSONResponse(error_response(refused, message.get("id")), 404 if lost else 200)
+            rpc_error = RpcError(RpcCode.SERVER_ERROR, str(error))
+            return JSONResponse(error_response(rpc_error, message.get("id")), 404 if lost else 200)
         answer = await self._rpc.handle(body, RpcCaller(client_address(request.scope), session))
         if answer is None:
             return Response(status_code=202)
@@ -57,8 +57,8 @@ class McpHttp:
     async def delete(self, request: Request) -> Response:
         """End an MCP session."""
         id = request.headers.get(SESSION_HEADER, "")
-        if (elsewhere := self._proxy.find_owner(id)) is not None:
-            return await self._proxy.forward_http(elsewhere, request, b"")
+        if (owner := self._proxy.find_owner(id)) is not None:
+            return await self._proxy.forward_http(owner, request, b"")
         try:
             await self._sessions.destroy(self._sessions.get(id))
         except SessionLost as error:
@@ -77,31 +77,31 @@ class McpHttp:
 
 
 class McpWebSocket:
-    """The WebSocket `/mcp`: one session, JSON-RPC in and out."""
+    """The WebSocket `/mcp`: JSON-RPC in one session per connection."""
 
     def __init__(self, sessions: SessionRegistry, rpc: McpEndpoint) -> None:
         self._sessions, self._rpc = sessions, rpc
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        line = AsgiConnection(scope, receive, send)
-        await line.accept({})
+        connection = AsgiConnection(scope, receive, send)
+        await connection.accept({})
         try:
-            session = await self._sessions.create(client=line.client)
+            session = await self._sessions.create(client=connection.client)
         except SessionError as error:
-            refused = RpcError(
+            rpc_error = RpcError(
                 RpcCode.SERVER_ERROR, str(error), data=getattr(error, "details", None)
             )
             with suppress(Disconnected):
-                await line.send(to_json(error_response(refused)))
-                await line.close()
+                await connection.send(to_json(error_response(rpc_error)))
+                await connection.close()
             return
         try:
             while True:
                 answer = await self._rpc.handle(
-                    await line.receive(), RpcCaller(line.client, session)
+                    await connection.receive(), RpcCaller(connection.client, session)
                 )
                 if answer is not None:
-                    await line.send(to_json(answer, inf_nan_mode="null"))
+                    await connection.send(to_json(answer, inf_nan_mode="null"))
         except Disconnected:
             pass
         finally:
@@ -109,7 +109,7 @@ class McpWebSocket:
 
 
 def _parse_object(body: bytes) -> dict[str, Any]:
-    """The body as far as it is an object; the endpoint answers for what it is not."""
+    """The body if it is a JSON object, else {}: the endpoint reports the error."""
     try:
         message = from_json(body)
     except ValueError:

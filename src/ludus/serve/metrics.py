@@ -1,8 +1,8 @@
-"""What the server counts, in Prometheus text.
+"""Prometheus metrics of the server.
 
-Numbers are kept in a plain row of floats, one row a worker: in shared memory where there are
-several, so that any worker can tell them all. Counting must cost next to nothing, because a cheap
-step takes only microseconds.
+The numbers are rows of floats, one row per worker. With several workers the rows are in shared
+memory, so that each worker can report the sums. Counting must be cheap, because a step may take
+only microseconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROW_WIDTH = _BUCKETS + len(_STEP_BUCKETS_S) + 1
 
 
 class Metrics(Collector):
-    """Counts in this worker's row, and sums over all of them."""
+    """Counts in the row of this worker, and reports the sums over all rows."""
 
     def __init__(self, rows: MutableSequence[float] | None = None, worker: int = 0) -> None:
         self._rows = rows if rows is not None else [0.0] * ROW_WIDTH

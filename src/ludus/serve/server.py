@@ -1,4 +1,4 @@
-"""Running the server: sockets, workers, and stopping without cutting a step short."""
+"""Run the server: sockets, worker processes, and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ from ludus.serve.ws_fast_path import AsgiWebSocketProtocol, UpgradingProtocol
 
 _LISTEN_BACKLOG = 4096
 _RECEIVE_BUFFER_BYTES = 256 * 1024
-"""Bytes that the kernel takes from a client ahead of us: requests are small. It is also the most
-that is read and parsed at once, before a client that floods us can be paused."""
+"""Small, because requests are small: it bounds what is read and parsed at once, before a client
+that sends too much can be paused."""
 
 
 class ServeError(LudusError):
-    """The server cannot be started like this."""
+    """The server cannot be started with this config."""
 
 
 def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
-    """Refuse what would be unsafe or cannot work, with what to do instead."""
+    """Raise `ServeError` for a config that is unsafe or cannot work."""
     if not 0 <= config.port <= 65535:
-        raise ServeError(f"There is no port {config.port}: give --port 0 to 65535.")
+        raise ServeError(f"`port` must be between 0 and 65535, got {config.port}.")
     if not is_loopback(config.host) and not config.token:
         raise ServeError(
-            f"Binding to {config.host} without a token would let anybody in. Set LUDUS_TOKEN or "
-            "give --token-file (or --token), or bind to 127.0.0.1."
+            f"A server on {config.host} needs a token, because others can reach it. Set "
+            "LUDUS_TOKEN, `token_file` or `token`, or use 127.0.0.1 as `host`."
         )
     for origin in config.allow_origins:
         if not is_valid_origin(origin):
             raise ServeError(
-                f"{origin!r} is no origin of a web page: give --allow-origin as https://HOST, "
-                "with :PORT if it has one and without a path, or as *."
+                f"`allow_origins` must be https://HOST or https://HOST:PORT without a path, or *, "
+                f"got {origin!r}."
             )
-    together = config.max_sessions if config.workers == 1 else config.workers
-    if not env_spec.concurrent and together > 1:
+    concurrent_sessions = config.max_sessions if config.workers == 1 else config.workers
+    if not env_spec.concurrent and concurrent_sessions > 1:
         raise ServeError(
-            f"{env_spec.id} says that only one of it may run in a process: "
-            "give --max-sessions 1 and --workers 1, or more workers elsewhere."
+            f"{env_spec.id} does not support several instances in one process. Set `max_sessions` "
+            "and `workers` to 1."
         )
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server that says when it is up, and lets running steps finish when it stops."""
+    """A uvicorn server that calls `on_ready`, and lets running steps finish at shutdown."""
 
     def __init__(
         self, config: uvicorn.Config, app: FastAPI, on_ready: Callable[[], None] | None = None
@@ -84,8 +84,8 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # What is loaded by now stays, and a step leaves little behind: the garbage collector
-        # need not look often, nor far.
+        # Modules stay loaded, and steps create few cycles: exclude what exists by now from garbage
+        # collection, and collect less often.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -100,18 +100,18 @@ class DrainingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on a signal and return; uvicorn would raise it again, and die of it."""
+        """Stop on a signal and return; uvicorn's own method raises the signal again."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {
+        handlers = {
             number: signal.signal(number, self.handle_exit)
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
 
@@ -120,14 +120,13 @@ def build_server(
 ) -> DrainingServer:
     config = uvicorn.Config(
         app,
-        http=partial(UpgradingProtocol, door=app.state.door),  # type: ignore[arg-type]
+        http=partial(UpgradingProtocol, upgrade_config=app.state.upgrade_config),  # type: ignore[arg-type]
         ws=partial(AsgiWebSocketProtocol, send_timeout=serve_config.send_timeout),  # type: ignore[arg-type]
         ws_max_size=serve_config.max_frame,
         ws_ping_interval=serve_config.ping_interval,
         ws_ping_timeout=serve_config.ping_interval,
         ws_per_message_deflate=False,
-        # Whoever comes through a proxy on this machine counts as the proxy: anybody may claim
-        # another address in X-Forwarded-For.
+        # X-Forwarded-For can be forged, so clients behind a proxy count as the proxy.
         proxy_headers=False,
         log_level="warning",
         access_log=False,
@@ -139,54 +138,52 @@ def build_server(
 
 
 def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) -> None:
-    """Serve until told to stop. `ready` is called with the address once it answers there."""
-    contract = find_environment(spec)
-    check_config(contract, config)
+    """Serve until a signal arrives. `on_ready` is called with the URL once the server is up."""
+    env_spec = find_environment(spec)
+    check_config(env_spec, config)
     _raise_file_limit()
     log_faults_to_stderr()
-    shared = config.workers > 1
-    if shared:
-        # Workers share their port with every process that asks for it: is another server there?
+    multiple = config.workers > 1
+    if multiple:
+        # With SO_REUSEPORT the bind below would also succeed on the port of another server.
         _bind(config.host, config.port, reuse_port=False).close()
-    bound = _bind(config.host, config.port, reuse_port=shared)
-    port = bound.getsockname()[1]
+    listener = _bind(config.host, config.port, reuse_port=multiple)
+    port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
-
-    def up() -> None:
-        on_ready(f"http://{host}:{port}")
-
-    if not shared:
-        build_server(create_app(contract, config), config, up).run(sockets=[bound])
+    url = f"http://{host}:{port}"
+    if not multiple:
+        app = create_app(env_spec, config)
+        build_server(app, config, lambda: on_ready(url)).run(sockets=[listener])
         return
     try:
-        _Supervisor(spec, config, port).run(up)
+        _Supervisor(spec, config, port).run(lambda: on_ready(url))
     finally:
-        bound.close()
+        listener.close()
 
 
 def _bind(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
     if reuse_port:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        bound.bind((host, port))
+        listener.bind((host, port))
     except (socket.gaierror, UnicodeError):
-        bound.close()
-        raise ServeError(f"There is no host {host!r}: give another --host.") from None
+        listener.close()
+        raise ServeError(f"Unknown host {host!r}. Use another `host`.") from None
     except OSError as error:
-        bound.close()
-        other = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
+        listener.close()
+        argument = "host" if error.errno == errno.EADDRNOTAVAIL else "port"
         raise ServeError(
-            f"Port {port} of {host} cannot be used: {error.strerror}. Give another {other}."
+            f"Port {port} of {host} cannot be used: {error.strerror}. Use another `{argument}`."
         ) from None
-    return bound
+    return listener
 
 
 def _raise_file_limit() -> None:
-    """Every session is an open file: ask for as many as the system allows."""
+    """Raise the soft limit of open files to the hard limit: every session has a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -194,17 +191,17 @@ def _raise_file_limit() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _SharedState:
-    """What the workers have in common, in shared memory."""
+    """State that all workers share, in shared memory."""
 
     tables: QuotaTables
     """Sessions, by worker and client."""
     metrics: Any
-    """Metrics, one row a worker."""
+    """Metrics, one row per worker."""
     ready: Any
 
 
 class _Supervisor:
-    """Starts the workers, starts them again when they die, and stops them together."""
+    """Starts the worker processes, restarts those that die, and stops them together."""
 
     def __init__(self, spec: str, config: ServeConfig, port: int) -> None:
         self._context = multiprocessing.get_context("spawn")
@@ -234,7 +231,7 @@ class _Supervisor:
                 time.sleep(0.2)
                 for index, process in enumerate(workers):
                     if not process.is_alive() and not self._stopping:
-                        print(f"Worker {index} died; starting it again.", file=sys.stderr)
+                        print(f"Worker {index} died; restarting it.", file=sys.stderr)
                         self._tables.clear_worker(index)
                         Metrics(self._metrics, index).set_sessions(0)
                         workers[index] = self._start(index)
@@ -279,11 +276,11 @@ def _run_worker(
     folder: str,
     shared: _SharedState,
 ) -> None:
-    """One worker process: the shared port, and a door of its own for what others pass on."""
+    """Run a worker process: it listens on the shared port and on a Unix socket of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _raise_file_limit()
     log_faults_to_stderr()
-    doors = [Path(folder) / f"worker-{number}.sock" for number in range(config.workers)]
+    socket_paths = [Path(folder) / f"worker-{number}.sock" for number in range(config.workers)]
     app = create_app(
         find_environment(spec),
         config,
@@ -295,10 +292,10 @@ def _run_worker(
         ),
         metrics=Metrics(shared.metrics, index),
         worker=index,
-        proxy=WorkerProxy(index, doors),
+        proxy=WorkerProxy(index, socket_paths),
     )
-    front = _bind(config.host, port, reuse_port=True)
-    doors[index].unlink(missing_ok=True)
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    door.bind(str(doors[index]))
-    build_server(app, config, shared.ready.release).run(sockets=[front, door])
+    listener = _bind(config.host, port, reuse_port=True)
+    socket_paths[index].unlink(missing_ok=True)
+    unix_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    unix_socket.bind(str(socket_paths[index]))
+    build_server(app, config, shared.ready.release).run(sockets=[listener, unix_socket])

@@ -1,7 +1,4 @@
-"""The sessions of one worker: who holds which environment, and when it is given back.
-
-How requests arrive (socket, HTTP, MCP) is not this module's business.
-"""
+"""The sessions of one worker: creation, expiry and shutdown, for all transports."""
 
 from __future__ import annotations
 
@@ -35,10 +32,10 @@ RpcHandler = Callable[["ServedSession", Mapping[str, Any]], Awaitable[dict[str, 
 
 
 class ServedSession:
-    """One environment that a client holds.
+    """A client's session on an environment.
 
-    Every request has exactly one reply, and the last one is kept: a client that comes back after
-    its line dropped says how many replies it has, and gets the one that it missed.
+    Every request has exactly one reply, and the last one is kept: a client that reconnects sends
+    the number of replies that it has received, and gets the one that it missed.
     """
 
     def __init__(
@@ -53,26 +50,26 @@ class ServedSession:
         self.id = id
         self.runner = runner
         self.client = client
-        """The address whose share of the sessions it counts for."""
+        """The address of the client, against whose quota the session counts."""
         self.persistent = persistent
-        """Made by a call rather than by a socket: lives on when a socket leaves."""
+        """Created by a call, not by a WebSocket: it is kept when a WebSocket disconnects."""
         self.speaks_mcp = False
-        """Made by MCP's `initialize`: tool errors are then results, as MCP has it."""
+        """Created by MCP's `initialize`: tool errors are returned as results."""
         self.resumable = False
         self.closed = False
-        """No further request is taken: the client closed it, or a step hung."""
+        """No further request is accepted: the client closed it, or a step timed out."""
         self.requests = 0
         self.replies = 0
         self.last_reply = b""
         self.running: asyncio.Task[bytes | None] | None = None
         self.owner: object | None = None
-        """The socket that is attached now."""
+        """The connection that is attached."""
         self.last_used_at = time.monotonic()
         self.disconnected_at: float | None = None
         self._metrics = metrics
 
     async def handle(self, text: bytes, rpc: RpcHandler) -> bytes | None:
-        """The reply to one message; None for `close`, which has none."""
+        """Handle one message and return the reply; None for `close`, which has none."""
         self.requests += 1
         try:
             frame = parse_frame(text)
@@ -93,33 +90,34 @@ class ServedSession:
         return self._record_reply(reply)
 
     def handle_sync(self, text: bytes) -> bytes | None:
-        """The same within a callback: for resets and steps of an environment that never waits.
+        """Handle a reset or a step without awaiting, for an environment that never awaits.
 
-        None means that this message needs more than that, or its turn, and was not acted upon.
+        Returns None, without side effects, for any other message, and while an earlier one is
+        still being handled: replies must keep the order of the requests.
         """
         if self.closed or self.requests != self.replies:
             return None
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             frame = parse_frame(text)
             if isinstance(frame, StepFrame):
-                seen = self.runner.step_sync(frame.data)
-                if seen is None:
+                observation = self.runner.step_sync(frame.data)
+                if observation is None:
                     return None
-                self._metrics.count_step(time.perf_counter() - began)
+                self._metrics.count_step(time.perf_counter() - started)
             elif isinstance(frame, ResetFrame):
-                seen = self.runner.reset_sync(frame.data)
+                observation = self.runner.reset_sync(frame.data)
                 self._metrics.count_reset()
             else:
                 return None
-            reply = encode_observation(seen)
+            reply = encode_observation(observation)
         except Exception as error:
             reply = self._encode_exception(error)
         self.requests += 1
         return self._record_reply(reply)
 
-    def _encode_exception(self, caught: Exception) -> bytes:
-        error = caught if isinstance(caught, WireError) else ExecutionFailed(repr(caught))
+    def _encode_exception(self, exception: Exception) -> bytes:
+        error = exception if isinstance(exception, WireError) else ExecutionFailed(repr(exception))
         self._metrics.count_error(error.code)
         self.closed = self.closed or isinstance(error, StepTimeout)
         return encode_error(error)
@@ -135,9 +133,9 @@ class ServedSession:
         return await self.runner.reset(task)
 
     async def step(self, action: Mapping[str, Any]) -> Observation:
-        began = time.perf_counter()
+        started = time.perf_counter()
         observation = await self.runner.step(action)
-        self._metrics.count_step(time.perf_counter() - began)
+        self._metrics.count_step(time.perf_counter() - started)
         return observation
 
 
@@ -166,7 +164,7 @@ class SessionRegistry:
         return len(self._open)
 
     def new_id(self) -> str:
-        """An id that cannot be guessed and says which worker has the session."""
+        """A random id, which begins with the number of the worker."""
         return f"{self.worker}-{secrets.token_hex(16)}"
 
     def get(self, id: str) -> ServedSession:
@@ -177,10 +175,11 @@ class SessionRegistry:
     async def create(
         self, *, id: str | None = None, persistent: bool = False, client: str = ""
     ) -> ServedSession:
-        """Build an environment, once there is a slot for it in the share of this client."""
+        """Create a session, once there is capacity for it; see `SessionCapacity.acquire`."""
         if self.draining:
             raise SessionLost("The server is shutting down.")
-        self._start_reaper()
+        if self._reaper is None:
+            self._reaper = asyncio.get_running_loop().create_task(self._reap())
         await self.capacity.acquire(self.config.queue_timeout, client)
         host = EnvironmentRunner(self.env_spec, step_timeout=self.config.step_timeout)
         try:
@@ -197,7 +196,7 @@ class SessionRegistry:
         return session
 
     async def destroy(self, session: ServedSession) -> None:
-        """Free the slot at once; the environment follows when its running step lets go of it."""
+        """Release the capacity at once; the environment is closed after its running step."""
         if self._open.pop(session.id, None) is None:
             return
         session.closed = True
@@ -208,7 +207,7 @@ class SessionRegistry:
         await session.runner.close()
 
     async def drain(self, *, force_exit: Callable[[], bool] = lambda: False) -> None:
-        """Take no more sessions, and let the requests that are running finish."""
+        """Accept no more sessions, and wait for running requests up to `shutdown_timeout`."""
         self.draining = True
         running = {s.running for s in self._open.values() if s.running is not None}
         deadline = time.monotonic() + self.config.shutdown_timeout
@@ -221,16 +220,12 @@ class SessionRegistry:
         for session in list(self._open.values()):
             await self.destroy(session)
 
-    def _start_reaper(self) -> None:
-        if self._reaper is None:
-            self._reaper = asyncio.get_running_loop().create_task(self._reap())
-
     async def _reap(self) -> None:
-        """Close what nobody will come back for."""
-        limits = [t for t in (self.config.grace, self.config.idle_timeout) if t]
-        pause = min(1.0, *(limit / 4 for limit in limits)) if limits else 1.0
+        """Destroy expired sessions, periodically."""
+        timeouts = [t for t in (self.config.reconnect_timeout, self.config.idle_timeout) if t]
+        interval = min(1.0, *(timeout / 4 for timeout in timeouts)) if timeouts else 1.0
         while True:
-            await asyncio.sleep(pause)
+            await asyncio.sleep(interval)
             for session in list(self._open.values()):
                 if self._is_expired(session, time.monotonic()):
                     with suppress(Exception):
@@ -240,6 +235,6 @@ class SessionRegistry:
         if session.running is not None and not session.running.done():
             return False
         if session.disconnected_at is not None and not session.persistent:
-            return now - session.disconnected_at > self.config.grace
+            return now - session.disconnected_at > self.config.reconnect_timeout
         idle = self.config.idle_timeout
         return idle is not None and now - session.last_used_at > idle

@@ -1,4 +1,4 @@
-"""The task routes: which splits there are, and what is in them."""
+"""Routes that list the splits of an environment and their tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ludus.environment.spec import EnvSpec
 from ludus.serve.sessions import SessionRegistry
 
 MAX_LISTED_TASKS = 1000
-"""How many tasks a listing gives at the most; `num_tasks` tells how many there are."""
+"""Maximum number of tasks in a listing; `num_tasks` has the total number."""
 _SPLIT_TYPES = ("train", "validation", "test")
 
 
@@ -34,37 +34,37 @@ class TaskRangeRequest(SplitRequest):
 
 
 def add_task_routes(app: FastAPI, sessions: SessionRegistry) -> None:
-    contract = sessions.env_spec
+    env_spec = sessions.env_spec
 
     @app.get("/list_environments")
     async def list_environments() -> list[str]:
-        return [contract.id]
+        return [env_spec.id]
 
     @app.get("/{environment}/splits")
     async def splits(environment: str) -> list[dict[str, Any]]:
-        found = await _call_environment(contract, environment, "list_splits")
-        return [_split_info(one) for one in found]
+        names = await _call_environment(env_spec, environment, "list_splits")
+        return [_split_info(split) for split in names]
 
     @app.post("/{environment}/tasks")
     async def tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
-        listed = await _task_range(contract, environment, body.split, 0, MAX_LISTED_TASKS)
-        return {"tasks": listed, "env_name": contract.id}
+        listed = await _task_range(env_spec, environment, body.split, 0, MAX_LISTED_TASKS)
+        return {"tasks": listed, "env_name": env_spec.id}
 
     @app.post("/{environment}/num_tasks")
     async def num_tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
         return {
-            "num_tasks": await _call_environment(contract, environment, "num_tasks", body.split)
+            "num_tasks": await _call_environment(env_spec, environment, "num_tasks", body.split)
         }
 
     @app.post("/{environment}/task")
     async def task(environment: str, body: TaskRequest) -> dict[str, Any]:
-        found = await _call_environment(contract, environment, "get_task", body.split, body.index)
+        found = await _call_environment(env_spec, environment, "get_task", body.split, body.index)
         return {"task": to_jsonable_python(found)}
 
     @app.post("/{environment}/task_range")
     async def task_range(environment: str, body: TaskRangeRequest) -> dict[str, Any]:
         return {
-            "tasks": await _task_range(contract, environment, body.split, body.start, body.stop)
+            "tasks": await _task_range(env_spec, environment, body.split, body.start, body.stop)
         }
 
 
@@ -100,7 +100,7 @@ async def _call_environment(
 
 async def _start_runner(env_spec: EnvSpec, environment: str) -> EnvironmentRunner:
     if environment.lower() not in (env_spec.id.lower(), env_spec.name.lower()):
-        raise HTTPException(404, f"This server has {env_spec.id!r}, and not {environment!r}.")
+        raise HTTPException(404, f"This server serves {env_spec.id!r}, not {environment!r}.")
     host = EnvironmentRunner(env_spec)
     await host.start()
     return host

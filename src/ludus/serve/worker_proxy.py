@@ -1,7 +1,7 @@
-"""Several workers, one server: a request for another worker's session is passed on to it.
+"""Forwards requests to the worker that has their session.
 
-Each worker listens on a Unix socket of its own beside the shared port. A session's id begins with
-the number of its worker.
+All workers share one port, and each also listens on a Unix socket of its own. The id of a session
+begins with the number of its worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "ser
 
 
 class WorkerProxy:
-    """Knows the other workers by their Unix sockets."""
+    """Forwards requests to other workers over their Unix sockets."""
 
     def __init__(self, worker: int, socket_paths: Sequence[Path]) -> None:
         self._worker = worker
@@ -35,18 +35,15 @@ class WorkerProxy:
         self._clients: dict[Path, ClientSession] = {}
 
     def find_owner(self, session_id: str | None) -> Path | None:
-        """The door of the worker that has this session, unless that is this one."""
-        head = (session_id or "").partition("-")[0]
-        if (
-            not head.isdecimal()
-            or int(head) == self._worker
-            or int(head) >= len(self._socket_paths)
-        ):
+        """The socket of the worker that has a session; None where it is this one."""
+        prefix = (session_id or "").partition("-")[0]
+        owner = int(prefix) if prefix.isdecimal() else self._worker
+        if owner == self._worker or owner >= len(self._socket_paths):
             return None
-        return self._socket_paths[int(head)]
+        return self._socket_paths[owner]
 
     def is_local(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the session that an upgrade asks for is one of this worker."""
+        """Whether the session that an upgrade requests belongs to this worker."""
         return self.find_owner(_requested_session_id(scope)) is None
 
     async def forward_http(self, socket_path: Path, request: Request, body: bytes) -> Response:
@@ -56,7 +53,7 @@ class WorkerProxy:
         headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
         headers[CLIENT_HEADER] = client_address(request.scope)
         url = f"http://worker{request.url.path}"
-        # As a file: of bytes above one megabyte aiohttp says that they block.
+        # A file object, because aiohttp warns about bytes above one megabyte.
         async with client.request(
             request.method, url, data=io.BytesIO(body), headers=headers, allow_redirects=False
         ) as reply:
@@ -73,7 +70,8 @@ class WorkerProxy:
 
 def _build_client(socket_path: Path) -> ClientSession:
     return ClientSession(
-        # A line is dropped before the other worker drops it: a POST cannot be sent twice.
+        # Shorter than the other worker's keep-alive: a POST on a connection that it has just
+        # closed could not be sent again.
         connector=UnixConnector(path=str(socket_path), limit=0, keepalive_timeout=2.0),
         timeout=ClientTimeout(total=None, sock_connect=None),
         cookie_jar=DummyCookieJar(),
@@ -82,17 +80,17 @@ def _build_client(socket_path: Path) -> ClientSession:
 
 
 class _WebSocketProxy:
-    """`/ws`: answered here, or piped to the worker that has the session."""
+    """The ASGI application for `/ws`: serves it here, or proxies it to the session's worker."""
 
     def __init__(self, proxy: WorkerProxy, local: WsEndpoint) -> None:
         self._proxy, self._local = proxy, local
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        door = self._proxy.find_owner(_requested_session_id(scope))
-        if door is None:
+        socket_path = self._proxy.find_owner(_requested_session_id(scope))
+        if socket_path is None:
             await self._local(scope, receive, send)
         else:
-            await _proxy_websocket(door, scope, receive, send)
+            await _proxy_websocket(socket_path, scope, receive, send)
 
 
 def _requested_session_id(scope: Mapping[str, Any]) -> str | None:
@@ -115,26 +113,26 @@ async def _proxy_websocket(socket_path: Path, scope: Message, receive: Receive, 
             additional_headers=headers,
             compression=None,
             max_size=None,
-            # Replies wait in the other worker, which stops answering, and not here.
+            # Backpressure: replies must wait in the other worker, not here.
             max_queue=1,
         )
     except (OSError, InvalidHandshake):
-        # That worker has died, and its sessions with it.
+        # The worker has died, and its sessions with it.
         await send({"type": "websocket.accept", "headers": []})
         await send({"type": "websocket.close", "code": 1012})
         return
     assert inner.response is not None
-    told = [
+    session_headers = [
         (name.lower().encode(), value.encode())
         for name, value in inner.response.headers.raw_items()
         if name.lower().startswith("ludus-")
     ]
-    await send({"type": "websocket.accept", "headers": told})
-    inward = create_background_task(_pump_to_worker(receive, inner))
+    await send({"type": "websocket.accept", "headers": session_headers})
+    to_worker = create_background_task(_pump_to_worker(receive, inner))
     try:
         await _pump_to_client(inner, send)
     finally:
-        inward.cancel()
+        to_worker.cancel()
         inner.transport.abort()
 
 

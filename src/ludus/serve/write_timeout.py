@@ -1,8 +1,8 @@
-"""Closing connections whose client does not take what was sent to it.
+"""Write timeout: abort connections whose client does not read.
 
-All three protocols of the server (HTTP, uvicorn's WebSockets, the fast WebSockets) stop answering a
-client while the write buffer of its connection is above the high-water mark. This module ends the
-wait when nothing leaves the buffer any more.
+All three protocols of the server (HTTP, uvicorn's WebSockets, the fast path) stop answering a
+client while the write buffer of its connection is above the high-water mark. This module ends that
+wait once the buffer no longer shrinks.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 
 
 class WriteTimeout:
-    """Abort a connection if not one byte leaves its write buffer for `seconds`.
+    """Aborts a connection if no byte leaves its write buffer for `seconds`.
 
-    A slow client that takes at least something in that time is left alone.
+    A slow client that reads something within that time is not disconnected.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -23,7 +23,7 @@ class WriteTimeout:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, transport: asyncio.WriteTransport) -> None:
-        """Begin to watch; called when the transport pauses writing, or is closed."""
+        """Start the timer; called when the transport pauses writing, or is closed."""
         self._transport = transport
         if self._timer is None:
             self._watch()
@@ -42,14 +42,14 @@ class WriteTimeout:
         self._timer = None
         buffered = self._transport.get_write_buffer_size()
         if buffered >= self._buffered > 0:
-            # Not `close`, which waits until the buffer is empty.
+            # Not `close`, which would wait until the buffer is empty.
             self._transport.abort()
         elif buffered:
             self._watch()
 
 
 class WriteTimeoutMixin(asyncio.Protocol):
-    """A protocol that aborts its connection when the client takes nothing; put it first."""
+    """A protocol with a write timeout; must be the first base class."""
 
     transport: asyncio.Transport
     _write_timeout: WriteTimeout

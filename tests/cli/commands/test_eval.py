@@ -1,4 +1,4 @@
-"""`ludus eval`: what its options do, and what it prints."""
+"""`ludus eval`: its options and its output."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from program import LUDUS, run_ludus
 from typer.testing import CliRunner, Result
 from world import wait_until
 
-from cli.collecting import COUNTER, NOBODY, read, summary
+from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes, read_summary
 from ludus.cli.main import app
 from ludus.errors import LudusError
 
 
 def evaluate(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    return run_ludus("eval", *map(str, arguments), env=NOBODY, **more)
+    return run_ludus("eval", *map(str, arguments), env=CLEAN_ENV, **more)
 
 
-def here(*arguments: str | Path) -> Result:
-    """The same in this process, where what is printed need not have a terminal's width."""
-    return CliRunner().invoke(app, ["eval", *map(str, arguments)], env=NOBODY)
+def invoke_eval(*arguments: str | Path) -> Result:
+    """Run `ludus eval` in this process."""
+    return CliRunner().invoke(app, ["eval", *map(str, arguments)], env=CLEAN_ENV)
 
 
-def asking(stub: Stub, *arguments: str | Path) -> list[str]:
-    """Arguments with which the stub plays beside the oracle."""
-    who = ["-c", "teacher=oracle", "-c", "openai:stub", "--llm-endpoint", stub.url]
-    return [COUNTER, *who, *map(str, arguments)]
+def stub_args(stub: Stub, *arguments: str | Path) -> list[str]:
+    """Arguments that compare the stub's model with the oracle."""
+    candidates = ["-c", "teacher=oracle", "-c", "openai:stub", "--llm-endpoint", stub.url]
+    return [COUNTER, *candidates, *map(str, arguments)]
 
 
-def test_the_table_compares_with_the_first_and_the_folder_is_named(tmp_path: Path) -> None:
+def test_the_table_compares_with_the_first_candidate(tmp_path: Path) -> None:
     command = ("catch", "--candidate", "chance=random", "--candidate", "oracle", "-n", "12")
     done = evaluate(*command, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "chance plays\noracle plays\n")
@@ -48,27 +48,29 @@ def test_the_table_compares_with_the_first_and_the_folder_is_named(tmp_path: Pat
     (folder,) = (tmp_path / "evals").iterdir()
     assert lines[-1] == f"evaluation: evals/{folder.name}"
     again = evaluate(*command, cwd=tmp_path)
-    assert (again.stdout, again.stderr) == (done.stdout, ""), "nobody plays again"
+    assert (again.stdout, again.stderr) == (done.stdout, ""), "nothing is played again"
 
 
-def narrow(*arguments: str | Path) -> list[str]:
-    """What is printed on a terminal of 80 columns."""
-    done = run_ludus("eval", *map(str, arguments), env={**NOBODY, "COLUMNS": "80"})
+def narrow_output(*arguments: str | Path) -> list[str]:
+    """The lines printed with a width of 80 columns."""
+    done = run_ludus("eval", *map(str, arguments), env={**CLEAN_ENV, "COLUMNS": "80"})
     return [line.rstrip() for line in done.stdout.splitlines()]
 
 
-def test_on_a_narrow_terminal_intervals_stand_below_their_values(tmp_path: Path) -> None:
-    lines = narrow("catch", "-c", "random", "-c", "oracle", "-n", "4", "-o", tmp_path / "eval")
-    at = next(number for number, line in enumerate(lines) if line.startswith("Format"))
-    assert lines[at].split() == ["Format", "compliance", "100.0%", "100.0%", "+0.0", "pp"]
-    below = [interval.rstrip() for interval in lines[at + 1].split("(")[1:]]
+def test_a_narrow_terminal_puts_intervals_below_values(tmp_path: Path) -> None:
+    lines = narrow_output(
+        "catch", "-c", "random", "-c", "oracle", "-n", "4", "-o", tmp_path / "eval"
+    )
+    index = next(number for number, line in enumerate(lines) if line.startswith("Format"))
+    assert lines[index].split() == ["Format", "compliance", "100.0%", "100.0%", "+0.0", "pp"]
+    below = [interval.rstrip() for interval in lines[index + 1].split("(")[1:]]
     assert below == ["51.0 to 100.0)", "51.0 to 100.0)", "-49.0 to +49.0)"]
 
 
-def test_many_candidates_stand_below_each_other_and_only_labels_are_folded(tmp_path: Path) -> None:
+def test_many_candidates_become_rows_and_only_labels_are_folded(tmp_path: Path) -> None:
     long = "a-label-that-is-longer-than-its-column"
     who = ("-c", "random", "-c", "oracle", "-c", "third=oracle", "-c", f"{long}=oracle")
-    lines = narrow("catch", *who, "-n", "4", "-o", tmp_path / "eval")
+    lines = narrow_output("catch", *who, "-n", "4", "-o", tmp_path / "eval")
     assert max(map(len, lines[:-2])) <= 80
     assert lines[0].split() == ["Metric", "Candidate", "Value", "Delta", "n"]
     assert lines[1].split() == ["Format", "compliance", "random", "100.0%", "4"]
@@ -80,7 +82,7 @@ def test_many_candidates_stand_below_each_other_and_only_labels_are_folded(tmp_p
 
 
 def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path) -> None:
-    done = here("catch", "-c", "random", "-c", "oracle", "--json", "-o", tmp_path / "eval")
+    done = invoke_eval("catch", "-c", "random", "-c", "oracle", "--json", "-o", tmp_path / "eval")
     assert (done.exit_code, done.stderr) == (0, "")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["event"] for event in events] == ["candidate", "candidate", "summary"]
@@ -88,17 +90,17 @@ def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path
     assert last["folder"] == str(tmp_path / "eval") and last["settings"]["episodes"] == 50
     assert last["settings"]["seed"] == 999
     assert last["candidates"][1]["metrics"]["accuracy"]["value"] == 1.0
-    assert {**summary(tmp_path / "eval"), "event": "summary", "folder": last["folder"]} == last
+    assert {**read_summary(tmp_path / "eval"), "event": "summary", "folder": last["folder"]} == last
 
 
 def test_a_candidates_episodes_are_a_run_that_can_be_shown(tmp_path: Path) -> None:
-    here("catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
+    invoke_eval("catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
     shown = run_ludus("show", str(tmp_path / "eval" / "oracle"), "1")
     assert shown.returncode == 0 and "reward 1" in shown.stdout
     assert "oracle" in run_ludus("runs", str(tmp_path / "eval")).stdout
 
 
-def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> None:
+def test_options_select_tasks_and_the_solve_threshold(tmp_path: Path) -> None:
     with chat_stub() as stub:
         limits = (
             *("--max-turns", "3", "--max-tokens", "77", "--max-episode-tokens", "999"),
@@ -106,7 +108,7 @@ def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> 
         )
         task = ("--task", '{"goal": 30}', "--seed", "5", "--group-size", "2", "-n", "4")
         bar = ("--solved-at", "-1", "--system-prompt", "Add.", "-o", tmp_path / "eval")
-        done = here(*asking(stub, *limits, *task, *bar))
+        done = invoke_eval(*stub_args(stub, *limits, *task, *bar))
         assert done.exit_code == 0, done.stderr
         assert {(body["temperature"], body["messages"][0]["content"]) for body in stub.bodies} == {
             (0.5, "Add.")
@@ -115,97 +117,100 @@ def test_options_decide_what_is_played_and_when_it_is_solved(tmp_path: Path) -> 
         assert asked == {77}
         off = {"enable_thinking": False}
         assert all(body["chat_template_kwargs"] == off for body in stub.bodies)
-    found = read(tmp_path / "eval" / "stub")
+    found = read_episodes(tmp_path / "eval" / "stub")
     assert {episode.task["goal"] for episode in found} == {30}
     assert len({episode.group_id for episode in found}) == 2
     assert max(episode.turns for episode in found) <= 3
     agent = found[0].agent
     assert (agent["max_tokens"], agent["max_episode_tokens"]) == (77, 999)
     assert agent["chat_template_kwargs"] == off
-    facts = summary(tmp_path / "eval")["candidates"][1]["metrics"]
+    facts = read_summary(tmp_path / "eval")["candidates"][1]["metrics"]
     assert facts["accuracy"]["value"] == 1.0 and facts["reply_tokens"]["n"] == 4
 
 
-def test_tasks_of_a_data_set_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_excluded_tasks_are_left_out_and_counted(tmp_path: Path) -> None:
     CliRunner().invoke(app, ["collect", COUNTER, "-n", "40", "-o", str(tmp_path / "run")])
-    data = ("--not-in", tmp_path / "run")
+    data = ("--exclude-tasks-in", tmp_path / "run")
     done = evaluate(COUNTER, "-c", "oracle", "-n", "20", *data, "-o", tmp_path / "eval")
-    left_out = summary(tmp_path / "eval")["candidates"][0]["known"]
+    left_out = read_summary(tmp_path / "eval")["candidates"][0]["known"]
     assert done.returncode == 0 and 0 < left_out < 20
-    assert f"oracle: {left_out} episodes left out of every figure: {tmp_path}/run" in done.stdout
+    assert any(
+        line.startswith(f"oracle: {left_out} episodes ") for line in done.stdout.splitlines()
+    )
     assert [line.split() for line in done.stdout.splitlines() if line.startswith("n ")] == [
         ["n", str(20 - left_out)]
     ]
 
 
-def test_what_cannot_be_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_invalid_options_print_one_line_and_write_nothing(tmp_path: Path) -> None:
     out = tmp_path / "eval"
-    for words, arguments in {
-        "Did you mean 'oracle'?": ("catch", "-c", "oracel"),
-        "Did you mean 'catch'?": ("ctch", "-c", "random", "-c", "oracle"),
-        "'no label' cannot be a candidate's label": ("catch", "-c", "no label=oracle"),
-        "--solved-at nan is no reward": ("catch", "-c", "oracle", "--solved-at", "nan"),
-        "There is no model": ("catch", "-c", "random", "-c", "hf:./nowhere"),
+    for named, arguments in {
+        "'oracle'": ("catch", "-c", "oracel"),
+        "'catch'": ("ctch", "-c", "random", "-c", "oracle"),
+        "'no label'": ("catch", "-c", "no label=oracle"),
+        "solved_at": ("catch", "-c", "oracle", "--solved-at", "nan"),
+        "nowhere": ("catch", "-c", "random", "-c", "hf:./nowhere"),
     }.items():
-        done = here(*arguments, "-o", out)
-        assert isinstance(done.exception, LudusError) and words in str(done.exception)
+        done = invoke_eval(*arguments, "-o", out)
+        assert isinstance(done.exception, LudusError) and named in str(done.exception)
         assert "\n" not in str(done.exception)
     assert not out.exists()
 
 
-def test_home_is_found_in_what_no_shell_has_seen(
+def test_tilde_is_expanded_in_option_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     run = CliRunner().invoke(app, ["collect", "catch", "-n", "2", "--output-dir=~/run"])
-    done = here("catch", "-c", "oracle", "-n", "2", "--not-in=~/run", "--output-dir=~/eval")
+    done = invoke_eval(
+        "catch", "-c", "oracle", "-n", "2", "--exclude-tasks-in=~/run", "--output-dir=~/eval"
+    )
     assert (run.exit_code, done.exit_code) == (0, 0)
-    assert summary(tmp_path / "eval")["not_in"] == str(tmp_path / "run")
-    done = here("catch", "-c", "oracle", "-o", "~nobody-is-called-this/eval")
+    assert read_summary(tmp_path / "eval")["not_in"] == str(tmp_path / "run")
+    done = invoke_eval("catch", "-c", "oracle", "-o", "~nobody-is-called-this/eval")
     assert done.exit_code == 2 and "no such user" in done.stderr
 
 
-def test_what_both_commands_take_is_told_in_the_same_words() -> None:
-    told = {name: _options(name) for name in ("collect", "eval")}
-    assert len(told["eval"] & told["collect"]) >= 14
-    names = {option for option, _ in told["eval"]} & {option for option, _ in told["collect"]}
-    differ = names - {option for option, _ in told["eval"] & told["collect"]}
+def test_collect_and_eval_share_their_help_texts() -> None:
+    collect, evaluate = (_help_texts(name) for name in ("collect", "eval"))
+    assert len(collect.items() & evaluate.items()) >= 14
+    differ = {flag for flag in collect.keys() & evaluate.keys() if collect[flag] != evaluate[flag]}
     assert differ == {
-        *("--num-episodes", "--seed", "--output-dir", "--resume"),
-        *("--temperature", "--llm-endpoint"),
-    }, "these do not mean the same in both"
+        *("--num-episodes", "--seed", "--output-dir", "--resume", "--llm-endpoint"),
+    }, "these have different meanings"
 
 
-def _options(command: str) -> set[tuple[str, str]]:
-    """The longest name and the help of each option."""
+def _help_texts(command: str) -> dict[str, str]:
     group: Any = typer.main.get_command(app)
-    found = group.commands[command].params
-    return {(max(param.opts, key=len), getattr(param, "help", "") or "") for param in found}
+    params = group.commands[command].params
+    return {max(param.opts, key=len): getattr(param, "help", "") or "" for param in params}
 
 
-def test_ctrl_c_keeps_what_was_played_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_episodes_and_the_same_command_resumes(tmp_path: Path) -> None:
     out = tmp_path / "eval"
     with chat_stub(latency=0.05) as stub:
-        command = asking(stub, "-n", "60", "--concurrency", "4", "-o", out)
+        command = stub_args(stub, "-n", "60", "--concurrency", "4", "-o", out)
         process = subprocess.Popen(
             [*LUDUS, "eval", *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **NOBODY, "COLUMNS": "200"},
+            env={**os.environ, **CLEAN_ENV, "COLUMNS": "200"},
+            # Pytest may run as a background job, which ignores SIGINT and passes that on.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
             wait_until(lambda: stub.replies > 20, seconds=30)
             process.send_signal(signal.SIGINT)
-            said, complained = process.communicate(timeout=30)
+            stdout, stderr = process.communicate(timeout=30)
         finally:
             process.kill()
-        recorded = len(read(out / "stub"))
-        assert process.returncode == 130 and "Traceback" not in complained
+        recorded = len(read_episodes(out / "stub"))
+        assert process.returncode == 130 and "Traceback" not in stderr
         assert 0 < recorded < 60
-        assert f"stub: {60 - recorded} episodes still to be played." in said
-        assert summary(out)["complete"] is False
+        assert f"stub: {60 - recorded} episodes" in stdout
+        assert read_summary(out)["complete"] is False
         stub.latency = 0.0
         again = evaluate(*command)
     assert (again.returncode, again.stderr) == (0, "stub plays\n")
-    assert len(read(out / "stub")) == 60 and summary(out)["complete"] is True
+    assert len(read_episodes(out / "stub")) == 60 and read_summary(out)["complete"] is True

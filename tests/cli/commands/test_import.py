@@ -1,4 +1,4 @@
-"""`ludus import`: other tools' files as runs, and back again."""
+"""`ludus import`: files of other tools as runs, and round trips."""
 
 from __future__ import annotations
 
@@ -8,166 +8,176 @@ from typing import Any
 
 import pytest
 from curation.importers.gym_lines import TOOL as GYM_TOOL
-from curation.importers.gym_lines import answered, called, rollout, spoken, system, user, written
+from curation.importers.gym_lines import (
+    call_item,
+    message_item,
+    output_item,
+    rollout,
+    system,
+    user,
+    write_lines,
+)
 from curation.importers.inspect_logs import COLOURS
-from curation.importers.openenv_records import collected
+from curation.importers.openenv_records import collect_with_openenv
 from curation.importers.verifiers_lines import TRACES
 
-from cli.collecting import complaint, read
-from cli.curating import a_run, attempt, curate, fine, ludus, rows
+from cli.collect_cli import error_line, read_episodes
+from cli.curate_cli import curate, ludus, make_episode, read_rows, stdout_of, write_run
 from ludus.data.episode import Episode
 
 
-def bring(*arguments: str | Path, **more: Any) -> Any:
+def run_import(*arguments: str | Path, **more: Any) -> Any:
     return ludus("import", *arguments, **more)
 
 
-def gym_file(folder: Path) -> Path:
+def write_gym_file(folder: Path) -> Path:
     """Two attempts at one task, with a call and its answer."""
     asked = [system("Look words up."), user("What is an owl?")]
     lines = [
         rollout(
             asked,
-            [called("c1"), answered("c1"), spoken(f"It is {what}.")],
+            [call_item("c1"), output_item("c1"), message_item(f"It is {what}.")],
             asked={"tools": [GYM_TOOL]},
             reward=reward,
         )
         for what, reward in (("a bird", 1.0), ("a fish", 0.25))
     ]
-    return written(folder / "rollouts.jsonl", *lines)
+    return write_lines(folder / "rollouts.jsonl", *lines)
 
 
-def rows_of_messages(folder: Path) -> Path:
+def write_message_rows(folder: Path) -> Path:
     path = folder / "talk.jsonl"
-    said = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
-    path.write_text(json.dumps({"messages": said, "reward": 1.0}) + "\n")
+    output = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    path.write_text(json.dumps({"messages": output, "reward": 1.0}) + "\n")
     return path
 
 
-def source(format: str, folder: Path) -> Path:
+def write_source(format: str, folder: Path) -> Path:
     if format == "openenv":
-        return collected(folder / "openenv", ["one", "two"])
+        return collect_with_openenv(folder / "openenv", ["one", "two"])
     return {"verifiers": TRACES, "inspect": COLOURS}.get(format) or (
-        gym_file(folder) if format == "nemo-gym" else rows_of_messages(folder)
+        write_gym_file(folder) if format == "nemo-gym" else write_message_rows(folder)
     )
 
 
-def asked_and_answered(episodes: list[Episode]) -> list[Any]:
-    """What a round trip must not change."""
+def conversations(episodes: list[Episode]) -> list[Any]:
+    """The parts of episodes that a round trip must not change."""
     return [(each.messages, each.tools, each.reward, each.rewards) for each in episodes]
 
 
 @pytest.mark.parametrize("format", ["openenv", "nemo-gym", "verifiers", "inspect", "messages"])
-def test_what_another_tool_wrote_is_a_run_for_every_command(format: str, tmp_path: Path) -> None:
-    told = json.loads(fine(bring(format, source(format, tmp_path), "--json", cwd=tmp_path)))
-    run = tmp_path / told["folder"]
+def test_imported_rollouts_are_a_run_for_every_command(format: str, tmp_path: Path) -> None:
+    report = json.loads(
+        stdout_of(run_import(format, write_source(format, tmp_path), "--json", cwd=tmp_path))
+    )
+    run = tmp_path / report["folder"]
     assert run.parent == tmp_path / "runs" and run.name.startswith(f"{format}-")
-    episodes = read(run)
-    assert len(episodes) == told["episodes"] > 0 and told["unreadable"] == 0
-    assert told["scored"] == sum(each.reward is not None for each in episodes)
+    episodes = read_episodes(run)
+    assert len(episodes) == report["episodes"] > 0 and report["unreadable"] == 0
+    assert report["scored"] == sum(each.reward is not None for each in episodes)
 
-    assert f"runs/{run.name}" in fine(ludus("runs", cwd=tmp_path))
+    assert f"runs/{run.name}" in stdout_of(ludus("runs", cwd=tmp_path))
     first = next(each for each in episodes if each.reward is not None)
-    shown = fine(ludus("show", run, first.episode_id))
+    shown = stdout_of(ludus("show", run, first.episode_id))
     reply = next(each.text for each in first.messages if each.role == "assistant" and each.text)
     assert reply.splitlines()[0] in shown
-    fine(curate(run, "-o", tmp_path / "data"))
-    assert first.episode_id in {row["episode_id"] for row in rows(tmp_path / "data")}
+    stdout_of(curate(run, "-o", tmp_path / "data"))
+    assert first.episode_id in {row["episode_id"] for row in read_rows(tmp_path / "data")}
 
 
 @pytest.mark.parametrize("format", ["openenv", "nemo-gym"])
-def test_a_file_comes_back_as_it_was(format: str, tmp_path: Path) -> None:
+def test_a_file_survives_import_and_export(format: str, tmp_path: Path) -> None:
     first, data, again = tmp_path / "first", tmp_path / "data", tmp_path / "again"
-    fine(bring(format, source(format, tmp_path), "-o", first))
-    fine(curate(first, "--to", format, "-o", data))
-    fine(bring(format, data / "train.jsonl", "-o", again))
-    assert asked_and_answered(read(again)) == asked_and_answered(read(first)) != []
-    assert read(again) == read(first)
+    stdout_of(run_import(format, write_source(format, tmp_path), "-o", first))
+    stdout_of(curate(first, "--to", format, "-o", data))
+    stdout_of(run_import(format, data / "train.jsonl", "-o", again))
+    assert conversations(read_episodes(again)) == conversations(read_episodes(first)) != []
+    assert read_episodes(again) == read_episodes(first)
 
 
 @pytest.mark.parametrize("format", ["openenv", "nemo-gym"])
-def test_episodes_go_to_another_tool_and_come_back_whole(format: str, tmp_path: Path) -> None:
+def test_episodes_survive_export_and_import(format: str, tmp_path: Path) -> None:
     attempts = [
-        attempt("a", rewards={"letters": 0.5, "word": 0.5}, seed=3),
-        attempt("b", reward=0.0, turns=3, stop_reason="max_turns", done=False),
+        make_episode("a", rewards={"letters": 0.5, "word": 0.5}, seed=3),
+        make_episode("b", reward=0.0, turns=3, stop_reason="max_turns", done=False),
     ]
-    run, data = a_run(tmp_path / "run", *attempts), tmp_path / "data"
-    fine(curate(run, "--to", format, "-o", data))
-    fine(bring(format, data / "train.jsonl", "-o", tmp_path / "again"))
-    assert read(tmp_path / "again") == attempts
+    run, data = write_run(tmp_path / "run", *attempts), tmp_path / "data"
+    stdout_of(curate(run, "--to", format, "-o", data))
+    stdout_of(run_import(format, data / "train.jsonl", "-o", tmp_path / "again"))
+    assert read_episodes(tmp_path / "again") == attempts
 
 
-def test_tasks_for_nemo_gym_are_one_line_each_and_no_rollouts(tmp_path: Path) -> None:
-    attempts = [attempt("a"), attempt("b", reward=0.0), attempt("c", task="fox")]
-    run, data = a_run(tmp_path / "run", *attempts), tmp_path / "data"
-    fine(curate(run, "--to", "nemo-gym-input", "-o", data))
-    assert [row["about"] for row in rows(data)] == ["owl", "fox"]
-    assert all("response" not in row for row in rows(data))
-    done = bring("nemo-gym", data / "train.jsonl", "-o", tmp_path / "again")
-    assert "There is no episode in the files that were named" in complaint(done)
+def test_nemo_gym_input_has_one_line_per_task(tmp_path: Path) -> None:
+    attempts = [make_episode("a"), make_episode("b", reward=0.0), make_episode("c", task="fox")]
+    run, data = write_run(tmp_path / "run", *attempts), tmp_path / "data"
+    stdout_of(curate(run, "--to", "nemo-gym-input", "-o", data))
+    assert [row["about"] for row in read_rows(data)] == ["owl", "fox"]
+    assert all("response" not in row for row in read_rows(data))
+    done = run_import("nemo-gym", data / "train.jsonl", "-o", tmp_path / "again")
+    assert "no episode" in error_line(done)
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_is_imported(tmp_path: Path) -> None:
-    path = rows_of_messages(tmp_path)
+def test_unreadable_lines_are_listed_and_the_rest_is_imported(tmp_path: Path) -> None:
+    path = write_message_rows(tmp_path)
     with path.open("a") as file:
         file.write('{"a": 1}\nnonsense\n' + "[]\n" * 12)
-    done = bring("messages", path, "-o", tmp_path / "run")
+    done = run_import("messages", path, "-o", tmp_path / "run")
     assert done.returncode == 0 and "1 episode, 1 scored, 14 could not be read" in done.stdout
-    said = done.stderr.splitlines()
-    assert said[0].startswith(f"not read: {path}:2: ")
-    assert said[1].startswith(f"not read: {path}:3: not JSON")
-    assert said[-1] == f"and 4 more: {tmp_path / 'run' / 'unreadable.txt'}"
+    output = done.stderr.splitlines()
+    assert output[0].startswith(f"not read: {path}:2: ")
+    assert output[1].startswith(f"not read: {path}:3: ")
+    assert output[-1] == f"and 4 more: {tmp_path / 'run' / 'unreadable.txt'}"
     assert len((tmp_path / "run/unreadable.txt").read_text().splitlines()) == 14
 
 
-def test_files_of_a_folder_that_are_left_alone_are_named(tmp_path: Path) -> None:
-    rows_of_messages(tmp_path)
+def test_skipped_files_of_a_folder_are_listed(tmp_path: Path) -> None:
+    write_message_rows(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
-    done = bring("messages", tmp_path, "-o", tmp_path / "out/run")
+    done = run_import("messages", tmp_path, "-o", tmp_path / "out/run")
     assert done.returncode == 0 and "notes.txt" in done.stderr
-    assert len(read(tmp_path / "out/run")) == 1
+    assert len(read_episodes(tmp_path / "out/run")) == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("messages", "nowhere.jsonl"), "There is no file or folder nowhere.jsonl."),
-        (("messages", "empty.jsonl"), "they are empty"),
-        (("messages", "thesis.tex"), "thesis.tex:1: not JSON"),
-        (("messages", "folder"), "There is no .jsonl file in folder"),
-        (("openenv", "folder"), "There is no results.jsonl in folder"),
-        (("messages", "talk.jsonl", "talk.jsonl"), "talk.jsonl is named twice"),
-        (("messages", "talk.jsonl", "-o", "folder"), "folder is there already, and not empty"),
-        (("messages", "talk.jsonl", "-o", "thesis.tex"), "thesis.tex is"),
+        (("messages", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("messages", "empty.jsonl"), "empty"),
+        (("messages", "thesis.tex"), "thesis.tex:1"),
+        (("messages", "folder"), ".jsonl"),
+        (("openenv", "folder"), "results.jsonl"),
+        (("messages", "talk.jsonl", "talk.jsonl"), "talk.jsonl"),
+        (("messages", "talk.jsonl", "-o", "folder"), "folder"),
+        (("messages", "talk.jsonl", "-o", "thesis.tex"), "thesis.tex"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_leaves_nothing(
+def test_invalid_options_print_one_line_and_write_nothing(
     arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
-    rows_of_messages(tmp_path)
+    write_message_rows(tmp_path)
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "thesis.tex").write_text("Years of work.\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/notes.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    assert words in complaint(bring(*arguments, cwd=tmp_path))
+    assert words in error_line(run_import(*arguments, cwd=tmp_path))
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_wrong_format_is_answered_with_those_that_there_are(tmp_path: Path) -> None:
-    done = bring("mesages", rows_of_messages(tmp_path))
+def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
+    done = run_import("mesages", write_message_rows(tmp_path))
     assert done.returncode == 2 and "'nemo-gym', 'verifiers'" in done.stderr.splitlines()[-1]
 
 
-def test_a_run_can_be_made_in_the_folder_that_one_is_in(tmp_path: Path) -> None:
-    path, here = rows_of_messages(tmp_path), tmp_path / "here"
+def test_import_can_write_into_the_source_folder(tmp_path: Path) -> None:
+    path, here = write_message_rows(tmp_path), tmp_path / "here"
     here.mkdir()
-    fine(bring("messages", path, "-o", ".", cwd=here))
-    assert len(read(here)) == 1 and (here / "run.json").is_file()
+    stdout_of(run_import("messages", path, "-o", ".", cwd=here))
+    assert len(read_episodes(here)) == 1 and (here / "run.json").is_file()
 
 
-def test_an_import_does_not_take_the_name_of_another(tmp_path: Path) -> None:
-    path = rows_of_messages(tmp_path)
+def test_two_imports_get_different_names(tmp_path: Path) -> None:
+    path = write_message_rows(tmp_path)
     for name in ("messages-talk", "messages-talk-2"):
-        assert f"run: runs/{name}" in fine(bring("messages", path, cwd=tmp_path))
-        assert len(read(tmp_path / "runs" / name)) == 1
+        assert f"run: runs/{name}" in stdout_of(run_import("messages", path, cwd=tmp_path))
+        assert len(read_episodes(tmp_path / "runs" / name)) == 1

@@ -1,4 +1,4 @@
-"""Several environments at once, as `ludus collect` and `ludus eval` take them."""
+"""Mixtures of environments in `ludus collect` and `ludus eval`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.collecting import NOBODY, read, summary
+from cli.collect_cli import CLEAN_ENV, read_episodes, read_summary
 from ludus.cli.main import app
 
-MIX = "wordle=0.7,catch=0.3"
+MIXTURE = "wordle=0.7,catch=0.3"
 
 
-def here(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)], env=NOBODY)
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)], env=CLEAN_ENV)
 
 
-def test_each_episode_of_a_mix_is_offered_its_own_tools_alone(tmp_path: Path) -> None:
-    done = here("collect", MIX, "-n", "20", "-o", tmp_path / "run")
+def test_each_episode_of_a_mixture_has_only_its_own_tools(tmp_path: Path) -> None:
+    done = invoke("collect", MIXTURE, "-n", "20", "-o", tmp_path / "run")
     assert done.exit_code == 0, done.output
-    found = read(tmp_path / "run")
+    found = read_episodes(tmp_path / "run")
     offered = {
         (episode.environment, *(tool["function"]["name"] for tool in episode.tools))
         for episode in found
@@ -29,13 +29,13 @@ def test_each_episode_of_a_mix_is_offered_its_own_tools_alone(tmp_path: Path) ->
     assert sum(episode.environment == "wordle" for episode in found) in (13, 14, 15)
 
 
-def test_the_reward_is_told_of_each_environment_of_a_mix(tmp_path: Path) -> None:
+def test_a_mixture_reports_the_reward_of_each_environment(tmp_path: Path) -> None:
     who = ("-c", "random", "-c", "oracle", "-n", "12", "-o", tmp_path / "eval")
-    done = here("eval", MIX, *who)
+    done = invoke("eval", MIXTURE, *who)
     assert done.exit_code == 0, done.output
     assert "Reward in catch" in done.stdout and "Reward in wordle" in done.stdout
-    chance, oracle = summary(tmp_path / "eval")["candidates"]
-    played = read(tmp_path / "eval" / "random")
+    chance, oracle = read_summary(tmp_path / "eval")["candidates"]
+    played = read_episodes(tmp_path / "eval" / "random")
     total = chance["metrics"]["mean_reward"]
     for name in ("wordle", "catch"):
         rewards = [one.reward or 0.0 for one in played if one.environment == name]
@@ -46,6 +46,6 @@ def test_the_reward_is_told_of_each_environment_of_a_mix(tmp_path: Path) -> None
     assert total["n"] == 12
 
 
-def test_of_one_environment_the_reward_is_told_once(tmp_path: Path) -> None:
-    done = here("eval", "catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
+def test_a_single_environment_reports_its_reward_once(tmp_path: Path) -> None:
+    done = invoke("eval", "catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
     assert "Mean reward" in done.stdout and "Reward in" not in done.stdout

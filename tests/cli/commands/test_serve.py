@@ -1,4 +1,4 @@
-"""`ludus serve`: what it says of addresses that cannot be bound, and where the token comes from."""
+"""`ludus serve`: invalid addresses, and the sources of the token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "s3cret-token"
         (("--token-file", "token", "--token", "x"), "--token-file"),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_line(options: tuple[str, ...], words: str) -> None:
+def test_an_invalid_option_is_one_line(options: tuple[str, ...], words: str) -> None:
     done = run_ludus("serve", "echo", *options)
     assert done.returncode == 1 and done.stdout == ""
     assert words in done.stderr and done.stderr.count("\n") == 1
@@ -40,17 +40,17 @@ def test_a_port_in_use_is_one_line() -> None:
         for workers in ("1", "2"):
             done = run_ludus("serve", "echo", "--port", port, "--workers", workers)
             assert done.returncode == 1 and done.stderr.count("\n") == 1
-            assert f"Port {port} of 127.0.0.1 cannot be used" in done.stderr
+            assert port in done.stderr
 
 
-def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
+def test_an_empty_token_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     done = run_ludus("serve", "echo", "--token-file", str(tmp_path / "token"))
     assert done.returncode == 1 and done.stderr.count("\n") == 1
 
 
 def run_with_token(*options: str) -> tuple[int, str]:
-    """The status of a request with the token, and all that the server said on stderr."""
+    """The status of a request with the token, and the server's stderr."""
     process = subprocess.Popen(
         [*LUDUS, "serve", "echo", "--port", "0", *options],
         stdout=subprocess.PIPE,
@@ -70,7 +70,7 @@ def run_with_token(*options: str) -> tuple[int, str]:
     return status, errors
 
 
-def test_a_token_on_the_command_line_is_warned_about_and_others_are_not(tmp_path: Path) -> None:
+def test_only_a_token_on_the_command_line_is_warned_about(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{SECRET}\n")
     status, errors = run_with_token("--token", SECRET)
@@ -81,5 +81,5 @@ def test_a_token_on_the_command_line_is_warned_about_and_others_are_not(tmp_path
 
 def test_the_help_of_every_command_prefers_the_environment_variable() -> None:
     for command in ("serve", "collect", "eval", "check", "play"):
-        words = run_ludus(command, "--help").stdout
-        assert "LUDUS_TOKEN" in words and "process list" in " ".join(words.split())
+        text = " ".join(run_ludus(command, "--help").stdout.split())
+        assert "LUDUS_TOKEN" in text and "process list" in text

@@ -1,4 +1,4 @@
-"""`ludus show` by name, on several runs, and on what is no run; README's lines, typed twice."""
+"""`ludus show`: runs by name, data sets, evaluations and trained models."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from train.records import about
+from train.sample_records import record_fields
 from typer.testing import CliRunner
 
-from cli.collecting import collect, complaint
-from cli.curating import a_run, attempt, curate, fine, ludus
+from cli.collect_cli import collect, error_line
+from cli.curate_cli import curate, ludus, make_episode, stdout_of, write_run
 from ludus.cli.main import app
-from ludus.curation import CurateConfig
-from ludus.curation import curate as make_rows
+from ludus.curation import CurateConfig, pipeline
 from ludus.curation.writers import OutputKind
 from ludus.errors import RunError
 from ludus.train.output.record import create_record
@@ -22,51 +21,51 @@ from ludus.train.output.record import create_record
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two runs, of which one is the newer."""
+    """A folder with an older and a newer run."""
     home = tmp_path_factory.mktemp("home")
     for seed in ("0", "1"):
-        fine(collect("catch", "-n", "3", "--seed", seed, cwd=home))
-    for at, run in enumerate(sorted((home / "runs").iterdir())):
-        os.utime(run / "episodes.jsonl", (at, at))
+        stdout_of(collect("catch", "-n", "3", "--seed", seed, cwd=home))
+    for time, run in enumerate(sorted((home / "runs").iterdir())):
+        os.utime(run / "episodes.jsonl", (time, time))
     return home
 
 
 def runs(home: Path) -> list[str]:
-    """As a shell expands runs/*, the newest last."""
-    found = (home / "runs").iterdir()
-    ordered = sorted(found, key=lambda run: (run / "episodes.jsonl").stat().st_mtime)
+    """Paths of the runs, the newest last."""
+    folders = (home / "runs").iterdir()
+    ordered = sorted(folders, key=lambda run: (run / "episodes.jsonl").stat().st_mtime)
     return [f"runs/{run.name}" for run in ordered]
 
 
 def test_a_run_is_shown_by_its_name_and_as_the_last_one(home: Path) -> None:
     old, new = runs(home)
-    shown = fine(ludus("show", new, "2", cwd=home))
-    assert fine(ludus("show", "last", "2", cwd=home)) == shown
-    assert fine(ludus("show", Path(new).name, "2", cwd=home)) == shown
-    assert fine(ludus("show", old, "2", cwd=home)) != shown
-    assert f"Did you mean '{Path(new).name}'?" in complaint(ludus("show", "catch", cwd=home))
+    shown = stdout_of(ludus("show", new, "2", cwd=home))
+    assert stdout_of(ludus("show", "last", "2", cwd=home)) == shown
+    assert stdout_of(ludus("show", Path(new).name, "2", cwd=home)) == shown
+    assert stdout_of(ludus("show", old, "2", cwd=home)) != shown
+    assert f"'{Path(new).name}'" in error_line(ludus("show", "catch", cwd=home))
 
 
-def test_of_several_runs_the_newest_is_shown_and_the_others_are_named(home: Path) -> None:
+def test_of_several_runs_the_newest_is_shown(home: Path) -> None:
     old, new = runs(home)
     for given in ([old, new], [new, old]):
         done = ludus("show", *given, "2", cwd=home)
         assert done.returncode == 0
-        assert done.stdout == fine(ludus("show", new, "2", cwd=home))
+        assert done.stdout == stdout_of(ludus("show", new, "2", cwd=home))
         assert f"ludus show {old} 2" in done.stderr
 
 
-def test_rows_are_curated_by_the_same_names_and_the_same_command_twice(home: Path) -> None:
-    by_path = ("--unscored", "--no-dedupe", "-o", "data/path")
+def test_curate_accepts_run_names_and_can_be_repeated(home: Path) -> None:
+    by_path = ("--keep-unscored", "--no-dedupe", "-o", "data/path")
     for _ in range(2):
-        fine(curate(*runs(home), *by_path, cwd=home))
-    fine(curate("last", "--no-dedupe", "-o", "data/last", cwd=home))
+        stdout_of(curate(*runs(home), *by_path, cwd=home))
+    stdout_of(curate("last", "--no-dedupe", "-o", "data/last", cwd=home))
     assert (home / "data/path/train.jsonl").read_text().count("\n") == 6
     assert (home / "data/last/train.jsonl").read_text().count("\n") == 3
 
 
-def shown(*arguments: str) -> str:
-    """What `ludus show` prints, in this process."""
+def show_output(*arguments: str) -> str:
+    """The output of `ludus show`, run in this process."""
     done = CliRunner().invoke(app, ["show", *arguments])
     if done.exception is not None:
         raise done.exception
@@ -76,57 +75,57 @@ def shown(*arguments: str) -> str:
 
 def test_a_row_of_a_data_set_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    a_run(tmp_path / "run", attempt("good", turns=2), attempt("bad", reward=0.0))
+    write_run(tmp_path / "run", make_episode("good", turns=2), make_episode("bad", reward=0.0))
     forms: tuple[OutputKind, ...] = ("sft", "dpo", "openenv", "nemo-gym", "nemo-gym-input")
     for to in forms:
-        make_rows([Path("run")], Path(to), CurateConfig(to=to))
-    sft = shown("sft")
+        pipeline.curate([Path("run")], Path(to), CurateConfig(to=to))
+    sft = show_output("sft")
     assert "It is about owl." in sft and 'guess({"word": "good1"})' in sft and "reward 1" in sft
-    assert shown("sft/train.jsonl", "good").split("\n")[1:] == sft.split("\n")[1:]
-    dpo = shown("dpo", "0")
+    assert show_output("sft/train.jsonl", "good").split("\n")[1:] == sft.split("\n")[1:]
+    dpo = show_output("dpo", "0")
     assert dpo.index("chosen (reward 1)") < dpo.index("good1") < dpo.index("rejected (reward 0)")
-    assert "good1" in shown("openenv") and "good1" in shown("nemo-gym")
-    assert "It is about owl." in shown("nemo-gym-input")
+    assert "good1" in show_output("openenv") and "good1" in show_output("nemo-gym")
+    assert "It is about owl." in show_output("nemo-gym-input")
     line = Path("sft/train.jsonl").read_text().splitlines()[1]
-    assert json.loads(shown("sft", "1", "--json")) == json.loads(line)
-    with pytest.raises(RunError, match="It holds 0 to 1"):
-        shown("sft", "7")
+    assert json.loads(show_output("sft", "1", "--json")) == json.loads(line)
+    with pytest.raises(RunError, match="0 to 1"):
+        show_output("sft", "7")
 
 
-def test_an_evaluation_is_shown_and_its_candidates_are_named(
+def test_an_evaluation_is_shown_with_its_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = ("eval", "catch", "-c", "oracle", "-c", "random", "-n", "2", "-o", "ev")
     assert ludus(*command).returncode == 0
-    said = shown("ev")
-    assert "oracle" in said and "mean_reward" in said and "ludus show ev/oracle 0" in said
+    output = show_output("ev")
+    assert "oracle" in output and "mean_reward" in output and "ludus show ev/oracle 0" in output
     with pytest.raises(RunError, match="`ludus show ev/random 1`"):
-        shown("ev", "1")
-    assert "catch" in shown("ev/random", "1")
+        show_output("ev", "1")
+    assert "catch" in show_output("ev/random", "1")
 
 
-def test_a_trained_model_tells_what_it_was_trained_on(
+def test_a_trained_model_shows_its_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()
-    create_record(Path("model"), about())
-    said = shown("model")
-    assert "320 rows of data/wordle" in said and "not finished" in said
-    assert "--model model" in said and "-c trained=hf:model" in said
+    create_record(Path("model"), record_fields())
+    output = show_output("model")
+    assert "320 rows of data/wordle" in output and "not finished" in output
+    assert "--model model" in output and "-c trained=hf:model" in output
 
 
-def test_what_cannot_be_shown_says_what_to_type(
+def test_an_unshowable_target_suggests_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    a_run(tmp_path / "run", attempt("one"))
-    make_rows([Path("run")], Path("data"), CurateConfig(format="parquet"))
+    write_run(tmp_path / "run", make_episode("one"))
+    pipeline.curate([Path("run")], Path("data"), CurateConfig(format="parquet"))
     with pytest.raises(RunError, match="--format jsonl"):
-        shown("data")
+        show_output("data")
     Path("empty").mkdir()
-    with pytest.raises(RunError, match="Nothing in empty can be shown"):
-        shown("empty")
-    with pytest.raises(RunError, match="No run is in runs/"):
-        shown("last")
+    with pytest.raises(RunError, match="empty"):
+        show_output("empty")
+    with pytest.raises(RunError, match="runs/"):
+        show_output("last")

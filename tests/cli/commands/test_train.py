@@ -1,4 +1,4 @@
-"""`ludus train`: from rows to a model that can be loaded, is described, and is on the Hub."""
+"""`ludus train sft` and `dpo`: training, results, signals, and upload to the Hub."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import pytest
 from publish.fake_hub import TOKEN, FakeHub, fake_hub
 from world import wait_until
 
-from cli.collecting import complaint
-from cli.training import (
-    QUICK,
-    a_model,
-    events,
-    here,
-    logged,
-    pairs,
-    refused,
-    rows,
-    started,
+from cli.collect_cli import error_line
+from cli.train_cli import (
+    FAST_OPTIONS,
+    error_message,
+    invoke_train,
+    parse_events,
+    read_log,
+    save_model,
+    start_train,
     train,
+    write_pairs,
+    write_rows,
 )
 from ludus.train.output.record import read_record
 
-MADE = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
-TOLD = {"README.md", "training.json", "log.jsonl", "loss.png"}
+MODEL_FILES = {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"}
+RECORD_FILES = {"README.md", "training.json", "log.jsonl", "loss.png"}
 
 
 def logged_in(hub: FakeHub, home: Path) -> dict[str, str]:
@@ -40,24 +40,28 @@ def logged_in(hub: FakeHub, home: Path) -> dict[str, str]:
     }
 
 
-def test_a_model_is_trained_described_and_uploaded(tmp_path: Path) -> None:
-    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 8, 2), tmp_path / "out"
-    command = ("sft", data, "-m", model, "-o", out, *QUICK, "--steps", "2", "--json")
+def test_sft_trains_documents_and_uploads_a_model(tmp_path: Path) -> None:
+    model, data, out = (
+        save_model(tmp_path / "model"),
+        write_rows(tmp_path / "data", 8, 2),
+        tmp_path / "out",
+    )
+    command = ("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--steps", "2", "--json")
     with fake_hub() as hub:
         env = logged_in(hub, tmp_path)
         done = train(*command, "-H", "ada/player", "--private", env=env)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    told = events(done.stdout)
-    assert {line["event"] for line in told} == {"phase", "begin", "step", "done", "pushed"}
-    steps = [line for line in told if line["event"] == "step"]
+    events = parse_events(done.stdout)
+    assert {line["event"] for line in events} == {"phase", "begin", "step", "done", "pushed"}
+    steps = [line for line in events if line["event"] == "step"]
     assert [line["loss"] for line in steps if "loss" in line] == [
-        line["loss"] for line in logged(out) if "loss" in line
+        line["loss"] for line in read_log(out) if "loss" in line
     ]
-    ended, pushed = told[-2:]
+    ended, pushed = events[-2:]
     assert (ended["steps"], ended["stopped"], ended["folder"]) == (2, None, str(out))
     assert pushed == {"event": "pushed", "url": f"{hub.url}/ada/player"}
     assert (hub.repos, hub.kinds) == ({"ada/player": True}, {"ada/player": "model"})
-    assert hub.files.keys() >= MADE | TOLD
+    assert hub.files.keys() >= MODEL_FILES | RECORD_FILES
     assert {**hub.files, "README.md": b""} == {
         **{file.name: file.read_bytes() for file in out.iterdir()},
         "README.md": b"",
@@ -70,56 +74,74 @@ def test_a_model_is_trained_described_and_uploaded(tmp_path: Path) -> None:
     assert record.command and record.command.startswith(f"ludus train sft {data} -m {model}")
 
 
-def test_a_hub_that_refuses_is_heard_before_the_first_step(
+def test_a_hub_refusal_is_reported_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 8), tmp_path / "out"
+    model, data, out = (
+        save_model(tmp_path / "model"),
+        write_rows(tmp_path / "data", 8),
+        tmp_path / "out",
+    )
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with fake_hub(fail={"create": 403}) as hub:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-        done = here("sft", data, "-m", model, "-o", out, *QUICK, "-H", "ada/player")
-    assert "the token may not write there" in refused(done) and not out.exists()
+        done = invoke_train("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "-H", "ada/player")
+    assert "ada/player" in error_message(done) and not out.exists()
 
 
-def test_a_failed_upload_is_told_to_machines_and_does_not_advise_to_begin_anew(
+def test_a_failed_upload_is_a_json_event_and_suggests_no_overwrite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 4), tmp_path / "out"
+    model, data, out = (
+        save_model(tmp_path / "model"),
+        write_rows(tmp_path / "data", 4),
+        tmp_path / "out",
+    )
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    command = ("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "1", "--json")
+    command = ("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "1", "--json")
     with fake_hub(fail={"/commit/": 403}) as hub:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-        done = here(*command, "-H", "ada/player", "--overwrite")
+        done = invoke_train(*command, "-H", "ada/player", "--overwrite")
     assert done.exit_code == 1 and (out / "model.safetensors").is_file()
-    ended, error = events(done.stdout)[-2:]
+    ended, error = parse_events(done.stdout)[-2:]
     assert (ended["event"], error["event"]) == ("done", "error")
-    assert error["message"].endswith("Go on with: the same command without --overwrite")
+    assert "the same command without --overwrite" in error["message"]
 
 
-def test_what_others_print_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prints_of_trackers_do_not_reach_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ludus.train import offline
 
     sft = offline.sft
 
-    def noisy(*given: Any, **more: Any) -> Any:
+    def noisy_sft(*args: Any, **kwargs: Any) -> Any:
         print("* Trackio project initialized")
-        return sft(*given, **more)
+        return sft(*args, **kwargs)
 
-    monkeypatch.setattr(offline, "sft", noisy)
-    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 4), tmp_path / "out"
-    done = here("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "1", "--json")
-    told = [line["event"] for line in events(done.stdout)]
-    assert told == ["phase", "phase", "phase", "begin", "step", "done"]
+    monkeypatch.setattr(offline, "sft", noisy_sft)
+    model, data, out = (
+        save_model(tmp_path / "model"),
+        write_rows(tmp_path / "data", 4),
+        tmp_path / "out",
+    )
+    done = invoke_train(
+        "sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "1", "--json"
+    )
+    events = [line["event"] for line in parse_events(done.stdout)]
+    assert events == ["phase", "phase", "phase", "begin", "step", "done"]
     assert "* Trackio project initialized\n" in done.stderr
 
 
-def test_pairs_train_an_adapter_and_what_comes_next_is_said(tmp_path: Path) -> None:
-    model, out = a_model(tmp_path / "model"), tmp_path / "out"
-    data = pairs(tmp_path / "data", environment="wordle")
-    command = ("dpo", data, "-m", model, "-o", out, *QUICK, "--epochs", "1")
-    done = here(*command, "--lora", "--lora-rank", "4", "--lora-targets", "q_proj,v_proj")
+def test_dpo_trains_an_adapter_and_prints_the_next_command(tmp_path: Path) -> None:
+    model, out = save_model(tmp_path / "model"), tmp_path / "out"
+    data = write_pairs(tmp_path / "data", environment="wordle")
+    command = ("dpo", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "1")
+    done = invoke_train(
+        *command, "--lora", "--lora-rank", "4", "--lora-target-modules", "q_proj,v_proj"
+    )
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [line[0] for line in lines] == ["steps", "loss", "time", "model", "Next:"]
@@ -129,60 +151,70 @@ def test_pairs_train_an_adapter_and_what_comes_next_is_said(tmp_path: Path) -> N
     )
     adapter = json.loads((out / "adapter" / "adapter_config.json").read_text())
     assert (adapter["r"], {*adapter["target_modules"]}) == (4, {"q_proj", "v_proj"})
-    assert {file.name for file in out.iterdir()} >= MADE | TOLD
+    assert {file.name for file in out.iterdir()} >= MODEL_FILES | RECORD_FILES
 
 
-def test_ctrl_c_ends_it_after_the_step_that_is_under_way(tmp_path: Path) -> None:
-    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 8), tmp_path / "out"
-    with started("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "50") as process:
+def test_ctrl_c_stops_after_the_current_step(tmp_path: Path) -> None:
+    model, data, out = (
+        save_model(tmp_path / "model"),
+        write_rows(tmp_path / "data", 8),
+        tmp_path / "out",
+    )
+    with start_train(
+        "sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "50"
+    ) as process:
         assert process.stderr is not None
-        heard = next(line for line in process.stderr if ", loss " in line)
-        assert re.match(r"step \d+/100, ", heard), heard
+        line = next(text for text in process.stderr if ", loss " in text)
+        assert re.match(r"step \d+/100, ", line), line
         process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert complained.endswith("Stopping after this step; Ctrl-C again stops at once.\n")
-    stopped = int(said.removeprefix("Stopped at step ").partition(";")[0])
-    assert said == f"Stopped at step {stopped}; the same command goes on from there.\n"
+    assert "Stopping after this step" in stderr.splitlines()[-1]
+    stopped = int(stdout.removeprefix("Stopped at step ").partition(";")[0])
+    assert stdout.count("\n") == 1 and "the same command" in stdout
     assert (out / "checkpoints" / f"checkpoint-{stopped}").is_dir() and stopped < 100
 
 
-def test_a_run_that_was_terminated_goes_on_with_the_same_command(tmp_path: Path) -> None:
-    model, data, out = a_model(tmp_path / "model"), rows(tmp_path / "data", 8), tmp_path / "out"
-    command = ("sft", data, "-m", model, "-o", out, *QUICK, "--epochs", "8")
+def test_a_terminated_run_resumes_with_the_same_command(tmp_path: Path) -> None:
+    model, data, out = (
+        save_model(tmp_path / "model"),
+        write_rows(tmp_path / "data", 8),
+        tmp_path / "out",
+    )
+    command = ("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "8")
     terminator = Thread(target=_terminate_once_logged, args=(out,))
     terminator.start()
-    stopped = here(*command)
+    stopped = invoke_train(*command)
     terminator.join()
     assert stopped.exit_code == 143 and stopped.stdout.startswith("Stopped at step "), stopped
     step = int(stopped.stdout.split()[3].rstrip(";"))
     assert 1 <= step < 16 and not (out / "model.safetensors").exists()
 
-    again = here(*command)
+    again = invoke_train(*command)
     assert again.exit_code == 0, again.output
-    assert again.stdout.startswith(f"steps     16 (went on after {step})\n")
+    assert again.stdout.startswith(f"steps     16 (resumed after {step})\n")
     record = read_record(out)
     assert record is not None and record.resumed_from == (step,)
-    assert [line["step"] for line in logged(out)] == list(range(1, 17))
+    assert [line["step"] for line in read_log(out)] == list(range(1, 17))
 
-    idle = here(*command)
-    assert "is trained already" in idle.stderr and idle.stdout.startswith("steps     16\n")
+    repeated = invoke_train(*command)
+    assert repeated.stdout.startswith("steps     16\n")
 
 
 def _terminate_once_logged(out: Path) -> None:
-    """This very process: by then it listens to the signal, and does not die of it."""
-    wait_until(lambda: (out / "log.jsonl").is_file() and bool(logged(out)), seconds=60)
+    """Send SIGTERM to this process once it handles the signal."""
+    wait_until(lambda: (out / "log.jsonl").is_file() and bool(read_log(out)), seconds=60)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_only_the_first_of_several_processes_complains(tmp_path: Path) -> None:
+def test_only_rank_0_prints_errors(tmp_path: Path) -> None:
     command = ("sft", tmp_path / "none", "-m", "model", "-o", tmp_path / "out")
-    assert complaint(train(*command)).startswith("There is no data set")
+    assert "none" in error_line(train(*command))
     other = train(*command, env={"RANK": "1"})
     assert (other.returncode, other.stdout, other.stderr) == (1, "", "")
 
 
-def test_training_in_the_background_ignores_interrupts_as_its_shell_said() -> None:
+def test_background_jobs_keep_ignoring_sigint() -> None:
     from ludus.cli.display.train_display import train_display
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -14,15 +14,15 @@ from program import LUDUS
 from students import of_family
 from terminal import open_terminal, screens, stderr_on_a_terminal
 
-from cli.collecting import COUNTER, TESTS
-from cli.training import ALONE, QUICK, a_model, rows
+from cli.collect_cli import COUNTER, PYTHONPATH, TESTS
+from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_rows
 from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
 from ludus.cli.display.status import LiveStatus, LogStatus, PhaseView
 from ludus.cli.main import app
 from ludus.rollout.progress import PhaseProgress
 
-MARK = b"<heavy import>"
+IMPORT_MARK = b"<heavy import>"
 """As `first_import/sitecustomize.py` writes it."""
 SHORT = ("--max-turns", "1", "--max-tokens", "6", "--device", "cpu")
 
@@ -34,12 +34,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def every_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is shown is drawn, however fast it is replaced."""
+    """Draw every view, however fast it is replaced."""
     monkeypatch.setattr(status, "MIN_REDRAW_INTERVAL_S", 0.0)
 
 
-def commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]:
-    data, out = rows(home / "data", 4, 2), home / "out"
+def build_commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]:
+    data, out = write_rows(home / "data", 4, 2), home / "out"
     return {
         "collect": ("collect", COUNTER, "--provider", "hf", "--model", model, "-n", "2", "-o", out),
         "eval": ("eval", COUNTER, "-c", f"base=hf:{model}", "-n", "2", "-o", out),
@@ -49,10 +49,10 @@ def commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]:
     }
 
 
-def until_the_heavy_import(command: tuple[str | Path, ...], file: int, stderr: int) -> bytes:
-    """What was written before torch was imported; the command is not waited for after that."""
-    paths = os.pathsep.join(map(str, (TESTS / "cli" / "first_import", TESTS)))
-    env = {**os.environ, **ALONE, "PYTHONPATH": paths, "TERM": "xterm-256color"}
+def read_until_torch_import(command: tuple[str | Path, ...], file: int, stderr: int) -> bytes:
+    """The output up to the import of torch; the command is killed then."""
+    paths = os.pathsep.join((str(TESTS / "cli" / "first_import"), PYTHONPATH))
+    env = {**os.environ, **OFFLINE_ENV, "PYTHONPATH": paths, "TERM": "xterm-256color"}
     env.pop("NO_COLOR", None)
     process = subprocess.Popen(
         [*LUDUS, *map(str, command)],
@@ -62,29 +62,31 @@ def until_the_heavy_import(command: tuple[str | Path, ...], file: int, stderr: i
         env=env,
     )
     os.close(stderr)
-    heard = b""
+    output = b""
     try:
-        while MARK not in heard and (chunk := os.read(file, 4096)):
-            heard += chunk
+        while IMPORT_MARK not in output and (chunk := os.read(file, 4096)):
+            output += chunk
     finally:
         process.kill()
         process.wait()
         os.close(file)
-    before, mark, _ = heard.partition(MARK)
-    assert mark, heard.decode()
+    before, mark, _ = output.partition(IMPORT_MARK)
+    assert mark, output.decode()
     return before
 
 
 def height(screen: Sequence[str]) -> int:
-    """How many lines have something on them."""
+    """The number of lines that are not empty."""
     return sum(map(bool, screen))
 
 
 @pytest.mark.parametrize("name", ["collect", "eval", "sft", "dpo", "grpo"])
-def test_a_terminal_shows_life_before_torch_is_imported(
+def test_a_terminal_shows_progress_before_torch_is_imported(
     name: str, model: Path, tmp_path: Path
 ) -> None:
-    before = until_the_heavy_import(commands(model, tmp_path)[name], *open_terminal()).decode()
+    before = read_until_torch_import(
+        build_commands(model, tmp_path)[name], *open_terminal()
+    ).decode()
     lines = [line for screen in screens(before) for line in screen]
     for words in ("Starting", "Checking" if name in ("collect", "eval") else "Loading"):
         assert any(words in line for line in lines), lines
@@ -94,25 +96,23 @@ def test_a_terminal_shows_life_before_torch_is_imported(
 def test_a_log_file_gets_a_line_before_torch_is_imported(
     name: str, model: Path, tmp_path: Path
 ) -> None:
-    before = until_the_heavy_import(commands(model, tmp_path)[name], *os.pipe()).decode()
+    before = read_until_torch_import(build_commands(model, tmp_path)[name], *os.pipe()).decode()
     assert before.endswith("\n") and before.startswith(("Loading", "Checking"))
 
 
-def test_a_local_model_shows_tokens_and_tokens_per_second_in_one_place(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_local_model_shows_tokens_per_second_on_one_line(model: Path, tmp_path: Path) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "6", *SHORT)
     with stderr_on_a_terminal() as drawn:
         app([*command, "-o", str(tmp_path / "run")], standalone_mode=False)
     seen = list(screens(drawn.decode()))
     playing = [line for screen in seen for line in screen if "6/6" in line]
     assert "36 tokens" in playing[-1] and "tokens/s" in playing[-1]
-    assert max(map(height, seen)) == 1, "one line, drawn again and again"
-    assert height(seen[-1]) == 0, "and it is gone in the end"
+    assert max(map(height, seen)) == 1, "one line, redrawn"
+    assert height(seen[-1]) == 0, "removed at the end"
 
 
 @pytest.mark.usefixtures("every_view")
-def test_candidates_have_their_names_in_the_one_display(model: Path, tmp_path: Path) -> None:
+def test_candidates_are_labelled_in_one_display(model: Path, tmp_path: Path) -> None:
     command = ("eval", COUNTER, "-c", f"base=hf:{model}", "-c", "random", "-n", "2", *SHORT)
     with stderr_on_a_terminal() as drawn:
         app([*command, "-o", str(tmp_path / "eval")], standalone_mode=False)
@@ -125,10 +125,10 @@ def test_candidates_have_their_names_in_the_one_display(model: Path, tmp_path: P
 
 @pytest.mark.usefixtures("every_view")
 def test_the_test_loss_shows_rows_tokens_and_an_estimate(tmp_path: Path) -> None:
-    student, data = a_model(tmp_path / "model"), rows(tmp_path / "data", 6, 6)
+    student, data = save_model(tmp_path / "model"), write_rows(tmp_path / "data", 6, 6)
     command = ("train", "sft", str(data), "-m", str(student), "-o", str(tmp_path / "out"))
     with stderr_on_a_terminal() as drawn:
-        app([*command, *QUICK, "--epochs", "1"], standalone_mode=False)
+        app([*command, *FAST_OPTIONS, "--epochs", "1"], standalone_mode=False)
     seen = list(screens(drawn.decode()))
     measuring = [line for screen in seen for line in screen if "6/6 rows" in line]
     assert "test loss" in measuring[-1] and "tokens/s" in measuring[-1]
@@ -136,7 +136,7 @@ def test_the_test_loss_shows_rows_tokens_and_an_estimate(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("every_view")
-def test_grpo_shows_how_far_the_playing_is(model: Path, tmp_path: Path) -> None:
+def test_grpo_shows_progress_of_its_rollouts(model: Path, tmp_path: Path) -> None:
     command = ("train", "grpo", COUNTER, "-m", str(model), "-o", str(tmp_path / "out"), *SHORT)
     small = ("--steps", "2", "--groups", "1", "--group-size", "4", "--report-to", "none")
     more = ("--eval-every", "2", "--eval-episodes", "3")
@@ -148,7 +148,7 @@ def test_grpo_shows_how_far_the_playing_is(model: Path, tmp_path: Path) -> None:
         playing = [line for line in lines if phase in line and f"{total}/{total} episodes" in line]
         assert f"{6 * total} tokens" in playing[-1] and "tokens/s" in playing[-1], phase
     assert any("Training" in line for line in lines)
-    assert not any("episodes" in line for line in last), "nothing of it is left"
+    assert not any("episodes" in line for line in last), "removed at the end"
 
 
 def test_a_log_file_gets_each_phase_once_and_no_control_characters(
@@ -156,37 +156,37 @@ def test_a_log_file_gets_each_phase_once_and_no_control_characters(
 ) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "4", *SHORT)
     app([*command, "-o", str(tmp_path / "run")], standalone_mode=False)
-    told = capfd.readouterr().err
-    lines = told.splitlines()
+    stderr = capfd.readouterr().err
+    lines = stderr.splitlines()
     assert lines[:2] == [f"Checking {COUNTER}", f"Loading {model}"]
     assert len({*lines}) == len(lines)
-    assert "\x1b" not in told and "\r" not in told
+    assert "\x1b" not in stderr and "\r" not in stderr
 
 
-def test_json_is_all_that_is_written_if_asked(
+def test_with_json_nothing_else_is_printed(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "2", *SHORT)
     app([*command, "--json", "-o", str(tmp_path / "run")], standalone_mode=False)
-    said, told = capfd.readouterr()
-    first, second, *_, last = map(json.loads, said.splitlines())
-    assert told == "" and last["event"] == "summary"
+    stdout, stderr = capfd.readouterr()
+    first, second, *_, last = map(json.loads, stdout.splitlines())
+    assert stderr == "" and last["event"] == "summary"
     assert [first["phase"], second["phase"]] == [f"Checking {COUNTER}", f"Loading {model}"]
 
 
-def test_a_log_file_is_told_now_and_then_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_log_file_gets_one_progress_line_per_interval(capfd: pytest.CaptureFixture[str]) -> None:
     progress = PhaseProgress("Measuring", 8, "rows", token_count=0, in_log=True)
     with LogStatus(interval_s=3600) as shown:
         shown.show(PhaseView(progress))
         for _ in range(3):
             progress.advance(2, tokens=10)
             shown.refresh()
-    told = capfd.readouterr().err.splitlines()
-    assert told[0] == "Measuring" and len(told) == 2
-    assert told[1].startswith("Measuring, 2/8 rows, 10 tokens")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "Measuring" and len(lines) == 2
+    assert lines[1].startswith("Measuring, 2/8 rows, 10 tokens")
 
 
-def test_a_line_is_not_repeated_while_nothing_happens(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unchanged_line_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
     with LogStatus(interval_s=0) as shown:
         shown.show(PhaseView(PhaseProgress("Loading a model", in_log=True)))
         for _ in range(3):
@@ -195,7 +195,7 @@ def test_a_line_is_not_repeated_while_nothing_happens(capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("every_view")
-def test_a_line_that_stays_is_above_the_display() -> None:
+def test_a_printed_line_stays_above_the_display() -> None:
     with stderr_on_a_terminal() as drawn, LiveStatus() as shown:
         shown.show(PhaseView(PhaseProgress("Loading")))
         shown.print_line("A disk is full.")

@@ -1,7 +1,6 @@
-"""Writes a mark to stderr at the moment in which torch or transformers is first imported.
+"""Writes a mark to stderr when torch or transformers is first imported.
 
-Python runs it at its start when this folder is in PYTHONPATH. What a program wrote before the mark
-was there before it began to load them.
+Python runs this module at startup if its folder is in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 
-class _Marking(MetaPathFinder):
+class _ImportMarker(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name in ("torch", "transformers"):
             sys.meta_path.remove(self)
             os.write(2, b"<heavy import>")
 
 
-sys.meta_path.insert(0, _Marking())
+sys.meta_path.insert(0, _ImportMarker())

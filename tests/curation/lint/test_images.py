@@ -1,4 +1,4 @@
-"""Rows with images under a student that sees: shown as marks, and as long as their images are."""
+"""Rows with images under a student with vision."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from policy.conversations import said
-from policy.vision.gallery import picture, untaught
+from policy.vision.image_env import picture, untaught
 
-from curation.lint.linting import under
-from ludus.curation.lint.rows import SourceLocation, parse_row
-from ludus.curation.lint.student import Student
+from curation.lint.row_checks import check_under
+from ludus.curation.lint.lint_rows import SourceLocation, parse_row
+from ludus.curation.lint.template_checks import Student
 from ludus.curation.token_lengths import measure_rows
 from ludus.policy.load import Policy
 
@@ -35,42 +35,44 @@ def talk(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"messages": [said("user", list(parts)), said("assistant", "Done.")]}  # type: ignore[arg-type]
 
 
-def seeing(policy: Policy) -> Student:
+def student_with_vision(policy: Policy) -> Student:
     return Student("seer", policy.tokenizer, lambda: policy.vision)
 
 
 def length(policy: Policy, row: dict[str, Any]) -> int:
     read = parse_row(row, SourceLocation(Path("rows.jsonl"), 1))
-    (made,) = seeing(policy).render_row(read)
+    (made,) = student_with_vision(policy).render_row(read)
     found = measure_rows([read], policy.tokenizer, "seer", load_processor=lambda: policy.vision)
     assert found.max == len(made.ids) == len(made.mask) == len(made.starts)
     return found.max
 
 
-def test_a_student_that_sees_finds_nothing_wrong_with_images(policy: Policy) -> None:
-    assert under(seeing(policy), talk(LOOK, image(24, 16))) == {}
+def test_images_are_fine_for_a_student_with_vision(policy: Policy) -> None:
+    assert check_under(student_with_vision(policy), talk(LOOK, image(24, 16))) == {}
 
 
-def test_a_row_is_as_long_as_its_images(policy: Policy) -> None:
+def test_image_tokens_count_towards_the_length(policy: Policy) -> None:
     small, large = (length(policy, talk(LOOK, image(*size))) for size in ((16, 16), (16, 32)))
     assert large - small == 4
     both = length(policy, talk(LOOK, image(16, 16), image(16, 32)))
     assert both == large + 4 + 2, "the second has a token before and after it"
 
 
-def test_no_part_of_an_image_bears_the_loss(policy: Policy) -> None:
+def test_image_tokens_have_no_loss(policy: Policy) -> None:
     row = parse_row(talk(LOOK, image(16, 32)), SourceLocation(Path("rows.jsonl"), 1))
-    (made,) = seeing(policy).render_row(row)
-    learned = "".join(piece.text for piece in made.text_spans() if piece.has_loss)
-    assert "Done." in learned and "image" not in learned
+    (made,) = student_with_vision(policy).render_row(row)
+    trained = "".join(piece.text for piece in made.text_spans() if piece.has_loss)
+    assert "Done." in trained and "image" not in trained
     assert "<|image_pad|>" in made.text
 
 
 @pytest.mark.parametrize(
     "part", [{"type": "image"}, {"type": "image_url", "image_url": {"url": "https://x.org/a.png"}}]
 )
-def test_an_image_that_cannot_be_shown_is_an_error(policy: Policy, part: dict[str, Any]) -> None:
-    assert under(seeing(policy), talk(LOOK, part)) == {"template-refuses": "error"}
+def test_an_unusable_image_is_an_error(policy: Policy, part: dict[str, Any]) -> None:
+    assert check_under(student_with_vision(policy), talk(LOOK, part)) == {
+        "template-refuses": "error"
+    }
     read = parse_row(talk(LOOK, part), SourceLocation(Path("rows.jsonl"), 1))
     assert (
         measure_rows([read], policy.tokenizer, "seer", load_processor=lambda: policy.vision).refused

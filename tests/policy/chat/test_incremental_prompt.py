@@ -1,4 +1,4 @@
-"""A conversation that is played turn by turn has the very ids of one that is rendered at once."""
+"""Prompts that are built turn by turn have the ids of the conversation rendered at once."""
 
 from __future__ import annotations
 
@@ -28,121 +28,129 @@ WITHOUT_TOOLS = {
 TRL = ["qwen3", "qwen2_5", "qwen3_5_think", "lfm2_v2", "glm4moe"]
 
 
-def speaker(family: str) -> tuple[PreTrainedTokenizerFast, ChatFormat]:
+def tokenizer_and_format(family: str) -> tuple[PreTrainedTokenizerFast, ChatFormat]:
     tokenizer = with_tokens_of(family) if family in FAMILIES else of_family(family)
     return tokenizer, find_chat_format(tokenizer)
 
 
-def replies(dialect: ChatFormat, whole: Any, prompt: list[int]) -> list[list[int]]:
-    """Each turn of the assistant as the model would sample it: up to the token that ends it."""
-    found: list[list[int]] = []
+def sampled_replies(chat_format: ChatFormat, whole: Any, prompt: list[int]) -> list[list[int]]:
+    """The assistant's turns as the model would sample them, up to the stop token."""
+    turns: list[list[int]] = []
     for begin, end in whole.spans:
-        turn = list(whole.ids[max(begin, len(prompt)) if not found else begin : end])
-        last = max(at for at, token in enumerate(turn) if token in dialect.stop_token_ids)
-        found.append(turn[: last + 1])
-    return found
+        turn = list(whole.ids[max(begin, len(prompt)) if not turns else begin : end])
+        last = max(at for at, token in enumerate(turn) if token in chat_format.stop_token_ids)
+        turns.append(turn[: last + 1])
+    return turns
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "qwen3_instruct_2507", "lfm2_v2"])
-def test_played_is_rendered_id_for_id(family: str) -> None:
-    tokenizer, dialect = speaker(family)
-    whole = render(tokenizer, MESSAGES, TOOLS, dialect.template)
-    ids = initial_prompt_ids(tokenizer, dialect, MESSAGES[:2], TOOLS)
-    sampled = replies(dialect, whole, ids)
+def test_incremental_ids_equal_those_of_the_whole_conversation(family: str) -> None:
+    tokenizer, chat_format = tokenizer_and_format(family)
+    whole = render(tokenizer, MESSAGES, TOOLS, chat_format.template)
+    ids = initial_prompt_ids(tokenizer, chat_format, MESSAGES[:2], TOOLS)
+    sampled = sampled_replies(chat_format, whole, ids)
     for reply, next_ones in zip(sampled, ([3], [5, 6], [8], []), strict=True):
         ids += reply
         if next_ones:
-            heard = [MESSAGES[at] for at in next_ones]
-            ids += continuation_ids(tokenizer, dialect, heard, TOOLS, turn_ended=True)
+            results = [MESSAGES[at] for at in next_ones]
+            ids += continuation_ids(tokenizer, chat_format, results, TOOLS, turn_ended=True)
     assert ids == list(whole.ids[: len(ids)])
     rest = tokenizer.decode(whole.ids[len(ids) :])
-    assert rest.strip() == "", "only white space after the end of the last turn is not played"
+    assert rest.strip() == "", "only white space behind the last turn is missing"
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *sorted({*trl_families()} - WITHOUT_TOOLS)])
-def test_a_result_stands_beside_the_name_of_the_tool_that_was_called(family: str) -> None:
-    """Also where the result does not say it, as in play."""
-    tokenizer, dialect = speaker(family)
+def test_a_result_is_rendered_with_the_name_of_the_called_tool(family: str) -> None:
+    """Although the result itself does not contain it."""
+    tokenizer, chat_format = tokenizer_and_format(family)
     reply = calling(call("add", {"a": 1, "b": 2}, "call_3"))
-    heard = [{"role": "tool", "content": "3", "tool_call_id": "call_3"}]
+    results = [{"role": "tool", "content": "3", "tool_call_id": "call_3"}]
     whole = render(
-        tokenizer, [MESSAGES[1], reply, *heard], TOOLS, dialect.template, add_generation_prompt=True
+        tokenizer,
+        [MESSAGES[1], reply, *results],
+        TOOLS,
+        chat_format.template,
+        add_generation_prompt=True,
     )
-    played = continuation_ids(tokenizer, dialect, heard, TOOLS, turn_ended=True, reply=reply)
+    played = continuation_ids(tokenizer, chat_format, results, TOOLS, turn_ended=True, reply=reply)
     assert tuple(played) == whole.ids[-len(played) :]
     assert "3" in tokenizer.decode(played)
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_an_end_that_is_never_sampled_is_still_put_behind_what_was_cut_off(ended: bool) -> None:
-    tokenizer, dialect = speaker("gptoss")
-    assert {tokenizer.decode([stop]) for stop in dialect.stop_token_ids} == {
+def test_a_cut_off_reply_is_ended_with_a_token_that_is_never_sampled(ended: bool) -> None:
+    tokenizer, chat_format = tokenizer_and_format("gptoss")
+    assert {tokenizer.decode([stop]) for stop in chat_format.stop_token_ids} == {
         "<|return|>",
         "<|call|>",
     }
     text = tokenizer.decode(
-        continuation_ids(tokenizer, dialect, [MESSAGES[1]], TOOLS, turn_ended=ended)
+        continuation_ids(tokenizer, chat_format, [MESSAGES[1]], TOOLS, turn_ended=ended)
     )
     assert text.startswith("<|start|>user" if ended else "<|end|><|start|>user")
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "lfm2_v2"])
-def test_words_that_come_in_parts_are_read(family: str) -> None:
-    tokenizer, dialect = speaker(family)
+def test_text_parts_are_joined(family: str) -> None:
+    tokenizer, chat_format = tokenizer_and_format(family)
     parts = (Text(text="First this."), Text(text="Then that."))
     for role, more in (("user", {}), ("tool", {"tool_call_id": "a"})):
         shown, plain = (
             Message(role=role, content=content, **more)  # type: ignore[arg-type]
             for content in (parts, "First this.\nThen that.")
         )
-        ids = continuation_ids(tokenizer, dialect, [shown], TOOLS, turn_ended=True)
-        assert ids == continuation_ids(tokenizer, dialect, [plain], TOOLS, turn_ended=True)
+        ids = continuation_ids(tokenizer, chat_format, [shown], TOOLS, turn_ended=True)
+        assert ids == continuation_ids(tokenizer, chat_format, [plain], TOOLS, turn_ended=True)
         assert "Then that." in tokenizer.decode(ids)
 
 
-def test_a_picture_is_refused_and_not_left_out() -> None:
-    tokenizer, dialect = speaker("qwen3")
-    picture = message_from_content("user", [Text(text="Look."), Image.from_bytes(b"a")])
-    with pytest.raises(AgentError, match="shows a picture, and this model reads only text"):
-        initial_prompt_ids(tokenizer, dialect, [picture], TOOLS)
+def test_images_are_rejected_for_a_text_only_model() -> None:
+    tokenizer, chat_format = tokenizer_and_format("qwen3")
+    image_message = message_from_content("user", [Text(text="Look."), Image.from_bytes(b"a")])
+    with pytest.raises(AgentError, match="reads only text"):
+        initial_prompt_ids(tokenizer, chat_format, [image_message], TOOLS)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *TRL])
-def test_a_reply_that_was_cut_off_is_ended(family: str) -> None:
-    tokenizer, dialect = speaker(family)
-    heard = [MESSAGES[3]]
-    ended = continuation_ids(tokenizer, dialect, heard, TOOLS, turn_ended=True)
-    cut = continuation_ids(tokenizer, dialect, heard, TOOLS, turn_ended=False)
-    assert cut[1:] == ended and cut[0] in dialect.stop_token_ids
+def test_a_cut_off_reply_is_ended(family: str) -> None:
+    tokenizer, chat_format = tokenizer_and_format(family)
+    results = [MESSAGES[3]]
+    ended = continuation_ids(tokenizer, chat_format, results, TOOLS, turn_ended=True)
+    cut = continuation_ids(tokenizer, chat_format, results, TOOLS, turn_ended=False)
+    assert cut[1:] == ended and cut[0] in chat_format.stop_token_ids
     assert "no" in tokenizer.decode(ended) and "crane" not in tokenizer.decode(ended)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *TRL])
-def test_what_was_rendered_is_read_back(family: str) -> None:
-    tokenizer, dialect = speaker(family)
-    whole = render(tokenizer, MESSAGES[:5], TOOLS, dialect.template)
-    prompt = initial_prompt_ids(tokenizer, dialect, MESSAGES[:4], TOOLS)
-    made = read(tokenizer, dialect, prompt, whole.ids[len(prompt) :], TOOLS)
-    assert made.tool_calls is not None
-    assert [(one.function.name, one.function.arguments) for one in made.tool_calls] == [
+def test_rendered_calls_are_parsed_back(family: str) -> None:
+    tokenizer, chat_format = tokenizer_and_format(family)
+    whole = render(tokenizer, MESSAGES[:5], TOOLS, chat_format.template)
+    prompt = initial_prompt_ids(tokenizer, chat_format, MESSAGES[:4], TOOLS)
+    message = read(tokenizer, chat_format, prompt, whole.ids[len(prompt) :], TOOLS)
+    assert message.tool_calls is not None
+    assert [(each.function.name, each.function.arguments) for each in message.tool_calls] == [
         ("guess", '{"word": "über"}'),
         ("add", '{"a": 1, "b": 2}'),
     ]
-    assert made.content == ""
-    assert len({one.id for one in made.tool_calls}) == 2
+    assert message.content == ""
+    assert len({each.id for each in message.tool_calls}) == 2
 
 
 @pytest.mark.parametrize("family", ["qwen3", "chatml", "llama3", "mistral"])
-def test_thoughts_and_words_are_read_apart(family: str) -> None:
-    tokenizer, dialect = speaker(family)
-    whole = render(tokenizer, MESSAGES[:8], TOOLS, dialect.template)
-    prompt = initial_prompt_ids(tokenizer, dialect, MESSAGES[:7], TOOLS)
-    made = read(tokenizer, dialect, prompt, whole.ids[len(prompt) :], TOOLS)
-    assert (made.reasoning_content, made.content, made.tool_calls) == ("Done.", "Found it.", None)
+def test_reasoning_and_content_are_separated(family: str) -> None:
+    tokenizer, chat_format = tokenizer_and_format(family)
+    whole = render(tokenizer, MESSAGES[:8], TOOLS, chat_format.template)
+    prompt = initial_prompt_ids(tokenizer, chat_format, MESSAGES[:7], TOOLS)
+    message = read(tokenizer, chat_format, prompt, whole.ids[len(prompt) :], TOOLS)
+    assert (message.reasoning_content, message.content, message.tool_calls) == (
+        "Done.",
+        "Found it.",
+        None,
+    )
 
 
-def test_messages_and_their_rows_open_alike() -> None:
-    tokenizer, dialect = speaker("chatml")
+def test_messages_and_rows_give_the_same_prompt() -> None:
+    tokenizer, chat_format = tokenizer_and_format("chatml")
     function = Function(name="guess", arguments='{"word": "crane"}')
     talk = [
         Message(role="user", content="Begin."),
@@ -151,42 +159,43 @@ def test_messages_and_their_rows_open_alike() -> None:
     ]
     rows = [to_template_message(each) for each in talk]
     assert rows[1]["tool_calls"][0]["function"]["arguments"] == {"word": "crane"}
-    ids = initial_prompt_ids(tokenizer, dialect, talk, [])
-    assert ids == initial_prompt_ids(tokenizer, dialect, rows, None)
+    ids = initial_prompt_ids(tokenizer, chat_format, talk, [])
+    assert ids == initial_prompt_ids(tokenizer, chat_format, rows, None)
     assert tokenizer.decode(ids).endswith("no<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_arguments_that_are_no_object_are_given_as_they_were_written() -> None:
-    for written in ("{broken", "[1]", '"word"'):
-        made = to_template_message(
+def test_arguments_that_are_not_an_object_stay_unchanged() -> None:
+    for arguments in ("{broken", "[1]", '"word"'):
+        converted = to_template_message(
             Message(
                 role="assistant",
-                tool_calls=(Call(id="a", function=Function(name="guess", arguments=written)),),
+                tool_calls=(Call(id="a", function=Function(name="guess", arguments=arguments)),),
             )
         )
-        assert made["tool_calls"][0]["function"]["arguments"] == written
+        assert converted["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-def test_the_ids_of_calls_differ_from_turn_to_turn() -> None:
-    tokenizer, dialect = speaker("chatml")
+def test_call_ids_differ_from_turn_to_turn() -> None:
+    tokenizer, chat_format = tokenizer_and_format("chatml")
     ids = tokenizer('<tool_call>\n{"name": "guess", "arguments": {}}\n</tool_call><|im_end|>')
-    found = [
-        read(tokenizer, dialect, [1] * size, ids.input_ids, TOOLS).tool_calls for size in (5, 50)
+    calls = [
+        read(tokenizer, chat_format, [1] * size, ids.input_ids, TOOLS).tool_calls
+        for size in (5, 50)
     ]
-    assert found[0] and found[1] and found[0][0].id != found[1][0].id
+    assert calls[0] and calls[1] and calls[0][0].id != calls[1][0].id
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_an_end_that_is_not_marked_is_found_behind_the_marks(ended: bool) -> None:
-    """A template of somebody else's may leave the end of a turn to the one that follows it."""
+def test_an_unmarked_end_of_turn_is_found_behind_the_marked_span(ended: bool) -> None:
+    """Some templates write the end of a turn behind {% endgeneration %}."""
     late = template_of("qwen3_training").replace(
         "{{- '<|im_end|>\\n' }}\n        {%- endgeneration %}",
         "{%- endgeneration %}\n        {{- '<|im_end|>\\n' }}",
     )
     tokenizer = student(late)
-    dialect = find_chat_format(tokenizer)
-    assert dialect.origin == "own"
+    chat_format = find_chat_format(tokenizer)
+    assert chat_format.origin == "own"
     text = tokenizer.decode(
-        continuation_ids(tokenizer, dialect, [MESSAGES[3]], TOOLS, turn_ended=ended)
+        continuation_ids(tokenizer, chat_format, [MESSAGES[3]], TOOLS, turn_ended=ended)
     )
     assert text.startswith("\n<|im_start|>user" if ended else "<|im_end|>\n<|im_start|>user")

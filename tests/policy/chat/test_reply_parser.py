@@ -1,4 +1,4 @@
-"""Whatever a model writes is read: what is well formed as it was meant, the rest as it stands."""
+"""Parsing of replies: well-formed ones as intended, malformed calls with their raw text."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ OPENINGS = {
     "llama3": '"name"', "mistral": "[TOOL_CALLS]", "lfm2_v2": "<|tool_call_start|>",
     "gptoss": "to=functions.",
 }  # fmt: skip
-"""What a family begins its calls with; all others with <tool_call>."""
+"""The start of a call by family; <tool_call> for all others."""
 
 
-def heard(text: str, family: str = "chatml") -> Message:
-    """A reply as it is read after a prompt."""
+def parse_reply(text: str, family: str = "chatml") -> Message:
+    """Parse a reply that follows a prompt."""
     tokenizer = with_tokens_of(family) if family in FAMILIES else of_family(family)
-    dialect = find_chat_format(tokenizer)
-    prompt = initial_prompt_ids(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
+    chat_format = find_chat_format(tokenizer)
+    prompt = initial_prompt_ids(tokenizer, chat_format, PLAYED["messages"][:2], TOOLS)
     return read(
-        tokenizer, dialect, prompt, tokenizer(text, add_special_tokens=False).input_ids, TOOLS
+        tokenizer, chat_format, prompt, tokenizer(text, add_special_tokens=False).input_ids, TOOLS
     )
 
 
-def calls(made: Message) -> list[tuple[str, str]]:
-    return [(call.function.name, call.function.arguments) for call in made.tool_calls or ()]
+def calls(message: Message) -> list[tuple[str, str]]:
+    return [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
 
 
-def test_words_alone_are_no_call() -> None:
-    made = heard("It is 42.<|im_end|>")
-    assert (made.role, made.content, made.tool_calls) == ("assistant", "It is 42.", None)
+def test_plain_text_is_content() -> None:
+    message = parse_reply("It is 42.<|im_end|>")
+    assert (message.role, message.content, message.tool_calls) == ("assistant", "It is 42.", None)
 
 
-def test_nothing_at_all_is_an_empty_message() -> None:
-    assert heard("") == heard("<|im_end|>") == Message(role="assistant")
+def test_an_empty_reply_is_an_empty_message() -> None:
+    assert parse_reply("") == parse_reply("<|im_end|>") == Message(role="assistant")
 
 
-def test_words_before_and_after_a_call_are_kept() -> None:
-    made = heard(f"First this.\n{GOOD}\nThen that.<|im_end|>")
-    assert made.content == "First this.\nThen that."
-    assert calls(made) == [("guess", '{"word": "a"}')]
+def test_content_around_a_call_is_kept() -> None:
+    message = parse_reply(f"First this.\n{GOOD}\nThen that.<|im_end|>")
+    assert message.content == "First this.\nThen that."
+    assert calls(message) == [("guess", '{"word": "a"}')]
 
 
-def test_a_call_after_a_broken_one_is_still_read() -> None:
-    made = heard(
+def test_a_call_behind_a_malformed_one_is_parsed() -> None:
+    message = parse_reply(
         f'<tool_call>\n{{"name": "guess", "arguments": {{"word": }}}}\n</tool_call>\n{GOOD}'
     )
-    assert calls(made) == [
+    assert calls(message) == [
         ("guess", '{"name": "guess", "arguments": {"word": }}'),
         ("guess", '{"word": "a"}'),
     ]
@@ -87,51 +87,55 @@ def test_a_call_after_a_broken_one_is_still_read() -> None:
 )
 @pytest.mark.parametrize("end", ["\n</tool_call><|im_end|>", "<|im_end|>", ""])
 def test_a_malformed_call_is_a_call_with_its_raw_text(body: str, name: str, end: str) -> None:
-    made = heard("<tool_call>\n" + body + end)
-    assert calls(made) == [(name, body)]
-    assert made.content == ""
+    message = parse_reply("<tool_call>\n" + body + end)
+    assert calls(message) == [(name, body)]
+    assert message.content == ""
 
 
-def test_a_whole_call_that_is_not_closed_is_read() -> None:
+def test_a_complete_call_without_closing_tag_is_parsed() -> None:
     open_ended = GOOD.removesuffix("\n</tool_call>")
-    assert calls(heard(open_ended)) == calls(heard(open_ended + "<|im_end|>")) == calls(heard(GOOD))
+    assert (
+        calls(parse_reply(open_ended))
+        == calls(parse_reply(open_ended + "<|im_end|>"))
+        == calls(parse_reply(GOOD))
+    )
 
 
-def test_what_arguments_hold_comes_out_as_it_went_in() -> None:
+def test_arguments_are_parsed_unchanged() -> None:
     arguments = {
         "word": '}{ "quoted" \\ </think> ☃ 0042',
         "deep": [{"a": {"b": [None, True]}}, -1.5e3],
     }
     body = json.dumps({"name": "guess", "arguments": arguments}, ensure_ascii=False)
-    ((name, written),) = calls(heard(f"<tool_call>\n{body}\n</tool_call><|im_end|>"))
-    assert name == "guess" and json.loads(written) == arguments
+    ((name, arguments_json),) = calls(parse_reply(f"<tool_call>\n{body}\n</tool_call><|im_end|>"))
+    assert name == "guess" and json.loads(arguments_json) == arguments
 
 
-def test_a_call_without_arguments_has_none() -> None:
-    assert calls(heard('<tool_call>{"name": "look"}</tool_call>')) == [("look", "{}")]
-    assert calls(heard('<tool_call>{"name": "look", "arguments": null}</tool_call>')) == [
+def test_missing_arguments_are_an_empty_object() -> None:
+    assert calls(parse_reply('<tool_call>{"name": "look"}</tool_call>')) == [("look", "{}")]
+    assert calls(parse_reply('<tool_call>{"name": "look", "arguments": null}</tool_call>')) == [
         ("look", "{}")
     ]
 
 
-def test_half_a_character_can_be_written_down() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     (call,) = calls(
-        heard('<tool_call>{"name": "guess", "arguments": {"word": "\\ud800"}}</tool_call>')
+        parse_reply('<tool_call>{"name": "guess", "arguments": {"word": "\\ud800"}}</tool_call>')
     )
     assert json.loads(call[1].encode().decode()) == {"word": "?"}
 
 
-def test_a_thought_that_was_cut_off_is_a_thought() -> None:
-    made = heard("<think>\nVowels first, and th")
-    assert (made.reasoning_content, made.content) == ("Vowels first, and th", "")
+def test_reasoning_that_was_cut_off_is_reasoning() -> None:
+    message = parse_reply("<think>\nVowels first, and th")
+    assert (message.reasoning_content, message.content) == ("Vowels first, and th", "")
 
 
-def test_another_end_than_the_turns_is_no_word() -> None:
+def test_another_stop_token_is_not_content() -> None:
     tokenizer = with_tokens_of("chatml")
     tokenizer.eos_token = "<bos>"
-    dialect = find_chat_format(tokenizer)
+    chat_format = find_chat_format(tokenizer)
     ids = tokenizer("It is 42.<bos>", add_special_tokens=False).input_ids
-    assert read(tokenizer, dialect, [], ids, None).content == "It is 42."
+    assert read(tokenizer, chat_format, [], ids, None).content == "It is 42."
 
 
 @pytest.mark.parametrize(
@@ -142,54 +146,55 @@ def test_another_end_than_the_turns_is_no_word() -> None:
         'So:\n{"name":"guess","parameters":{"word":"a","deep":{"b":{}}}}\n',
     ],
 )
-def test_a_bare_object_is_a_call_to_llama(text: str) -> None:
-    ((name, written),) = calls(heard(text, "llama3"))
-    assert name == "guess" and json.loads(written) == {"word": "a", "deep": {"b": {}}}
+def test_llama3_writes_calls_as_bare_objects(text: str) -> None:
+    ((name, arguments_json),) = calls(parse_reply(text, "llama3"))
+    assert name == "guess" and json.loads(arguments_json) == {"word": "a", "deep": {"b": {}}}
 
 
-def test_a_bare_object_with_something_behind_it_is_malformed() -> None:
+def test_text_behind_a_bare_object_makes_it_malformed() -> None:
     text = '{"name": "guess", "parameters": {"word": "a"}} I think.<|eot_id|>'
-    assert calls(heard(text, "llama3")) == [("guess", '{"word": "a"}} I think.')]
+    assert calls(parse_reply(text, "llama3")) == [("guess", '{"word": "a"}} I think.')]
 
 
-def test_a_list_of_calls_that_breaks_off_is_one_malformed_call() -> None:
+def test_a_list_of_calls_that_was_cut_off_is_one_malformed_call() -> None:
     good = '[TOOL_CALLS] [{"name": "guess", "arguments": {"word": "a"}}, {"name": "add", "argu'
-    assert calls(heard(good + 'ments": {}}]</s>', "mistral")) == [
+    assert calls(parse_reply(good + 'ments": {}}]</s>', "mistral")) == [
         ("guess", '{"word": "a"}'),
         ("add", "{}"),
     ]
-    assert calls(heard(good, "mistral")) == [("guess", good.removeprefix("[TOOL_CALLS] "))]
+    assert calls(parse_reply(good, "mistral")) == [("guess", good.removeprefix("[TOOL_CALLS] "))]
 
 
-def test_arguments_written_as_text_have_the_types_of_the_tool() -> None:
+def test_xml_arguments_have_the_types_of_the_tools_schema() -> None:
     text = (
         "<tool_call>\n<function=add>\n<parameter=a>\n007\n</parameter>\n<parameter=b>\n2\n"
         "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=guess>\n"
         "<parameter=word>\n007\n</parameter>\n</function>\n</tool_call><|im_end|>"
     )
-    made = calls(heard(text, "qwen3_5_nothink"))
-    assert made == [("add", '{"a": 7, "b": 2}'), ("guess", '{"word": "007"}')]
+    message = calls(parse_reply(text, "qwen3_5_nothink"))
+    assert message == [("add", '{"a": 7, "b": 2}'), ("guess", '{"word": "007"}')]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5_think", "glm4moe", "lfm2_v2", "gptoss"])
-def test_no_noise_raises_or_makes_up_a_call(family: str) -> None:
+def test_random_text_neither_raises_nor_invents_calls(family: str) -> None:
     tokenizer = with_tokens_of(family) if family in FAMILIES else of_family(family)
-    dialect = find_chat_format(tokenizer)
-    prompt = initial_prompt_ids(tokenizer, dialect, PLAYED["messages"][:2], TOOLS)
-    draw = random.Random(family)
-    begin, silent, called = OPENINGS.get(family, "<tool_call>"), 0, 0
+    chat_format = find_chat_format(tokenizer)
+    prompt = initial_prompt_ids(tokenizer, chat_format, PLAYED["messages"][:2], TOOLS)
+    rng = random.Random(family)
+    opening, without_call, with_call = OPENINGS.get(family, "<tool_call>"), 0, 0
     for _ in range(100):
-        # The prompt of some has begun a thought, in which nothing is a call.
-        text = "".join(
-            [draw.choice(["", "</think>"]), *draw.choices(NOISE, k=draw.randrange(1, 8))]
-        )
+        # The prompts of some families open a thought, within which nothing is a call.
+        text = "".join([rng.choice(["", "</think>"]), *rng.choices(NOISE, k=rng.randrange(1, 8))])
         ids = tokenizer(text, add_special_tokens=False).input_ids
-        ids += draw.choices(range(len(tokenizer)), k=5)
-        made = read(tokenizer, dialect, prompt, ids, TOOLS)
-        assert Message.model_validate_json(made.model_dump_json()) == made
+        ids += rng.choices(range(len(tokenizer)), k=5)
+        message = read(tokenizer, chat_format, prompt, ids, TOOLS)
+        assert Message.model_validate_json(message.model_dump_json()) == message
         text = tokenizer.decode(ids)
-        assert begin in text or not calls(made)
-        for name, arguments in calls(made):
+        assert opening in text or not calls(message)
+        for name, arguments in calls(message):
             assert name in text and (name or arguments in text)
-        silent, called = silent + (begin not in text), called + bool(calls(made))
-    assert silent > 5 and called > 5, "both have been tried"
+        without_call, with_call = (
+            without_call + (opening not in text),
+            with_call + bool(calls(message)),
+        )
+    assert without_call > 5 and with_call > 5, "both cases occur"

@@ -1,4 +1,4 @@
-"""Requests of many coroutines become batches; what happens to one of them costs no other."""
+"""Batching of concurrent requests, and isolation of failing ones."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from ludus.policy.engine.engine_api import (
     Request,
 )
 from ludus.policy.engine.hf_decoder import HFDecoder
-from policy.forwards import answers, model_of, prompt, request
+from policy.forwards import complete, model_of, prompt, request
 
 TESTS = Path(__file__).parents[2]
 
 
-class Watched:
-    """The real decoder, which can be held up and made to fail."""
+class ControlledEngine:
+    """The real decoder, which can be paused and made to fail."""
 
     def __init__(self, *, fails: Any = lambda requests: None) -> None:
         self.batches: list[list[int]] = []
-        self.free = threading.Event()
-        self.free.set()
+        self.released = threading.Event()
+        self.released.set()
         self.steps = 0
         self._fails = fails
         self._decoder = HFDecoder(model_of("llama"), pad_id=0)
@@ -48,109 +48,119 @@ class Watched:
         self,
         requests: Sequence[Request],
         deliver: DeliverCompletion,
-        wanted: IsWanted,
-        more: PollRequests,
+        is_wanted: IsWanted,
+        poll_requests: PollRequests,
     ) -> None:
         self.batches.append([request.seed for request in requests])
-        assert self.free.wait(30)
+        assert self.released.wait(30)
         error = self._fails(requests)
         if error is not None:
             raise error
 
-        def counted(at: int) -> bool:
+        def count_steps(index: int) -> bool:
             self.steps += 1
-            return wanted(at)
+            return is_wanted(index)
 
-        self._decoder.run(requests, deliver, counted)
-
-
-def generator(engine: Watched | None = None, **more: Any) -> RequestBatcher:
-    return RequestBatcher(model_of("llama"), pad_id=0, engine=engine, **more)
+        self._decoder.run(requests, deliver, count_steps)
 
 
-async def ask(model: RequestBatcher, seed: int, *, length: int = 5, **more: Any) -> Completion:
-    given: dict[str, Any] = {"max_tokens": 6, "stop_token_ids": (1,), "sampling": SamplingParams()}
-    return await model.sample(prompt(length), seed=seed, **(given | more))
+def build_batcher(engine: ControlledEngine | None = None, **kwargs: Any) -> RequestBatcher:
+    return RequestBatcher(model_of("llama"), pad_id=0, engine=engine, **kwargs)
 
 
-async def together(engine: Watched, model: RequestBatcher, number: int) -> list[Any]:
-    """What becomes of so many that have all come while another was being answered."""
+async def sample(
+    batcher: RequestBatcher, seed: int, *, length: int = 5, **kwargs: Any
+) -> Completion:
+    defaults: dict[str, Any] = {
+        "max_tokens": 6,
+        "stop_token_ids": (1,),
+        "sampling": SamplingParams(),
+    }
+    return await batcher.sample(prompt(length), seed=seed, **(defaults | kwargs))
+
+
+async def sample_while_busy(
+    engine: ControlledEngine, batcher: RequestBatcher, number: int
+) -> list[Any]:
+    """Sample many requests that all arrive while the engine is busy with another."""
     before = len(engine.batches)
-    engine.free.clear()
-    first = asyncio.ensure_future(ask(model, 99))
+    engine.released.clear()
+    first = asyncio.ensure_future(sample(batcher, 99))
     await until(lambda: len(engine.batches) > before)
-    others = [asyncio.ensure_future(ask(model, seed)) for seed in range(number)]
+    others = [asyncio.ensure_future(sample(batcher, seed)) for seed in range(number)]
     await asyncio.sleep(0)
-    engine.free.set()
+    engine.released.set()
     await first
     return await asyncio.gather(*others, return_exceptions=True)
 
 
-async def test_what_is_asked_at_once_is_one_batch_and_each_gets_its_own_reply() -> None:
-    engine = Watched()
-    async with generator(engine, lull=1.0) as model:
-        said = await asyncio.gather(*(ask(model, seed) for seed in range(20)))
+async def test_concurrent_requests_form_one_batch_and_each_gets_its_own_reply() -> None:
+    engine = ControlledEngine()
+    async with build_batcher(engine, batch_wait_s=1.0) as batcher:
+        replies = await asyncio.gather(*(sample(batcher, seed) for seed in range(20)))
     assert engine.batches == [list(range(20))]
-    alone = [answers(model_of("llama"), [request(prompt(5), seed=n, max_tokens=6)])[0].ids
+    alone = [complete(model_of("llama"), [request(prompt(5), seed=n, max_tokens=6)])[0].ids
              for n in range(20)]  # fmt: skip
-    assert [reply.ids for reply in said] == alone and len({*alone}) > 10
+    assert [reply.ids for reply in replies] == alone and len({*alone}) > 10
 
 
-async def test_what_comes_meanwhile_is_the_next_batch_and_none_is_too_large() -> None:
-    engine = Watched()
-    engine.free.clear()
-    async with generator(engine, max_batch=4) as model:
-        first = asyncio.ensure_future(ask(model, 0))
+async def test_later_requests_wait_for_the_next_batch_and_max_batch_holds() -> None:
+    engine = ControlledEngine()
+    engine.released.clear()
+    async with build_batcher(engine, max_batch=4) as batcher:
+        first = asyncio.ensure_future(sample(batcher, 0))
         await until(lambda: engine.batches)
-        rest = [asyncio.ensure_future(ask(model, seed)) for seed in range(1, 10)]
+        rest = [asyncio.ensure_future(sample(batcher, seed)) for seed in range(1, 10)]
         await asyncio.sleep(0)
-        engine.free.set()
+        engine.released.set()
         await asyncio.gather(first, *rest)
     assert [len(batch) for batch in engine.batches] == [1, 4, 4, 1]
 
 
-async def test_prompts_of_like_length_go_together_and_the_oldest_first() -> None:
-    engine = Watched()
-    engine.free.clear()
-    async with generator(engine, max_batch=2) as model:
-        asked = [asyncio.ensure_future(ask(model, 0))]
+async def test_prompts_of_similar_length_share_a_batch_oldest_first() -> None:
+    engine = ControlledEngine()
+    engine.released.clear()
+    async with build_batcher(engine, max_batch=2) as batcher:
+        tasks = [asyncio.ensure_future(sample(batcher, 0))]
         await until(lambda: engine.batches)
         lengths = (9, 30, 10, 31)
-        asked += [asyncio.ensure_future(ask(model, n, length=n)) for n in lengths]
+        tasks += [asyncio.ensure_future(sample(batcher, n, length=n)) for n in lengths]
         await asyncio.sleep(0)
-        engine.free.set()
-        await asyncio.gather(*asked)
+        engine.released.set()
+        await asyncio.gather(*tasks)
     assert engine.batches == [[0], [9, 10], [30, 31]]
 
 
-async def test_a_request_that_was_cancelled_is_left_out() -> None:
-    engine = Watched()
-    engine.free.clear()
-    async with generator(engine) as model:
-        busy = asyncio.ensure_future(ask(model, 0))
+async def test_cancelled_requests_are_not_decoded() -> None:
+    engine = ControlledEngine()
+    engine.released.clear()
+    async with build_batcher(engine) as batcher:
+        busy = asyncio.ensure_future(sample(batcher, 0))
         await until(lambda: engine.batches)
-        gone, kept = (asyncio.ensure_future(ask(model, seed)) for seed in (1, 2))
+        cancelled, kept = (asyncio.ensure_future(sample(batcher, seed)) for seed in (1, 2))
         await asyncio.sleep(0)
-        gone.cancel()
+        cancelled.cancel()
         await asyncio.sleep(0)
-        engine.free.set()
+        engine.released.set()
         await asyncio.gather(busy, kept)
-    assert engine.batches == [[0], [2]] and gone.cancelled()
+    assert engine.batches == [[0], [2]] and cancelled.cancelled()
 
 
-async def test_what_fails_reaches_the_one_whose_fault_it_is() -> None:
+async def test_an_error_reaches_only_the_request_that_causes_it() -> None:
     def fails(requests: Sequence[Request]) -> Exception | None:
-        return ValueError("seven") if any(request.seed == 7 for request in requests) else None
+        return ValueError("bad request") if any(request.seed == 7 for request in requests) else None
 
-    engine = Watched(fails=fails)
-    async with generator(engine) as model:
-        said = await asyncio.gather(*(ask(model, n) for n in range(10)), return_exceptions=True)
-        after = await ask(model, 11)
-    assert [n for n, reply in enumerate(said) if not isinstance(reply, Completion)] == [7]
-    assert str(said[7]) == "seven" and after.ids
+    engine = ControlledEngine(fails=fails)
+    async with build_batcher(engine) as batcher:
+        replies = await asyncio.gather(
+            *(sample(batcher, n) for n in range(10)), return_exceptions=True
+        )
+        after = await sample(batcher, 11)
+    assert [n for n, reply in enumerate(replies) if not isinstance(reply, Completion)] == [7]
+    assert str(replies[7]) == "bad request" and after.ids
 
 
-async def test_a_model_that_breaks_down_midway_loses_nothing_for_the_others() -> None:
+async def test_requests_are_retried_after_a_transient_error() -> None:
     broken = model_of("llama")
     calls = 0
 
@@ -160,80 +170,82 @@ async def test_a_model_that_breaks_down_midway_loses_nothing_for_the_others() ->
         if calls == 4:
             raise RuntimeError("out of order")
 
-    watch = broken.register_forward_pre_hook(fail_once)
+    hook = broken.register_forward_pre_hook(fail_once)
     try:
-        async with generator() as model:
-            said = await asyncio.gather(*(ask(model, n) for n in range(6)))
+        async with build_batcher() as batcher:
+            replies = await asyncio.gather(*(sample(batcher, n) for n in range(6)))
     finally:
-        watch.remove()
-    expected = answers(broken, [request(prompt(5), seed=n, max_tokens=6) for n in range(6)])
-    assert [reply.ids for reply in said] == [reply.ids for reply in expected]
+        hook.remove()
+    expected = complete(broken, [request(prompt(5), seed=n, max_tokens=6) for n in range(6)])
+    assert [reply.ids for reply in replies] == [reply.ids for reply in expected]
 
 
-async def test_what_fails_in_both_halves_is_said_to_all_and_not_tried_further() -> None:
+async def test_an_error_in_both_halves_is_reported_to_all_without_more_retries() -> None:
     def fails(requests: Sequence[Request]) -> Exception | None:
-        return ValueError("never together") if len(requests) > 1 else None
+        return ValueError("too many") if len(requests) > 1 else None
 
-    engine = Watched(fails=fails)
-    async with generator(engine) as model:
-        said = await together(engine, model, 8)
-    assert [str(reply) for reply in said] == ["never together"] * 8
+    engine = ControlledEngine(fails=fails)
+    async with build_batcher(engine) as batcher:
+        replies = await sample_while_busy(engine, batcher, 8)
+    assert [str(reply) for reply in replies] == ["too many"] * 8
     assert [len(batch) for batch in engine.batches] == [1, 8, 4, 4]
 
 
-async def test_a_batch_for_which_memory_does_not_reach_is_halved() -> None:
+async def test_a_batch_that_runs_out_of_memory_is_halved() -> None:
     def fails(requests: Sequence[Request]) -> Exception | None:
         return torch.OutOfMemoryError("too much") if len(requests) > 4 else None
 
-    engine = Watched(fails=fails)
-    async with generator(engine) as model:
+    engine = ControlledEngine(fails=fails)
+    async with build_batcher(engine) as batcher:
         for _ in range(2):
-            said = await together(engine, model, 8)
-            assert all(isinstance(reply, Completion) for reply in said)
+            replies = await sample_while_busy(engine, batcher, 8)
+            assert all(isinstance(reply, Completion) for reply in replies)
     sizes = [len(batch) for batch in engine.batches]
-    assert sizes == [1, 8, 4, 4, 1, 4, 4], "and the next batch is not tried in vain"
+    assert sizes == [1, 8, 4, 4, 1, 4, 4], "the next batch is small enough at once"
 
 
-async def test_logits_that_are_no_numbers_are_an_error_and_no_reply() -> None:
-    watch = model_of("llama").lm_head.register_forward_hook(lambda *given: given[2] * torch.nan)
+async def test_nan_logits_raise() -> None:
+    hook = model_of("llama").lm_head.register_forward_hook(lambda *given: given[2] * torch.nan)
     try:
-        async with generator() as model:
-            with pytest.raises(ValueError, match="no numbers"):
-                await ask(model, 0)
+        async with build_batcher() as batcher:
+            with pytest.raises(ValueError, match="not finite"):
+                await sample(batcher, 0)
     finally:
-        watch.remove()
+        hook.remove()
 
 
-async def test_close_waits_for_nothing_and_the_thread_ends_at_its_next_token() -> None:
-    engine = Watched()
-    engine.free.clear()
-    model = generator(engine)
-    asked = asyncio.ensure_future(ask(model, 0, max_tokens=50, stops=()))
+async def test_close_returns_at_once_and_the_thread_ends_after_its_current_token() -> None:
+    engine = ControlledEngine()
+    engine.released.clear()
+    batcher = build_batcher(engine)
+    task = asyncio.ensure_future(sample(batcher, 0, max_tokens=50, stop_token_ids=()))
     await until(lambda: engine.batches)
-    await model.close()
-    await model.close()
-    with pytest.raises(AgentError, match="put away"):
-        await asked
-    engine.free.set()
+    await batcher.close()
+    await batcher.close()
+    with pytest.raises(AgentError, match="was closed"):
+        await task
+    engine.released.set()
     wait_until(lambda: all(thread.name != "ludus-model" for thread in threading.enumerate()))
     assert engine.steps == 1
-    with pytest.raises(AgentError, match="put away"):
-        await ask(model, 1)
+    with pytest.raises(AgentError, match="was closed"):
+        await sample(batcher, 1)
 
 
-def test_a_process_ends_though_nobody_closed_the_model() -> None:
+def test_a_process_exits_cleanly_without_close() -> None:
     code = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 from policy.forwards import model_of, prompt
-from ludus.policy.engine.batcher import Generator, Sampling
+from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
 
 async def main():
-    model = Generator(model_of("llama"), pad_id=0)
-    sampling = Sampling()
+    batcher = RequestBatcher(model_of("llama"), pad_id=0)
+    sampling = SamplingParams()
     async with asyncio.timeout(0.2):
         while True:
-            await model.sample(prompt(4), max_tokens=50, stops=(), sampling=sampling, seed=0)
+            await batcher.sample(
+                prompt(4), max_tokens=50, stop_token_ids=(), sampling=sampling, seed=0
+            )
 
 try:
     asyncio.run(main())

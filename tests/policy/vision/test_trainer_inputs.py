@@ -1,4 +1,4 @@
-"""What TRL's trainer computes from an episode with pictures is what the policy sampled."""
+"""TRL's trainer computes the log-probabilities that the policy sampled with images."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ludus.policy.vision.trainer_inputs import (
     images_in_tokens,
 )
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
-from policy.vision.gallery import GALLERY, taught
+from policy.vision.image_env import GALLERY, taught
 
 TEMPERATURE = 0.5
-Given = dict[str, Any]
+Inputs = dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=["qwen2_vl", "qwen3_vl"])
@@ -36,36 +36,36 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 @pytest.fixture(scope="module")
 def episodes(policy: Policy) -> list[Episode]:
-    """Two with pictures, and one between them without."""
-    return asyncio.run(_played(policy))
+    """Two with images, and one between them without."""
+    return asyncio.run(_play(policy))
 
 
-async def _played(policy: Policy) -> list[Episode]:
+async def _play(policy: Policy) -> list[Episode]:
     tasks: list[tuple[str, dict[str, Any]]] = [
         (GALLERY, {"seed": 0}),
         ("world:Counter", {"goal": 3}),
         (GALLERY, {"seed": 1}),
     ]
     limits = EpisodeLimits(max_turns=3, max_tokens=40)
-    made = []
+    episodes = []
     async with PolicyAgent(policy, temperature=TEMPERATURE) as agent:
         for spec, task in tasks:
             async with connect(spec).session() as session:
-                made.append(
+                episodes.append(
                     await run_episode(session, agent, Assignment.of(spec, **task), limits=limits)
                 )
-    return made
+    return episodes
 
 
 @pytest.fixture(scope="module")
 def trainer(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> GRPOTrainer:
     model = deepcopy(policy.model)
     allow_batches_without_images(model)
-    return _trainer(model, policy.tokenizer, tmp_path_factory.mktemp("out"))
+    return _build_trainer(model, policy.tokenizer, tmp_path_factory.mktemp("out"))
 
 
-def _trainer(model: Any, tokenizer: Any, out: Path) -> GRPOTrainer:
-    settings = GRPOConfig(
+def _build_trainer(model: Any, tokenizer: Any, out: Path) -> GRPOTrainer:
+    args = GRPOConfig(
         str(out),
         per_device_train_batch_size=2,
         num_generations=2,
@@ -76,43 +76,43 @@ def _trainer(model: Any, tokenizer: Any, out: Path) -> GRPOTrainer:
         report_to=[],
     )
     data = Dataset.from_list([{"prompt": "a"}] * 2)
-    make: Any = GRPOTrainer
-    made: GRPOTrainer = make(
+    trainer_class: Any = GRPOTrainer
+    trainer: GRPOTrainer = trainer_class(
         model,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=settings,
+        args=args,
         train_dataset=data,
         processing_class=tokenizer,
     )
-    return made
+    return trainer
 
 
-def batch(policy: Policy, episodes: list[Episode]) -> Given:
-    """Prompts padded on their left and completions on their right, as TRL has them."""
+def batch(policy: Policy, episodes: list[Episode]) -> Inputs:
+    """Prompts padded on the left and completions on the right, as in TRL."""
     tokens = [episode.tokens for episode in episodes if episode.tokens]
     begins = [each.mask.index(1) for each in tokens]
     left, right = max(begins), max(len(e.ids) - b for e, b in zip(tokens, begins, strict=True))
-    rows, real, own = [], [], []
+    rows, attention_mask, loss_mask = [], [], []
     for each, begin in zip(tokens, begins, strict=True):
         before, after = left - begin, right - (len(each.ids) - begin)
         rows.append([0] * before + list(each.ids) + [0] * after)
-        real.append([0] * before + [1] * len(each.ids) + [0] * after)
-        own.append(([0] * before + list(each.mask) + [0] * after)[left:])
+        attention_mask.append([0] * before + [1] * len(each.ids) + [0] * after)
+        loss_mask.append(([0] * before + list(each.mask) + [0] * after)[left:])
     return {
         "ids": torch.tensor(rows),
-        "real": torch.tensor(real),
-        "own": torch.tensor(own),
-        "kept": right,
+        "attention_mask": torch.tensor(attention_mask),
+        "loss_mask": torch.tensor(loss_mask),
+        "completion_length": right,
     }
 
 
-def test_sampled_logprobs_are_those_of_the_trainer(
+def test_the_trainer_computes_the_sampled_logprobs(
     policy: Policy, episodes: list[Episode], trainer: GRPOTrainer
 ) -> None:
     assert policy.vision is not None
-    made = batch(policy, episodes)
-    given = episode_image_inputs(policy.vision, episodes, made["ids"])
-    assert given["num_images"] == [2, 0, 2], "in the prompt, and between two replies"
+    data = batch(policy, episodes)
+    image_inputs = episode_image_inputs(policy.vision, episodes, data["ids"])
+    assert image_inputs["num_images"] == [2, 0, 2], "in the prompt and between two replies"
     sampled = [
         value
         for each in episodes
@@ -123,46 +123,51 @@ def test_sampled_logprobs_are_those_of_the_trainer(
     for size in (None, 1):
         with torch.no_grad():
             logps, _, _ = trainer._get_per_token_logps_and_entropies(
-                trainer.model, made["ids"], made["real"], made["kept"], batch_size=size, **given
+                trainer.model,
+                data["ids"],
+                data["attention_mask"],
+                data["completion_length"],
+                batch_size=size,
+                **image_inputs,
             )
-        assert logps[made["own"] == 1].tolist() == pytest.approx(sampled, abs=1e-3)
+        assert logps[data["loss_mask"] == 1].tolist() == pytest.approx(sampled, abs=1e-3)
 
 
-def test_a_trainer_that_is_given_other_pictures_finds_other_logprobs(
+def test_other_images_give_other_logprobs(
     policy: Policy, episodes: list[Episode], trainer: GRPOTrainer
 ) -> None:
     assert policy.vision is not None
-    made = batch(policy, episodes)
-    given = episode_image_inputs(policy.vision, episodes, made["ids"])
+    data = batch(policy, episodes)
+    image_inputs = episode_image_inputs(policy.vision, episodes, data["ids"])
     logps = []
-    for pixels in (given["pixel_values"], -given["pixel_values"]):
+    for pixels in (image_inputs["pixel_values"], -image_inputs["pixel_values"]):
         with torch.no_grad():
-            found, _, _ = trainer._get_per_token_logps_and_entropies(
-                trainer.model, made["ids"], made["real"], made["kept"],
-                **{**given, "pixel_values": pixels},
+            values, _, _ = trainer._get_per_token_logps_and_entropies(
+                trainer.model, data["ids"], data["attention_mask"], data["completion_length"],
+                **{**image_inputs, "pixel_values": pixels},
             )  # fmt: skip
-        logps.append(found[made["own"] == 1])
+        logps.append(values[data["loss_mask"] == 1])
     assert (logps[0] - logps[1]).abs().max() > 0.05
 
 
-def test_the_trainers_loss_reaches_the_eyes(
+def test_the_loss_reaches_the_vision_encoder(
     policy: Policy, episodes: list[Episode], trainer: GRPOTrainer
 ) -> None:
     assert policy.vision is not None and trainer.model is not None
-    made = batch(policy, episodes)
-    left = made["ids"].shape[1] - made["kept"]
+    data = batch(policy, episodes)
+    left = data["ids"].shape[1] - data["completion_length"]
     trainer.current_gradient_accumulation_steps = 1
     loss = trainer.compute_loss(
         trainer.model,
         {
-            "prompt_ids": made["ids"][:, :left],
-            "prompt_mask": made["real"][:, :left],
-            "completion_ids": made["ids"][:, left:],
-            "completion_mask": made["real"][:, left:],
-            "tool_mask": made["own"],
+            "prompt_ids": data["ids"][:, :left],
+            "prompt_mask": data["attention_mask"][:, :left],
+            "completion_ids": data["ids"][:, left:],
+            "completion_mask": data["attention_mask"][:, left:],
+            "tool_mask": data["loss_mask"],
             "advantages": torch.tensor([1.0, 0.5, -1.0]),
-            "num_items_in_batch": made["own"].sum(),
-            **episode_image_inputs(policy.vision, episodes, made["ids"]),
+            "num_items_in_batch": data["loss_mask"].sum(),
+            **episode_image_inputs(policy.vision, episodes, data["ids"]),
         },
     )
     loss.backward()
@@ -170,28 +175,33 @@ def test_the_trainers_loss_reaches_the_eyes(
     assert any(grad is not None and grad.abs().max() > 0 for grad in eyes)
 
 
-def test_trl_cuts_pictures_up_by_rows_and_puts_them_together_again(
+def test_trl_splits_the_images_by_rows_and_joins_them_again(
     policy: Policy, episodes: list[Episode]
 ) -> None:
     from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
     assert policy.vision is not None
-    given = episode_image_inputs(policy.vision, episodes, batch(policy, episodes)["ids"])
-    cut = split_pixel_values_by_grid(given)
+    image_inputs = episode_image_inputs(policy.vision, episodes, batch(policy, episodes)["ids"])
+    cut = split_pixel_values_by_grid(image_inputs)
     sizes = [
         sum(len(p.pixel_values) for p in images_in_tokens(policy.vision, each)) for each in episodes
     ]
     assert [len(row) for row in cut["pixel_values"]] == sizes
-    assert torch.equal(unsplit_pixel_values_by_grid(cut)["pixel_values"], given["pixel_values"])
+    assert torch.equal(
+        unsplit_pixel_values_by_grid(cut)["pixel_values"], image_inputs["pixel_values"]
+    )
 
 
-def test_where_nothing_was_seen_nothing_is_given(policy: Policy, episodes: list[Episode]) -> None:
+def test_episodes_without_images_have_no_inputs(policy: Policy, episodes: list[Episode]) -> None:
     assert policy.vision is not None
-    blind = episodes[1:2]
-    assert episode_image_inputs(policy.vision, blind, batch(policy, blind)["ids"]) == {}
+    without_images = episodes[1:2]
+    assert (
+        episode_image_inputs(policy.vision, without_images, batch(policy, without_images)["ids"])
+        == {}
+    )
 
 
-def test_a_picture_that_the_model_was_not_shown_is_left_out(
+def test_images_that_the_model_has_not_seen_are_left_out(
     policy: Policy, episodes: list[Episode]
 ) -> None:
     assert policy.vision is not None
@@ -203,11 +213,13 @@ def test_a_picture_that_the_model_was_not_shown_is_left_out(
     assert len(images_in_tokens(policy.vision, short)) == 1
 
 
-def test_tokens_of_other_eyes_are_one_line(policy: Policy, episodes: list[Episode]) -> None:
+def test_tokens_that_do_not_match_the_images_are_rejected(
+    policy: Policy, episodes: list[Episode]
+) -> None:
     assert policy.vision is not None
     tokens = episodes[0].tokens
     assert tokens is not None
     more = (*tokens.ids, policy.vision.image_token_id)
     odd = episodes[0].model_copy(update={"tokens": tokens.model_copy(update={"ids": more})})
-    with pytest.raises(RunError, match="and its pictures do not belong together"):
+    with pytest.raises(RunError, match="do not match its images"):
         images_in_tokens(policy.vision, odd)

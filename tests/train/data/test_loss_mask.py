@@ -1,4 +1,4 @@
-"""Where the loss is, token by token, in the batches that TRL's trainers really compute with."""
+"""Loss masks, token by token, in the batches that TRL's trainers compute with."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from ludus.train.distributed import Distributed
 from ludus.train.progress import NoProgress
 from ludus.train.trl_config import build_trl_config, set_data_dependent_fields
 from ludus.train.trl_trainers import build_trainer
-from train.lessons import dpo_row, quick, sft_row, write
+from train.sample_rows import dpo_row, sft_row, write_jsonl
+from train.short_runs import train_config
 
 LLAMA = "{{ bos_token }}<|start_header_id|>x<|end_header_id|><|eot_id|>"
-"""A template that knows no tools, of a vocabulary that tells the family."""
+"""A template without tools; the vocabulary identifies the family."""
 FAMILIES: dict[str, Any] = {
     "qwen3": lambda: of_family("qwen3"),
     "chatml": student,
@@ -35,9 +36,9 @@ SFT = [sft_row(number, turns=1 + number % 3) for number in range(6)]
 DPO = [dpo_row(number, turns=2 + number % 3) for number in range(4)]
 
 
-def trainer(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -> Any:
+def build(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -> Any:
     """Built as `ludus.train.offline` does, on a new tiny model."""
-    data = open_data(write(folder / "rows.jsonl", SFT if method == "sft" else DPO))
+    data = open_data(write_jsonl(folder / "rows.jsonl", SFT if method == "sft" else DPO))
     row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
     tokens = folder / "tokens"
     tokenized = prepared_data.tokenize_splits(data, row_tokenizer, tokens)
@@ -56,84 +57,90 @@ def trainer(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -
     )  # fmt: skip
 
 
-def batch_of(made: Any) -> dict[str, Any]:
-    return dict(next(iter(made.get_train_dataloader())))
+def first_batch(trainer: Any) -> dict[str, Any]:
+    return dict(next(iter(trainer.get_train_dataloader())))
 
 
-def expected(tokenizer: Any, prompt: Sequence[Any], said: Sequence[Any], tools: Any) -> Any:
-    """Tokens and labels as transformers itself makes them, one conversation at a time."""
+def expected(tokenizer: Any, prompt: Sequence[Any], reply: Sequence[Any], tools: Any) -> Any:
+    """Tokens and labels as transformers computes them, one conversation at a time."""
     template = find_chat_format(tokenizer).template
-    how = {"tools": tools, "chat_template": template, "tokenize": True, "return_dict": True}
+    arguments = {"tools": tools, "chat_template": template, "tokenize": True, "return_dict": True}
     whole = tokenizer.apply_chat_template(
-        [*prompt, *said], return_assistant_tokens_mask=True, **how
+        [*prompt, *reply], return_assistant_tokens_mask=True, **arguments
     )
-    asked = len(
-        tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, **how)["input_ids"]
+    prompt_length = len(
+        tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, **arguments)[
+            "input_ids"
+        ]
         if prompt
         else []
     )
-    marks = [0] * asked + whole["assistant_masks"][asked:]
+    mask = [0] * prompt_length + whole["assistant_masks"][prompt_length:]
     ids = whole["input_ids"]
-    labels = [token if mark else -100 for token, mark in zip(ids, marks, strict=True)]
-    # Nothing is learned from what stands behind the last word of the assistant.
-    end = max(at for at, mark in enumerate(marks) if mark) + 1
+    labels = [token if has_loss else -100 for token, has_loss in zip(ids, mask, strict=True)]
+    # Tokens after the last one with loss are dropped.
+    end = max(index for index, has_loss in enumerate(mask) if has_loss) + 1
     return tuple(ids[:end]), tuple(labels[:end])
 
 
-def rows_in(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The batch taken apart by its attention mask."""
+def padded_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The rows of a padded batch."""
     labels = batch.get("labels")
     if labels is None:
         labels = batch["input_ids"].masked_fill(batch["completion_mask"] == 0, -100)
-    found = []
-    for ids, marks, kept in zip(batch["input_ids"], labels, batch["attention_mask"], strict=True):
-        size = int(kept.sum())
-        assert (marks[size:] == -100).all()
-        found.append((tuple(ids[:size].tolist()), tuple(marks[:size].tolist())))
-    return found
+    rows = []
+    for ids, row_labels, mask in zip(
+        batch["input_ids"], labels, batch["attention_mask"], strict=True
+    ):
+        size = int(mask.sum())
+        assert (row_labels[size:] == -100).all()
+        rows.append((tuple(ids[:size].tolist()), tuple(row_labels[:size].tolist())))
+    return rows
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sft_bears_its_loss_on_the_assistants_tokens_alone(tmp_path: Path, family: str) -> None:
+def test_sft_has_loss_on_the_assistants_tokens_alone(tmp_path: Path, family: str) -> None:
     tokenizer: Any = FAMILIES[family]()
-    batch = batch_of(trainer(tmp_path, tokenizer, "sft", quick(batch_size=6)))
-    wanted = [expected(tokenizer, [], row["messages"], row["tools"]) for row in SFT]
-    assert sorted(rows_in(batch)) == sorted(wanted)
-    learned = tokenizer.decode([mark for mark in wanted[2][1] if mark != -100])
-    assert '"be\\" it' in learned and "sum" not in learned
+    batch = first_batch(build(tmp_path, tokenizer, "sft", train_config(batch_size=6)))
+    rows = [expected(tokenizer, [], row["messages"], row["tools"]) for row in SFT]
+    assert sorted(padded_rows(batch)) == sorted(rows)
+    text = tokenizer.decode([label for label in rows[2][1] if label != -100])
+    assert '"be\\" it' in text and "sum" not in text
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_dpo_bears_its_loss_on_the_assistants_tokens_of_both_sides(
-    tmp_path: Path, family: str
-) -> None:
+def test_dpo_has_loss_on_the_assistants_tokens_of_both_sides(tmp_path: Path, family: str) -> None:
     tokenizer: Any = FAMILIES[family]()
-    batch = batch_of(trainer(tmp_path, tokenizer, "dpo", quick(batch_size=4)))
-    found = rows_in(batch)
-    for side, half in (("chosen", found[:4]), ("rejected", found[4:])):
+    batch = first_batch(build(tmp_path, tokenizer, "dpo", train_config(batch_size=4)))
+    rows = padded_rows(batch)
+    for side, half in (("chosen", rows[:4]), ("rejected", rows[4:])):
         wanted = [expected(tokenizer, row["prompt"], row[side], row["tools"]) for row in DPO]
         assert sorted(half) == sorted(wanted)
-    learned = tokenizer.decode([mark for _, marks in found for mark in marks if mark != -100])
-    assert "No idea." in learned and "sum" not in learned
+    text = tokenizer.decode([label for _, labels in rows for label in labels if label != -100])
+    assert "No idea." in text and "sum" not in text
     assert batch["ref_chosen_logps"].shape == (4,)
 
 
 @pytest.mark.parametrize("packing", [True, False])
-def test_without_padding_the_loss_is_where_it_was(tmp_path: Path, packing: bool) -> None:
+def test_labels_are_the_same_without_padding(tmp_path: Path, packing: bool) -> None:
     tokenizer = student()
-    made = trainer(tmp_path, tokenizer, "sft", quick(batch_size=6, packing=packing))
-    # As on a GPU, where rows that are not packed are laid end to end as well.
-    made.data_collator.padding_free = True
-    batch = batch_of(made)
+    trainer = build(tmp_path, tokenizer, "sft", train_config(batch_size=6, packing=packing))
+    # As on a GPU, where rows that are not packed are concatenated too.
+    trainer.data_collator.padding_free = True
+    batch = first_batch(trainer)
     assert "attention_mask" not in batch
-    found = rows_of_positions(batch)
+    rows = concatenated_rows(batch)
     wanted = [expected(tokenizer, [], row["messages"], row["tools"]) for row in SFT]
-    assert set(found) <= set(wanted) and len(found) > 1
-    marked = LossMaskIndex.build(prepared_data.load_unpacked_rows(tmp_path / "tokens"), "sft")
-    assert check_loss_mask(batch, marked) == sum(m != -100 for _, marks in found for m in marks)
+    assert set(rows) <= set(wanted) and len(rows) > 1
+    with_loss = sum(label != -100 for _, labels in rows for label in labels)
+    assert check_loss_mask(batch, loss_masks(tmp_path, "sft")) == with_loss
 
 
-def rows_of_positions(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
+def loss_masks(folder: Path, method: Method) -> LossMaskIndex:
+    return LossMaskIndex.build(prepared_data.load_unpacked_rows(folder / "tokens"), method)
+
+
+def concatenated_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
     starts = (batch["position_ids"][0] == 0).nonzero().flatten().tolist()
     ends = [*starts[1:], batch["input_ids"].shape[1]]
     parts = [slice(*each) for each in zip(starts, ends, strict=True)]
@@ -144,39 +151,36 @@ def rows_of_positions(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
-def test_a_batch_that_bears_loss_elsewhere_is_never_trained_on(
+def test_a_batch_with_other_labels_raises_before_the_first_update(
     tmp_path: Path, method: Method
 ) -> None:
-    made = trainer(tmp_path, student(), method, quick())
-    made.loss_masks = LossMaskIndex.build(
-        prepared_data.load_unpacked_rows(tmp_path / "tokens"), method
-    )
-    inner = made.data_collator
+    trainer = build(tmp_path, student(), method, train_config())
+    trainer.loss_masks = loss_masks(tmp_path, method)
+    collator = trainer.data_collator
 
-    def careless(rows: Any) -> Any:
-        batch = inner(rows)
+    def wrong_collator(rows: Any) -> Any:
+        batch = collator(rows)
         if method == "sft":
             batch["labels"] = batch["input_ids"].clone()
         else:
             batch["completion_mask"] = batch["attention_mask"].clone()
         return batch
 
-    made.data_collator = careless
-    before = {name: weight.clone() for name, weight in made.model.named_parameters()}
-    with pytest.raises(RunError, match="bears"):
-        made.train()
-    assert all((before[name] == weight).all() for name, weight in made.model.named_parameters())
+    trainer.data_collator = wrong_collator
+    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    with pytest.raises(RunError, match="loss"):
+        trainer.train()
+    assert all((before[name] == weight).all() for name, weight in trainer.model.named_parameters())
 
 
-def test_one_mark_too_few_is_noticed_and_so_is_a_strange_row(tmp_path: Path) -> None:
-    made = trainer(tmp_path, student(), "sft", quick())
-    marked = LossMaskIndex.build(prepared_data.load_unpacked_rows(tmp_path / "tokens"), "sft")
-    batch = batch_of(made)
-    check_loss_mask(batch, marked)
-    row, place = (batch["labels"] != -100).nonzero()[-1].tolist()
-    batch["labels"][row, place] = -100
-    with pytest.raises(RunError, match="on other tokens than were marked"):
-        check_loss_mask(batch, marked)
+def test_a_single_wrong_label_and_an_unknown_row_raise(tmp_path: Path) -> None:
+    batch = first_batch(build(tmp_path, student(), "sft", train_config()))
+    index = loss_masks(tmp_path, "sft")
+    check_loss_mask(batch, index)
+    row, position = (batch["labels"] != -100).nonzero()[-1].tolist()
+    batch["labels"][row, position] = -100
+    with pytest.raises(RunError, match="loss mask"):
+        check_loss_mask(batch, index)
     batch["input_ids"][row, 0] += 1
-    with pytest.raises(RunError, match="that no row of the data has"):
-        check_loss_mask(batch, marked)
+    with pytest.raises(RunError, match="not in the data"):
+        check_loss_mask(batch, index)

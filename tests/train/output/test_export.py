@@ -1,4 +1,4 @@
-"""A model whose weights were shared out among processes is put together again."""
+"""Rebuilding a model from weights that were gathered from several processes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
 from ludus.train.output.export import rebuild_model
 from ludus.train.trl_trainers import build_peft_config
-from train.lessons import quick
+from train.short_runs import train_config
 
 
-def trained(base: str, lora: Lora | None) -> Any:
-    """The base with other weights, under an adapter or not."""
+def modified_model(base: str, lora: Lora | None) -> Any:
+    """The base model with other weights, with an adapter or without."""
     import torch
     from peft import get_peft_model
 
@@ -34,37 +34,37 @@ def trained(base: str, lora: Lora | None) -> Any:
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)], ids=["whole", "adapter"])
-def test_gathered_weights_make_the_model_that_was_trained(
-    tmp_path: Path, lora: Lora | None
-) -> None:
+def test_gathered_weights_give_the_trained_model(tmp_path: Path, lora: Lora | None) -> None:
     import torch
 
     base = str(saved(tmp_path / "base"))
-    model, ids = trained(base, lora), torch.arange(8)[None]
+    model, ids = modified_model(base, lora), torch.arange(8)[None]
     state = model.state_dict()
-    # A weight that goes by two names may be gathered under one.
+    # Tied weights may be gathered under one of their names.
     state.pop(next(name for name in state if name.endswith("lm_head.weight")))
-    made = rebuild_model(state, quick(lora=lora), resolve_model(base))
+    rebuilt = rebuild_model(state, train_config(lora=lora), resolve_model(base))
     with torch.no_grad():
-        assert torch.equal(made(ids).logits, model(ids).logits)
+        assert torch.equal(rebuilt(ids).logits, model(ids).logits)
         if lora:
-            assert torch.allclose(made.merge_and_unload()(ids).logits, model(ids).logits, atol=1e-4)
+            assert torch.allclose(
+                rebuilt.merge_and_unload()(ids).logits, model(ids).logits, atol=1e-4
+            )
 
 
-def test_weights_that_are_missing_or_strange_are_told(tmp_path: Path) -> None:
+def test_missing_and_unexpected_weights_raise(tmp_path: Path) -> None:
     base = str(saved(tmp_path / "base"))
-    state = trained(base, None).state_dict()
+    state = modified_model(base, None).state_dict()
     name = "model.norm.weight"
-    with pytest.raises(RunError, match=f"do not make a model: {name}"):
+    with pytest.raises(RunError, match=name):
         rebuild_model(
-            {key: state[key] for key in state if key != name}, quick(), resolve_model(base)
+            {key: state[key] for key in state if key != name}, train_config(), resolve_model(base)
         )
-    with pytest.raises(RunError, match=r"do not make a model: module\.x"):
-        rebuild_model({**state, "module.x": state[name]}, quick(), resolve_model(base))
+    with pytest.raises(RunError, match=r"module\.x"):
+        rebuild_model({**state, "module.x": state[name]}, train_config(), resolve_model(base))
 
 
-def test_weights_that_two_processes_shared_out_come_back(tmp_path: Path) -> None:
-    program = Path(__file__).parents[1] / "sharded.py"
+def test_weights_sharded_over_two_processes_are_restored(tmp_path: Path) -> None:
+    program = Path(__file__).parents[1] / "sharded_export.py"
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     done = subprocess.run(
         [*launcher, "--nproc_per_node", "2", str(program), str(saved(tmp_path / "base"))],

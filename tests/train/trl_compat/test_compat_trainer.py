@@ -1,4 +1,4 @@
-"""Scripts for other versions of TRL: rollout functions of three arguments, and a served policy."""
+"""The trainer for older TRL scripts: legacy rollout functions, and the stand-in for vLLM."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ludus.train.trl_compat.legacy_rollout_func import (
     slice_output,
 )
 from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
-from train.trl_compat.scripts import QUICK, speaker
+from train.trl_compat.scripted_rollouts import FAST_ARGS, chat_policy
 
 VLLM = {"use_vllm": True, "vllm_mode": "server"}
 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return speaker()
+    return chat_policy()
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def free_port() -> int:
         return port
 
 
-def trainer_of(folder: Path, policy: Policy, prompt: Any, function: Any, **more: Any) -> Any:
-    settings = {**QUICK, "per_device_train_batch_size": 4, "max_completion_length": 6, **more}
+def build_trainer(folder: Path, policy: Policy, prompt: Any, function: Any, **more: Any) -> Any:
+    settings = {**FAST_ARGS, "per_device_train_batch_size": 4, "max_completion_length": 6, **more}
     return GRPOTrainer(
         policy.model,
         lambda completions, bonus=None, **_: bonus or [float(len(c)) for c in completions],
@@ -67,7 +67,7 @@ def ask(server: PolicyServer, **payload: Any) -> requests.Response:
     return requests.post(f"{server.url}/generate/", json=payload, timeout=30)
 
 
-def test_only_a_function_that_needs_three_arguments_is_of_the_older_form() -> None:
+def test_legacy_functions_need_three_arguments() -> None:
     assert is_legacy(lambda prompts, args, processing_class: {})
     assert is_legacy(lambda prompts, args, processing_class, extra=1: {})
     assert not is_legacy(lambda prompts, trainer: {})
@@ -75,20 +75,23 @@ def test_only_a_function_that_needs_three_arguments_is_of_the_older_form() -> No
     assert not is_legacy(lambda *given: {})
 
 
-def test_what_is_given_once_for_each_prompt_is_repeated_for_its_completions() -> None:
+def test_values_per_prompt_are_repeated_per_completion() -> None:
     given = {"prompt_ids": [[1], [2]], "completion_ids": [[3], [4], [5], [6]], "logprobs": None}
-    made = expand_per_completion({**given, "env_reward": [1, 2, 3, 4], "level": "easy"}, 4, 2)
-    assert made["prompt_ids"] == [[1], [1], [2], [2]]
-    assert (made["completion_ids"], made["env_reward"]) == ([[3], [4], [5], [6]], [1, 2, 3, 4])
+    expanded = expand_per_completion({**given, "env_reward": [1, 2, 3, 4], "level": "easy"}, 4, 2)
+    assert expanded["prompt_ids"] == [[1], [1], [2], [2]]
+    assert (expanded["completion_ids"], expanded["env_reward"]) == (
+        [[3], [4], [5], [6]],
+        [1, 2, 3, 4],
+    )
     whole = {**given, "prompt_ids": [[1], [1], [2], [2]]}
     assert expand_per_completion(whole, 4, 2)["prompt_ids"] == whole["prompt_ids"]
-    assert slice_output(made, 2, 2, 4) == {
+    assert slice_output(expanded, 2, 2, 4) == {
         "prompt_ids": [[2], [2]], "completion_ids": [[5], [6]], "logprobs": None,
         "env_reward": [3, 4], "level": "easy",
     }  # fmt: skip
 
 
-def test_log_probabilities_may_come_with_those_of_other_tokens() -> None:
+def test_logprobs_may_be_nested() -> None:
     given = {"prompt_ids": [[1]], "completion_ids": [[3, 4], [5, 6]]}
     flat = [[-1.0, -2.0], [-3.0, -4.0]]
     nested = [[[-1.0, -9.0], [-2.0]], [[-3.0], [-4.0]]]
@@ -96,9 +99,9 @@ def test_log_probabilities_may_come_with_those_of_other_tokens() -> None:
     assert expand_per_completion({**given, "logprobs": flat}, 2, 2)["logprobs"] == flat
 
 
-def test_a_function_that_gives_too_little_is_told_what_is_wanted() -> None:
+def test_incomplete_output_is_rejected() -> None:
     few = {"prompt_ids": [[1], [2]], "completion_ids": [[3], [4]], "logprobs": None}
-    with pytest.raises(ConfigError, match="gave 2 completions for 2 prompts; give 4 for each"):
+    with pytest.raises(ConfigError, match="2 completions for 2 prompts"):
         expand_per_completion(few, 8, 4)
     with pytest.raises(ConfigError, match="'logprobs'"):
         expand_per_completion({"prompt_ids": [], "completion_ids": []}, 0, 2)
@@ -106,7 +109,7 @@ def test_a_function_that_gives_too_little_is_told_what_is_wanted() -> None:
 
 @pytest.mark.parametrize("once", [True, False])
 @pytest.mark.parametrize("prompt", ["Say:", [{"role": "user", "content": "Say:"}]])
-def test_a_function_of_three_arguments_gets_each_prompt_once_as_text(
+def test_legacy_function_gets_each_prompt_once_as_text(
     tmp_path: Path, policy: Policy, prompt: Any, once: bool
 ) -> None:
     seen: list[Any] = []
@@ -122,7 +125,7 @@ def test_a_function_of_three_arguments_gets_each_prompt_once_as_text(
             "logprobs": [[-1.0] * 3] * count, "bonus": [float(at % 2) for at in range(count)],
         }  # fmt: skip
 
-    trainer = trainer_of(tmp_path, policy, prompt, function)
+    trainer = build_trainer(tmp_path, policy, prompt, function)
     trainer.train()
     text = "Say:" if isinstance(prompt, str) else "<|im_start|>user\nSay:<|im_end|>\n"
     ((prompts, members, tokenizer),) = seen
@@ -131,17 +134,15 @@ def test_a_function_of_three_arguments_gets_each_prompt_once_as_text(
     assert trainer.state.log_history[-1]["reward"] == pytest.approx(0.5)
 
 
-def test_a_function_of_two_arguments_is_handed_to_trl_as_it_is(
-    tmp_path: Path, policy: Policy
-) -> None:
+def test_current_rollout_func_is_passed_through(tmp_path: Path, policy: Policy) -> None:
     def function(prompts: list[str], trainer: Any) -> dict[str, Any]:
         raise AssertionError("not called here")
 
-    trainer = trainer_of(tmp_path, policy, "Say:", function)
+    trainer = build_trainer(tmp_path, policy, "Say:", function)
     assert trainer.rollout_func is function
 
 
-def test_the_policy_is_served_while_it_is_trained_and_only_to_its_own_rollouts(
+def test_policy_is_served_only_during_rollouts(
     tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port, asked = free_port(), []
@@ -151,58 +152,56 @@ def test_the_policy_is_served_while_it_is_trained_and_only_to_its_own_rollouts(
         asked.append(requests.get(f"{url}/health/", timeout=5).status_code)
         assert not trainer.model.training
         payload: Any = {"prompts": prompts, "n": 1, "max_tokens": 4}
-        made: dict[str, Any] = requests.post(f"{url}/generate/", json=payload, timeout=30).json()
-        return made
+        output: dict[str, Any] = requests.post(f"{url}/generate/", json=payload, timeout=30).json()
+        return output
 
     def reward(completions: Any, **_: Any) -> list[float]:
         payload = {"prompts": ["x"]}
         asked.append(requests.post(f"{url}/generate/", json=payload, timeout=5).status_code)
         return [float(at) for at in range(len(completions))]
 
-    trainer = trainer_of(tmp_path, policy, "Say:", function, vllm_server_port=port, **VLLM)
+    trainer = build_trainer(tmp_path, policy, "Say:", function, vllm_server_port=port, **VLLM)
     trainer.reward_funcs = [reward]
     trainer.train()
     assert asked == [200, 503]
-    assert capsys.readouterr().err.startswith(f"The policy itself answers at port {port}")
+    assert f"port {port}" in capsys.readouterr().err
     assert trainer.model.training
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{url}/health/", timeout=5)
 
 
-def test_without_a_rollout_function_and_without_vllm_transformers_generates(
+def test_transformers_generates_without_vllm_and_rollout_func(
     tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = trainer_of(tmp_path, policy, "Say:", None, **VLLM)
+    trainer = build_trainer(tmp_path, policy, "Say:", None, **VLLM)
     assert "transformers' generate" in capsys.readouterr().err
     assert (trainer.use_vllm, trainer.rollout_func) == (False, None)
 
 
-def test_completions_are_ids_with_log_probabilities_and_other_each_time(
-    server: PolicyServer, policy: Policy
-) -> None:
+def test_completions_have_ids_and_logprobs_and_vary(server: PolicyServer, policy: Policy) -> None:
     wish = {"prompts": ["One", "Two"], "n": 3, "max_tokens": 5, "top_k": -1, "min_p": 0.0}
-    made, again = ask(server, **wish).json(), ask(server, **wish).json()
-    assert made["prompt_ids"] == policy.tokenizer(["One", "Two"])["input_ids"]
-    lengths = [len(ids) for ids in made["completion_ids"]]
+    output, again = ask(server, **wish).json(), ask(server, **wish).json()
+    assert output["prompt_ids"] == policy.tokenizer(["One", "Two"])["input_ids"]
+    lengths = [len(ids) for ids in output["completion_ids"]]
     assert len(lengths) == 6 and all(1 <= length <= 5 for length in lengths)
-    assert [len(row) for row in made["logprobs"]] == lengths
-    assert all(value <= 0 for row in made["logprobs"] for value in row)
-    assert made["completion_ids"] != again["completion_ids"]
-    by_ids = ask(server, prompts=made["prompt_ids"], max_tokens=2, temperature=0).json()
-    assert by_ids["prompt_ids"] == made["prompt_ids"]
+    assert [len(row) for row in output["logprobs"]] == lengths
+    assert all(value <= 0 for row in output["logprobs"] for value in row)
+    assert output["completion_ids"] != again["completion_ids"]
+    by_ids = ask(server, prompts=output["prompt_ids"], max_tokens=2, temperature=0).json()
+    assert by_ids["prompt_ids"] == output["prompt_ids"]
 
 
 @pytest.mark.parametrize(
     ("payload", "words"),
     [
-        ({}, '"prompts"'),
-        ({"prompts": []}, "with something in it"),
-        ({"prompts": ["a"], "n": 0}, "must be 1 or more"),
+        ({}, "`prompts`"),
+        ({"prompts": []}, "`prompts`"),
+        ({"prompts": ["a"], "n": 0}, "`n`"),
         ({"prompts": ["a"], "repetition_penalty": 1.5}, "repetition_penalty=1.5"),
         ({"prompts": ["a"], "temperature": -1}, "temperature"),
     ],
 )
-def test_what_cannot_be_served_is_refused_in_words(
+def test_unsupported_request_is_a_400(
     server: PolicyServer, payload: dict[str, Any], words: str
 ) -> None:
     reply = ask(server, **payload)
@@ -210,6 +209,6 @@ def test_what_cannot_be_served_is_refused_in_words(
     assert requests.get(f"{server.url}/other/", timeout=5).status_code == 404
 
 
-def test_a_port_that_is_taken_is_said(server: PolicyServer) -> None:
+def test_port_in_use_is_an_error(server: PolicyServer) -> None:
     with pytest.raises(ConfigError, match="vllm_server_port"):
         PolicyServer(int(server.url.rpartition(":")[2]))

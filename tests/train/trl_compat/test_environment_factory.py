@@ -1,4 +1,4 @@
-"""Environments as TRL takes them: tools and nothing else, honest rewards, sessions given back."""
+"""Environment classes for TRL: tools, rewards, faults and sessions."""
 
 from __future__ import annotations
 
@@ -26,34 +26,42 @@ from ludus.train.trl_compat.environment_factory import tool_schemas
 
 COUNTER, FRAGILE, CAMERA = (
     "world:Counter",
-    "train.trl_compat.worlds:Fragile",
-    "train.trl_compat.worlds:Camera",
+    "train.trl_compat.environments:Fragile",
+    "train.trl_compat.environments:ColorImage",
 )
 
 
-def said(schema: Any) -> Any:
-    """A schema without what hints cannot say: that nothing else may be given."""
+def without_additional_properties(schema: Any) -> Any:
+    """Remove what type hints cannot express."""
     if isinstance(schema, dict):
-        return {name: said(of) for name, of in schema.items() if name != "additionalProperties"}
-    return [said(of) for of in schema] if isinstance(schema, list) else schema
+        return {
+            name: without_additional_properties(of)
+            for name, of in schema.items()
+            if name != "additionalProperties"
+        }
+    return (
+        [without_additional_properties(of) for of in schema] if isinstance(schema, list) else schema
+    )
 
 
 @pytest.mark.parametrize("spec", ["wordle", "catch", "echo", "reasoning_gym", "world:Two"])
-async def test_trl_reads_the_tools_that_collect_offers(spec: str) -> None:
+async def test_trl_reads_the_same_tools_as_collect(spec: str) -> None:
     kind = environment_factory(spec)
     async with connect(spec).session() as session:
         offered = [tool.to_openai() for tool in session.tools]
     assert tool_schemas(kind) == offered
     names = [tool["function"]["name"] for tool in offered]
-    rendered = [said(get_json_schema(getattr(kind(), name))) for name in names]
+    rendered = [
+        without_additional_properties(get_json_schema(getattr(kind(), name))) for name in names
+    ]
     for tool in offered:
         for argument in tool["function"]["parameters"]["properties"].values():
             argument.pop("default", None)
-    assert rendered == said(offered)
+    assert rendered == without_additional_properties(offered)
 
 
 @pytest.mark.parametrize("spec", ["catch", "echo"])
-def test_nothing_is_public_but_tools_reset_and_reward(spec: str) -> None:
+def test_only_tools_reset_and_get_reward_are_public(spec: str) -> None:
     kind = environment_factory(spec)
     public = [name for name, _ in inspect.getmembers(kind) if not name.startswith("_")]
     tools = [tool["function"]["name"] for tool in tool_schemas(kind)]
@@ -61,7 +69,7 @@ def test_nothing_is_public_but_tools_reset_and_reward(spec: str) -> None:
     assert not hasattr(environment_factory(spec, include_reward=False), "get_reward")
 
 
-async def test_an_episode_goes_as_the_loop_plays_it() -> None:
+async def test_episode_equals_that_of_the_loop() -> None:
     async with connect("catch").session() as session:
         episode = await run_episode(session, OracleAgent(), Assignment.of("catch", seed=5, rows=4))
     kind = environment_factory("catch", task={"rows": 4})
@@ -76,7 +84,7 @@ async def test_an_episode_goes_as_the_loop_plays_it() -> None:
     assert env.get_reward() == 1.0
 
 
-def test_a_row_may_carry_the_arguments_of_reset_and_must_carry_a_seed() -> None:
+def test_rows_may_have_reset_arguments_and_must_have_a_seed() -> None:
     env = environment_factory(COUNTER)()
     assert env.reset(seed=1, goal=7) == "Reach 7."
     assert env.reset(seed=1, goal=None) != "Reach 7."
@@ -89,7 +97,7 @@ def test_a_row_may_carry_the_arguments_of_reset_and_must_carry_a_seed() -> None:
         assert unseeded.reset(goal=7) == "Reach 7."
 
 
-def test_a_mistake_of_the_models_is_answered_and_costs_nothing_else() -> None:
+def test_invalid_call_gets_an_error_reply() -> None:
     env = environment_factory(COUNTER)()
     env.reset(seed=1, goal=3)
     assert env.add(number=0) == "Error: Only numbers above zero can be added."
@@ -99,7 +107,7 @@ def test_a_mistake_of_the_models_is_answered_and_costs_nothing_else() -> None:
     assert env.get_reward() == 1.0
 
 
-def test_what_breaks_is_said_and_is_nobodys_score() -> None:
+def test_fault_is_reported_and_unscored() -> None:
     env = environment_factory(FRAGILE)()
     env.reset(seed=1)
     told = env.push(hard=True)
@@ -111,14 +119,14 @@ def test_what_breaks_is_said_and_is_nobodys_score() -> None:
     assert "No luck." in env.reset(seed=13) and env.get_reward() is None
 
 
-def test_a_task_that_can_never_be_begun_is_raised_at_once() -> None:
+def test_first_failing_reset_raises() -> None:
     with pytest.raises(InvalidAction, match="colums"):
         environment_factory("catch", task={"colums": 3})().reset(seed=1)
     with pytest.raises(ExecutionFailed, match="No luck"):
         environment_factory(FRAGILE)().reset(seed=13)
 
 
-def test_a_server_that_goes_and_comes_back_costs_one_episode() -> None:
+def test_lost_server_breaks_one_episode() -> None:
     with serving("catch") as served:
         port = int(served.url.rpartition(":")[2])
         kind = environment_factory("catch", base_url=served.url, reconnect_timeout=5.0)
@@ -129,12 +137,12 @@ def test_a_server_that_goes_and_comes_back_costs_one_episode() -> None:
     with serving("catch", port=port):
         assert env.reset(seed=3, rows=4) == first
         assert env.get_reward() == 0.0
-    env._session.patience = 0.0
+    env._session.reconnect_timeout = 0.0
     with pytest.raises(SessionLost, match="Nobody answers"):
         env.reset(seed=3)
 
 
-def test_a_session_is_given_back_when_its_owner_is_forgotten() -> None:
+def test_session_is_closed_when_collected() -> None:
     with serving("catch") as served:
         kind = environment_factory(served.url)
         assert kind.__name__ == "catch"
@@ -148,7 +156,7 @@ def test_a_session_is_given_back_when_its_owner_is_forgotten() -> None:
         wait_until(lambda: len(served.sessions) == 0)
 
 
-def test_a_process_ends_quietly_with_sessions_open() -> None:
+def test_process_exits_quietly_with_open_sessions() -> None:
     code = (
         "import sys; from ludus.train import environment_factory\n"
         "env = environment_factory('catch')(); env.reset(seed=1); print(env.get_reward())\n"
@@ -158,7 +166,7 @@ def test_a_process_ends_quietly_with_sessions_open() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0.0\n", "")
 
 
-def test_pictures_are_given_as_parts_that_a_processor_takes() -> None:
+def test_images_become_content_parts() -> None:
     env = environment_factory(CAMERA)()
     text, image = env.reset(seed=1)
     assert text == {"type": "text", "text": "Which color?"}
@@ -167,17 +175,17 @@ def test_pictures_are_given_as_parts_that_a_processor_takes() -> None:
     assert env.get_reward() == 1.0
 
 
-def test_a_model_without_eyes_is_shown_no_pictures_and_not_scored_for_them() -> None:
+def test_images_are_a_fault_for_text_models() -> None:
     kind = environment_factory(CAMERA)
     env = kind()
     env.reset(seed=1)
-    kind._has_eyes = False
+    kind._accepts_images = False
     assert "reads only text" in env.name(color="red") and env.get_reward() is None
     with pytest.raises(AgentError, match="reads only text"):
         env.reset(seed=1)
 
 
-def test_tasks_are_those_that_collect_plays_with_a_seed_for_each_row() -> None:
+def test_task_rows_equal_the_plan_of_collect() -> None:
     both = mix({"wordle": 0.7, "catch": 0.3})
     kinds = environment_factory(both)
     assert set(kinds) == {"wordle", "catch"}
@@ -189,11 +197,11 @@ def test_tasks_are_those_that_collect_plays_with_a_seed_for_each_row() -> None:
     system, user = rows[0]["prompt"]
     assert (system["content"], user["content"]) == (SYSTEM_PROMPT, "")
     assert tasks("catch", 1, system_prompt=None)[0]["prompt"] == [user]
-    with pytest.raises(ConfigError, match="at least one task"):
+    with pytest.raises(ConfigError, match="`count`"):
         tasks("catch", 0)
 
 
-def test_a_variant_asks_for_itself() -> None:
+def test_variant_plays_itself() -> None:
     kind = environment_factory("reasoning_gym:leg_counting")
     assert "legs" in kind().reset(seed=1)
     assert find_environment("reasoning_gym:leg_counting").id == kind.__name__

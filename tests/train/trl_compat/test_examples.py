@@ -1,4 +1,4 @@
-"""The scripts of the examples, run as they stand, with small models on real servers."""
+"""The example scripts, with small models on real servers."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def free_port() -> int:
         return port
 
 
-def test_a_script_with_its_own_environment_class_trains_on_a_ludus_server(
+def test_environment_class_script_trains_on_a_ludus_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
     with serving("reasoning_gym") as served:
-        made = run(
+        names = run(
             monkeypatch, "grpo_environment_factory", url=served.url, model=model,
             out=tmp_path / "out", steps=2, log_every=1, max_episode_tokens=8,
             cpu=True,
         )  # fmt: skip
-        trainer = made["trainer"]
+        trainer = names["trainer"]
         for env in trainer.environments:
             env.client.close()
     logged = [line for line in trainer.state.log_history if "reward" in line]
@@ -53,19 +53,19 @@ def test_a_script_with_its_own_environment_class_trains_on_a_ludus_server(
     assert all(0.0 <= line["rewards/reward_func/mean"] <= 1.0 for line in logged)
 
 
-def test_a_script_with_a_rollout_function_of_three_arguments_trains_on_a_ludus_server(
+def test_legacy_rollout_func_script_trains_on_a_ludus_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen2_5"))
     port = free_port()
     with serving("echo") as served:
-        made = run(
+        names = run(
             monkeypatch, "grpo_rollout_func", url=served.url, port=port, model=model,
             out=tmp_path / "out", tasks=8, max_tokens=8, log_every=1, cpu=True,
         )  # fmt: skip
-        made["client"].close()
-    trainer = made["trainer"]
-    assert f"answers at port {port}" in capsys.readouterr().err
+        names["client"].close()
+    trainer = names["trainer"]
+    assert f"port {port}" in capsys.readouterr().err
     logged = [line for line in trainer.state.log_history if "reward" in line]
     assert [line["step"] for line in logged] == [1, 2]
     # The echo gives a tenth for each character, and eight tokens have some.

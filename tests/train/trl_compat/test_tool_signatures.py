@@ -1,4 +1,4 @@
-"""A tool's schema, written as a method and read off it again by what TRL reads it with."""
+"""Tool schemas as methods, read back with the function that TRL uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tool(properties: dict[str, Any], *required: str, **more: Any) -> ToolSpec:
 
 
 def read(spec: ToolSpec) -> dict[str, Any]:
-    """The schema as TRL gets it: off a bound method."""
+    """Return the schema as TRL derives it from a bound method."""
     kind: Any = type("Env", (), {spec.name: build_method(spec, lambda *given: given)})
     schema: dict[str, Any] = get_json_schema(getattr(kind(), spec.name))["function"]
     return schema
@@ -45,28 +45,28 @@ def read(spec: ToolSpec) -> dict[str, Any]:
         {},
     ],
 )
-def test_an_argument_of_any_type_is_read_back_as_it_was(schema: dict[str, Any]) -> None:
-    made = {**schema, "description": "What it is."}
-    assert read(tool({"what": made}, "what"))["parameters"]["properties"]["what"] == made
+def test_argument_schema_round_trip(schema: dict[str, Any]) -> None:
+    described = {**schema, "description": "What it is."}
+    assert read(tool({"what": described}, "what"))["parameters"]["properties"]["what"] == described
 
 
-def test_purpose_and_order_stay_and_what_may_be_left_out_may_come_first() -> None:
+def test_description_order_and_defaults_are_kept() -> None:
     spec = tool({"note": {**TEXT, "default": "-"}, "word": TEXT, "more": TEXT}, "word")
-    made = read(spec)
-    assert (made["name"], made["description"]) == ("act", "Do it.\nWith care.")
-    assert list(made["parameters"]["properties"]) == ["note", "word", "more"]
-    assert made["parameters"]["required"] == ["word"]
-    assert "return" not in made
+    schema = read(spec)
+    assert (schema["name"], schema["description"]) == ("act", "Do it.\nWith care.")
+    assert list(schema["parameters"]["properties"]) == ["note", "word", "more"]
+    assert schema["parameters"]["required"] == ["word"]
+    assert "return" not in schema
     defaults = inspect.signature(build_method(spec, print)).parameters
     assert (defaults["note"].default, defaults["more"].default) == ("-", None)
 
 
-def test_what_is_optional_or_defined_elsewhere_is_followed() -> None:
+def test_refs_and_nullable_types_are_resolved() -> None:
     defs = {"Side": {"type": "string", "enum": ["north", "south"]}}
     side = {"$ref": "#/$defs/Side", "description": "Where."}
     either = {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "How far."}
-    made = read(tool({"side": side, "far": either}, "side", **{"$defs": defs}))
-    properties = made["parameters"]["properties"]
+    schema = read(tool({"side": side, "far": either}, "side", **{"$defs": defs}))
+    properties = schema["parameters"]["properties"]
     assert properties["side"] == {**defs["Side"], "description": "Where."}
     assert properties["far"] == {"type": "integer", "nullable": True, "description": "How far."}
 
@@ -74,42 +74,42 @@ def test_what_is_optional_or_defined_elsewhere_is_followed() -> None:
 @pytest.mark.parametrize(
     "choices", [[[1, 2], [3, 4]], [{"x": 1}], ["all", {"x": 1}]], ids=["lists", "objects", "mixed"]
 )
-def test_a_choice_between_lists_or_objects_may_be_anything(choices: list[Any]) -> None:
+def test_enum_of_lists_or_objects_is_any(choices: list[Any]) -> None:
     described = {"description": "Which."}
-    made = read(tool({"what": {"enum": choices, **described}}, "what"))
-    assert made["parameters"]["properties"]["what"] == described
-    made = read(tool({"what": {"const": choices[-1], **described}}, "what"))
-    assert made["parameters"]["properties"]["what"] == described
+    schema = read(tool({"what": {"enum": choices, **described}}, "what"))
+    assert schema["parameters"]["properties"]["what"] == described
+    schema = read(tool({"what": {"const": choices[-1], **described}}, "what"))
+    assert schema["parameters"]["properties"]["what"] == described
 
 
-def test_what_is_wrapped_by_itself_is_unwrapped() -> None:
+def test_single_all_of_is_unwrapped() -> None:
     defs = {"Side": {"type": "string", "enum": ["north", "south"]}}
     side = {"allOf": [{"$ref": "#/$defs/Side"}], "description": "Where."}
     word = {"allOf": [{"pattern": "a+"}], "type": "string", "description": "What."}
-    made = read(tool({"side": side, "word": word}, "side", **{"$defs": defs}))
-    properties = made["parameters"]["properties"]
+    schema = read(tool({"side": side, "word": word}, "side", **{"$defs": defs}))
+    properties = schema["parameters"]["properties"]
     assert properties["side"] == {**defs["Side"], "description": "Where."}
     assert properties["word"] == {"type": "string", "description": "What."}
 
 
-def test_a_schema_that_holds_itself_comes_to_an_end() -> None:
+def test_recursive_schema_terminates() -> None:
     tree = {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
-    made = read(tool({"tree": {**tree, "description": "A tree."}}, **{"$defs": {"Tree": tree}}))
-    assert made["parameters"]["properties"]["tree"]["type"] == "array"
+    schema = read(tool({"tree": {**tree, "description": "A tree."}}, **{"$defs": {"Tree": tree}}))
+    assert schema["parameters"]["properties"]["tree"]["type"] == "array"
 
 
-def test_a_tool_that_says_nothing_and_one_that_says_too_much_can_both_be_read() -> None:
+def test_missing_and_overlong_descriptions_are_readable() -> None:
     bare = ToolSpec(name="go", input_schema={"type": "object", "properties": {"a": {}, "b": {}}})
     assert set(read(bare)["parameters"]["properties"]) == {"a", "b"}
     assert read(ToolSpec(name="go"))["parameters"] == {"type": "object", "properties": {}}
     wordy = "Go.\n\nArgs:\n    a: old\n\nReturns:\n    Nothing."
     long = {"a": {"type": "string", "description": "First:\nnot last."}}
-    made = read(ToolSpec(name="go", description=wordy, input_schema={"properties": long}))
-    assert made["description"] == "Go."
-    assert made["parameters"]["properties"]["a"]["description"] == "First: not last."
+    schema = read(ToolSpec(name="go", description=wordy, input_schema={"properties": long}))
+    assert schema["description"] == "Go."
+    assert schema["parameters"]["properties"]["a"]["description"] == "First: not last."
 
 
-def test_a_call_hands_on_whatever_the_model_wrote() -> None:
+def test_method_passes_all_arguments_on() -> None:
     method = build_method(tool({"word": TEXT}, "word"), lambda *given: given)
     assert method("me", self="you", other=1) == ("me", "act", {"self": "you", "other": 1})
 
@@ -123,6 +123,6 @@ def test_a_call_hands_on_whatever_the_model_wrote() -> None:
         (ToolSpec(name="go", input_schema={"properties": {"from": {}}}), "'from'"),
     ],
 )
-def test_what_no_method_can_be_is_refused(spec: ToolSpec, words: str) -> None:
+def test_invalid_python_names_are_rejected(spec: ToolSpec, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_method(spec, print)

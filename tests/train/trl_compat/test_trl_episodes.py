@@ -1,4 +1,4 @@
-"""Records of what TRL's loop has played."""
+"""Episodes built from TRL's rollouts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ RESULT = {"role": "tool", "name": "go", "content": "Gone."}
 FAULT = Fault(kind="SessionLost", where="environment", message="It is gone.")
 
 
-def rolled(completion: list[dict[str, Any]], standing: EpisodeState, tokens: int = 3) -> TRLRollout:
-    made = build_tokens([9, 9], [5] * tokens, None)
-    return TRLRollout([], completion, standing, "here", (), made)
+def build_rollout(
+    completion: list[dict[str, Any]], state: EpisodeState, tokens: int = 3
+) -> TRLRollout:
+    built_tokens = build_tokens([9, 9], [5] * tokens, None)
+    return TRLRollout([], completion, state, "here", (), built_tokens)
 
 
 @pytest.mark.parametrize(
-    ("completion", "standing", "tokens", "reason"),
+    ("completion", "state", "tokens", "reason"),
     [
         ([WORDS], EpisodeState(), 3, StopReason.NO_TOOL_CALL),
         ([WORDS], EpisodeState(), 4, StopReason.MAX_TOKENS),
@@ -48,13 +50,13 @@ def rolled(completion: list[dict[str, Any]], standing: EpisodeState, tokens: int
         ([CALLS, RESULT, RESULT] * 2 + [CALLS], EpisodeState(), 3, StopReason.MAX_TURNS),
     ],
 )
-def test_why_a_rollout_ended_is_told_by_the_loops_names(
-    completion: list[dict[str, Any]], standing: EpisodeState, tokens: int, reason: StopReason
+def test_stop_reason(
+    completion: list[dict[str, Any]], state: EpisodeState, tokens: int, reason: StopReason
 ) -> None:
-    assert stop_reason(rolled(completion, standing, tokens), LIMITS) is reason
+    assert stop_reason(build_rollout(completion, state, tokens), LIMITS) is reason
 
 
-def test_results_are_told_apart_by_the_names_of_their_calls() -> None:
+def test_tool_results_get_the_ids_of_their_calls() -> None:
     reply, first, second = parse_messages([CALLS, RESULT, RESULT])
     assert reply.tool_calls is not None
     assert [call.id for call in reply.tool_calls] == [first.tool_call_id, second.tool_call_id]
@@ -62,7 +64,7 @@ def test_results_are_told_apart_by_the_names_of_their_calls() -> None:
     assert reply.tool_calls[0].function.arguments == '{"far": 1}'
 
 
-def test_a_picture_is_kept_in_the_record() -> None:
+def test_images_are_stored_as_data_urls() -> None:
     parts = [
         {"type": "text", "text": "Look"},
         {"type": "image", "image": Pictures.new("RGB", (2, 2))},

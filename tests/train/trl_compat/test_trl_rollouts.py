@@ -1,4 +1,4 @@
-"""TRL's own rollouts in a run: the same rewards and records as with Ludus's."""
+"""TRL's rollouts in a GRPO run: rewards and recorded episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ludus.train.grpo.rewards import RewardFunction, RewardFunctions
 from ludus.train.trl_compat import GRPOConfig as TRLConfig
 from ludus.train.trl_compat import GRPOTrainer
 from ludus.train.trl_compat.trl_rollouts import TRLRollouts, build_trl_rollouts
-from train.trl_compat.scripts import QUICK, call, ids_of, speaker
+from train.trl_compat.scripted_rollouts import FAST_ARGS, call, chat_policy, encode_reply
 
 SETTINGS = GRPOConfig(steps=1, groups=2, group_size=2, max_episode_tokens=600, seed=3)
 REPLIES = [call("add", number=50), call("add", number=60), call("add", number=1), "I give up."]
@@ -28,23 +28,28 @@ REPLIES = [call("add", number=50), call("add", number=60), call("add", number=1)
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    return speaker()
+    return chat_policy()
 
 
-def brief(episode: Episode) -> float | None:
+def short_episode_penalty(episode: Episode) -> float | None:
     return None if episode.turns > 1 else -0.5
 
 
-def rolled(
+def run_step(
     folder: Path, policy: Policy, spec: str, rewards: RewardFunctions, replies: list[str]
 ) -> tuple[list[Episode], dict[str, Any], TRLRollouts]:
-    """One real step in which each member says its reply, and then gives up."""
+    """Train one step in which each member gives its reply, and then gives up."""
     kept: list[Episode] = []
     rollouts = build_trl_rollouts(
-        parse_mixture(spec), SETTINGS, rewards=rewards, distributed=Distributed(), on_episodes=kept.extend,
-        agent={"model": "speaker"}, run_id="0badcafe",
-    )  # fmt: skip
-    settings = {**QUICK, "per_device_train_batch_size": 4, "max_completion_length": 600}
+        parse_mixture(spec),
+        SETTINGS,
+        rewards=rewards,
+        distributed=Distributed(),
+        on_episodes=kept.extend,
+        agent={"model": "chat_policy"},
+        run_id="0badcafe",
+    )
+    settings = {**FAST_ARGS, "per_device_train_batch_size": 4, "max_completion_length": 600}
     config = TRLConfig(
         str(folder), **settings, max_steps=1, logging_steps=1, shuffle_dataset=False,
         reward_weights=list(rollouts.reward_weights.values()),
@@ -53,10 +58,10 @@ def rolled(
         policy.model, args=config, processing_class=policy.tokenizer, **rollouts.trainer_kwargs
     )
     rollouts.attach(trainer)
-    first = [ids_of(policy, reply) for reply in replies]
+    first = [encode_reply(policy, reply) for reply in replies]
 
     def generate(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[Any, None]:
-        asked = list(first) or [ids_of(policy, "I give up.")] * len(prompt_ids)
+        asked = list(first) or [encode_reply(policy, "I give up.")] * len(prompt_ids)
         first.clear()
         return asked, None
 
@@ -66,10 +71,8 @@ def rolled(
     return kept, trainer.state.log_history[0], rollouts
 
 
-def test_every_episode_is_kept_with_its_messages_tokens_and_reward(
-    tmp_path: Path, policy: Policy
-) -> None:
-    kept, logged, rollouts = rolled(tmp_path, policy, "world:Counter", RewardFunctions(), REPLIES)
+def test_episodes_have_messages_tokens_and_reward(tmp_path: Path, policy: Policy) -> None:
+    kept, logged, rollouts = run_step(tmp_path, policy, "world:Counter", RewardFunctions(), REPLIES)
     assert rollouts.reward_weights == {"world:Counter": 1.0}
     assert [each.stop_reason for each in kept] == [
         StopReason.DONE, StopReason.DONE, StopReason.NO_TOOL_CALL, StopReason.NO_TOOL_CALL,
@@ -84,18 +87,16 @@ def test_every_episode_is_kept_with_its_messages_tokens_and_reward(
     assert first.messages[3].tool_call_id == first.messages[2].tool_calls[0].id
     assert first.tokens is not None
     sampled = [id for id, own in zip(first.tokens.ids, first.tokens.mask, strict=True) if own]
-    assert sampled == [*ids_of(policy, REPLIES[2]), *ids_of(policy, "I give up.")]
-    assert first.agent == {"model": "speaker", "step": 1}
+    assert sampled == [*encode_reply(policy, REPLIES[2]), *encode_reply(policy, "I give up.")]
+    assert first.agent == {"model": "chat_policy", "step": 1}
     assert logged["reward"] == pytest.approx(sum(each.reward or 0 for each in kept) / 4)
     assert (logged["format"], logged["done"]) == (0.5, 0.5), "two gave up in words"
     assert Episode.from_line(first.to_line()) == first
 
 
-def test_own_reward_functions_count_by_their_weight_and_may_not_apply(
-    tmp_path: Path, policy: Policy
-) -> None:
-    rewards = RewardFunctions((RewardFunction("brief", 2.0, brief),))
-    kept, logged, rollouts = rolled(tmp_path, policy, "world:Counter", rewards, REPLIES)
+def test_reward_functions_are_weighted_and_optional(tmp_path: Path, policy: Policy) -> None:
+    rewards = RewardFunctions((RewardFunction("brief", 2.0, short_episode_penalty),))
+    kept, logged, rollouts = run_step(tmp_path, policy, "world:Counter", rewards, REPLIES)
     assert rollouts.reward_weights == {"world:Counter": 1.0, "brief": 2.0}
     assert kept[3].rewards == {"world:Counter": 0.0, "brief": -0.5}
     assert kept[3].reward == -1.0
@@ -104,7 +105,7 @@ def test_own_reward_functions_count_by_their_weight_and_may_not_apply(
     assert logged["reward"] == pytest.approx(sum(each.reward or 0 for each in kept) / 4)
 
 
-def test_judges_who_take_their_time_are_asked_all_at_once(tmp_path: Path, policy: Policy) -> None:
+def test_async_reward_functions_run_concurrently(tmp_path: Path, policy: Policy) -> None:
     asked = 0
     everybody = asyncio.Event()
 
@@ -118,14 +119,14 @@ def test_judges_who_take_their_time_are_asked_all_at_once(tmp_path: Path, policy
         return float(episode.turns)
 
     rewards = RewardFunctions((RewardFunction("judge", 1.0, judge),))
-    kept, _, _ = rolled(tmp_path, policy, "world:Counter", rewards, REPLIES)
+    kept, _, _ = run_step(tmp_path, policy, "world:Counter", rewards, REPLIES)
     assert [each.rewards["judge"] for each in kept] == [each.turns for each in kept]
 
 
-def test_a_fault_is_left_out_and_takes_nobody_with_it(tmp_path: Path, policy: Policy) -> None:
+def test_fault_leaves_other_episodes_scored(tmp_path: Path, policy: Policy) -> None:
     pushes = [call("push"), call("push", hard=True), call("push"), "No."]
-    kept, logged, _ = rolled(
-        tmp_path, policy, "train.trl_compat.worlds:Fragile", RewardFunctions(), pushes
+    kept, logged, _ = run_step(
+        tmp_path, policy, "train.trl_compat.environments:Fragile", RewardFunctions(), pushes
     )
     assert [each.reward for each in kept] == [1.0, None, 1.0, 0.0]
     assert kept[1].broken and kept[1].error is not None
@@ -135,9 +136,9 @@ def test_a_fault_is_left_out_and_takes_nobody_with_it(tmp_path: Path, policy: Po
     assert math.isfinite(logged["loss"]) and math.isfinite(logged["grad_norm"])
 
 
-def test_a_mix_rewards_each_environment_by_its_name(tmp_path: Path, policy: Policy) -> None:
+def test_mixture_has_a_reward_per_environment(tmp_path: Path, policy: Policy) -> None:
     words = ["Hm."] * 4
-    kept, _, rollouts = rolled(
+    kept, _, rollouts = run_step(
         tmp_path, policy, "world:Two,world:Counter", RewardFunctions(), words
     )
     assert list(rollouts.reward_weights) == ["world:Two", "world:Counter"]
@@ -146,6 +147,12 @@ def test_a_mix_rewards_each_environment_by_its_name(tmp_path: Path, policy: Poli
         assert names == ({"add"} if episode.environment == "world:Counter" else {"double", "leave"})
 
 
-def test_members_of_a_group_must_have_been_shown_the_same(tmp_path: Path, policy: Policy) -> None:
+def test_group_with_different_prompts_is_an_error(tmp_path: Path, policy: Policy) -> None:
     with pytest.raises(RunError, match="different tasks for the same seed"):
-        rolled(tmp_path, policy, "train.trl_compat.worlds:Moody", RewardFunctions(), ["Hm."] * 4)
+        run_step(
+            tmp_path,
+            policy,
+            "train.trl_compat.environments:IgnoresSeed",
+            RewardFunctions(),
+            ["Hm."] * 4,
+        )

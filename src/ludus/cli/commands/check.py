@@ -1,4 +1,4 @@
-"""`ludus check`: the doctor."""
+"""`ludus check`: test an environment, or a served one."""
 
 from __future__ import annotations
 
@@ -7,47 +7,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ludus.cli import common_options as given
+from ludus.cli import common_options as common
 
 if TYPE_CHECKING:
     from ludus.check import CheckReport
 
 
 def check(
-    spec: Annotated[
-        str,
-        typer.Argument(
-            help="name, name:variant, file.py:Class, package.module:Class or URL.", metavar="SPEC"
-        ),
-    ],
-    seeds: Annotated[int, typer.Option(min=2, help="How many seeds to try.")] = 5,
-    sessions: Annotated[
-        int, typer.Option(min=1, help="How many sessions must be open at once.")
-    ] = 2,
-    token: given.Token = None,
-    debug: given.Debug = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
+    spec: common.Spec,
+    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds to test.")] = 5,
+    sessions: Annotated[int, typer.Option(min=1, help="Number of concurrent sessions.")] = 2,
+    token: common.Token = None,
+    debug: common.Debug = False,
+    as_json: common.JsonObject = False,
 ) -> None:
-    """Find out whether an environment keeps its promises.
+    """Test whether an environment works as Ludus and OpenEnv clients expect.
 
     Examples: ludus check wordle; ludus check my_env.py:Guess; ludus check http://localhost:8000
     """
     import asyncio
 
     from ludus.check import run_checks
-    from ludus.cli.display.console import console
     from ludus.cli.display.environment_errors import record_environment_errors
+    from ludus.cli.display.status import PhaseView, terminal_status
+    from ludus.rollout.progress import PhaseProgress
 
-    with (
-        record_environment_errors(debug=debug),
-        console(stderr=True).status("check") as status,
-    ):
-
-        def watch(name: str) -> None:
-            status.update(f"{name} …")
-
+    with record_environment_errors(debug=debug), terminal_status() as status:
         report = asyncio.run(
-            run_checks(spec, seeds=seeds, sessions=sessions, token=token, on_check=watch)
+            run_checks(
+                spec,
+                seeds=seeds,
+                sessions=sessions,
+                token=token,
+                on_check=lambda name: status.show(PhaseView(PhaseProgress(name))),
+            )
         )
     if as_json:
         typer.echo(report.model_dump_json(indent=2))
@@ -64,17 +57,18 @@ def _print_report(report: CheckReport) -> None:
     from rich.text import Text
 
     from ludus.cli.display.console import console
+    from ludus.cli.flags import name_flags
 
     marks = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "skip": "[dim]skip[/]"}
-    table = Table("check", "", "what was seen", box=None, header_style="bold")
+    table = Table("check", "", "details", box=None, header_style="bold")
     for finding in report.findings:
         advice = f"\n→ {finding.advice}" if finding.advice else ""
-        words = Text(finding.detail + advice)
-        table.add_row(finding.check, marks[finding.verdict], words)
-    # A pipe has no width: each finding is one line there.
-    narrow = console().is_terminal or "COLUMNS" in os.environ
-    out = console() if narrow else Console(width=10_000, highlight=False)
+        details = Text(name_flags(finding.detail + advice))
+        table.add_row(finding.check, marks[finding.verdict], details)
+    # A pipe has no width: print each finding on one line.
+    has_width = console().is_terminal or "COLUMNS" in os.environ
+    out = console() if has_width else Console(width=10_000, highlight=False)
     out.print(table)
     failed = len(report.failures)
-    verdict = f"[bold red]{failed} failed[/]" if failed else "[bold green]all good[/]"
+    verdict = f"[bold red]{failed} failed[/]" if failed else "[bold green]all passed[/]"
     console().print(f"{escape(report.spec)}: {verdict} in {report.seconds:.1f} s", emoji=False)

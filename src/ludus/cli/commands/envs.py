@@ -1,4 +1,4 @@
-"""`ludus envs`: what there is to play."""
+"""`ludus envs`: list the installed environments, or describe one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 def envs(
     name: Annotated[
-        str | None, typer.Argument(help="One environment, to see all that it says of itself.")
+        str | None, typer.Argument(help="Environment to describe, such as wordle.")
     ] = None,
 ) -> None:
-    """List the environments that are installed, or describe one.
+    """List the installed environments, or describe one.
 
     Examples: ludus envs; ludus envs wordle
     """
@@ -30,13 +30,13 @@ def _print_list() -> None:
     from ludus.environment.registry import find_environment, registered_environments
     from ludus.errors import LudusError
 
-    table = Table("name", "what it is", "tools", "package", box=None, header_style="bold")
+    table = Table("name", "description", "tools", "package", box=None, header_style="bold")
     for name, point in registered_environments().items():
         package = point.dist.name if point.dist else "?"
         try:
-            contract = find_environment(name)
-            tools = ", ".join(tool.name for tool in contract.tools or ())
-            table.add_row(name, escape(contract.description), tools, package)
+            environment = find_environment(name)
+            tools = ", ".join(tool.name for tool in environment.tools or ())
+            table.add_row(name, escape(environment.description), tools, package)
         except LudusError as error:
             table.add_row(name, f"[red]{escape(str(error))}[/]", "", package)
     console().print(table)
@@ -48,12 +48,12 @@ def _print_description(spec: str) -> None:
     from ludus.cli.display.console import console
     from ludus.environment.registry import find_environment
 
-    contract = find_environment(spec)
+    environment = find_environment(spec)
     out = console()
-    out.print(f"[bold]{contract.id}[/]\n")
-    words = inspect.getdoc(contract.cls) or contract.description
-    out.print(words, markup=False, soft_wrap=True)
-    variants = list(getattr(contract.cls, "variants", lambda: ())())
-    if variants and contract.variant is None:
-        out.print(f"\n[bold]{len(variants)} variants[/] ({contract.name}:VARIANT)")
+    out.print(f"[bold]{environment.id}[/]\n")
+    description = inspect.getdoc(environment.cls) or environment.description
+    out.print(description, markup=False, soft_wrap=True)
+    variants = list(getattr(environment.cls, "variants", lambda: ())())
+    if variants and environment.variant is None:
+        out.print(f"\n[bold]{len(variants)} variants[/] ({environment.name}:VARIANT)")
         out.print(", ".join(variants), markup=False)

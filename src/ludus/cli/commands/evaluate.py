@@ -1,4 +1,4 @@
-"""`ludus eval`: candidates on the same held-out tasks."""
+"""`ludus eval`: compare candidates on the same held-out tasks."""
 
 from __future__ import annotations
 
@@ -10,35 +10,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ludus.cli import common_options as given
+from ludus.cli import common_options as common
 from ludus.cli.command_line import typed_command
 from ludus.cli.common_options import expand_user_path, task_arguments, template_kwargs
 from ludus.cli.display.formatting import parse_duration
 from ludus.errors import LudusError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from ludus.evaluation import Candidate, Evaluation
     from ludus.evaluation.config import EvalConfig
-    from ludus.evaluation.table import ResultTable
     from ludus.rollout.callbacks import CollectProgress
-
-_COLUMN_PADDING = 3
-_LABEL_COLUMN = "Candidate"
 
 
 def evaluate(
-    environment: given.Env,
-    candidate: Annotated[
+    env: common.Env,
+    candidates: Annotated[
         list[str],
         typer.Option(
             "--candidate",
             "-c",
-            metavar="[LABEL=]WHO",
-            help="oracle, random, openai:MODEL, anthropic:MODEL, hf:PATH or smollm2; again for "
-            "each. The first is the base.",
+            metavar="[LABEL=]AGENT",
+            help="Agent to evaluate: oracle, random, openai:MODEL, anthropic:MODEL, hf:PATH or "
+            "smollm2; repeatable. The others are compared with the first.",
         ),
     ],
     num_episodes: Annotated[
@@ -47,66 +40,73 @@ def evaluate(
             "--num-episodes",
             "-n",
             min=1,
-            help="How many episodes each plays.",
+            help="Number of episodes per candidate.",
             show_default="50, or all of --tasks",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which tasks: another than in collect.")] = 999,
-    group_size: given.GroupSize = 1,
-    dataset_config: given.DatasetConfig = None,
-    task: given.Task = None,
-    tasks: given.Tasks = None,
-    not_in: Annotated[
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="Seed that selects the tasks; not that of the training data."),
+    ] = 999,
+    group_size: common.GroupSize = 1,
+    dataset_config: common.DatasetConfig = None,
+    task: common.Task = None,
+    tasks: common.Tasks = None,
+    exclude_tasks_in: Annotated[
         Path | None,
         typer.Option(
             metavar="DATA",
             parser=expand_user_path,
-            help="A data set or run: tasks that ask what it asks do not count.",
+            help="Data set or run; tasks whose question is in it are excluded from all metrics.",
         ),
     ] = None,
-    solved_at: Annotated[float, typer.Option(help="The reward from which a task is solved.")] = 1.0,
-    base_url: given.BaseUrl = None,
-    token: given.Token = None,
+    solved_at: common.SolvedAt = 1.0,
+    base_url: common.BaseUrl = None,
+    token: common.Token = None,
     llm_endpoint: Annotated[
-        str | None, typer.Option(help="For openai: a server with OpenAI's chat API.")
+        str | None, typer.Option(help="URL of an OpenAI-compatible server, for openai candidates.")
     ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Of models.", show_default="0 for local models, else the model's own"
+            min=0,
+            help="Sampling temperature.",
+            show_default="0 for local models, else the model's default",
         ),
     ] = None,
-    thinking: given.Thinking = None,
-    chat_template_kwargs: given.ChatTemplateKwargs = None,
-    device: given.Device = None,
-    dtype: given.Dtype = None,
-    system_prompt: given.SystemPrompt = None,
-    max_turns: given.MaxTurns = 20,
-    max_tokens: given.MaxTokens = 512,
-    max_episode_tokens: given.MaxEpisodeTokens = None,
-    concurrency: given.Concurrency = 64,
-    episode_timeout: given.EpisodeTimeout = "1h",
-    output_dir: Annotated[
+    thinking: common.Thinking = None,
+    chat_template_kwargs: common.ChatTemplateKwargs = None,
+    device: common.Device = None,
+    dtype: common.Dtype = None,
+    system_prompt: common.SystemPrompt = None,
+    max_turns: common.MaxTurns = 20,
+    max_tokens: common.MaxTokens = 512,
+    max_episode_tokens: common.MaxEpisodeTokens = None,
+    concurrency: common.Concurrency = 64,
+    episode_timeout: common.EpisodeTimeout = "1h",
+    out: Annotated[
         Path | None,
         typer.Option(
             "--output-dir",
             "-o",
             metavar="PATH",
             parser=expand_user_path,
-            help="The folder.",
-            show_default="below evals/",
+            help="Folder of the evaluation.",
+            show_default="in evals/, named after the settings",
         ),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume/--no-resume", help="Go on with it, or start one beside it."),
+        typer.Option(
+            "--resume/--no-resume", help="Resume the evaluation, or start a new one beside it."
+        ),
     ] = True,
-    retry_broken: given.RetryBroken = False,
-    as_json: given.AsJson = False,
+    retry_broken: common.RetryBroken = False,
+    as_json: common.JsonLines = False,
 ) -> None:
     """Let candidates play the same held-out tasks, and compare them with the first.
 
-    The same command goes on where it stopped; a candidate that is done is not played again.
+    Run the same command again to resume; a candidate that has finished is not played again.
 
     Examples:
 
@@ -114,6 +114,8 @@ def evaluate(
 
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
     """
+    from ludus.cli.display.eval_table import print_evaluation
+    from ludus.cli.display.signals import EXIT_CODES
     from ludus.evaluation.candidates import CandidateConfig, parse_candidates
     from ludus.evaluation.config import EvalConfig
     from ludus.rollout import SYSTEM_PROMPT, read_tasks
@@ -135,117 +137,57 @@ def evaluate(
         retry_broken=retry_broken,
         concurrency=concurrency,
         solved_at=solved_at,
-        exclude_tasks_in=not_in,
+        exclude_tasks_in=exclude_tasks_in,
     )
-    options = CandidateConfig(
-        llm_endpoint,
-        temperature,
-        device,
-        dtype,
-        concurrency,
-        template_kwargs(thinking, chat_template_kwargs),
+    agents = parse_candidates(
+        candidates,
+        CandidateConfig(
+            llm_endpoint,
+            temperature,
+            device,
+            dtype,
+            concurrency,
+            template_kwargs(thinking, chat_template_kwargs),
+        ),
     )
-    found = _run_evaluation(
-        environment, parse_candidates(candidate, options), output_dir, config, as_json=as_json
-    )
-    _print_result(found, as_json=as_json)
+    evaluation = _run_evaluation(env, agents, out, config, as_json=as_json)
+    if as_json:
+        fields = {"folder": str(evaluation.folder), **evaluation.as_json()}
+        typer.echo(json.dumps({"event": "summary", **fields}, allow_nan=False))
+    else:
+        print_evaluation(evaluation)
+    if evaluation.stopped in EXIT_CODES:
+        raise typer.Exit(EXIT_CODES[evaluation.stopped])
 
 
 def _run_evaluation(
-    environment: str,
-    candidates: list[Candidate],
-    out: Path | None,
-    config: EvalConfig,
-    *,
-    as_json: bool,
+    env: str, candidates: list[Candidate], out: Path | None, config: EvalConfig, *, as_json: bool
 ) -> Evaluation:
     from ludus.cli.display.collect_display import collect_display
-    from ludus.cli.display.signals import InterruptHandler, run_async
-    from ludus.evaluation.pipeline import evaluate as evaluate_candidates
+    from ludus.cli.display.signals import handle_signals, run_async
+    from ludus.evaluation import pipeline
 
-    with collect_display(as_json=as_json) as shown:
+    with collect_display(as_json=as_json) as display:
 
         @contextmanager
-        def watch(label: str) -> Iterator[CollectProgress]:
-            # Anew for each: between two candidates Ctrl-C is what it always is.
-            shown.label = label
-            with InterruptHandler(shown, shown.announce_candidate) as reporter:
-                yield reporter
+        def progress(label: str) -> Iterator[CollectProgress]:
+            # Per candidate, so that a signal between two of them stops at once.
+            display.start_candidate(label)
+            with handle_signals(display.request_stop):
+                yield display
 
         try:
             return run_async(
-                evaluate_candidates(
-                    environment,
+                pipeline.evaluate(
+                    env,
                     candidates,
                     out,
                     config,
-                    progress=watch,
-                    on_phase=shown.phase,
+                    progress=progress,
+                    on_phase=display.phase,
                     command=typed_command(),
                 )
             )
         except LudusError as error:
-            shown.report_failure(str(error))
+            display.report_failure(str(error))
             raise
-
-
-def _print_result(found: Evaluation, *, as_json: bool) -> None:
-    from ludus.cli.display.signals import EXIT_CODES
-
-    if as_json:
-        facts = {"event": "summary", "folder": str(found.folder), **found.as_json()}
-        typer.echo(json.dumps(facts, allow_nan=False))
-    else:
-        _print_evaluation(found)
-    if found.stopped in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[found.stopped])
-
-
-def _print_evaluation(found: Evaluation) -> None:
-    from rich.text import Text
-
-    from ludus.cli.display.console import console, escape_control_chars
-    from ludus.evaluation.table import build_notes, build_tables, describe_method
-
-    out = console()
-    out.print(_build_table(build_tables(found), out.width))
-    out.print(Text(describe_method(found), style="dim"), soft_wrap=True)
-    for note in build_notes(found):
-        out.print(Text(escape_control_chars(note), style="yellow"), soft_wrap=True)
-    out.print(Text(f"evaluation: {found.folder}"), soft_wrap=True)
-
-
-def _build_table(sheets: list[ResultTable], width: int) -> Table:
-    """The first shape that fits, at first with intervals beside their values, then below them."""
-    from rich.table import Table
-
-    shapes = [(sheet, cut) for sheet in sheets for cut in (" ", "\n")]
-    sheet, cut = next((shape for shape in shapes if _table_width(*shape) <= width), shapes[-1])
-    table = Table(box=None, pad_edge=False, padding=(0, _COLUMN_PADDING, 0, 0))
-    for name in sheet.header:
-        # A long label is folded before a figure is.
-        table.add_column(name, no_wrap=name != _LABEL_COLUMN, overflow="fold")
-    for row in sheet.rows:
-        table.add_row(*(_format_cell(cell, cut) for cell in row))
-    return table
-
-
-def _table_width(sheet: ResultTable, cut: str) -> int:
-    columns = zip(sheet.header, *sheet.rows, strict=True)
-    widest = (
-        max(len(line) for cell in column for line in _cell_lines(cell, cut)) for column in columns
-    )
-    return sum(width + _COLUMN_PADDING for width in widest) - _COLUMN_PADDING
-
-
-def _format_cell(cell: str, cut: str) -> Text:
-    from rich.text import Text
-
-    from ludus.cli.display.console import escape_control_chars
-
-    value, bracket, interval = escape_control_chars(cell).partition(" (")
-    return Text.assemble(value, (f"{cut}({interval}" if bracket else "", "dim"))
-
-
-def _cell_lines(cell: str, cut: str) -> list[str]:
-    return cell.replace(" (", f"{cut}(").split("\n")

@@ -1,4 +1,4 @@
-"""`ludus import`: other tools' rollouts as a run folder."""
+"""`ludus import`: convert rollouts of other tools into a run folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ludus.cli import common_options as common
 
 if TYPE_CHECKING:
     from ludus.curation.importers.run_import import ImportReport
@@ -26,63 +28,72 @@ class ImportFormat(StrEnum):
 
 
 def import_rollouts(
-    format: Annotated[ImportFormat, typer.Argument(metavar="FORMAT", help=", ".join(ImportFormat))],
+    format: Annotated[
+        ImportFormat,
+        typer.Argument(metavar="FORMAT", help=f"Format of the files: {', '.join(ImportFormat)}."),
+    ],
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of them.")
+        list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of files.")
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--output-dir", "-o", help="The run folder.", show_default="below runs/"),
+        typer.Option(
+            "--output-dir",
+            "-o",
+            metavar="PATH",
+            help="Run folder to create.",
+            show_default="a new one in runs/",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    as_json: common.JsonObject = False,
 ) -> None:
-    """Bring rollouts of another tool into a run folder, for every other command to read.
+    """Convert rollouts of another tool into a run folder, which all other commands can read.
 
-    What cannot be read is named by file and line.
+    Lines that cannot be read are listed with file and line number.
 
     Example: ludus import nemo-gym results/rollouts.jsonl -o runs/gym
     """
     from ludus.cli.display.progress_bar import progress_bar
     from ludus.curation.importers.run_import import import_files
 
-    with progress_bar() as watch, _output_folder(out, f"{format}-{paths[0].stem}") as folder:
-        made = import_files(
-            format, paths, folder, on_episode=lambda done: watch("importing", done, None)
+    with progress_bar() as show, _output_folder(out, f"{format}-{paths[0].stem}") as folder:
+        report = import_files(
+            format, paths, folder, progress=lambda done: show("importing", done, None)
         )
     if as_json:
-        told = {
-            "folder": str(made.folder),
-            "episodes": made.episodes,
-            "scored": made.scored,
-            "broken": made.broken,
-            "unreadable": made.unreadable,
-            "examples": made.examples,
-            "not_read": [str(path) for path in made.unread_files],
+        fields = {
+            "folder": str(report.folder),
+            "episodes": report.episodes,
+            "scored": report.scored,
+            "broken": report.broken,
+            "unreadable": report.unreadable,
+            "examples": report.examples,
+            "not_read": [str(path) for path in report.unread_files],
         }
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(fields))
     else:
-        _print_report(made)
+        _print_report(report)
 
 
 @contextmanager
 def _output_folder(out: Path | None, name: str) -> Iterator[Path]:
-    """The folder that was named, or a new one below runs/, which goes if nothing comes into it."""
+    """Yield `out`, or a new folder in runs/, which is removed if it stays empty."""
     from ludus.data.run_folder import create_unused_dir
 
     if out is not None:
         yield out
         return
     root = Path("runs")
-    new, folder = not root.exists(), create_unused_dir(root / name)
+    is_new, folder = not root.exists(), create_unused_dir(root / name)
     try:
         yield folder
     finally:
-        for empty in (folder, root) if new else (folder,):
-            if not any(empty.iterdir()):
-                empty.rmdir()
+        for created in (folder, root) if is_new else (folder,):
+            if not any(created.iterdir()):
+                created.rmdir()
 
 
-def _print_report(made: ImportReport) -> None:
+def _print_report(report: ImportReport) -> None:
     from rich.text import Text
 
     from ludus.cli.display.console import console, escape_control_chars
@@ -90,24 +101,19 @@ def _print_report(made: ImportReport) -> None:
     from ludus.curation.importers.run_import import UNREADABLE_FILE
 
     out, err = console(), console(stderr=True)
-    for words in made.examples:
-        err.print(Text(f"not read: {escape_control_chars(words)}", style="yellow"))
-    if made.unreadable > len(made.examples):
-        err.print(
-            f"and {made.unreadable - len(made.examples):,} more: {made.folder / UNREADABLE_FILE}"
-        )
-    if made.unread_files:
-        names = ", ".join(path.name for path in made.unread_files[:_MAX_LISTED_FILES])
-        more = (
-            f" and {len(made.unread_files) - _MAX_LISTED_FILES:,} more"
-            if len(made.unread_files) > _MAX_LISTED_FILES
-            else ""
-        )
-        err.print(Text(f"left alone, not in this format: {escape_control_chars(names)}{more}"))
-    unscored = made.episodes - made.scored - made.broken
-    told = [plural(made.episodes, "episode"), f"{made.scored:,} scored"]
-    told += [f"{unscored:,} unscored"] if unscored else []
-    told += [f"{made.broken:,} broken"] if made.broken else []
-    told += [f"{made.unreadable:,} could not be read"] if made.unreadable else []
-    out.print(Text(", ".join(told)))
-    out.print(Text(f"run: {made.folder}"), soft_wrap=True)
+    for example in report.examples:
+        err.print(Text(f"not read: {escape_control_chars(example)}", style="yellow"))
+    if (hidden := report.unreadable - len(report.examples)) > 0:
+        err.print(f"and {hidden:,} more: {report.folder / UNREADABLE_FILE}")
+    if report.unread_files:
+        names = ", ".join(path.name for path in report.unread_files[:_MAX_LISTED_FILES])
+        hidden = len(report.unread_files) - _MAX_LISTED_FILES
+        more = f" and {hidden:,} more" if hidden > 0 else ""
+        err.print(Text(f"skipped, not in this format: {escape_control_chars(names)}{more}"))
+    unscored = report.episodes - report.scored - report.broken
+    counts = [plural(report.episodes, "episode"), f"{report.scored:,} scored"]
+    counts += [f"{unscored:,} unscored"] if unscored else []
+    counts += [f"{report.broken:,} broken"] if report.broken else []
+    counts += [f"{report.unreadable:,} could not be read"] if report.unreadable else []
+    out.print(Text(", ".join(counts)))
+    out.print(Text(f"run: {report.folder}"), soft_wrap=True)

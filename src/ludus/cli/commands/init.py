@@ -1,4 +1,4 @@
-"""`ludus init`: a new environment package that works as it is."""
+"""`ludus init`: create a package with a working environment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="Name of the package, such as guess_number.")],
+    name: Annotated[str, typer.Argument(help="Package name, such as guess_number.")],
     directory: Annotated[
-        Path | None, typer.Option("--in", help="Folder to put it in.", show_default="here")
+        Path | None, typer.Option("--in", help="Parent folder.", show_default="this folder")
     ] = None,
 ) -> None:
-    """Start a new environment: a package with an entry point, a test, and a README.
+    """Create an environment package with an entry point, a test and a README.
 
     Example: ludus init guess_number
     """
@@ -27,11 +27,11 @@ def init(
 
     module = name.replace("-", "_").lower()
     if not module.isidentifier() or keyword.iskeyword(module):
-        raise LudusError(f"{name!r} cannot be a package name: use letters, digits and underscores.")
+        raise LudusError(f"{name!r} is not a package name: use letters, digits and underscores.")
     target = (directory or Path.cwd()) / module
     if target.exists():
-        raise LudusError(f"{target} exists already; choose another name or remove it.")
-    words = {
+        raise LudusError(f"{target} exists already. Choose another name, or remove it.")
+    names = {
         "module": module,
         "class_name": "".join(part.title() for part in module.split("_")),
         "distribution": module.replace("_", "-"),
@@ -46,7 +46,7 @@ def init(
     for path, source in layout.items():
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(Template((skeleton / source).read_text()).substitute(words))
+        file.write_text(Template((skeleton / source).read_text()).substitute(names))
     out = console()
     out.print(f"[bold]{target}[/]")
     out.print(f"  pip install -e {target}", markup=False)

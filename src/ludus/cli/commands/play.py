@@ -1,43 +1,33 @@
-"""`ludus play`: a person plays in the terminal."""
+"""`ludus play`: play an episode yourself in the terminal."""
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from ludus.cli import common_options as given
+from ludus.cli import common_options as common
+from ludus.cli.common_options import parse_json_object
 
 
 def play(
-    spec: Annotated[
-        str,
-        typer.Argument(
-            help="name, name:variant, file.py:Class, package.module:Class or URL.", metavar="SPEC"
-        ),
-    ],
-    seed: Annotated[int | None, typer.Option(min=0, help="Which episode.")] = None,
-    task: Annotated[
-        str, typer.Option(help="More task arguments, as JSON: '{\"length\": 6}'.")
-    ] = "{}",
-    token: given.Token = None,
-    debug: given.Debug = False,
+    spec: common.Spec,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the task.", show_default="random")
+    ] = None,
+    task: common.Task = None,
+    token: common.Token = None,
+    debug: common.Debug = False,
 ) -> None:
-    """Play an episode yourself, with the tools that a model would have.
+    """Play an episode yourself, with the tools that a model has.
 
-    `help` explains the tools, `quit` leaves. Example: ludus play wordle --seed 7
+    Type `help` for the tools, `quit` to leave. Example: ludus play wordle --seed 7
     """
     import asyncio
 
     from ludus.cli.display.environment_errors import record_environment_errors
 
-    try:
-        arguments = json.loads(task)
-    except ValueError as error:
-        raise typer.BadParameter(f"--task is not JSON: {error}") from None
-    if not isinstance(arguments, dict):
-        raise typer.BadParameter('--task wants a JSON object, such as {"length": 6}.')
+    arguments = parse_json_object(task, "--task")
     if seed is not None:
         arguments["seed"] = seed
     with record_environment_errors(debug=debug):
@@ -56,11 +46,12 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
     out = console()
 
     def show(message: Message) -> None:
-        wrong = message.role == "tool" and message.text.startswith("Error:")
-        out.print(escape_control_chars(message.text), markup=False, style="red" if wrong else "")
+        is_error = message.role == "tool" and message.text.startswith("Error:")
+        style = "red" if is_error else ""
+        out.print(escape_control_chars(message.text), markup=False, style=style)
 
-    def say(words: str) -> None:
-        out.print(escape_control_chars(words), markup=False, style="cyan", soft_wrap=True)
+    def say(text: str) -> None:
+        out.print(escape_control_chars(text), markup=False, style="cyan", soft_wrap=True)
 
     async with connect(spec, token=token).session() as session:
         episode = await play_episode(
@@ -76,5 +67,5 @@ async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
         raise LudusError(episode.error.message)
     else:
         parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
-        worth = "No reward" if episode.reward is None else f"Reward {episode.reward:g}"
-        out.print(f"[bold]{worth}[/]" + (f"  ({parts})" if parts else ""))
+        reward = "No reward" if episode.reward is None else f"Reward {episode.reward:g}"
+        out.print(f"[bold]{reward}[/]" + (f"  ({parts})" if parts else ""))

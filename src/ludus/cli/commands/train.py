@@ -1,4 +1,4 @@
-"""`ludus train`: rows -> a better model by SFT or DPO, or an environment -> one by GRPO."""
+"""`ludus train`: SFT and DPO on rows of a data set, GRPO in an environment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from ludus.cli import common_options as given
+from ludus.cli import common_options as common
 from ludus.cli import train_options as options
 from ludus.cli.command_line import typed_command
 from ludus.cli.commands.train_grpo import grpo
 from ludus.cli.common_options import template_kwargs
 from ludus.cli.display.sft_progress import TrainMetrics
 from ludus.cli.display.sft_summary import TrainSummary
+from ludus.cli.flags import FlagCommand
 from ludus.cli.train_command import HubPush, run_training
 from ludus.cli.train_options import build_lora_config, build_train_config
 
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Train a model: imitation (sft), preferences (dpo), or trial and reward (grpo).",
+    help="Train a model with SFT, DPO or GRPO.",
 )
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 def sft(
     data: options.Data,
     model: options.Model,
@@ -35,35 +36,35 @@ def sft(
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,
-    accumulate: options.Accumulate = 1,
+    gradient_accumulation_steps: options.GradientAccumulationSteps = 1,
     learning_rate: options.LearningRate = None,
     max_length: options.MaxLength = None,
-    drop: options.Drop = False,
-    thinking: given.Thinking = None,
-    chat_template_kwargs: given.ChatTemplateKwargs = None,
+    drop_untrainable: options.DropUntrainable = False,
+    thinking: common.Thinking = None,
+    chat_template_kwargs: common.ChatTemplateKwargs = None,
     packing: options.Packing = False,
     lora: options.Lora = False,
     lora_rank: options.LoraRank = None,
     lora_alpha: options.LoraAlpha = None,
     lora_dropout: options.LoraDropout = None,
-    lora_targets: options.LoraTargets = None,
-    merge: options.Merge = None,
+    lora_target_modules: options.LoraTargetModules = None,
+    merge_adapter: options.MergeAdapter = None,
     gradient_checkpointing: options.GradientCheckpointing = False,
     precision: options.Precision = None,
     device: options.Device = None,
     compile: options.Compile = None,
     checkpoint_every: options.CheckpointEvery = "10m",
     seed: options.Seed = 0,
-    set: options.Set = None,
+    overrides: options.Overrides = None,
     report_to: options.ReportTo = None,
     overwrite: options.Overwrite = False,
     push_to_hub: options.PushToHub = None,
-    private: options.Private = False,
-    as_json: options.AsJson = False,
+    private: common.Private = False,
+    as_json: common.JsonLines = False,
 ) -> None:
-    """Teach a model to act as in the rows, by supervised fine-tuning.
+    """Supervised fine-tuning on conversations.
 
-    Only what the assistant said is learned. The same command goes on where it was stopped.
+    Only assistant messages bear the loss. Run the same command again to resume a stopped training.
 
     Examples:
 
@@ -71,14 +72,14 @@ def sft(
 
     ludus train sft data/wordle -m Qwen/Qwen3-0.6B --lora --set warmup_steps=20 -o models/wordle
     """
-    settings = build_train_config(
+    config = build_train_config(
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
-        gradient_accumulation_steps=accumulate,
+        gradient_accumulation_steps=gradient_accumulation_steps,
         learning_rate=learning_rate,
         max_length=max_length,
-        drop_untrainable=drop,
+        drop_untrainable=drop_untrainable,
         chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         packing=packing,
         lora=build_lora_config(
@@ -86,8 +87,8 @@ def sft(
             rank=lora_rank,
             alpha=lora_alpha,
             dropout=lora_dropout,
-            targets=lora_targets,
-            merge=merge,
+            target_modules=lora_target_modules,
+            merge_adapter=merge_adapter,
         ),
         gradient_checkpointing=gradient_checkpointing,
         precision=precision,
@@ -95,16 +96,14 @@ def sft(
         compile=compile,
         checkpoint_every=checkpoint_every,
         seed=seed,
-        assignments=set,
+        overrides=overrides,
         report_to=report_to,
     )
     push = HubPush.from_options(push_to_hub, private=private)
-    _train_on_rows(
-        "sft", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json
-    )
+    _train_on_rows("sft", data, model, out, config, overwrite=overwrite, push=push, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 def dpo(
     data: options.Data,
     model: options.Model,
@@ -112,35 +111,35 @@ def dpo(
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     batch_size: options.BatchSize = None,
-    accumulate: options.Accumulate = 1,
+    gradient_accumulation_steps: options.GradientAccumulationSteps = 1,
     learning_rate: options.LearningRate = None,
     max_length: options.MaxLength = None,
-    drop: options.Drop = False,
-    thinking: given.Thinking = None,
-    chat_template_kwargs: given.ChatTemplateKwargs = None,
+    drop_untrainable: options.DropUntrainable = False,
+    thinking: common.Thinking = None,
+    chat_template_kwargs: common.ChatTemplateKwargs = None,
     beta: options.Beta = None,
     lora: options.Lora = False,
     lora_rank: options.LoraRank = None,
     lora_alpha: options.LoraAlpha = None,
     lora_dropout: options.LoraDropout = None,
-    lora_targets: options.LoraTargets = None,
-    merge: options.Merge = None,
+    lora_target_modules: options.LoraTargetModules = None,
+    merge_adapter: options.MergeAdapter = None,
     gradient_checkpointing: options.GradientCheckpointing = False,
     precision: options.Precision = None,
     device: options.Device = None,
     checkpoint_every: options.CheckpointEvery = "10m",
     seed: options.Seed = 0,
-    set: options.Set = None,
+    overrides: options.Overrides = None,
     report_to: options.ReportTo = None,
     overwrite: options.Overwrite = False,
     push_to_hub: options.PushToHub = None,
-    private: options.Private = False,
-    as_json: options.AsJson = False,
+    private: common.Private = False,
+    as_json: common.JsonLines = False,
 ) -> None:
-    """Teach a model to prefer the better of two attempts, by DPO.
+    """Direct preference optimization on pairs of episodes.
 
-    The rows are pairs, as `ludus curate --to dpo` writes them. The same command goes on where it
-    was stopped.
+    The rows are pairs from `ludus curate --to dpo`. Run the same command again to resume a stopped
+    training.
 
     Examples:
 
@@ -148,14 +147,14 @@ def dpo(
 
     ludus train dpo data/pairs -m models/wordle --lora --beta 0.05 -o models/wordle-dpo
     """
-    settings = build_train_config(
+    config = build_train_config(
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
-        gradient_accumulation_steps=accumulate,
+        gradient_accumulation_steps=gradient_accumulation_steps,
         learning_rate=learning_rate,
         max_length=max_length,
-        drop_untrainable=drop,
+        drop_untrainable=drop_untrainable,
         chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
         beta=beta,
         lora=build_lora_config(
@@ -163,45 +162,43 @@ def dpo(
             rank=lora_rank,
             alpha=lora_alpha,
             dropout=lora_dropout,
-            targets=lora_targets,
-            merge=merge,
+            target_modules=lora_target_modules,
+            merge_adapter=merge_adapter,
         ),
         gradient_checkpointing=gradient_checkpointing,
         precision=precision,
         device=device,
         checkpoint_every=checkpoint_every,
         seed=seed,
-        assignments=set,
+        overrides=overrides,
         report_to=report_to,
     )
     push = HubPush.from_options(push_to_hub, private=private)
-    _train_on_rows(
-        "dpo", data, model, out, settings, overwrite=overwrite, push=push, as_json=as_json
-    )
+    _train_on_rows("dpo", data, model, out, config, overwrite=overwrite, push=push, as_json=as_json)
 
 
-app.command()(grpo)
+app.command(cls=FlagCommand)(grpo)
 
 
 def _train_on_rows(
-    kind: Literal["sft", "dpo"],
+    method: Literal["sft", "dpo"],
     data: Path,
     model: str,
     out: Path,
-    settings: TrainConfig,
+    config: TrainConfig,
     *,
     overwrite: bool,
     push: HubPush | None,
     as_json: bool,
 ) -> None:
-    from ludus.train import offline
+    def stage(progress: TrainProgress) -> TrainResult:
+        from ludus.train import offline
 
-    method = offline.sft if kind == "sft" else offline.dpo
-
-    def stage(watch: TrainProgress) -> TrainResult:
-        return method(
-            data, model, out, settings, overwrite=overwrite, command=typed_command(), progress=watch
-        )
+        train = offline.sft if method == "sft" else offline.dpo
+        return train(
+            data, model, out, config,
+            overwrite=overwrite, command=typed_command(), progress=progress,
+        )  # fmt: skip
 
     run_training(
         stage,

@@ -1,12 +1,11 @@
-"""`ludus train grpo`: an environment -> a better model, by trial and reward."""
+"""`ludus train grpo`: train a model in an environment with GRPO."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ludus.cli import common_options as given
-from ludus.cli import grpo_options as own
+from ludus.cli import common_options as common
+from ludus.cli import grpo_options
 from ludus.cli import train_options as options
 from ludus.cli.command_line import typed_command
 from ludus.cli.common_options import task_arguments, template_kwargs
@@ -20,59 +19,60 @@ if TYPE_CHECKING:
 
 
 def grpo(
-    environment: given.Env,
+    env: common.Env,
     model: options.Model,
     out: options.OutputDir,
-    base_url: given.BaseUrl = None,
-    token: given.Token = None,
-    steps: own.Steps = 150,
-    groups: own.Groups = 16,
-    group_size: own.GroupSize = 4,
-    max_episode_tokens: own.MaxEpisodeTokens = 256,
-    max_tokens: own.MaxTokens = None,
-    max_turns: given.MaxTurns = 20,
-    temperature: own.Temperature = 1.0,
-    top_p: own.TopP = 1.0,
-    top_k: own.TopK = None,
-    beta: own.Beta = None,
+    base_url: common.BaseUrl = None,
+    token: common.Token = None,
+    steps: grpo_options.Steps = 150,
+    groups: grpo_options.Groups = 16,
+    group_size: grpo_options.GroupSize = 4,
+    max_episode_tokens: grpo_options.MaxEpisodeTokens = 256,
+    max_tokens: grpo_options.MaxTokens = None,
+    max_turns: common.MaxTurns = 20,
+    temperature: grpo_options.Temperature = 1.0,
+    top_p: grpo_options.TopP = 1.0,
+    top_k: grpo_options.TopK = None,
+    beta: grpo_options.Beta = None,
     learning_rate: options.LearningRate = None,
-    batch_size: own.BatchSize = None,
-    equal: own.ZeroVarianceGroups = own.ZeroVarianceMode.SKIP,
-    resamples: own.Resamples = None,
-    reward: own.Rewards = None,
-    dataset_config: given.DatasetConfig = None,
-    task: given.Task = None,
-    system_prompt: given.SystemPrompt = None,
-    thinking: given.Thinking = None,
-    chat_template_kwargs: given.ChatTemplateKwargs = None,
-    eval_every: own.EvalEvery = None,
-    eval_episodes: own.EvalEpisodes = None,
-    early_stop: own.EarlyStop = False,
-    allow_unseeded: own.AllowUnseeded = False,
-    rollouts: own.RolloutLoopOption = own.RolloutLoop.FAST,
-    vllm: own.VLLMOption = None,
+    batch_size: grpo_options.BatchSize = None,
+    zero_variance_groups: grpo_options.ZeroVarianceGroups = grpo_options.ZeroVarianceMode.SKIP,
+    max_resamples: grpo_options.MaxResamples = None,
+    reward_funcs: grpo_options.RewardFuncs = None,
+    dataset_config: common.DatasetConfig = None,
+    task: common.Task = None,
+    system_prompt: common.SystemPrompt = None,
+    thinking: common.Thinking = None,
+    chat_template_kwargs: common.ChatTemplateKwargs = None,
+    eval_every: grpo_options.EvalEvery = None,
+    eval_episodes: grpo_options.EvalEpisodes = None,
+    early_stop: grpo_options.EarlyStop = False,
+    allow_unseeded: grpo_options.AllowUnseeded = False,
+    rollouts: grpo_options.Rollouts = grpo_options.RolloutLoop.FAST,
+    vllm_mode: grpo_options.VLLM = None,
     lora: options.Lora = False,
     lora_rank: options.LoraRank = None,
     lora_alpha: options.LoraAlpha = None,
     lora_dropout: options.LoraDropout = None,
-    lora_targets: options.LoraTargets = None,
-    merge: options.Merge = None,
+    lora_target_modules: options.LoraTargetModules = None,
+    merge_adapter: options.MergeAdapter = None,
     gradient_checkpointing: options.GradientCheckpointing = False,
     precision: options.Precision = None,
     device: options.Device = None,
     checkpoint_every: options.CheckpointEvery = "10m",
-    seed: own.Seed = 0,
-    set: options.Set = None,
+    seed: grpo_options.Seed = 0,
+    overrides: options.Overrides = None,
     report_to: options.ReportTo = None,
     overwrite: options.Overwrite = False,
     push_to_hub: options.PushToHub = None,
-    private: options.Private = False,
-    as_json: options.AsJson = False,
+    private: common.Private = False,
+    as_json: common.JsonLines = False,
 ) -> None:
-    """Teach a model what went best of several attempts, by GRPO.
+    """Group relative policy optimization on episodes that the model plays.
 
-    Attempts at one task are compared with each other. Each of them is kept, and `ludus show OUT`
-    shows it. The same command goes on where it was stopped, and with more --steps where it ended.
+    The rewards of the episodes of one task are compared with each other. Every episode is kept;
+    `ludus show OUT` prints it. Run the same command again to resume a stopped training, or with
+    more --steps to extend a finished one.
 
     Examples:
 
@@ -82,7 +82,9 @@ def grpo(
 
     ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B --lora -o models/games
     """
-    settings = own.build_grpo_config(
+    config = grpo_options.build_grpo_config(
+        base_url=base_url,
+        token=token,
         steps=steps,
         groups=groups,
         group_size=group_size,
@@ -95,9 +97,9 @@ def grpo(
         beta=beta,
         learning_rate=learning_rate,
         batch_size=batch_size,
-        equal=equal,
-        resamples=resamples,
-        rewards=reward,
+        zero_variance_groups=zero_variance_groups,
+        max_resamples=max_resamples,
+        reward_funcs=reward_funcs,
         task=task_arguments(task, dataset_config),
         system_prompt=system_prompt,
         chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
@@ -106,59 +108,54 @@ def grpo(
         early_stop=early_stop,
         allow_unseeded=allow_unseeded,
         rollouts=rollouts,
-        vllm=vllm,
+        vllm_mode=vllm_mode,
         lora=build_lora_config(
             lora,
             rank=lora_rank,
             alpha=lora_alpha,
             dropout=lora_dropout,
-            targets=lora_targets,
-            merge=merge,
+            target_modules=lora_target_modules,
+            merge_adapter=merge_adapter,
         ),
         gradient_checkpointing=gradient_checkpointing,
         precision=precision,
         device=device,
         checkpoint_every=checkpoint_every,
         seed=seed,
-        assignments=set,
+        overrides=overrides,
         report_to=report_to,
     )
     push = HubPush.from_options(push_to_hub, private=private)
 
-    def stage(watch: TrainProgress) -> TrainResult:
+    def stage(progress: TrainProgress) -> TrainResult:
         from ludus.train.grpo import pipeline
 
         return pipeline.grpo(
-            environment, model, out, settings,
-            base_url=base_url, token=token, overwrite=overwrite, command=typed_command(), progress=watch,
+            env, model, out, config,
+            overwrite=overwrite, command=typed_command(), progress=progress,
         )  # fmt: skip
 
-    asked = {
+    def read_past_log() -> list[dict[str, Any]]:
+        from ludus.data.training_log import read_log
+
+        return list(read_log(out.expanduser()))
+
+    # Options of `ludus eval` that give it the same tasks.
+    eval_options = {
         "--base-url": base_url,
         "--dataset-config": dataset_config,
         "--task": task,
         "--system-prompt": system_prompt,
     }
+    eval_args = [env]
+    for flag, value in eval_options.items():
+        eval_args += [flag, value] if value is not None else []
     run_training(
         stage,
         out,
-        metrics=GRPOMetrics(lambda: _read_log(out)),
-        summary=GRPOSummary(model, (environment, *_given_options(asked))),
+        metrics=GRPOMetrics(read_past_log),
+        summary=GRPOSummary(model, tuple(eval_args)),
         overwrite=overwrite,
         push=push,
         as_json=as_json,
     )
-
-
-def _read_log(out: Path) -> list[dict[str, object]]:
-    """What a run that goes on has in its log."""
-    from ludus.data.training_log import read_log
-
-    return list(read_log(out.expanduser()))
-
-
-def _given_options(asked: dict[str, str | None]) -> list[str]:
-    """Those options that were given, as they are typed."""
-    return [
-        word for option, value in asked.items() if value is not None for word in (option, value)
-    ]

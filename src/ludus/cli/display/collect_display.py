@@ -1,11 +1,13 @@
-"""How a run shows itself: in the status display of a command, or as JSON if asked."""
+"""The display of `ludus collect` and `ludus eval`: a status display on stderr, or JSON events."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from ludus.cli.display.formatting import (
@@ -14,7 +16,9 @@ from ludus.cli.display.formatting import (
     format_counts,
     format_dollars,
     format_rate,
+    plural,
 )
+from ludus.cli.display.signals import INTERRUPTED, TERMINATED
 from ludus.cli.display.status import (
     NoticesOnlyStatus,
     PhaseView,
@@ -24,6 +28,7 @@ from ludus.cli.display.status import (
     stderr_status,
     time_left,
 )
+from ludus.cli.flags import name_flags
 from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.progress import PhaseProgress
@@ -36,35 +41,65 @@ JSON_INTERVAL_S = 10.0
 
 
 class CollectDisplay(CollectProgress):
-    """A reporter that shows the phases of a run, one after the other. Use it as a context manager.
+    """Shows the phases of a run, one after the other. Use it as a context manager.
 
-    `label` says who plays, where several play one after the other.
+    `label` names the candidate, where several play one after the other. `on_checked` is called
+    after the last check and before anything is written.
     """
 
     label = ""
+    on_checked: Callable[[], None] | None = None
+    _collector: Collector | None = None
 
     def __init__(self, status: Status) -> None:
         self._status = status
+
+    def start_candidate(self, label: str) -> None:
+        """Show what follows under this label."""
+        self.label, self._collector = label, None
 
     def phase(self, progress: PhaseProgress) -> None:
         self._status.show(PhaseView(progress, self.label))
 
     def checked(self) -> None:
+        if self.on_checked is not None:
+            self.on_checked()
         if self.label:
             self.announce_candidate()
 
     def begin(self, collector: Collector) -> None:
+        self._collector, self._loop = collector, asyncio.get_running_loop()
         self._status.show(CollectorView(collector, self.label))
 
     def announce_candidate(self) -> None:
-        """The candidate of this label is about to play."""
+        """Say that the candidate of this label is about to play."""
         self._status.show(PhaseView(PhaseProgress(f"{self.label} plays", in_log=True)))
 
-    def warn(self, words: str) -> None:
-        self._status.print_line(words, "yellow")
+    def warn(self, message: str) -> None:
+        self._status.print_line(name_flags(message), "yellow")
 
-    def report_failure(self, words: str) -> None:
-        """The run has come to nothing; the error itself is shown by others."""
+    def report_failure(self, message: str) -> None:
+        """Report the error that ended the run; on a terminal `main` prints it."""
+
+    def request_stop(self, reason: str, count: int) -> bool:
+        """Drain on the first Ctrl-C, abort on the second or on SIGTERM.
+
+        False before the first episode and from the third signal on: then the program stops at once.
+        """
+        collector = self._collector
+        if collector is None or count > 2:
+            return False
+        # In a signal handler: the event loop may be in the middle of anything.
+        if reason == TERMINATED or count > 1:
+            self._loop.call_soon_threadsafe(collector.abort, reason)
+        else:
+            self._loop.call_soon_threadsafe(self._drain, collector)
+        return True
+
+    def _drain(self, collector: Collector) -> None:
+        collector.drain(INTERRUPTED)
+        if active := collector.stats.active:
+            self.warn(f"Finishing {plural(active, 'episode')}; Ctrl-C again stops at once.")
 
     def __enter__(self) -> Self:
         self._status.__enter__()
@@ -75,12 +110,11 @@ class CollectDisplay(CollectProgress):
 
 
 class JsonCollectDisplay(CollectDisplay):
-    """One JSON object a line on stdout: phases, progress, warnings, and in the end the summary."""
+    """Prints one JSON object per line on stdout: phases, progress, warnings and errors."""
 
     def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
         super().__init__(Status())
         self._interval_s = interval_s
-        self._collector: Collector | None = None
         self._stop_event = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -93,7 +127,7 @@ class JsonCollectDisplay(CollectDisplay):
         self.emit("candidate", label=self.label)
 
     def begin(self, collector: Collector) -> None:
-        self._collector = collector
+        super().begin(collector)
         if self._thread is None:
             self._thread = threading.Thread(target=self._report_periodically, daemon=True)
             self._thread.start()
@@ -104,26 +138,32 @@ class JsonCollectDisplay(CollectDisplay):
                 self.report(collector)
 
     def report(self, collector: Collector) -> None:
-        tally = collector.stats
+        """Emit a progress event."""
+        stats, meter = collector.stats, collector.meter
+        decoding: dict[str, float | None] = {}
+        if meter.tokens is not None:
+            rate = meter.tokens_per_second
+            decoding["sampled_tokens"] = meter.tokens
+            decoding["tokens_per_second"] = None if rate is None else round(rate, 1)
         self.emit(
             "progress",
-            **tally.summary(),
-            rate=round(tally.rate, 3),
+            **stats.summary(),
+            rate=round(stats.rate, 3),
             seconds_left=collector.seconds_left,
-            active=tally.active,
+            active=stats.active,
             level=collector.agent.concurrency_limit,
             faults=_fault_counts(collector),
-            **_decode_stats(collector),
+            **decoding,
         )
 
-    def warn(self, words: str) -> None:
-        self.emit("warning", message=words)
+    def warn(self, message: str) -> None:
+        self.emit("warning", message=name_flags(message))
 
-    def report_failure(self, words: str) -> None:
-        self.emit("error", message=words)
+    def report_failure(self, message: str) -> None:
+        self.emit("error", message=name_flags(message))
 
-    def emit(self, kind: str, **facts: Any) -> None:
-        line = json.dumps({"event": kind, "at": time.time(), **facts}, allow_nan=False)
+    def emit(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"event": kind, "at": time.time(), **fields}, allow_nan=False)
         print(line, flush=True)
 
     def __exit__(self, *error: object) -> None:
@@ -133,7 +173,7 @@ class JsonCollectDisplay(CollectDisplay):
 
 
 class CollectorView:
-    """Episodes that are being played."""
+    """Progress of the episodes of a run."""
 
     headline = None
 
@@ -141,71 +181,54 @@ class CollectorView:
         self._collector, self._label = collector, label
 
     def log_line(self) -> str:
-        tally = self._collector.stats
-        done = f"{tally.planned - tally.remaining:,}/{tally.planned:,} episodes"
+        stats = self._collector.stats
+        done = f"{stats.planned - stats.remaining:,}/{stats.planned:,} episodes"
         title = f"{self._label}: {done}" if self._label else done
-        trouble = _problem_text(self._collector)
-        return ", ".join([title, *_metric_texts(self._collector)]) + (
-            f"; {trouble}" if trouble else ""
-        )
+        line = ", ".join([title, *_metric_texts(self._collector)])
+        problems = _problem_text(self._collector)
+        return f"{line}; {problems}" if problems else line
 
     def render(self) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        tally = self._collector.stats
-        done = tally.planned - tally.remaining
-        said = [f"{done:,}/{tally.planned:,}", *_metric_texts(self._collector)]
-        lines = [bar_line(self._label, said, total=tally.planned, done=done)]
-        if trouble := _problem_text(self._collector):
-            lines.append(Text(trouble, style="yellow"))
+        stats = self._collector.stats
+        done = stats.planned - stats.remaining
+        texts = [f"{done:,}/{stats.planned:,}", *_metric_texts(self._collector)]
+        lines = [bar_line(self._label, texts, total=stats.planned, done=done)]
+        if problems := _problem_text(self._collector):
+            lines.append(Text(problems, style="yellow"))
         return Group(*lines)
 
 
 def _metric_texts(collector: Collector) -> list[str]:
-    tally = collector.stats
-    totals, is_local = tally.totals, collector.meter.tokens is not None
-    parts = [
-        # Beside tokens a second it would be one rate too many.
-        "" if is_local else format_rate(tally.rate),
+    stats, meter = collector.stats, collector.meter
+    totals, is_local = stats.totals, meter.tokens is not None
+    if is_local:
+        tokens = decode_texts(meter.tokens, meter.tokens_per_second)
+    else:
+        counted = totals.prompt_tokens + totals.completion_tokens
+        tokens = [f"{format_count(counted)} tokens"] if counted else []
+    texts = [
+        # For a local model tokens per second say more than episodes per second.
+        "" if is_local else format_rate(stats.rate),
         f"reward {totals.mean_reward:.3f}" if totals.mean_reward is not None else "",
-        *_token_texts(collector),
+        *tokens,
         format_dollars(totals.cost),
-        "" if is_local else f"{tally.active} under way",
+        "" if is_local else f"{stats.active} under way",
         f"{totals.broken:,} broken" if totals.broken else "",
         *time_left(collector.seconds_left),
     ]
-    return [part for part in parts if part]
-
-
-def _token_texts(collector: Collector) -> list[str]:
-    """Of a local model those that it has sampled, else what the provider has counted."""
-    meter, totals = collector.meter, collector.stats.totals
-    if meter.tokens is not None:
-        return decode_texts(meter.tokens, meter.tokens_per_second)
-    tokens = totals.prompt_tokens + totals.completion_tokens
-    return [f"{format_count(tokens)} tokens"] if tokens else []
-
-
-def _decode_stats(collector: Collector) -> dict[str, float | None]:
-    """Of a local model."""
-    meter = collector.meter
-    if meter.tokens is None:
-        return {}
-    rate = meter.tokens_per_second
-    return {
-        "sampled_tokens": meter.tokens,
-        "tokens_per_second": None if rate is None else round(rate, 1),
-    }
+    return [text for text in texts if text]
 
 
 def _problem_text(collector: Collector) -> str:
-    """What goes wrong, what is waited for, and why it is ending."""
+    """Retries, throttling, outages, and why the run is ending."""
     faults = _fault_counts(collector)
-    parts = [f"tried again: {format_counts(faults)}"] if faults else []
-    level = collector.agent.concurrency_limit
-    if level is not None and level < collector.config.concurrency:
-        parts.append(f"slowed to {level} calls at once")
+    parts = [f"retried: {format_counts(faults)}"] if faults else []
+    limit = collector.agent.concurrency_limit
+    if limit is not None and limit < collector.config.concurrency:
+        parts.append(f"slowed to {limit} concurrent calls")
     if (pause := collector.agent.retry_after_s) > 1:
         parts.append(f"the provider asks to wait {format_clock(pause)}")
     if (server := collector.unreachable_server) is not None:
@@ -216,25 +239,25 @@ def _problem_text(collector: Collector) -> str:
 
 
 def _fault_counts(collector: Collector) -> dict[str, int]:
-    """By kind: calls that failed and attempts that broke."""
+    """Failed calls and broken attempts, by kind."""
     return dict(Counter(collector.agent.faults) + collector.stats.faults)
 
 
 def progress(label: str | None = None) -> CollectDisplay:
-    """A display for scripts and notebooks.
+    """Create a progress display for scripts and notebooks.
 
-        with ludus.progress() as reporter:
-            result = await ludus.collect("wordle", progress=reporter)
+        with ludus.progress() as progress:
+            result = await ludus.collect("wordle", config=config, progress=progress)
 
     `ludus.evaluate(..., progress=ludus.progress)` shows every candidate under its label.
     """
-    shown = collect_display(as_json=False)
-    shown.label = label or ""
-    return shown
+    display = collect_display(as_json=False)
+    display.label = label or ""
+    return display
 
 
 def collect_display(*, as_json: bool, quiet: bool = False) -> CollectDisplay:
-    """The display that fits where the output goes."""
+    """Create JSON output, or the status display that suits stderr; `quiet`: notices only."""
     if as_json:
         return JsonCollectDisplay()
     return CollectDisplay(NoticesOnlyStatus() if quiet else stderr_status())

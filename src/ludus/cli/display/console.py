@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, complaints as one red line on stderr."""
+"""The consoles of the command line: results on stdout, errors as one red line on stderr."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def print_error(message: str) -> None:
 
 
 def escape_control_chars(text: str) -> str:
-    """What a model or a server said, without what would steer the terminal."""
-    return _CONTROL_CHARS.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+    """Escape control characters in text of a model or server, which could steer the terminal."""
+    return _CONTROL_CHARS.sub(lambda match: f"\\x{ord(match.group()):02x}", text)

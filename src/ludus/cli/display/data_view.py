@@ -1,4 +1,4 @@
-"""What `ludus show` prints of a data set, an evaluation and a trained model."""
+"""Views of a row of a data set, of an evaluation and of a trained model, for `ludus show`."""
 
 from __future__ import annotations
 
@@ -18,50 +18,52 @@ if TYPE_CHECKING:
 
 _ROW_FILES = ("train.jsonl", "test.jsonl", "results.jsonl")
 _PAIR_KEYS = ("chosen", "rejected")
+_ID_KEYS = ("episode_id", "chosen_id", "rejected_id")
 
 
 def find_row_file(data: Path) -> Path | None:
-    """The rows that are meant by a file or a folder; None where it holds none."""
+    """Find the file with rows that a path means; None if the folder has none."""
     if data.is_file():
         return data
     return next((data / name for name in _ROW_FILES if (data / name).is_file()), None)
 
 
-def read_row(file: Path, wanted: str) -> JsonObject:
-    """The row at this place, from 0, or of the episode with this id."""
-    from ludus.curation.lint.rows import read_json_lines
+def read_row(file: Path, key: str) -> JsonObject:
+    """Read the row with this number, counted from 0, or of the episode with this id."""
+    from ludus.curation.lint.lint_rows import read_json_lines
 
-    if wanted.isascii() and wanted.isdecimal():
-        found = next(islice(read_json_lines(file), int(wanted), None), None)
+    rows = (row for _, row in read_json_lines(file))
+    if key.isascii() and key.isdecimal():
+        row = next(islice(rows, int(key), None), None)
     else:
-        found = next((one for one in read_json_lines(file) if wanted in _episode_ids(one[1])), None)
-    if found is None:
+        row = next((row for row in rows if key in (row.get(name) for name in _ID_KEYS)), None)
+    if row is None:
         count = sum(1 for _ in read_json_lines(file))
-        there = f"It holds 0 to {count - 1:,}." if count else "It is empty."
-        raise RunError(f"There is no row {wanted!r} in {file}. {there}")
-    return found[1]
+        held = f"It holds rows 0 to {count - 1:,}." if count else "It is empty."
+        raise RunError(f"There is no row {key!r} in {file}. {held}")
+    return row
 
 
-def print_row(out: Console, file: Path, wanted: str, row: JsonObject) -> None:
-    """A row to train on: a conversation, or a prompt and two ways to go on from it."""
+def print_row(out: Console, file: Path, key: str, row: JsonObject) -> None:
+    """Print a training row: a conversation, or a prompt with its completions."""
     from ludus.cli.display.console import escape_control_chars
 
     facts = [str(row[name]) for name in ("environment", "episode_id") if row.get(name)]
     if isinstance(row.get("reward"), int | float):
         facts.append(f"reward {row['reward']:g}")
-    head = f"{file} row {wanted}  {' · '.join(facts)}".rstrip()
+    head = f"{file} row {key}  {' · '.join(facts)}".rstrip()
     out.print(escape_control_chars(head), markup=False, soft_wrap=True, style="bold")
-    parts = dict(_conversations(row))
-    if not parts:
+    conversations = dict(_conversations(row))
+    if not conversations:
         out.print_json(json.dumps(row))
-    for title, messages in parts.items():
+    for title, messages in conversations.items():
         if title:
             out.print(title, style="bold yellow")
         _print_messages(out, messages)
 
 
 def print_evaluation(out: Console, folder: Path, summary: JsonObject) -> None:
-    """Each candidate's figures, and how to see one of its episodes."""
+    """Print the metrics of each candidate, and how to see one of its episodes."""
     from rich.table import Table
     from rich.text import Text
 
@@ -75,16 +77,22 @@ def print_evaluation(out: Console, folder: Path, summary: JsonObject) -> None:
         table.add_column(Text(escape_control_chars(name)))
     metrics = dict.fromkeys(name for one in candidates for name in one["metrics"])
     for metric in metrics:
-        cells = (_format_estimate(one["metrics"].get(metric)) for one in candidates)
+        cells = []
+        for candidate in candidates:
+            cell = ""
+            if (estimate := candidate["metrics"].get(metric)) is not None:
+                cell, low, high = f"{estimate['value']:.3f}", estimate["low"], estimate["high"]
+                cell += "" if low is None else f" ({low:.3f} to {high:.3f})"
+            cells.append(cell)
         table.add_row(Text(escape_control_chars(metric)), *cells)
     out.print(table)
-    out.print(f"The report: {folder / 'README.md'}", markup=False, soft_wrap=True)
+    out.print(f"Report:     {folder / 'README.md'}", markup=False, soft_wrap=True)
     example = folder / candidates[0]["label"]
     out.print(f"An episode: ludus show {example} 0", markup=False, soft_wrap=True)
 
 
 def print_training(out: Console, folder: Path) -> bool:
-    """What a model was trained on, and what came of it; False where no training is recorded."""
+    """Print what a model was trained on and its results; False if no training is recorded."""
     from rich.table import Table
     from rich.text import Text
 
@@ -95,44 +103,40 @@ def print_training(out: Console, folder: Path) -> bool:
     if training is None:
         return False
     out.print(escape_control_chars(f"{folder}  {training.kind} of {training.model}"), style="bold")
-    figures = training.figures
+    metrics = training.figures
     loss = reward = None
-    if figures is not None:
-        loss = _format_change(figures.first_loss, figures.last_loss)
-        reward = _format_change(figures.first_reward, figures.last_reward)
-    data, played = training.data, training.environment
+    if metrics is not None:
+        loss = _format_change(metrics.first_loss, metrics.last_loss)
+        reward = _format_change(metrics.first_reward, metrics.last_reward)
+    data, environment = training.data, training.environment
     facts = {
         "data": f"{data.rows:,} rows of {data.path}" if data is not None else None,
-        "environment": played.spec if played is not None else None,
-        "steps": f"{figures.steps:,}" if figures is not None else "not finished",
+        "environment": environment.spec if environment is not None else None,
+        "steps": f"{metrics.steps:,}" if metrics is not None else "not finished",
         "loss": loss,
         "reward": reward,
-        "made by": training.command,
+        "command": training.command,
     }
     table = Table.grid(padding=(0, 2))
     for name, fact in facts.items():
         if fact is not None:
             table.add_row(Text(name, style="bold"), Text(escape_control_chars(fact)))
     out.print(table)
-    env = played.spec if played is not None else "ENV"
-    for words in (
-        f"Let it play: ludus collect {env} --provider hf --model {folder}",
-        f"Compare it:  ludus eval {env} -c base=hf:{training.model} -c trained=hf:{folder}",
-        *([f"What it has learned: ludus diagnose {folder}"] if training.kind == "grpo" else []),
+    env = environment.spec if environment is not None else "ENV"
+    for line in (
+        f"Collect:  ludus collect {env} --provider hf --model {folder}",
+        f"Evaluate: ludus eval {env} -c base=hf:{training.model} -c trained=hf:{folder}",
+        *([f"Diagnose: ludus diagnose {folder}"] if training.kind == "grpo" else []),
     ):
-        out.print(words, markup=False, soft_wrap=True)
+        out.print(line, markup=False, soft_wrap=True)
     return True
 
 
-def _episode_ids(row: JsonObject) -> set[Any]:
-    return {row.get(name) for name in ("episode_id", "chosen_id", "rejected_id")}
-
-
 def _conversations(row: JsonObject) -> Iterator[tuple[str, Any]]:
-    """The conversations of a row, each under its title."""
+    """Yield the conversations of a row with their titles."""
     if isinstance(row.get("messages"), list):
         yield "", row["messages"]
-    elif isinstance(row.get("output"), list):  # A rollout of NeMo Gym.
+    elif isinstance(row.get("output"), list):  # NeMo Gym
         yield "", row["output"]
     elif isinstance(row.get("prompt"), list):
         yield "", row["prompt"]
@@ -140,13 +144,13 @@ def _conversations(row: JsonObject) -> Iterator[tuple[str, Any]]:
             yield "completion", row["completion"]
         for side in _PAIR_KEYS:
             reward = row.get(f"{side}_reward")
-            worth = "" if reward is None else f" (reward {reward:g})"
+            label = side if reward is None else f"{side} (reward {reward:g})"
             if isinstance(row.get(side), list):
-                yield f"{side}{worth}", row[side]
+                yield label, row[side]
 
 
 def _print_messages(out: Console, messages: Any) -> None:
-    from ludus.cli.commands.show import print_message
+    from ludus.cli.display.transcript import print_message
     from ludus.curation.importers.base import FormatError
     from ludus.curation.importers.chat_messages import parse_messages
 
@@ -155,13 +159,6 @@ def _print_messages(out: Console, messages: Any) -> None:
             print_message(out, message)
     except (FormatError, ValueError):
         out.print_json(json.dumps(messages))
-
-
-def _format_estimate(found: JsonObject | None) -> str:
-    if found is None:
-        return ""
-    value, low, high = found["value"], found["low"], found["high"]
-    return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _format_change(first: float | None, last: float | None) -> str | None:

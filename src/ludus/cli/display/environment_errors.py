@@ -1,4 +1,4 @@
-"""Exceptions in an author's code, as commands show them: once each, with --debug the traceback."""
+"""Exceptions in an environment author's code: listed once each, with --debug with traceback."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ludus.environment.error_mapping import FaultHandler, capture_faults
 
 @contextmanager
 def record_environment_errors(*, debug: bool) -> Iterator[list[str]]:
-    """The distinct faults that happen in the block; with `debug` tracebacks go to stderr."""
+    """Yield a list of the distinct exceptions in the block; `debug` prints tracebacks on stderr."""
+
+    def print_traceback(text: str) -> None:
+        console(stderr=True).print(escape_control_chars(text), markup=False, style="dim")
+
     lines: list[str] = []
     with capture_faults(FaultHandler(lines.append)):
         if not debug:
             yield lines
             return
-        with capture_faults(FaultHandler(_print_traceback, tracebacks=True)):
+        with capture_faults(FaultHandler(print_traceback, tracebacks=True)):
             yield lines
-
-
-def _print_traceback(text: str) -> None:
-    console(stderr=True).print(escape_control_chars(text), markup=False, style="dim")

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers, times and curves as text, and durations from text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def format_dollars(cost: float | None) -> str:
-    """Small sums keep their digits."""
+    """1.5 -> $1.50; 0.0123 -> $0.0123."""
     if cost is None:
         return ""
     return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
@@ -40,7 +40,7 @@ def format_clock(seconds: float) -> str:
 
 
 def format_estimate(seconds: float) -> str:
-    """An estimate of a time: 42 -> ~42 s; 200 -> ~3 min; 5000 -> ~1 h 23 min."""
+    """42 -> ~42 s; 200 -> ~3 min; 5000 -> ~1 h 23 min."""
     if seconds < 99.5:
         return f"~{round(seconds)} s"
     minutes = round(seconds / 60)
@@ -53,26 +53,35 @@ def format_rate(rate: float) -> str:
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
-    """Most frequent first: ModelBusy 12, SessionLost 3."""
+    """Counts, highest first: ModelBusy 12, SessionLost 3."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {number:,}" for name, number in ordered if number)
 
 
-def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """A curve in a line of blocks, the lowest at the bottom; many values share a block."""
-    if len(values) < 2:
+def sparkline(
+    values: Sequence[float],
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    width: int = 40,
+) -> str:
+    """A curve as one line of block characters; several values are averaged into one block.
+
+    Scaled to the given range, or to that of the values. Empty for a single value without a range.
+    """
+    if len(values) < (2 if low is None else 1):
         return ""
     size = min(width, len(values))
     edges = [number * len(values) // size for number in range(size + 1)]
     means = [fmean(values[start:end]) for start, end in pairwise(edges)]
-    low, high = min(means), max(means)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)
+    low, high = min(means) if low is None else low, max(means) if high is None else high
+    top, span = len(_BLOCKS) - 1, (high - low) or 1.0
+    return "".join(_BLOCKS[min(top, max(0, round(top * (mean - low) / span)))] for mean in means)
 
 
 def parse_duration(text: str, option: str) -> float:
-    """90, 90s, 10m or 2h, as seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
-    if found is None or float(found[1]) <= 0:
-        raise typer.BadParameter(f"{option}: {text!r} is no time; write 90s, 10m or 2h.")
-    return float(found[1]) * _SECONDS_PER_UNIT[found[2]]
+    """Parse 90, 90s, 10m, 2h or 1d as seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise typer.BadParameter(f"{option}: {text!r} is not a duration; write 90s, 10m or 2h.")
+    return float(match[1]) * _SECONDS_PER_UNIT[match[2]]

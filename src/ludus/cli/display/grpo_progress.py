@@ -1,8 +1,4 @@
-"""What GRPO tells of itself while it runs: rewards above all, and where the time goes.
-
-Values only, from the lines of the log; `ludus.cli.display.train_display` shows them. How to judge them is the
-diagnosis's business.
-"""
+"""Metrics and pace of a GRPO training, as texts; `train_display` shows them."""
 
 from __future__ import annotations
 
@@ -14,13 +10,13 @@ from ludus.cli.display.formatting import sparkline
 from ludus.cli.display.sft_progress import TrainMetrics, format_metrics
 
 REWARD_WINDOW_STEPS = 10
-"""Steps whose mean is said at either end: what one step brings is mostly luck."""
+"""Steps over which the first and the last rewards are averaged, because single steps are noisy."""
 _GROUP_FORMATS = {
-    "reward_std": "std. dev. {:.3f}",
-    "equal": "equal groups {:.0%}",
-    "resampled": "drawn anew {:g}",
+    "reward_std": "std {:.3f}",
+    "equal": "zero variance {:.0%}",
+    "resampled": "resampled {:g}",
     "trained": "trained on {:.0%}",
-    "reward_trained": "worth {:.3f}",
+    "reward_trained": "their reward {:.3f}",
     "unscored": "unscored {:.0%}",
 }
 _EPISODE_FORMATS = {
@@ -39,9 +35,9 @@ _POLICY_FORMATS = {
 }
 _HELD_OUT_FORMATS = {"eval_reward": "reward {:.3f}", "eval_format": "format {:.0%}"}
 _LOG_LINE_FORMATS = {
-    "reward_std": "std. dev. {:.3f}",
-    "equal": "equal groups {:.0%}",
-    "length": "{:,.0f} tokens an episode",
+    "reward_std": "std {:.3f}",
+    "equal": "zero-variance groups {:.0%}",
+    "length": "{:,.0f} tokens per episode",
     "turns": "{:.1f} turns",
     "cut_off": "cut off {:.0%}",
     "format": "format {:.0%}",
@@ -54,7 +50,7 @@ _LOG_LINE_FORMATS = {
 
 
 class GRPOMetrics(TrainMetrics):
-    """`past` gives what was logged before a run that goes on was stopped."""
+    """GRPO metrics; `past_log` reads the log of a run that is resumed."""
 
     def __init__(self, past_log: Callable[[], Iterable[Mapping[str, Any]]] = tuple) -> None:
         super().__init__()
@@ -64,29 +60,29 @@ class GRPOMetrics(TrainMetrics):
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         super().begin(total_steps, resumed_from)
         if resumed_from is not None:
-            before = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
-            self._rewards = logged_rewards(before)
+            kept = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
+            self._rewards = logged_rewards(kept)
 
     def add(self, line: Mapping[str, Any]) -> None:
         super().add(line)
         self._rewards += logged_rewards([line])
 
     def is_step_complete(self, line: Mapping[str, Any]) -> bool:
-        """Held-out tasks are tried before a step is logged; its own figures come right after."""
+        """Held-out rewards of a step are logged right before its own metrics, which have a loss."""
         return "loss" in line or not self._rewards
 
     def metric_texts(self) -> list[str]:
-        """All of it, where there are no rows to put it in."""
+        reward = [f"reward {' '.join(self._reward_change())}"] if self._rewards else []
         return [
-            *self._reward_texts(),
+            *reward,
             *self._reward_parts(),
             *format_metrics(self.latest, _LOG_LINE_FORMATS),
         ]
 
     def rows(self, *, ascii_only: bool = False) -> list[tuple[str, str]]:
-        line = "" if ascii_only else sparkline(self._rewards)
-        found = [
-            ("reward", [*self._reward_change(), line]),
+        curve = "" if ascii_only else sparkline(self._rewards)
+        rows = [
+            ("reward", [*self._reward_change(), curve]),
             ("parts", self._reward_parts()),
             ("groups", format_metrics(self.latest, _GROUP_FORMATS)),
             ("episodes", format_metrics(self.latest, _EPISODE_FORMATS)),
@@ -94,24 +90,22 @@ class GRPOMetrics(TrainMetrics):
             ("held out", format_metrics(self.latest, _HELD_OUT_FORMATS)),
             ("time", self._step_times()),
         ]
-        return [(name, "  ".join(filter(None, said))) for name, said in found if any(said)]
+        return [(name, "  ".join(filter(None, texts))) for name, texts in rows if any(texts)]
 
     def heading_texts(self) -> list[str]:
         return self.pace_texts()
 
-    def _reward_texts(self) -> list[str]:
-        return [f"reward {' '.join(self._reward_change())}"] if self._rewards else []
-
     def _reward_change(self) -> list[str]:
-        """The newest reward, and how far the last steps lie above the first ones."""
+        """The latest reward, and its change since the first steps."""
         if not self._rewards:
             return []
-        now = f"{self._rewards[-1]:.3f}"
-        ends = first_and_last_means(self._rewards)
-        return [now] if ends is None else [now, f"({ends[1] - ends[0]:+.3f} since the start)"]
+        latest = f"{self._rewards[-1]:.3f}"
+        if (means := first_and_last_means(self._rewards)) is None:
+            return [latest]
+        return [latest, f"({means[1] - means[0]:+.3f} since the start)"]
 
     def _reward_parts(self) -> list[str]:
-        """Where rewards come from several environments or functions: each one's mean."""
+        """The mean reward of each environment or function, where there are several."""
         means = {
             key.removeprefix("rewards/").removesuffix("/mean"): value
             for key, value in self.latest.items()
@@ -120,26 +114,25 @@ class GRPOMetrics(TrainMetrics):
         return [f"{name} {value:.3f}" for name, value in means.items()] if len(means) > 1 else []
 
     def _step_times(self) -> list[str]:
-        """Of a step; and of one episode in it, since many are played at once."""
-        step = format_metrics(self.latest, {"time/step": "{:.2f} s a step"})
+        """Seconds of a step and its phases, and of one episode: episodes run concurrently."""
+        step = format_metrics(self.latest, {"time/step": "{:.2f} s per step"})
         phases = format_metrics(
             self.latest, {"time/rollout": "rollout {:.2f} s", "time/train": "training {:.2f} s"}
         )
-        waits = format_metrics(
+        episode = format_metrics(
             self.latest,
             {"time/model": "model {:.2f} s", "time/environment": "environment {:.2f} s"},
         )
-        inside = [f"(of an episode: {', '.join(waits)})"] if waits else []
-        return [*step, *phases[:1], *inside, *phases[1:]]
+        per_episode = [f"(per episode: {', '.join(episode)})"] if episode else []
+        return [*step, *phases[:1], *per_episode, *phases[1:]]
 
 
 def logged_rewards(lines: Iterable[Mapping[str, Any]]) -> list[float]:
-    """The steps' rewards, where something was scored."""
-    found = (line.get("reward") for line in lines)
-    return [reward for reward in found if reward is not None]
+    """The rewards of those lines that have one."""
+    return [line["reward"] for line in lines if line.get("reward") is not None]
 
 
 def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """The means of the first and of the last steps, which have none in common; None: too few."""
+    """Means over the first and the last steps, without overlap; None: fewer than two rewards."""
     width = min(REWARD_WINDOW_STEPS, len(rewards) // 2)
     return (fmean(rewards[:width]), fmean(rewards[-width:])) if width else None

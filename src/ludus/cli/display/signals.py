@@ -1,90 +1,76 @@
-"""Long work on an event loop, and what Ctrl-C means to it: once cleanly, twice at once."""
+"""SIGINT and SIGTERM: the one handler for all commands, and the exit codes of a stopped run."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from ludus.cli.display.collect_display import CollectDisplay
-from ludus.cli.display.formatting import plural
-from ludus.rollout.callbacks import CollectProgress
-
-if TYPE_CHECKING:
-    from ludus.rollout.collector import Collector
-    from ludus.rollout.progress import PhaseProgress
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+RequestStop = Callable[[str, int], bool]
+"""Called with the stop reason and the number of signals so far; False: stop at once instead."""
 
 INTERRUPTED = "interrupted"
 TERMINATED = "terminated"
 EXIT_CODES = {INTERRUPTED: 130, TERMINATED: 143}
+_STOP_REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
-def run_async(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run it on the fastest loop that is installed."""
+@contextmanager
+def handle_signals(
+    request_stop: RequestStop = lambda reason, count: False,
+) -> Iterator[Callable[[], None]]:
+    """Pass signals to `request_stop`, or raise KeyboardInterrupt or SystemExit where it declines.
+
+    `request_stop` runs between any two instructions of the main thread: it must neither print nor
+    take a lock, which the interrupted code may hold.
+
+    Yields a function that raises the exception of a signal once more. C extensions (DuckDB,
+    pyarrow) turn an exception that a signal handler raised into an error of their own, or swallow
+    it. So long loops call that function, and an error that leaves the block after a signal is
+    replaced by the signal's exception.
+    """
+    pending: BaseException | None = None
+    count = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal pending, count
+        count += 1
+        reason = _STOP_REASONS[signal.Signals(number)]
+        if request_stop(reason, count):
+            return
+        # A second signal asks for the shortest way out, whichever it is.
+        at_once = number == signal.SIGINT or count > 1
+        pending = KeyboardInterrupt() if at_once else SystemExit(EXIT_CODES[reason])
+        raise pending
+
+    def raise_pending() -> None:
+        if pending is not None:
+            raise pending
+
+    previous = {number: signal.getsignal(number) for number in _STOP_REASONS}
+    # A shell makes its background jobs ignore SIGINT; they go on ignoring it.
+    replaced = {number: old for number, old in previous.items() if old is not signal.SIG_IGN}
+    for number in replaced:
+        signal.signal(number, on_signal)
+    try:
+        yield raise_pending
+    except Exception:
+        raise_pending()
+        raise
+    finally:
+        for number, old in replaced.items():
+            signal.signal(number, old)
+
+
+def run_async(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine on uvloop where it is installed, else on asyncio's own loop."""
     try:
         from uvloop import new_event_loop
     except ImportError:
-        return asyncio.run(work)
+        return asyncio.run(main)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(work)
-
-
-class InterruptHandler(CollectProgress):
-    """Passes everything on to a display, and turns signals into a clean end.
-
-    Before the first episode Ctrl-C is what it always is.
-    """
-
-    def __init__(self, display: CollectDisplay, on_checked: Callable[[], None]) -> None:
-        self._display = display
-        self._on_checked = on_checked
-        self._collector: Collector | None = None
-        self._signal_count = 0
-
-    def phase(self, progress: PhaseProgress) -> None:
-        self._display.phase(progress)
-
-    def checked(self) -> None:
-        self._on_checked()
-
-    def begin(self, collector: Collector) -> None:
-        self._collector = collector
-        self._display.begin(collector)
-
-    def warn(self, words: str) -> None:
-        self._display.warn(words)
-
-    def __enter__(self) -> InterruptHandler:
-        self._loop = asyncio.get_running_loop()
-        self._previous_handlers = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._previous_handlers.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signal_count += 1
-        if self._collector is None and number == signal.SIGTERM:
-            raise SystemExit(EXIT_CODES[TERMINATED])
-        if self._collector is None or self._signal_count > 2:
-            raise KeyboardInterrupt
-        if number == signal.SIGTERM:
-            self._loop.call_soon_threadsafe(self._collector.abort, TERMINATED)
-        elif self._signal_count == 1:
-            self._loop.call_soon_threadsafe(self._drain, self._collector)
-        else:
-            self._loop.call_soon_threadsafe(self._collector.abort, INTERRUPTED)
-
-    def _drain(self, collector: Collector) -> None:
-        collector.drain(INTERRUPTED)
-        under_way = collector.stats.active
-        if under_way:
-            self.warn(f"Finishing {plural(under_way, 'episode')}; Ctrl-C again stops at once.")
+        return runner.run(main)

@@ -1,8 +1,8 @@
 """The one progress display of a command: redrawn in place on a terminal, sparse lines elsewhere.
 
-What it shows is a view, which a command replaces as one phase of its work follows another. A
-terminal has one area at its bottom for all of them; a log file gets a line when a long phase
-begins, and how far it is every half minute. Neither repeats itself.
+It shows one view at a time; a command replaces the view when the next phase begins. On a terminal
+the view is redrawn at the bottom. A log file gets a line when a long phase begins, and its progress
+every half minute, without repetitions.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ if TYPE_CHECKING:
     from ludus.rollout.progress import PhaseProgress
 
 LOG_INTERVAL_S = 30.0
-"""Seconds between two lines that say how far a phase is."""
+"""Seconds between two progress lines in a log file."""
 REFRESHES_PER_SECOND = 5
 MIN_REDRAW_INTERVAL_S = 0.1
-"""Seconds between two drawings that the work itself asks for."""
+"""Least number of seconds between two redraws that the work itself asks for."""
 BAR_WIDTH, _MIN_BAR_WIDTH = 30, 8
 
 
 class View(Protocol):
-    """What is shown of a phase; asked for again whenever it is drawn."""
+    """The progress of a phase, read again for every redraw."""
 
     @property
     def headline(self) -> str | None:
-        """The line that a log file gets when the phase begins; None: none."""
+        """The line for a log file when the phase begins; None: no line."""
 
     def log_line(self) -> str:
-        """How far it is, in a line of a log file; empty: nothing to say."""
+        """Progress as one line of a log file; empty: no line."""
 
     def render(self) -> RenderableType:
-        """How far it is, on a terminal."""
+        """Progress on a terminal."""
 
 
 class Status:
-    """Shows views. This one shows nothing. Use it as a context manager."""
+    """A display that shows nothing, and the base of the others. Use it as a context manager."""
 
     def show(self, view: View) -> None:
-        """Show this from now on, in place of what was shown before."""
+        """Show this view instead of the previous one."""
 
     def refresh(self) -> None:
-        """There is something new in the view."""
+        """Redraw, because the view has changed."""
 
-    def print_line(self, words: str, style: str = "") -> None:
-        """Write a line that stays. May be called by any thread."""
+    def print_line(self, text: str, style: str = "") -> None:
+        """Print a line that stays. May be called from any thread."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing more will happen."""
+        """Remove the display."""
 
 
 class NoticesOnlyStatus(Status):
-    """Lines that stay, and no progress: somebody is typing there."""
+    """Prints notices and shows no progress, because a person types on this terminal."""
 
-    def print_line(self, words: str, style: str = "") -> None:
-        print(escape_control_chars(words), file=sys.stderr, flush=True)
+    def print_line(self, text: str, style: str = "") -> None:
+        print(escape_control_chars(text), file=sys.stderr, flush=True)
 
 
 class LiveStatus(Status):
-    """An area at the bottom of a terminal, from the first moment on."""
+    """Redraws the view in place at the bottom of a terminal."""
 
     def __init__(self) -> None:
         self._view: View | None = None
@@ -80,26 +80,26 @@ class LiveStatus(Status):
         self._drawn_at = float("-inf")
 
     def show(self, view: View) -> None:
-        # How a phase ended is seen too.
+        # Show how the previous phase ended.
         self.refresh()
         self._view = view
-        # A long phase may keep the thread that draws waiting, so it is drawn at once.
+        # Draw now: a long phase may hold the GIL and keep the redraw thread waiting.
         self._draw(force=view.headline is not None)
 
     def refresh(self) -> None:
         self._draw(force=False)
 
     def _draw(self, *, force: bool) -> None:
-        """Not more often than a person can see: a step of GRPO may take a tenth of a second."""
+        """Redraw at a limited rate, because GRPO steps may take less than 0.1 s."""
         now = time.monotonic()
         if self._live is not None and (force or now - self._drawn_at >= MIN_REDRAW_INTERVAL_S):
             self._drawn_at = now
             self._live.refresh()
 
-    def print_line(self, words: str, style: str = "") -> None:
+    def print_line(self, text: str, style: str = "") -> None:
         from rich.text import Text
 
-        console(stderr=True).print(Text(escape_control_chars(words), style=style))
+        console(stderr=True).print(Text(escape_control_chars(text), style=style))
 
     def __enter__(self) -> Self:
         from rich.live import Live
@@ -109,7 +109,7 @@ class LiveStatus(Status):
             get_renderable=self._render,
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
-            # Results in a file stay there.
+            # Where stdout is a file, results go there and not to the terminal.
             redirect_stdout=sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
@@ -125,7 +125,7 @@ class LiveStatus(Status):
 
 
 class LogStatus(Status):
-    """Lines without control characters, for log files and pipes."""
+    """Prints lines without control characters, for log files and pipes."""
 
     def __init__(self, interval_s: float | None = None) -> None:
         self._interval_s = LOG_INTERVAL_S if interval_s is None else interval_s
@@ -145,16 +145,16 @@ class LogStatus(Status):
             self._thread.start()
 
     def refresh(self) -> None:
-        """Say how far it is, unless that was done of late."""
+        """Print the progress, at most once per interval."""
         with self._lock:
             if self._view is None or time.monotonic() - self._reported_at < self._interval_s:
                 return
             self._reported_at = time.monotonic()
             self._write(self._view.log_line())
 
-    def print_line(self, words: str, style: str = "") -> None:
+    def print_line(self, text: str, style: str = "") -> None:
         with self._lock:
-            self._write(words)
+            self._write(text)
 
     def __exit__(self, *error: object) -> None:
         self._stop_event.set()
@@ -172,13 +172,22 @@ class LogStatus(Status):
 
 
 def stderr_status() -> Status:
-    """What fits where stderr goes."""
+    """Create the display that suits stderr: redrawn on a terminal, lines in a log file."""
+    return LiveStatus() if _is_live_terminal() else LogStatus()
+
+
+def terminal_status() -> Status:
+    """Create a display that shows progress on a terminal, and nothing in a log file."""
+    return LiveStatus() if _is_live_terminal() else Status()
+
+
+def _is_live_terminal() -> bool:
     err = console(stderr=True)
-    return LiveStatus() if err.is_terminal and not err.is_dumb_terminal else LogStatus()
+    return err.is_terminal and not err.is_dumb_terminal
 
 
 class PhaseView:
-    """A phase with its counts; `label` says whose, where several have the same phases."""
+    """A phase with its counts; `label` names the candidate that it belongs to."""
 
     def __init__(self, progress: PhaseProgress, label: str = "") -> None:
         self._progress = progress
@@ -200,12 +209,12 @@ class PhaseView:
 
 
 def spinner_line(title: str, progress: PhaseProgress | None = None) -> RenderableType:
-    """A spinner beside the title of a phase; a bar and counts where something is counted."""
+    """Render a phase: spinner, title, and a bar with counts where something is counted."""
     spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
     if progress is None:
         return bar_line(title, [], lead=[spinner])
-    said = progress_counts(progress)
-    return bar_line(title, said, lead=[spinner], total=progress.total, done=progress.done)
+    texts = progress_counts(progress)
+    return bar_line(title, texts, lead=[spinner], total=progress.total, done=progress.done)
 
 
 def bar_line(
@@ -216,24 +225,24 @@ def bar_line(
     total: int | None = None,
     done: int = 0,
 ) -> RenderableType:
-    """A title, a bar and figures in one line; without the bar where there is no room for it."""
+    """Render a title, a bar and texts in one line; without the bar where the line is too narrow."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    title, figures = escape_control_chars(title), "  ".join(texts)
-    room = console(stderr=True).width - len(title) - len(figures) - 2 * len(lead) - 4
+    title, text = escape_control_chars(title), "  ".join(texts)
+    room = console(stderr=True).width - len(title) - len(text) - 2 * len(lead) - 4
     grid = Table.grid(padding=(0, 1))
     if total and room >= _MIN_BAR_WIDTH:
         bar = ProgressBar(total, done, width=min(BAR_WIDTH, room))
-        grid.add_row(*lead, *([Text(title)] if title else []), bar, Text(figures))
+        grid.add_row(*lead, *([Text(title)] if title else []), bar, Text(text))
     else:
-        grid.add_row(*lead, Text("  ".join(filter(None, [title, figures]))))
+        grid.add_row(*lead, Text("  ".join(filter(None, [title, text]))))
     return grid
 
 
 def progress_counts(progress: PhaseProgress) -> list[str]:
-    """How far it is, how fast, and how long it may take."""
+    """Count, speed and estimated time left."""
     done = f"{progress.done:,}"
     if progress.total is not None:
         done = f"{done}/{progress.total:,}"
@@ -246,7 +255,7 @@ def progress_counts(progress: PhaseProgress) -> list[str]:
 
 
 def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
-    """Tokens and tokens a second, where a model is at work."""
+    """Sampled tokens and tokens per second; empty where tokens are not counted."""
     if tokens is None:
         return []
     sampled = f"{format_count(tokens)} tokens"
@@ -261,7 +270,7 @@ def time_left(seconds: float | None) -> list[str]:
 
 @cache
 def _spinner(*, ascii_only: bool) -> RenderableType:
-    """One for all phases, so that it turns on when one of them follows another."""
+    """The spinner of all phases: shared, so that it does not restart with each phase."""
     from rich.spinner import Spinner
 
     return Spinner("line" if ascii_only else "dots")

@@ -1,33 +1,33 @@
-"""How training shows itself, in the status display of a command or as JSON if asked; and what
-Ctrl-C means to it: once after this step, twice at once.
-"""
+"""The display of `ludus train`: a status display on stderr, or JSON events on stdout."""
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.sft_progress import TrainMetrics
+from ludus.cli.display.signals import handle_signals
 from ludus.cli.display.status import PhaseView, Status, bar_line, stderr_status
+from ludus.cli.flags import name_flags
 from ludus.rollout.progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-EXIT_CODES = {"interrupted": 130, "terminated": 143}
 _STOPPING_NOTICE = "Stopping after this step; Ctrl-C again stops at once."
-_STOP_REASONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class TrainDisplay:
-    """Told how training goes, and shows it: its phases, and from the first step on the story."""
+    """Shows the phases of a training, and from the first step on its metrics.
+
+    `stopping` is the stop reason after a signal; the trainer reads it after each step.
+    `on_checked` is called before the first step.
+    """
 
     def __init__(
         self, metrics: TrainMetrics, status: Status, on_checked: Callable[[], None] | None = None
@@ -38,7 +38,7 @@ class TrainDisplay:
         self._status, self._on_checked = status, on_checked
 
     def phase(self, progress: PhaseProgress) -> None:
-        """Another phase begins; between two steps the story goes on being shown with it."""
+        """Show a phase; once training has begun, below the metrics."""
         view = PhaseView(progress)
         self._status.show(StepsView(self.metrics, view) if self.metrics.total_steps else view)
 
@@ -50,14 +50,23 @@ class TrainDisplay:
         self.phase(PhaseProgress("Training"))
 
     def step(self, line: Mapping[str, Any]) -> None:
-        """Keep the newest figures, and show them."""
+        """Add a line of the log, and show it once its step is complete."""
         self.metrics.add(line)
         if self.metrics.is_step_complete(line):
             self._status.refresh()
 
-    def say(self, words: str) -> None:
-        """Something worth knowing."""
-        self._status.print_line(words, "dim")
+    def say(self, message: str) -> None:
+        """Print a notice that stays."""
+        self._status.print_line(name_flags(message), "dim")
+
+    def request_stop(self, reason: str, count: int) -> bool:
+        """Stop after the current step; False before the first step and on a second signal."""
+        if not self.has_begun or self.stopping is not None:
+            return False
+        self.stopping = reason
+        # From a thread: the signal may have interrupted a print, whose lock is not reentrant.
+        Thread(target=self.say, args=(_STOPPING_NOTICE,), daemon=True).start()
+        return True
 
     def __enter__(self) -> Self:
         self._status.__enter__()
@@ -68,18 +77,18 @@ class TrainDisplay:
 
 
 class StepsView:
-    """The steps so far and the figures of the story, and the phase that the next step is in."""
+    """Steps so far and their metrics, above the current phase."""
 
-    def __init__(self, story: TrainMetrics, phase: PhaseView) -> None:
-        self._metrics, self._phase = story, phase
+    def __init__(self, metrics: TrainMetrics, phase: PhaseView) -> None:
+        self._metrics, self._phase = metrics, phase
 
     @property
     def headline(self) -> str | None:
         return self._phase.headline
 
     def log_line(self) -> str:
-        story = self._metrics
-        steps = ", ".join([f"step {story.step:,}/{story.total_steps:,}", *story.log_texts()])
+        metrics = self._metrics
+        steps = ", ".join([f"step {metrics.step:,}/{metrics.total_steps:,}", *metrics.log_texts()])
         return f"{steps}; {self._phase.log_line()}" if self._phase.has_counts else steps
 
     def render(self) -> RenderableType:
@@ -87,17 +96,17 @@ class StepsView:
         from rich.table import Table
         from rich.text import Text
 
-        story = self._metrics
-        said = [f"{story.step:,}/{story.total_steps:,}", *story.heading_texts()]
-        head = bar_line("", said, total=story.total_steps, done=story.step)
-        below = Table.grid(padding=(0, 2))
-        for name, words in story.rows(ascii_only=console(stderr=True).options.ascii_only):
-            below.add_row(Text(name, style="bold"), Text(escape_control_chars(words)))
-        return Group(head, below, self._phase.render())
+        metrics = self._metrics
+        texts = [f"{metrics.step:,}/{metrics.total_steps:,}", *metrics.heading_texts()]
+        heading = bar_line("", texts, total=metrics.total_steps, done=metrics.step)
+        table = Table.grid(padding=(0, 2))
+        for name, text in metrics.rows(ascii_only=console(stderr=True).options.ascii_only):
+            table.add_row(Text(name, style="bold"), Text(escape_control_chars(text)))
+        return Group(heading, table, self._phase.render())
 
 
 class JsonTrainDisplay(TrainDisplay):
-    """One JSON object a line, on what is stdout now: others may be sent elsewhere later."""
+    """Prints one JSON object per line, on the stdout of its creation: that may be redirected."""
 
     def __init__(self, metrics: TrainMetrics, on_checked: Callable[[], None] | None = None) -> None:
         super().__init__(metrics, Status(), on_checked)
@@ -116,31 +125,30 @@ class JsonTrainDisplay(TrainDisplay):
         left = self.metrics.seconds_left
         self._emit("step", **line, seconds_left=None if left is None else round(left, 1))
 
-    def say(self, words: str) -> None:
-        self._emit("said", message=words)
+    def say(self, message: str) -> None:
+        self._emit("said", message=name_flags(message))
 
-    def _emit(self, kind: str, **facts: Any) -> None:
+    def _emit(self, kind: str, **fields: Any) -> None:
         from ludus.data.jsonable import to_jsonable
 
-        line = json.dumps(to_jsonable({"event": kind, **facts}), allow_nan=False)
+        line = json.dumps(to_jsonable({"event": kind, **fields}), allow_nan=False)
         print(line, file=self._stream, flush=True)
 
 
 @contextmanager
 def training_progress(method: str = "sft") -> Iterator[TrainDisplay]:
-    """A display for `ludus.sft`, `ludus.dpo` and `ludus.grpo` in scripts and notebooks.
+    """Create a progress display for `ludus.sft`, `ludus.dpo` and `ludus.grpo` in scripts.
 
-        with ludus.training_progress("grpo") as watch:
-            ludus.grpo("wordle", "models/wordle", "models/wordle-grpo", watch=watch)
+        with ludus.training_progress("grpo") as progress:
+            ludus.grpo("wordle", "models/wordle", "models/wordle-grpo", progress=progress)
 
-    Ctrl-C stops after the step under way, and the same call goes on from there.
+    Ctrl-C stops after the current step; the same call resumes there.
     """
     from ludus.cli.display.grpo_progress import GRPOMetrics
 
-    with train_display(
-        GRPOMetrics() if method == "grpo" else TrainMetrics(), as_json=False
-    ) as watch:
-        yield watch
+    metrics = GRPOMetrics() if method == "grpo" else TrainMetrics()
+    with train_display(metrics, as_json=False) as display:
+        yield display
 
 
 @contextmanager
@@ -151,39 +159,13 @@ def train_display(
     quiet: bool = False,
     on_checked: Callable[[], None] | None = None,
 ) -> Iterator[TrainDisplay]:
-    """The display that fits where the output goes; `checked` is called before the first step."""
+    """Show training and handle signals; `quiet`: show nothing, on ranks other than 0."""
     metrics = metrics or TrainMetrics()
-    shown = (
-        JsonTrainDisplay(metrics, on_checked)
-        if as_json and not quiet
-        else TrainDisplay(metrics, Status() if quiet else stderr_status(), on_checked)
-    )
-    # Only the process that writes is told when it begins; the others stop when it does.
-    shown.has_begun = quiet
-    with shown, _stop_on_signal(shown):
-        yield shown
-
-
-@contextmanager
-def _stop_on_signal(shown: TrainDisplay) -> Iterator[None]:
-    """Signals end training after the step that is under way; before the first one, at once."""
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        if not shown.has_begun and number == signal.SIGTERM:
-            raise SystemExit(EXIT_CODES["terminated"])
-        if not shown.has_begun or shown.stopping is not None:
-            raise KeyboardInterrupt
-        shown.stopping = _STOP_REASONS[signal.Signals(number)]
-        # Not said here: a signal may come in the middle of a print, which cannot be entered twice.
-        Thread(target=shown.say, args=(_STOPPING_NOTICE,), daemon=True).start()
-
-    before = {number: signal.getsignal(number) for number in _STOP_REASONS}
-    # A job in the background is told by its shell to ignore interrupts, and goes on doing so.
-    heard = {number: was for number, was in before.items() if was is not signal.SIG_IGN}
-    for number in heard:
-        signal.signal(number, hear)
-    try:
-        yield
-    finally:
-        for number, was in heard.items():
-            signal.signal(number, was)
+    if as_json and not quiet:
+        display: TrainDisplay = JsonTrainDisplay(metrics, on_checked)
+    else:
+        display = TrainDisplay(metrics, Status() if quiet else stderr_status(), on_checked)
+    # Only rank 0 is told when training begins; the other ranks stop after a step when it does.
+    display.has_begun = quiet
+    with display, handle_signals(display.request_stop):
+        yield display

@@ -1,1 +1,1 @@
-"""The look before training: is this data what the student should be trained on?"""
+"""Checks on training data before it is trained on, alone and under a student's chat template."""

@@ -1,30 +1,80 @@
-"""Findings, counted: by check, with the first places, and whether the data may be trained on."""
+"""Lint findings, counted by check, and the verdict on the data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ludus.curation.lint.finding import ADVICE, LEVELS, Finding, Level
-from ludus.curation.lint.rows import SourceLocation
+from ludus.curation.lint.lint_rows import SourceLocation
 from ludus.curation.token_lengths import TokenLengths
+from ludus.policy.chat.chat_format import FAMILIES
 from ludus.policy.chat.rendering import RenderedConversation
 
+Level = Literal["error", "warning", "note"]
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 MAX_EXAMPLES = 10
-"""How many findings of each check are kept; all of them are counted."""
+"""Findings kept per check; all of them are counted."""
+
+ADVICE = {
+    "malformed": "Repair the row: no trainer can read it.",
+    "no-assistant": "Remove the row: it contains nothing to learn.",
+    "roles": "Put the turns in order: system, user, then assistant and tool turns.",
+    "unknown-tool": "Add the tool to `tools`, or remove the row.",
+    "no-tools": "Add the tools that were offered as `tools`.",
+    "tool-schema": "Repair the tool's parameters: they are not a valid JSON schema.",
+    "arguments-not-object": "Remove the row: it teaches calls that no tool can read.",
+    "arguments-unfit": "Remove the row, or repair the call: it teaches calls that are rejected.",
+    "unanswered-call": "Add the tool result, or end the row with the call.",
+    "answer-without-call": "Give the result the id of its call, or remove it.",
+    "answer-in-prompt": "Check whether the prompt gives the answer away.",
+    "duplicate": "Keep one of them, unless it is meant to count twice.",
+    "test-in-train": "Split by task: a score on rows that were trained on means nothing.",
+    "equal-sides": "Remove the pair: neither side is better.",
+    "empty-tools": "Write null instead of an empty list.",
+    "environment-tokens": "Train with `ludus train dpo`, which masks them; other trainers may not.",
+    "template-unmarked": f"Use a chat model of a known family ({', '.join(FAMILIES)}, and those "
+    "that TRL has templates for), or a chat template with {% generation %} marks.",
+    "template-refuses": "Use another student, or write the row as its template expects it.",
+    "no-loss": "Remove the row: training on it raises an error.",
+    "stop-token": "Move the end-of-turn token inside {% generation %} in the template.",
+    "prompt-swallows": "Strip the whitespace at the beginning of the reply.",
+    "too-long": "Raise `max_length`, or remove the longest rows.",
+    "cut-off": "Raise `max_length`: nothing of these rows is trained.",
+    "quoted-arguments": "Write arguments as objects, not as JSON strings.",
+    "content-as-list": "Write content as one string, or use a student that accepts parts.",
+    "drops-system-prompt": "Put the system prompt into the first user turn.",
+    "drops-tools": "Describe the tools in the prompt, or use a student that supports tools.",
+    "drops-tool-calls": "Write calls as text, or use a student that supports tools.",
+    "drops-tool-results": "Write results as user turns, or use a student that supports tools.",
+    "drops-reasoning": "Use a reasoning student, or remove the reasoning.",
+    "drops-image": "Use a student with vision, or remove these rows.",
+    "drops-user-text": "Check the template: it does not render what the user said.",
+    "drops-assistant-text": "Check the template: it does not render all that the model said.",
+}
+"""What to do about the findings of each check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem in one row."""
+
+    location: SourceLocation
+    check: str
+    level: Level
+    message: str
 
 
 @dataclass
 class CheckResult:
-    """How often a check found something."""
+    """All findings of one check at one level."""
 
     check: str
     level: Level
     rows_checked: int = 0
-    """How many rows were looked at for it."""
     rows: int = 0
+    """Rows with a finding."""
     examples: list[Finding] = field(default_factory=list)
 
     @property
@@ -49,42 +99,41 @@ class CheckResult:
             "message": self.first.message,
             "advice": self.advice,
             "examples": [
-                {"place": str(each.location), "message": each.message} for each in self.examples
+                {"place": str(example.location), "message": example.message}
+                for example in self.examples
             ],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedExample:
-    """A side of a row, to be looked at."""
+    """A rendered conversation to print."""
 
     location: SourceLocation
     side: str
     rendered: RenderedConversation
     special_tokens: frozenset[int] = frozenset()
-    """Tokens that begin and end turns."""
 
     def as_json(self) -> dict[str, Any]:
-        made = self.rendered
         return {
             "place": str(self.location),
             "side": self.side,
-            "tokens": len(made.ids),
-            "trained": sum(made.mask),
-            "spans": [list(span) for span in made.spans],
-            "text": made.text,
+            "tokens": len(self.rendered.ids),
+            "trained": sum(self.rendered.mask),
+            "spans": [list(span) for span in self.rendered.spans],
+            "text": self.rendered.text,
         }
 
 
 @dataclass
 class LintReport:
-    """All that was found."""
+    """The findings in all files."""
 
     files: dict[Path, int] = field(default_factory=dict)
-    """Each file and its rows."""
+    """Number of rows by file."""
     student: str | None = None
     rendered: int = 0
-    """How many rows were looked at under the student's template."""
+    """Number of rows that were checked under the student's template."""
     results: dict[tuple[str, Level], CheckResult] = field(default_factory=dict)
     lengths: TokenLengths | None = None
     shown: list[RenderedExample] = field(default_factory=list)
@@ -95,29 +144,32 @@ class LintReport:
 
     @property
     def findings(self) -> list[CheckResult]:
-        """The worst and most frequent first."""
+        """Results by level, then by share of rows."""
         order = {level: at for at, level in enumerate(LEVELS)}
-        tallies = self.results.values()
-        return sorted(tallies, key=lambda each: (order[each.level], -each.share, each.check))
+        return sorted(
+            self.results.values(),
+            key=lambda result: (order[result.level], -result.share, result.check),
+        )
 
     def count_checks(self, level: Level) -> int:
-        """How many checks found something of this level."""
-        return sum(tally.level == level for tally in self.results.values())
+        """Number of checks with findings of this level."""
+        return sum(result.level == level for result in self.results.values())
 
     def passed(self, *, strict: bool) -> bool:
         return not self.count_checks("error") and not (strict and self.count_checks("warning"))
 
     def add_findings(self, findings: Iterable[Finding], *, rows_checked: int) -> None:
-        """Take up what was found in one row, which counts once for each check."""
+        """Add the findings of one row. A row counts once per check, whatever its findings."""
         counted = set()
         for finding in findings:
             key = finding.check, finding.level
-            tally = self.results.setdefault(key, CheckResult(*key))
-            tally.rows_checked = rows_checked
-            if key not in counted and len(tally.examples) < MAX_EXAMPLES:
-                tally.examples.append(finding)
-            tally.rows += key not in counted
-            counted.add(key)
+            result = self.results.setdefault(key, CheckResult(*key))
+            result.rows_checked = rows_checked
+            if key not in counted:
+                counted.add(key)
+                result.rows += 1
+                if len(result.examples) < MAX_EXAMPLES:
+                    result.examples.append(finding)
 
     def as_json(self, *, strict: bool) -> dict[str, Any]:
         return {
@@ -129,7 +181,7 @@ class LintReport:
             "warnings": self.count_checks("warning"),
             "notes": self.count_checks("note"),
             "passed": self.passed(strict=strict),
-            "findings": [tally.as_json() for tally in self.findings],
+            "findings": [result.as_json() for result in self.findings],
             "lengths": self.lengths.as_json() if self.lengths else None,
-            "shown": [each.as_json() for each in self.shown],
+            "shown": [example.as_json() for example in self.shown],
         }

@@ -1,1 +1,1 @@
-"""Chat formats: rendering conversations to tokens and parsing replies into messages and tool calls."""
+"""Chat formats: render conversations to tokens, and parse replies into messages and calls."""

@@ -1,14 +1,14 @@
-"""Many texts cut into tokens at once.
+"""Tokenize many texts at once, and repeated pieces of them only once.
 
-Rows of one environment have most of their text in common: system prompt, tools, questions. So a
-text is cut where a special token begins a turn, and each stretch is made into tokens once. That is
-exact, because a tokenizer works on what stands between special tokens piece by piece.
+Rows of one environment share most of their text: system prompt, tools, questions. Texts are split
+where a special token begins a turn, and each piece is tokenized once. The result is exact, because
+a tokenizer processes the text between two special tokens independently.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _MATCHES_NOTHING = r"(?!)"
 CACHE_SIZE = 2048
-"""Pieces, after which all are forgotten: what is used often is back at once."""
+"""Pieces; the cache is cleared when it is full, and refills with the frequent ones at once."""
 MAX_CACHED_CHARS = 8192
-"""Letters of a piece that is remembered."""
+"""Longer pieces hardly ever repeat and are not cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A text as tokens, and where in it each of them begins and ends."""
+    """Token ids, and the offsets in the text where each token begins and ends."""
 
     ids: list[int]
     starts: list[int]
@@ -34,26 +34,28 @@ class Encoding:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoding]:
-    """Without special tokens of the tokenizer's own: a chat template writes them itself."""
-    cutter = _cached_tokenizer(tokenizer)
-    pieces = [cutter.split(text) for text in texts]
-    known = cutter.encode(dict.fromkeys(piece for each in pieces for piece in each))
-    return [_concatenate([(piece, known[piece]) for piece in each]) for each in pieces]
+    """Tokenize texts without adding special tokens: chat templates write them themselves."""
+    cached = _CACHED_TOKENIZERS.get(tokenizer)
+    if cached is None or cached.vocab_size != len(tokenizer):  # Tokens have been added.
+        cached = _CACHED_TOKENIZERS[tokenizer] = _CachedTokenizer(tokenizer)
+    pieces = [cached.split(text) for text in texts]
+    encodings = cached.encode(dict.fromkeys(piece for each in pieces for piece in each))
+    return [_concatenate([(piece, encodings[piece]) for piece in each]) for each in pieces]
 
 
 class _CachedTokenizer:
-    """A tokenizer's way to cut, and the pieces that it was last asked for.
+    """Splits texts at the tokenizer's special tokens, and caches the encodings of the pieces.
 
-    Turn after turn an episode is rendered with the same system prompt and the same tools.
+    In every turn an episode is rendered with the same system prompt and the same tools.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.vocab_size = len(tokenizer)
         added = list(tokenizer.added_tokens_decoder.values())
-        raw = (token.content for token in added if not token.normalized)
-        # The longest first, because that is how the tokenizer finds them.
-        longest = sorted(raw, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest)) or _MATCHES_NOTHING)
+        unnormalized = (token.content for token in added if not token.normalized)
+        # Longest match first, as the tokenizer itself matches them.
+        ordered = sorted(unnormalized, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, ordered)) or _MATCHES_NOTHING)
         self._context_sensitive = {
             token.content for token in added if token.lstrip or token.single_word
         }
@@ -61,25 +63,39 @@ class _CachedTokenizer:
         self._cache: dict[str, Encoding] = {}
 
     def split(self, text: str) -> list[str]:
-        """In pieces, of which all but the first begin with a special token.
-
-        Not before a token that takes something from what stands before it.
-        """
-        edges = _piece_boundaries(text, self._pattern, self._context_sensitive)
-        return [text[begin:end] for begin, end in pairwise(edges) if begin < end]
+        """Split before special tokens, except those that depend on the text before them."""
+        starts = [
+            match.start()
+            for match in self._pattern.finditer(text)
+            if match[0] not in self._context_sensitive
+        ]
+        return [text[start:end] for start, end in pairwise([0, *starts, len(text)]) if start < end]
 
     def encode(self, pieces: Iterable[str]) -> dict[str, Encoding]:
-        """Each piece as tokens; long ones, which are hardly met again, are not remembered."""
-        pieces, known = list(pieces), self._cache
-        found = {piece: known[piece] for piece in pieces if piece in known}
-        fresh = [piece for piece in pieces if piece not in found]
-        made = dict(zip(fresh, _encode_texts(self._tokenizer(), fresh), strict=True))
-        if len(known) > CACHE_SIZE:
-            known.clear()
-        known.update(
-            {piece: each for piece, each in made.items() if len(piece) <= MAX_CACHED_CHARS}
+        pieces, cache = list(pieces), self._cache
+        cached = {piece: cache[piece] for piece in pieces if piece in cache}
+        new = [piece for piece in pieces if piece not in cached]
+        encoded: dict[str, Encoding] = {}
+        if new:
+            tokenizer: Any = self._tokenizer()
+            output = tokenizer(
+                new, add_special_tokens=False, return_offsets_mapping=True,
+                return_attention_mask=False, return_token_type_ids=False,
+            )  # fmt: skip
+            columns = zip(new, output["input_ids"], output["offset_mapping"], strict=True)
+            for piece, ids, offsets in columns:
+                starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
+                encoded[piece] = Encoding(ids, starts, ends)
+        if len(cache) > CACHE_SIZE:
+            cache.clear()
+        cache.update(
+            {
+                piece: encoding
+                for piece, encoding in encoded.items()
+                if len(piece) <= MAX_CACHED_CHARS
+            }
         )
-        return found | made
+        return cached | encoded
 
 
 _CACHED_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, _CachedTokenizer] = (
@@ -87,40 +103,14 @@ _CACHED_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, _CachedTokenizer]
 )
 
 
-def _cached_tokenizer(tokenizer: PreTrainedTokenizerBase) -> _CachedTokenizer:
-    """Made anew when tokens were added."""
-    found = _CACHED_TOKENIZERS.get(tokenizer)
-    if found is None or found.vocab_size != len(tokenizer):
-        found = _CACHED_TOKENIZERS[tokenizer] = _CachedTokenizer(tokenizer)
-    return found
-
-
-def _piece_boundaries(text: str, pattern: re.Pattern[str], takers: Collection[str]) -> list[int]:
-    found = [match.start() for match in pattern.finditer(text) if match[0] not in takers]
-    return [0, *found, len(text)]
-
-
-def _encode_texts(tokenizer: Any, texts: list[str]) -> list[Encoding]:
-    if not texts:
-        return []
-    made = tokenizer(
-        texts, add_special_tokens=False, return_offsets_mapping=True,
-        return_attention_mask=False, return_token_type_ids=False,
-    )  # fmt: skip
-    return [
-        Encoding(ids, [start for start, _ in offsets], [end for _, end in offsets])
-        for ids, offsets in zip(made["input_ids"], made["offset_mapping"], strict=True)
-    ]
-
-
 def _concatenate(pieces: Sequence[tuple[str, Encoding]]) -> Encoding:
     ids: list[int] = []
     starts: list[int] = []
     ends: list[int] = []
-    at = 0
+    offset = 0
     for text, piece in pieces:
         ids += piece.ids
-        starts += [at + start for start in piece.starts]
-        ends += [at + end for end in piece.ends]
-        at += len(text)
+        starts += [offset + start for start in piece.starts]
+        ends += [offset + end for end in piece.ends]
+        offset += len(text)
     return Encoding(ids, starts, ends)

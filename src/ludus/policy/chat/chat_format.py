@@ -1,12 +1,14 @@
-"""How a model is spoken to, and how its replies are read: one and the same in training and play.
+"""The chat format of a model: its chat template, and how to parse its replies.
 
-A dialect is a chat template that renders tools, calls and results and marks the assistant's tokens,
-with the way to read a reply back. It is the model's own where that can do all of it; else TRL's
-marked variant, where the model's is, letter for letter, one that TRL knows; else one of ours, for
-the family that the vocabulary's tokens tell. Whichever it is, it is proven first
-(`ludus.policy.chat.template_check`).
+The same format is used in training and in rollouts. Its template renders tools, calls and results,
+and marks the assistant's tokens (`{% generation %}`). Candidates are, in this order:
 
-TRL itself is not imported for it, which would take seconds: its templates are files.
+1. the model's own template;
+2. TRL's training variant of it, if the model's template is exactly one that TRL knows;
+3. Ludus's template for the family that the vocabulary's special tokens tell.
+
+The first one that passes `ludus.policy.chat.template_check` is used. TRL's templates are read as
+files, because importing TRL takes seconds.
 """
 
 from __future__ import annotations
@@ -49,26 +51,25 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "phi": ("<|user|>", "<|assistant|>", "<|end|>"),
     "mistral": ("[INST]", "[/INST]", "</s>"),
 }
-"""Ours, by the tokens that a vocabulary must have for them."""
+"""Ludus's templates, and the tokens that a vocabulary must have for each."""
 
 _TRAINING_SUFFIX = "_training"
 
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How a model is spoken to, and how it is understood."""
+    """A chat template with the response template that parses its replies."""
 
     name: str
-    """The family: TRL's name for it, or ours; `own` for a template of nobody else's."""
+    """The family, as TRL or Ludus calls it; `own` for a template that neither knows."""
     origin: Origin
     template: str
-    """Trained under and asked under, with the arguments as its defaults."""
+    """The chat template, with `chat_template_kwargs` as its defaults."""
     response_template: Mapping[str, Any]
-    """How a reply is read, as transformers' `response_template`."""
+    """How to parse a reply, as a `response_template` of transformers."""
     stop_token_ids: frozenset[int]
-    """Ids that end a turn."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the template that differ from its makers' defaults, such as enable_thinking."""
+    """Arguments that differ from the template's own defaults, such as enable_thinking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +85,29 @@ def find_chat_format(
     tools: bool = True,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> ChatFormat:
-    """The dialect of the model that this is the tokenizer of.
+    """Find the chat format of a tokenizer's model.
 
-    Without `tools` a template will do that knows none of them. The arguments of the template are
-    those that are given, over those that the model was saved with.
+    Without `tools`, templates that do not support tools are accepted too. `chat_template_kwargs`
+    override those that the model was saved with.
     """
     check_template_kwargs(chat_template_kwargs or {})
     saved, _ = split_defaults(_own_template(tokenizer, tools=tools))
     kwargs = {**saved, **(chat_template_kwargs or {})}
-    faults: dict[Origin, str] = {}
+    probes = [TOOL_PROBE] if tools else [TOOL_PROBE, CHAT_PROBE]
+    problems: dict[Origin, str] = {}
     for candidate in _candidates(tokenizer, tools=tools):
-        found = _try_candidate(
-            tokenizer, candidate, kwargs, [TOOL_PROBE] if tools else [TOOL_PROBE, CHAT_PROBE]
-        )
-        if isinstance(found, ChatFormat):
+        result = _try_candidate(tokenizer, candidate, kwargs, probes)
+        if isinstance(result, ChatFormat):
             check_template_variables(kwargs, candidate.template, template_name=candidate.name)
-            return found
-        faults.setdefault(candidate.origin, found)
-    raise TemplateUnmarked(_explain_failure(tokenizer, faults))
+            return result
+        problems.setdefault(candidate.origin, result)
+    raise TemplateUnmarked(_explain_failure(tokenizer, problems))
 
 
 def find_chat_format_with_fallback(
     tokenizer: PreTrainedTokenizerBase, *, chat_template_kwargs: Mapping[str, Any] | None = None
 ) -> ChatFormat:
-    """The dialect with tools; of a model that can only be talked to, the one without."""
+    """Find the chat format with tools or, if there is none, the one without."""
     try:
         return find_chat_format(tokenizer, chat_template_kwargs=chat_template_kwargs)
     except TemplateUnmarked:
@@ -115,10 +115,10 @@ def find_chat_format_with_fallback(
 
 
 def set_chat_format(tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat) -> None:
-    """Have a tokenizer saved with what its model was trained under.
+    """Put the format's templates into a tokenizer that is saved with the trained model.
 
-    Only where that is ours, or has arguments: any other template that is the model's own, or a
-    variant of it, stays as its makers wrote it, and leads to the same dialect again.
+    Only if the template is Ludus's or has arguments. Any other template stays as the model's
+    authors wrote it, and leads to the same chat format again.
     """
     if chat_format.origin == "ludus" or chat_format.chat_template_kwargs:
         tokenizer.chat_template = chat_format.template
@@ -126,45 +126,43 @@ def set_chat_format(tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat)
 
 
 def trl_families() -> list[str]:
-    """The templates that TRL has marked variants of, by TRL's names for them."""
+    """Return TRL's names of the templates that it has training variants of."""
     return sorted(path.stem.removesuffix(_TRAINING_SUFFIX) for path in _trl_training_templates())
 
 
 def _candidates(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> Iterator[_Candidate]:
-    """What may be tried, the best first."""
+    """Yield the templates to try, in order of preference."""
     saved, own = split_defaults(_own_template(tokenizer, tools=tools))
-    if own in _ludus_templates().values():
-        yield next(
-            _Candidate(name, "ludus", own)
-            for name, text in _ludus_templates().items()
-            if text == own
-        )
-    elif saved and (name := _trl_template_name(own)):
-        # Saved by `adopt`: it is still TRL's variant.
-        yield _Candidate(name, "trl", own)
+    ludus_names = {template: name for name, template in _ludus_templates().items()}
+    if own in ludus_names:
+        yield _Candidate(ludus_names[own], "ludus", own)
+    elif saved and (
+        names := [name for name, marked in _trl_replacements().values() if marked == own]
+    ):
+        # Saved by `set_chat_format`: still TRL's training variant.
+        yield _Candidate(names[0], "trl", own)
     elif has_generation_tag(own):
         yield _Candidate("own", "own", own)
     if own in _trl_replacements():
-        yield _Candidate(_trl_replacements()[own][0], "trl", _trl_replacements()[own][1])
-    fitting = [name for name, tokens in FAMILIES.items() if _has_tokens(tokenizer, tokens)]
-    # A vocabulary may hold the tokens of several: those that its template writes are meant.
-    for name in sorted(
-        fitting, key=lambda name: not all(map(own.__contains__, FAMILIES[name][:2]))
-    ):
+        name, marked = _trl_replacements()[own]
+        yield _Candidate(name, "trl", marked)
+    matching = []
+    for name, tokens in FAMILIES.items():
+        ids = tokenizer.convert_tokens_to_ids(list(tokens))
+        if None not in ids and tokenizer.unk_token_id not in ids:
+            matching.append(name)
+    # A vocabulary may have the tokens of several families: prefer those that its template writes.
+    matching.sort(key=lambda name: not all(token in own for token in FAMILIES[name][:2]))
+    for name in matching:
         yield _Candidate(name, "ludus", _ludus_templates()[name])
 
 
-def _has_tokens(tokenizer: PreTrainedTokenizerBase, tokens: tuple[str, ...]) -> bool:
-    ids = tokenizer.convert_tokens_to_ids(list(tokens))
-    return None not in ids and tokenizer.unk_token_id not in ids
-
-
 def _own_template(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> str:
-    """The tokenizer's template; of several, the one that it takes with tools or without."""
+    """Return the tokenizer's template; of several, the one for tools or the default."""
     if not tokenizer.chat_template:
         return ""
-    offered: Any = [{}] if tools else None
-    return str(tokenizer.get_chat_template(None, offered))
+    some_tools: Any = [{}] if tools else None
+    return str(tokenizer.get_chat_template(None, some_tools))
 
 
 def _try_candidate(
@@ -173,84 +171,78 @@ def _try_candidate(
     kwargs: Mapping[str, Any],
     probes: list[Probe],
 ) -> ChatFormat | str:
-    """With the first probe that it passes; else what it does wrong with the last."""
-    found: TemplateCheck | str = ""
+    """Return the chat format if a probe passes, otherwise what is wrong with the last one."""
+    result: TemplateCheck | str = ""
     template = with_defaults(candidate.template, kwargs)
     for probe in probes:
-        found = check_template(
-            tokenizer, template, _response_templates(tokenizer, candidate), probe
-        )
-        if isinstance(found, TemplateCheck):
+        responses = _response_templates(tokenizer, candidate)
+        result = check_template(tokenizer, template, responses, probe)
+        if isinstance(result, TemplateCheck):
             return ChatFormat(
                 candidate.name,
                 candidate.origin,
                 template,
-                found.response_template,
-                found.stop_token_ids,
+                result.response_template,
+                result.stop_token_ids,
                 kwargs,
             )
-    return str(found)
+    return str(result)
 
 
 def _response_templates(
     tokenizer: PreTrainedTokenizerBase, candidate: _Candidate
 ) -> Iterator[Mapping[str, Any]]:
-    """Ways to read replies: the tokenizer's own if it is of the same template, then all of ours."""
+    """Yield response templates to try: the tokenizer's own, the family's, then all others."""
     own = getattr(tokenizer, "response_template", None)
     if own and candidate.template == split_defaults(_own_template(tokenizer, tools=True))[1]:
         yield own
-    yield from (
-        made for name, made in RESPONSE_TEMPLATES.items() if candidate.name.startswith(name)
-    )
+    for family, response_template in RESPONSE_TEMPLATES.items():
+        if candidate.name.startswith(family):
+            yield response_template
     yield from RESPONSE_TEMPLATES.values()
 
 
-def _explain_failure(tokenizer: PreTrainedTokenizerBase, faults: Mapping[Origin, str]) -> str:
+def _explain_failure(tokenizer: PreTrainedTokenizerBase, problems: Mapping[Origin, str]) -> str:
     if not tokenizer.chat_template:
         own = "There is no chat template"
     else:
-        fault = faults.get("own") or faults.get("trl")
-        fault = fault or "does not mark the assistant's tokens ({% generation %})"
-        own = f"The chat template {fault}"
-    ours = faults.get("ludus")
-    known = f"Ludus's own {ours}" if ours else "its vocabulary tells of no family that Ludus knows"
+        problem = problems.get("own") or problems.get("trl")
+        problem = problem or "does not mark the assistant's tokens ({% generation %})"
+        own = f"The chat template {problem}"
+    ours = problems.get("ludus")
+    other = f"that of Ludus {ours}" if ours else "the vocabulary is of no family that Ludus knows"
     return (
-        f"{own}, and {known}. Name a chat model of a known family ({', '.join(FAMILIES)}), or give "
-        "it a chat template with tools and {% generation %} marks."
+        f"{own}, and {other}. Use a chat model of a known family ({', '.join(FAMILIES)}), or a "
+        "chat template with tools and {% generation %} tags."
     )
 
 
 @cache
 def _ludus_templates() -> dict[str, str]:
-    """Each of our templates as a whole: what all write alike, and then the family's turns."""
+    """Read Ludus's templates: the macros that all share, followed by the family's turns."""
     folder = files("ludus.policy.chat") / "templates"
-    words = (folder / "words.jinja").read_text(encoding="utf-8")
+    macros = (folder / "macros.jinja").read_text(encoding="utf-8")
     return {
-        name: words + (folder / f"{name}.jinja").read_text(encoding="utf-8") for name in FAMILIES
+        name: macros + (folder / f"{name}.jinja").read_text(encoding="utf-8") for name in FAMILIES
     }
 
 
 def _trl_training_templates() -> list[Path]:
-    found = find_spec("trl")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("trl")
+    if spec is None or not spec.submodule_search_locations:
         raise MissingExtra.of("train", "Marking the assistant's tokens")
-    folder = Path(found.submodule_search_locations[0]) / "chat_templates"
+    folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
     return list(folder.glob(f"*{_TRAINING_SUFFIX}.jinja"))
-
-
-def _trl_template_name(template: str) -> str | None:
-    """What TRL calls a marked template of its own."""
-    return next((name for name, marked in _trl_replacements().values() if marked == template), None)
 
 
 @cache
 def _trl_replacements() -> dict[str, tuple[str, str]]:
-    """Each template that TRL knows: its name, and the marked one that TRL puts in its place."""
-    swaps = {}
+    """Map each template that TRL knows to its name and its training variant."""
+    replacements = {}
     for marked in _trl_training_templates():
         name = marked.stem.removesuffix(_TRAINING_SUFFIX)
-        plain = marked.with_stem(name)
-        if plain.is_file():
-            text = plain.read_text(encoding="utf-8")
-            swaps[text] = (name, marked.read_text(encoding="utf-8"))
-    return swaps
+        original = marked.with_stem(name)
+        if original.is_file():
+            text = original.read_text(encoding="utf-8")
+            replacements[text] = (name, marked.read_text(encoding="utf-8"))
+    return replacements

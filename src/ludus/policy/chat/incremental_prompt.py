@@ -1,8 +1,7 @@
-"""The ids of a conversation while it is played: the prompt, and what is put between two replies.
+"""Token ids of a conversation during a rollout: the first prompt, and what follows each reply.
 
-What a model has sampled stays as it was sampled: nothing here turns ids into text and back. A
-template writes whole conversations, so what stands between two replies is found by rendering a
-short one with the results in it.
+Sampled ids are never decoded and tokenized again. A chat template renders whole conversations, so
+the ids between two replies are taken from a short conversation that contains only the new messages.
 """
 
 from __future__ import annotations
@@ -28,13 +27,10 @@ def initial_prompt_ids(
     messages: Sequence[MessageLike],
     tools: Tools,
 ) -> list[int]:
-    """The prompt, up to where the model's reply begins."""
-    given = [to_template_message(each) for each in messages]
-    return list(
-        render(
-            tokenizer, given, tools or None, chat_format.template, add_generation_prompt=True
-        ).ids
-    )
+    """Return the ids of the first prompt, up to the start of the model's reply."""
+    template, converted = chat_format.template, [to_template_message(each) for each in messages]
+    rendered = render(tokenizer, converted, tools or None, template, add_generation_prompt=True)
+    return list(rendered.ids)
 
 
 def continuation_ids(
@@ -46,32 +42,37 @@ def continuation_ids(
     turn_ended: bool,
     reply: MessageLike | None = None,
 ) -> list[int]:
-    """What stands between a sampled reply and the next: what the environment said.
+    """Return the ids between a sampled reply and the next one: the environment's messages.
 
-    Of a reply that did not end its turn (`ended=False`: it was cut off) the end comes first. Some
-    templates write the name of the tool beside its result: it is that of the call in `reply`.
+    Args:
+        turn_ended: Whether the reply ended with a stop token. If it was cut off, the ids begin with
+            the end of its turn.
+        reply: The sampled reply. Some templates write the name of the called tool beside its
+            result.
     """
-    given = [to_template_message(each) for each in results]
-    called = _matching_calls(given, to_template_message(reply) if reply is not None else {}, tools)
-    turn = {"role": "assistant", "content": "a", **({"tool_calls": called} if called else {})}
-    talk: list[dict[str, Any]] = [{"role": "user", "content": "a"}, turn, *given]
-    made = render(tokenizer, talk, tools or None, chat_format.template, add_generation_prompt=True)
-    end = _turn_end_index(tokenizer, chat_format, made)
-    return list(made.ids[made.spans[-1][1] if end is None else end + turn_ended :])
+    converted = [to_template_message(each) for each in results]
+    calls = _matching_calls(converted, {} if reply is None else to_template_message(reply), tools)
+    turn = {"role": "assistant", "content": "a", **({"tool_calls": calls} if calls else {})}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "a"}, turn, *converted]
+    rendered = render(
+        tokenizer, messages, tools or None, chat_format.template, add_generation_prompt=True
+    )
+    end = _turn_end_index(tokenizer, chat_format, rendered)
+    return list(rendered.ids[rendered.spans[-1][1] if end is None else end + turn_ended :])
 
 
 def to_template_message(message: MessageLike) -> dict[str, Any]:
-    """A message as templates take it: words as a string, a call's arguments as an object, where
-    they are JSON."""
-    made = message.model_dump() if isinstance(message, Message) else dict(message)
-    if "content" in made:
-        made["content"] = _content_text(made["content"])
-    if made.get("tool_calls"):
-        made["tool_calls"] = [_parse_arguments(call) for call in made["tool_calls"]]
-    return made
+    """Convert a message for templates: content as a string, call arguments as an object."""
+    converted = message.model_dump() if isinstance(message, Message) else dict(message)
+    if "content" in converted:
+        converted["content"] = _content_text(converted["content"])
+    if converted.get("tool_calls"):
+        converted["tool_calls"] = [_parse_arguments(call) for call in converted["tool_calls"]]
+    return converted
 
 
 def _parse_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse a call's arguments; those that are not a JSON object stay as they are."""
     function = call["function"]
     try:
         arguments = json.loads(function["arguments"])
@@ -83,47 +84,48 @@ def _parse_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content_text(content: Any) -> Any:
-    """Many templates take only strings, and leave out all else without a word."""
+    """Join text parts: many templates silently drop content that is not a string."""
     if content is None or isinstance(content, str):
         return content
     if any(part["type"] != "text" for part in content):
-        # A model that sees is given a mark in the place of each: see `ludus.policy.vision`.
+        # For a vision model, `VisionProcessor` has replaced images by placeholders before.
         raise AgentError(
-            "The environment shows a picture, and this model reads only text. Play it with a "
-            "model that sees, or have the environment write."
+            "The environment shows an image, and this model reads only text. Use a vision model, "
+            "or an environment without images."
         )
     return "\n".join(part["text"] for part in content)
 
 
 def _matching_calls(
-    given: Sequence[Mapping[str, Any]], reply: Mapping[str, Any], tools: Tools
+    messages: Sequence[Mapping[str, Any]], reply: Mapping[str, Any], tools: Tools
 ) -> list[dict[str, Any]]:
-    """The calls that these results could follow: those of the reply, or else one for each."""
-    results = [each for each in given if each["role"] == "tool"]
+    """Build the calls that precede the tool results: those of the reply, or one per result."""
+    results = [message for message in messages if message["role"] == "tool"]
     if results and reply.get("tool_calls"):
         return [_build_call(call["id"], call["function"]["name"]) for call in reply["tool_calls"]]
-    first = next((tool.get("function", tool)["name"] for tool in tools or ()), "a")
+    default = next((tool.get("function", tool)["name"] for tool in tools or ()), "a")
     return [
-        _build_call(each.get("tool_call_id", ""), each.get("name") or first) for each in results
+        _build_call(result.get("tool_call_id", ""), result.get("name") or default)
+        for result in results
     ]
 
 
-def _build_call(identity: str, name: str) -> dict[str, Any]:
+def _build_call(call_id: str, name: str) -> dict[str, Any]:
     function = {"name": name, "arguments": dict[str, Any]()}
-    return {"id": identity, "type": "function", "function": function}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def _turn_end_index(
-    tokenizer: PreTrainedTokenizerBase, dialect: ChatFormat, made: RenderedConversation
+    tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat, rendered: RenderedConversation
 ) -> int | None:
-    """Where the assistant's turn ends; None where nothing is written there."""
-    first, end = made.spans[-1]
-    marked = [at for at in range(first, end) if made.ids[at] in dialect.stop_token_ids]
-    if marked:
-        return marked[-1]
-    # A template that does not mark the end of a turn writes it right after.
-    if end < len(made.ids) and made.ids[end] in dialect.stop_token_ids:
+    """Return the index of the token that ends the last assistant turn, if there is one."""
+    ids, (start, end) = rendered.ids, rendered.spans[-1]
+    stops = [index for index in range(start, end) if ids[index] in chat_format.stop_token_ids]
+    if stops:
+        return stops[-1]
+    # Some templates write the end of the turn directly behind the marked span.
+    if end < len(ids) and ids[end] in chat_format.stop_token_ids:
         return end
-    # What ends a turn in the midst of a conversation need not be what ends a sampled one.
-    last = tokenizer.added_tokens_decoder.get(made.ids[end - 1])
+    # The token that ends a turn within a conversation may differ from the sampled stop token.
+    last = tokenizer.added_tokens_decoder.get(ids[end - 1])
     return end - 1 if last is not None and last.special else None

@@ -1,9 +1,8 @@
-"""What a row becomes under a chat template: tokens, and which of them bear the loss.
+"""Render conversations with a chat template: token ids and the loss mask.
 
-Loss is on the assistant's tokens alone, where the template marks them (`{% generation %}`). Ids
-and marks are those that TRL's SFTTrainer makes with `assistant_only_loss`, only many times faster:
-text is rendered row by row, and cut into tokens in one go. Which template a model is spoken to
-under is `ludus.policy.chat.chat_format`'s business.
+The loss is on the assistant's tokens, where the template marks them (`{% generation %}`). Ids and
+mask equal those of TRL's SFTTrainer with `assistant_only_loss`, but are computed many times faster:
+all texts are tokenized in one call, and repeated pieces only once.
 """
 
 from __future__ import annotations
@@ -29,36 +28,36 @@ _GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What is to be rendered."""
+    """Messages and tools to render."""
 
     messages: Messages
     tools: Tools = None
     num_prompt_messages: int = 0
-    """So many messages were given apart as the prompt: they bear no loss."""
+    """How many leading messages are the prompt, which has no loss."""
     add_generation_prompt: bool = False
-    """Whether it ends with the words after which the model is to speak."""
+    """Whether to end with the start of an assistant turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedConversation:
-    """One conversation as a model is trained on it."""
+    """A conversation as tokens, with its loss mask."""
 
     ids: tuple[int, ...]
     mask: tuple[int, ...]
-    """1 where the token bears the loss."""
+    """1 for tokens with loss."""
     text: str
     starts: tuple[int, ...]
-    """Where in the text each token begins."""
+    """The offset in the text where each token begins."""
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """The stretches [start, end) of tokens that bear the loss."""
-        runs = (list(run) for bears, run in groupby(range(len(self.ids)), self.mask.__getitem__)
-                if bears)  # fmt: skip
-        return [(run[0], run[-1] + 1) for run in runs]
+        """The ranges [start, end) of tokens with loss."""
+        groups = groupby(range(len(self.ids)), self.mask.__getitem__)
+        ranges = [list(indices) for has_loss, indices in groups if has_loss]
+        return [(indices[0], indices[-1] + 1) for indices in ranges]
 
     def truncate(self, max_length: int | None) -> RenderedConversation:
-        """Its first `max_length` tokens, which is what is trained on."""
+        """Return the first `max_length` tokens."""
         if max_length is None or len(self.ids) <= max_length:
             return self
         text = self.text[: self.starts[max_length]]
@@ -66,32 +65,31 @@ class RenderedConversation:
         return RenderedConversation(self.ids[kept], self.mask[kept], text, self.starts[kept])
 
     def text_spans(self, special: frozenset[int] = frozenset()) -> Iterator[TextSpan]:
-        """The whole text in order, cut where the loss or the writing of `special` tokens begins."""
+        """Split the whole text at every change of the loss mask or of `special` tokens."""
         kinds = [(bool(m), i in special) for i, m in zip(self.ids, self.mask, strict=True)]
         groups = [(kind, next(run)) for kind, run in groupby(range(len(kinds)), kinds.__getitem__)]
-        begins = [self.starts[first] for _, first in groups]
-        for (kind, _), begin, end in zip(
-            groups, [0, *begins[1:]], [*begins[1:], len(self.text)], strict=True
+        starts = [self.starts[first] for _, first in groups]
+        for (kind, _), start, end in zip(
+            groups, [0, *starts[1:]], [*starts[1:], len(self.text)], strict=True
         ):
-            yield TextSpan(self.text[begin:end], *kind)
+            yield TextSpan(self.text[start:end], *kind)
 
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """A stretch of the text whose tokens are all of one kind."""
+    """A piece of the text whose tokens are all of one kind."""
 
     text: str
     has_loss: bool
     special: bool
-    """Written by the template, as one token of its own: where a turn begins or ends."""
+    """Whether these are special tokens, such as the start or end of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedPair:
     """Both sides of a preference pair.
 
-    The loss is on what the assistant wrote after the common prompt, and on neither side on what
-    an environment wrote.
+    The loss is on the assistant's tokens after the common prompt, not on those of the environment.
     """
 
     chosen: RenderedConversation
@@ -99,11 +97,9 @@ class RenderedPair:
 
 
 def has_generation_tag(template: str | Mapping[str, str]) -> bool:
-    """Whether a template says which tokens are the assistant's."""
-    return (
-        _GENERATION_TAG.search(template if isinstance(template, str) else template["default"])
-        is not None
-    )
+    """Whether a template marks the assistant's tokens."""
+    text = template if isinstance(template, str) else template["default"]
+    return _GENERATION_TAG.search(text) is not None
 
 
 def render(
@@ -115,15 +111,12 @@ def render(
     num_prompt_messages: int = 0,
     add_generation_prompt: bool = False,
 ) -> RenderedConversation:
-    """One conversation; see `render_many`."""
-    (made,) = render_many(
-        tokenizer,
-        [Conversation(messages, tools, num_prompt_messages, add_generation_prompt)],
-        template,
-    )
-    if isinstance(made, TemplateRefused):
-        raise made
-    return made
+    """Render one conversation; see `render_many`."""
+    conversation = Conversation(messages, tools, num_prompt_messages, add_generation_prompt)
+    (rendered,) = render_many(tokenizer, [conversation], template)
+    if isinstance(rendered, TemplateRefused):
+        raise rendered
+    return rendered
 
 
 def render_many(
@@ -131,19 +124,19 @@ def render_many(
     conversations: Sequence[Conversation],
     template: str | None,
 ) -> list[RenderedConversation | TemplateRefused]:
-    """Conversations as TRL's SFTTrainer tokenizes them; in the place of some, why they cannot be.
+    """Render conversations as TRL's SFTTrainer does; an error in place of each failed one.
 
-    Without a template it is the tokenizer's own. Under one without marks no token bears the loss.
+    The default template is the tokenizer's own. Without `{% generation %}` no token has loss.
     """
-    drafts = [_render_conversation(tokenizer, each, template) for each in conversations]
-    kept = [draft for draft in drafts if isinstance(draft, _RenderedText)]
-    made = iter(encode(tokenizer, [draft.text for draft in kept]))
-    openings = iter(encode(tokenizer, [draft.prompt_text for draft in kept if draft.prompt_text]))
+    results = [_render_conversation(tokenizer, each, template) for each in conversations]
+    texts = [result for result in results if isinstance(result, _RenderedText)]
+    encodings = iter(encode(tokenizer, [each.text for each in texts]))
+    prompts = iter(encode(tokenizer, [each.prompt_text for each in texts if each.prompt_text]))
     return [
-        draft.with_tokens(next(made), next(openings).ids if draft.prompt_text else ())
-        if isinstance(draft, _RenderedText)
-        else draft
-        for draft in drafts
+        result.with_tokens(next(encodings), next(prompts).ids if result.prompt_text else ())
+        if isinstance(result, _RenderedText)
+        else result
+        for result in results
     ]
 
 
@@ -155,13 +148,12 @@ def render_pair(
     tools: Tools,
     template: str | None,
 ) -> RenderedPair:
-    """Both sides as Ludus trains on them: what follows where a side departs from the prompt, and
-    of that only the assistant's tokens."""
-    better, worse = (
+    """Render both sides of a pair; the loss is on the assistant's tokens after the prompt."""
+    rendered = [
         render(tokenizer, [*prompt, *side], tools, template, num_prompt_messages=len(prompt))
         for side in (chosen, rejected)
-    )
-    return RenderedPair(better, worse)
+    ]
+    return RenderedPair(*rendered)
 
 
 def render_text(
@@ -172,61 +164,65 @@ def render_text(
     *,
     add_generation_prompt: bool = False,
 ) -> str:
-    """A conversation as text, before it is cut into tokens."""
-    return _apply_template(
+    """Render a conversation as text."""
+    text, _ = _apply_template(
         tokenizer, messages, tools, template, add_generation_prompt=add_generation_prompt
-    )[0]
+    )
+    return text
 
 
 def common_prefix_length(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many tokens both begin with."""
+    """Count the items that both sequences begin with."""
     pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 @dataclass(frozen=True, slots=True)
 class _RenderedText:
-    """A conversation as text."""
+    """A conversation as text, before tokenization."""
 
     text: str
     assistant_spans: Sequence[tuple[int, int]]
-    """The stretches of the text that the template marks as the assistant's."""
+    """The ranges of characters that the template marks as the assistant's."""
     prompt_text: str
-    """The prompt that was given apart, as the model is asked with it."""
+    """The prompt messages alone with a generation prompt; empty if there are none."""
 
-    def with_tokens(self, made: Encoding, opening: Sequence[int]) -> RenderedConversation:
-        mask = [0] * len(made.ids)
-        for begin, end in self.assistant_spans:
-            # As transformers does it: the first token with that letter, and none if there is none.
-            first, last = bisect_right(made.ends, begin), bisect_right(made.ends, end - 1)
+    def with_tokens(self, encoding: Encoding, prompt_ids: Sequence[int]) -> RenderedConversation:
+        """Map the marked characters to tokens, and unmark the prompt."""
+        ids, ends = encoding.ids, encoding.ends
+        mask = [0] * len(ids)
+        for start, end in self.assistant_spans:
+            # As in transformers: from the token of the first character to that of the last one.
+            first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
             if first == len(mask):
                 break
             mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
-        asked = common_prefix_length(opening, made.ids)
-        mask[:asked] = [0] * asked
-        return RenderedConversation(tuple(made.ids), tuple(mask), self.text, tuple(made.starts))
+        prompt_length = common_prefix_length(prompt_ids, ids)
+        mask[:prompt_length] = [0] * prompt_length
+        return RenderedConversation(tuple(ids), tuple(mask), self.text, tuple(encoding.starts))
 
 
 def _render_conversation(
-    tokenizer: PreTrainedTokenizerBase, talk: Conversation, template: str | None
+    tokenizer: PreTrainedTokenizerBase, conversation: Conversation, template: str | None
 ) -> _RenderedText | TemplateRefused:
-    asked = talk.messages[: talk.num_prompt_messages]
+    messages, tools = conversation.messages, conversation.tools
+    prompt = messages[: conversation.num_prompt_messages]
+    prompt_text = ""
     try:
-        text, marked = _apply_template(
+        text, assistant_spans = _apply_template(
             tokenizer,
-            talk.messages,
-            talk.tools,
+            messages,
+            tools,
             template,
-            add_generation_prompt=talk.add_generation_prompt,
+            add_generation_prompt=conversation.add_generation_prompt,
         )
-        opening = (
-            _apply_template(tokenizer, asked, talk.tools, template, add_generation_prompt=True)[0]
-            if asked
-            else ""
-        )
+        if prompt:
+            prompt_text, _ = _apply_template(
+                tokenizer, prompt, tools, template, add_generation_prompt=True
+            )
     except TemplateRefused as error:
         return error
-    return _RenderedText(text, marked, opening)
+    return _RenderedText(text, assistant_spans, prompt_text)
 
 
 def _apply_template(
@@ -237,24 +233,24 @@ def _apply_template(
     *,
     add_generation_prompt: bool = False,
 ) -> tuple[str, Sequence[tuple[int, int]]]:
-    """The template's work: a text, and what of it is marked.
+    """Return the rendered text and the character ranges of the assistant.
 
-    It is a program of somebody else's, so it may raise anything.
+    A template is foreign code that may raise anything; all of it becomes `TemplateRefused`.
     """
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    offered: Any = list(tools) if tools is not None else None
-    known: Any = tokenizer.special_tokens_map
+    tool_list: Any = list(tools) if tools is not None else None
+    special_tokens: Any = tokenizer.special_tokens_map
     try:
         if not messages:
             raise ValueError("there is no message in it")
-        program = tokenizer.get_chat_template(template, offered)
-        texts, marked = render_jinja_template(
-            [list(messages)], tools=offered, chat_template=program,
-            return_assistant_tokens_mask=has_generation_tag(program),
-            add_generation_prompt=add_generation_prompt, **known,
+        source = tokenizer.get_chat_template(template, tool_list)
+        texts, spans = render_jinja_template(
+            [list(messages)], tools=tool_list, chat_template=source,
+            return_assistant_tokens_mask=has_generation_tag(source),
+            add_generation_prompt=add_generation_prompt, **special_tokens,
         )  # fmt: skip
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise TemplateRefused(f"the template refuses it: {said}") from error
-    return texts[0], marked[0] if marked else ()
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise TemplateRefused(f"the template refuses it: {reason}") from error
+    return texts[0], spans[0] if spans else ()

@@ -1,9 +1,9 @@
-"""A reply read back: words, thoughts and calls out of what a model sampled.
+"""Parse sampled replies into messages: content, reasoning and tool calls.
 
-How a family writes them is data (`ludus.policy.chat.response_templates`), which transformers' own parser applies,
-in two steps: first the reply is cut into its parts, then each call is read by itself. So a call
-that cannot be read costs nothing but itself: it stays a call, with its raw text for arguments, and
-the loop can say what is wrong with it.
+A response template describes how the family writes them; the parser of transformers applies it in
+two passes. The first one splits the reply into its parts, the second one parses each call on its
+own. So a malformed call does not spoil the rest: it becomes a call with its raw text as arguments,
+and the rollout loop can tell the model what is wrong with it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,28 @@ _NAMED_GROUP = re.compile(r"\(\?P<(\w+)>")
 _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _CALL_KEYS = {"name", "arguments", "id", "type"}
 CACHE_SIZE = 256
-"""Prompts as text, and ways to write a call."""
+"""Of decoded prompts, and of call templates."""
 _ANCHOR_KEYS = ("open", "open_pattern", "close", "close_pattern")
 
 
 class ReplyParser:
-    """Reads the replies of a model; how they are written is looked into once."""
+    """Parses the replies of one model. The response template is compiled once."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, response: ResponseTemplate, stops: Collection[int]
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        response_template: ResponseTemplate,
+        stop_token_ids: Collection[int],
     ) -> None:
         self._tokenizer = tokenizer
-        self._stop_texts = [self._decode((stop,)) for stop in stops]
-        self._reply_template = _compile_template(_with_raw_calls(response))
-        self._calls_field = response.get("fields", {}).get("tool_calls", {})
+        self._stop_texts = [self._decode((token_id,)) for token_id in stop_token_ids]
+        self._reply_template = _compile_template(_with_raw_calls(response_template))
+        self._calls_field = response_template.get("fields", {}).get("tool_calls", {})
+        self._is_pythonic = (
+            self._calls_field.get("content") == "text" and "transform" not in self._calls_field
+        )
         self._call_template = lru_cache(CACHE_SIZE)(self._build_call_template)
-        # Attempts at a task come together, and have the same prompt.
+        # Attempts at a task have the same prompt and start close together.
         self._decode_prompt = lru_cache(CACHE_SIZE)(self._decode)
 
     def __call__(
@@ -53,82 +59,84 @@ class ReplyParser:
         *,
         call_id_prefix: str | None = None,
     ) -> Message:
-        """What was sampled, as a message. Nothing that a model can write raises.
+        """Parse the sampled ids. Never raises, whatever the model has written.
 
-        Of the prompt only what was written since the model last spoke is looked at. `named` begins
-        the names of the calls, which differ from turn to turn.
+        Args:
+            prompt: At least the ids between the previous reply and this one.
+            call_id_prefix: Prefix of the call ids; must differ from turn to turn.
         """
         call_id_prefix = f"call_{len(prompt)}" if call_id_prefix is None else call_id_prefix
         text = self._decode(ids)
         try:
-            parts = self._parse(
-                self._reply_template, text, self._decode_prompt(tuple(prompt)), None
-            )
+            prefix = self._decode_prompt(tuple(prompt))
+            parts = self._parse(self._reply_template, text, prefix, None)
         except Exception:
             parts = {"content": [text]}
-        regions = parts.get("tool_calls", ())
-        calls = [call for region in regions for call in self._parse_region(region, tools)]
-        words = [_strip_stops(piece, self._stop_texts) for piece in parts.get("content", ())]
-        thought = parts.get("reasoning_content") or parts.get("thinking")
-        made = tuple(
-            Call(id=f"{call_id_prefix}_{at}", function=call) for at, call in enumerate(calls)
+        functions = [
+            function
+            for region in parts.get("tool_calls", ())
+            for function in self._parse_region(region, tools)
+        ]
+        contents = [_strip_stops(piece, self._stop_texts) for piece in parts.get("content", ())]
+        reasoning = parts.get("reasoning_content") or parts.get("thinking") or ""
+        calls = tuple(
+            Call(id=f"{call_id_prefix}_{index}", function=function)
+            for index, function in enumerate(functions)
         )
         return Message(
             role="assistant",
-            content="\n".join(filter(None, words)),
-            # An empty thought, which a prompt may have written already, is none.
-            reasoning_content=(_strip_stops(thought, self._stop_texts) or None)
-            if thought
-            else None,
-            tool_calls=made or None,
+            content="\n".join(filter(None, contents)),
+            # Empty reasoning, which the prompt may have prefilled, counts as none.
+            reasoning_content=_strip_stops(reasoning, self._stop_texts) or None,
+            tool_calls=calls or None,
         )
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _parse(self, template: Any, text: str, prefix: str, tools: Tools) -> dict[str, Any]:
-        offered: Any = list(tools) if tools else None
-        made: dict[str, Any] = self._tokenizer.parse_response(
-            text, template, prefix=prefix, tools=offered
+        tool_list: Any = list(tools) if tools else None
+        parts: dict[str, Any] = self._tokenizer.parse_response(
+            text, template, prefix=prefix, tools=tool_list
         )
-        return made
+        return parts
 
     def _parse_region(self, region: Mapping[str, str], tools: Tools) -> Iterator[Function]:
-        """The calls in one region of a reply, usually one."""
+        """Parse one region with calls, usually a single one."""
         body = _strip_stops(region["content"], self._stop_texts)
         try:
-            yield from [_build_function(each) for each in self._parse_calls(body, region, tools)]
+            yield from [_build_function(call) for call in self._parse_calls(body, region, tools)]
         except Exception:
-            found = (
-                pythonic_calls.FIRST_CALL_NAME if _is_pythonic(self._calls_field) else _JSON_NAME
-            ).search(body)
-            name = region.get("name") or (found[1] if found else "")
+            pattern = pythonic_calls.FIRST_CALL_NAME if self._is_pythonic else _JSON_NAME
+            match = pattern.search(body)
+            name = region.get("name") or (match[1] if match else "")
             yield Function(name=_replace_surrogates(name), arguments=_replace_surrogates(body))
 
     def _parse_calls(
         self, body: str, region: Mapping[str, str], tools: Tools
     ) -> Sequence[Mapping[str, Any]]:
-        if _is_pythonic(self._calls_field):
+        if self._is_pythonic:
             return pythonic_calls.parse_calls(body)
         if self._calls_field.get("transform_each") and body.startswith("{"):
-            body = f"[{body}]"  # One call alone, without the list around it.
-        named = tuple((name, word) for name, word in region.items() if name != "content")
-        made = self._parse(self._call_template(named), body or " ", "", tools)["tool_calls"]
-        return made if isinstance(made, list) else [made]
+            body = f"[{body}]"  # A single call without the list around it.
+        groups = tuple((name, value) for name, value in region.items() if name != "content")
+        calls = self._parse(self._call_template(groups), body or " ", "", tools)["tool_calls"]
+        return calls if isinstance(calls, list) else [calls]
 
-    def _build_call_template(self, named: tuple[tuple[str, str], ...]) -> Any:
-        """How the body of a call is written, of which the opening has said these words."""
+    def _build_call_template(self, groups: tuple[tuple[str, str], ...]) -> Any:
+        """Build the template of a call's body, given the named groups of its opening."""
         field = self._calls_field
         kept = {
             key: field[key] for key in ("content", "content_args", "transform_each") if key in field
         }
-        words = {f"{{{name}}}": word for name, word in named}
-        alone = {**kept, "transform": _fill_transform(field.get("transform", "{content}"), words)}
-        return _compile_template({"start_anchor_pattern": r"\Z", "fields": {"tool_calls": alone}})
+        values = {f"{{{name}}}": value for name, value in groups}
+        transform = _fill_transform(field.get("transform", "{content}"), values)
+        fields = {"tool_calls": {**kept, "transform": transform}}
+        return _compile_template({"start_anchor_pattern": r"\Z", "fields": fields})
 
 
 def _compile_template(template: dict[str, Any]) -> Any:
-    """With its patterns compiled, where transformers can be given it so, and it is a good one."""
+    """Compile the patterns; keep an invalid template, or any under older transformers, as it is."""
     try:
         from transformers.utils.chat_parsing.response_templates import load_response_template
 
@@ -137,52 +145,48 @@ def _compile_template(template: dict[str, Any]) -> Any:
         return template
 
 
-def _with_raw_calls(response: ResponseTemplate) -> dict[str, Any]:
-    """The same, with calls as raw text, and with all words: also those after a call."""
-    fields = dict(response.get("fields", {}))
+def _with_raw_calls(response_template: ResponseTemplate) -> dict[str, Any]:
+    """Keep calls as raw text, and collect all of the content, also that behind a call."""
+    fields = dict(response_template.get("fields", {}))
     fields["content"] = {**fields.get("content", {}), "repeats": True}
     if "tool_calls" in fields:
-        of_calls = fields["tool_calls"]
-        anchors = of_calls.get("open_pattern", "") + of_calls.get("close_pattern", "")
-        names = {name: f"{{{name}}}" for name in _NAMED_GROUP.findall(anchors)}
-        kept = {key: of_calls[key] for key in _ANCHOR_KEYS if key in of_calls}
-        transform = {**names, "content": "{content}"}
+        calls = fields["tool_calls"]
+        anchors = calls.get("open_pattern", "") + calls.get("close_pattern", "")
+        groups = {name: f"{{{name}}}" for name in _NAMED_GROUP.findall(anchors)}
+        kept = {key: calls[key] for key in _ANCHOR_KEYS if key in calls}
+        transform = {**groups, "content": "{content}"}
         fields["tool_calls"] = {**kept, "repeats": True, "content": "text", "transform": transform}
-    return {**response, "fields": fields}
+    return {**response_template, "fields": fields}
 
 
-def _is_pythonic(field: Mapping[str, Any]) -> bool:
-    """Calls of which nothing is said but where they stand."""
-    return field.get("content") == "text" and "transform" not in field
-
-
-def _build_function(made: Mapping[str, Any]) -> Function:
-    """A call that was read; raises where it is none."""
-    function = made.get("function", made)
+def _build_function(call: Mapping[str, Any]) -> Function:
+    """Build the function of a parsed call; raise if it is not one."""
+    function = call.get("function", call)
     if unknown := set(function) - _CALL_KEYS:
-        raise ValueError(f"a call has no {min(unknown)!r}")
+        raise ValueError(f"unknown field {min(unknown)!r} in a call")
     name, arguments = function["name"], function.get("arguments", {})
     if not isinstance(name, str):
-        raise TypeError("a tool's name is a string")
+        raise TypeError("the name of a tool must be a string")
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
     return Function(name=_replace_surrogates(name), arguments=_replace_surrogates(arguments))
 
 
-def _fill_transform(transform: Any, named: Mapping[str, str]) -> Any:
-    """A transform with what the region's opening has said put in."""
+def _fill_transform(transform: Any, values: Mapping[str, str]) -> Any:
+    """Replace the placeholders of a transform by their values."""
     if isinstance(transform, Mapping):
-        return {key: _fill_transform(value, named) for key, value in transform.items()}
-    return named.get(transform, transform) if isinstance(transform, str) else transform
+        return {key: _fill_transform(value, values) for key, value in transform.items()}
+    return values.get(transform, transform) if isinstance(transform, str) else transform
 
 
-def _strip_stops(text: str, ends: Sequence[str]) -> str:
+def _strip_stops(text: str, stop_texts: Sequence[str]) -> str:
+    """Strip white space and stop tokens from the end."""
     text = text.strip()
-    while any(end and text.endswith(end) for end in ends):
-        text = next(text.removesuffix(end) for end in ends if end and text.endswith(end)).strip()
+    while stop := next((stop for stop in stop_texts if stop and text.endswith(stop)), None):
+        text = text.removesuffix(stop).strip()
     return text
 
 
 def _replace_surrogates(text: str) -> str:
-    """Without halves of characters, which JSON can name and UTF-8 cannot hold."""
+    """Replace lone surrogates, which JSON can escape and UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,6 @@
-"""How families write their replies, so that they can be read: transformers' `response_template`s.
+"""Response templates by model family: how to parse replies, for the parser of transformers.
 
-Data alone. What applies it is `ludus.policy.chat.reply_parser`; which of them fits a model's template is
-found by trying (`ludus.policy.chat.template_check`).
+This module is data. `ludus.policy.chat.template_check` finds the one that fits a chat template.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ _CONTENT_IS_ARGUMENTS = {
 
 
 def _build_template(anchor: str, end: str, **fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A reply begins after `anchor` and its words go on until `end` (patterns)."""
-    words = {"close_pattern": rf"(?:{end})\s*", "content": "text"}
+    """Build a response template: a reply begins after `anchor`, its content ends at `end`."""
+    content = {"close_pattern": rf"(?:{end})\s*", "content": "text"}
     return {
         "defaults": {"role": "assistant"},
         "start_anchor_pattern": anchor,
-        "fields": {**fields, "content": words},
+        "fields": {**fields, "content": content},
     }
 
 
@@ -42,7 +41,7 @@ def _calls_field(opening: str, closing: str, content: str = "json", **more: Any)
 
 
 def _xml_arguments(pattern: str) -> dict[str, Any]:
-    """Arguments written one by one as text: the tool's schema says which are no strings."""
+    """Arguments as one element each; the tool's schema tells which are not strings."""
     return {
         "content": "xml-inline",
         "content_args": {"tag_pattern": pattern, "value_parser": {"name": "text"}},
@@ -50,10 +49,10 @@ def _xml_arguments(pattern: str) -> dict[str, Any]:
 
 
 _THINK_FIELD = _text_field("<think>", "</think>")
-# Its beginning may stand in the prompt already.
+# The opening tag may be at the end of the prompt already.
 _PREFILLED_THINK_FIELD = _text_field(r"(?:<think>)?(?=.*?</think>)", "</think>")
 _TAGGED_CALLS = _calls_field(r"<tool_call>", r"</tool_call>\s*", transform=_CONTENT_IS_FUNCTION)
-# Tokens of a role may swallow the line break behind them.
+# Some special tokens absorb the line break behind the role.
 _CHATML, _IM_END = r"<\|im_start\|>assistant\s*", r"<\|im_end\|>"
 _PARAMETER_CALLS = _calls_field(
     r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
@@ -126,7 +125,7 @@ RESPONSE_TEMPLATES: dict[str, dict[str, Any]] = {
         _CHATML,
         _IM_END,
         thinking=_THINK_FIELD,
-        # No parser of transformers' reads these: as text they are `ludus.policy.chat.pythonic_calls`'s.
+        # transformers has no parser for these: `ludus.policy.chat.pythonic_calls` parses the text.
         tool_calls={
             **_text_field(r"<\|tool_call_start\|>", r"<\|tool_call_end\|>"),
             "repeats": True,
@@ -139,7 +138,7 @@ RESPONSE_TEMPLATES: dict[str, dict[str, Any]] = {
             "content": _text_field(
                 r"<\|channel\|>(?:final|commentary)<\|message\|>", r"<\|return\|>|<\|end\|>"
             ),
-            # The channel may be named before the tool or after it.
+            # The channel may be before or behind the tool's name.
             "tool_calls": _calls_field(
                 r"(?:<\|channel\|>\w+ )?to=functions\.(?P<name>[^\s<]+)\s*"
                 r"(?:<\|channel\|>\w+)?[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",
@@ -168,6 +167,6 @@ RESPONSE_TEMPLATES: dict[str, dict[str, Any]] = {
     "cohere": _build_template(
         r"<\|CHATBOT_TOKEN\|>(?:<\|START_RESPONSE\|>)?", r"<\|END_RESPONSE\|>"
     ),
-    "words": _build_template(r"\Z", r"\Z"),
+    "text_only": _build_template(r"\Z", r"\Z"),
 }
-"""By the family whose replies they read."""
+"""By model family."""

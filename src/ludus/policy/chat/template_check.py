@@ -1,8 +1,7 @@
-"""The proof that a chat template can be trained and played under.
+"""Check that a chat template can be used for training and for rollouts.
 
-A conversation that has everything in it is rendered. All of it must come out, the assistant's turns
-must be marked, and each of them must be read back as it went in. Which templates there are to be
-tried is `ludus.policy.chat.chat_format`'s business.
+A probe conversation is rendered. All of its contents must be in the text, the assistant's turns
+must be marked, and a response template must parse each turn back into the original message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ludus.policy.chat.reply_parser import ReplyParser
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# What is easily lost: digits that are a string, letters beyond ASCII, quotes, depth.
+# Values that templates easily corrupt: numeric strings, non-ASCII letters, quotes, nested objects.
 _ARGUMENTS = {
     "word": "naïve „Straße“",
     "code": "0042",
@@ -48,7 +47,7 @@ _REPLY_TEXT = "It is there — in row 22."
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A conversation, and what of it has to be seen in the text."""
+    """A conversation, and texts that its rendering must contain."""
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
@@ -84,46 +83,58 @@ TOOL_PROBE = Probe(
 
 @dataclass(frozen=True, slots=True)
 class TemplateCheck:
-    """What was found out about a template."""
+    """The result of a check that has passed."""
 
     response_template: Mapping[str, Any]
-    """The first way of those that were tried that reads its replies."""
+    """The first of the tried response templates that parses the replies."""
     stop_token_ids: frozenset[int]
 
 
 def check_template(
     tokenizer: PreTrainedTokenizerBase,
     template: str,
-    responses: Iterable[Mapping[str, Any]],
+    response_templates: Iterable[Mapping[str, Any]],
     probe: Probe,
 ) -> TemplateCheck | str:
-    """The proof, or what the template does wrong."""
+    """Check a template; if it fails, return what is wrong ("The chat template ...")."""
     try:
-        made = render(tokenizer, probe.messages, probe.tools, template)
+        rendered = render(tokenizer, probe.messages, probe.tools, template)
     except TemplateRefused:
         return "refuses a conversation with tools" if probe.tools else "refuses a conversation"
-    if any(words not in made.text for words in probe.required_texts):
-        return "leaves out tools or results" if probe.tools else "leaves out what was said"
-    if not any(made.mask):
+    if any(text not in rendered.text for text in probe.required_texts):
+        return "leaves out tools or results" if probe.tools else "leaves out messages"
+    if not any(rendered.mask):
         return "does not mark the assistant's tokens ({% generation %})"
-    turns = [at for at, each in enumerate(probe.messages) if each["role"] == "assistant"]
-    if len(made.spans) != len(turns):
-        return "does not mark each turn of the assistant by itself"
-    stops = _stop_token_ids(tokenizer, made)
-    asked = [
-        _reply_start(tokenizer, template, probe.messages[:at], probe.tools, made) for at in turns
+    turns = [
+        index for index, message in enumerate(probe.messages) if message["role"] == "assistant"
     ]
-    if probe.tools and any(end < span[0] for end, span in zip(asked, made.spans, strict=True)):
-        return "does not write where the assistant is to speak (add_generation_prompt)"
+    if len(rendered.spans) != len(turns):
+        return "does not mark each of the assistant's turns separately"
+    # The prompt of a reply may end behind the start of the marked span.
+    prompts = [
+        render(
+            tokenizer, probe.messages[:turn], probe.tools, template, add_generation_prompt=True
+        ).ids
+        for turn in turns
+    ]
+    prompt_lengths = [common_prefix_length(prompt, rendered.ids) for prompt in prompts]
+    if probe.tools and any(
+        length < start for length, (start, _) in zip(prompt_lengths, rendered.spans, strict=True)
+    ):
+        return "does not write the start of the assistant's turn (add_generation_prompt)"
     replies = [
         _ExpectedReply(
-            made.ids[: max(begin, first)], made.ids[max(begin, first) : end], probe.messages[at]
+            rendered.ids[: max(length, start)],
+            rendered.ids[max(length, start) : end],
+            probe.messages[turn],
         )
-        for at, begin, (first, end) in zip(turns, asked, made.spans, strict=True)
+        for turn, length, (start, end) in zip(turns, prompt_lengths, rendered.spans, strict=True)
     ]
-    for response in responses:
-        if all(each.round_trips(tokenizer, response, stops, probe.tools) for each in replies):
-            return TemplateCheck(response, stops)
+    stop_token_ids = _stop_token_ids(tokenizer, rendered)
+    for response_template in response_templates:
+        parser = ReplyParser(tokenizer, response_template, stop_token_ids)
+        if all(reply.is_parsed_by(parser, probe.tools) for reply in replies):
+            return TemplateCheck(response_template, stop_token_ids)
     return "writes replies in a way that cannot be read back"
 
 
@@ -135,45 +146,29 @@ class _ExpectedReply:
     ids: Sequence[int]
     message: Mapping[str, Any]
 
-    def round_trips(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        response: Mapping[str, Any],
-        stops: frozenset[int],
-        tools: Tools,
-    ) -> bool:
-        found = ReplyParser(tokenizer, response, stops)(self.prompt, self.ids, tools)
-        calls = [call.function for call in found.tool_calls or ()]
-        wanted = [call["function"] for call in self.message.get("tool_calls", ())]
+    def is_parsed_by(self, parser: ReplyParser, tools: Tools) -> bool:
+        """Whether the parser recovers the original message."""
+        parsed = parser(self.prompt, self.ids, tools)
         try:
-            heard = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in calls]
+            calls = [
+                {"name": call.function.name, "arguments": json.loads(call.function.arguments)}
+                for call in parsed.tool_calls or ()
+            ]
         except ValueError:
             return False
-        return found.content == self.message["content"] and heard == wanted
-
-
-def _reply_start(
-    tokenizer: PreTrainedTokenizerBase,
-    template: str,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Tools,
-    made: RenderedConversation,
-) -> int:
-    """Where the model is to speak after these messages, which need not be where marks begin."""
-    return common_prefix_length(
-        render(tokenizer, messages, tools, template, add_generation_prompt=True).ids, made.ids
-    )
+        expected = [call["function"] for call in self.message.get("tool_calls", ())]
+        return parsed.content == self.message["content"] and calls == expected
 
 
 def _stop_token_ids(
-    tokenizer: PreTrainedTokenizerBase, made: RenderedConversation
+    tokenizer: PreTrainedTokenizerBase, rendered: RenderedConversation
 ) -> frozenset[int]:
-    """What ends the assistant's turns, and what ends everything."""
+    """Return the special tokens that end the assistant's turns, and the EOS token."""
     added = set(tokenizer.get_added_vocab().values())
-    ends = {_last_visible_token(tokenizer, made.ids[first:end]) for first, end in made.spans}
-    known = {tokenizer.eos_token_id} - {None}
-    return frozenset((ends & added) | known)
-
-
-def _last_visible_token(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> int:
-    return next((i for i in reversed(ids) if str(tokenizer.decode([i])).strip()), -1)
+    last_visible = {
+        next(
+            (i for i in reversed(rendered.ids[start:end]) if str(tokenizer.decode([i])).strip()), -1
+        )
+        for start, end in rendered.spans
+    }
+    return frozenset((last_visible & added) | ({tokenizer.eos_token_id} - {None}))

@@ -1,8 +1,8 @@
-"""Chat template arguments (`enable_thinking` and the like) as defaults written into the template.
+"""Chat template arguments (such as `enable_thinking`) as defaults that are written into a template.
 
-A template with defaults renders the same wherever it is used: in training, in play, and by anybody
-who loads the saved model, with transformers, TRL or vLLM. An argument that is passed to
-`apply_chat_template` still wins.
+A template with defaults renders the same everywhere: in training, in rollouts, and for anybody who
+loads the saved model with transformers, TRL or vLLM. Arguments that are passed to
+`apply_chat_template` override them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ludus.policy.model_ref import ModelKind, base_model_name, find_local_model
 
 TEMPLATE_FILE = "chat_template.jinja"
 THINKING_VARIABLE = "enable_thinking"
-"""The variable with which Qwen3's template and most others switch thinking."""
+"""The variable that switches thinking in Qwen3's template and most others."""
 _MANAGED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _DEFAULT_HEAD = re.compile(r"\{%- set (\w+) = \1 \| default\(")
 _DEFAULT_TAIL = ") %}"
 
 
 def with_defaults(template: str, kwargs: Mapping[str, Any]) -> str:
-    """The template with these values for variables that are not passed; earlier defaults go."""
+    """Return the template with these defaults in place of earlier ones."""
     _, plain = split_defaults(template)
-    # Without line breaks: not every renderer trims the one behind a block, as transformers does.
+    # Without line breaks: not every renderer trims the one behind a block as transformers does.
     lines = [
         f"{{%- set {name} = {name} | default({_json(kwargs[name])}{_DEFAULT_TAIL}"
         for name in kwargs
@@ -39,7 +39,7 @@ def with_defaults(template: str, kwargs: Mapping[str, Any]) -> str:
 
 
 def split_defaults(template: str) -> tuple[dict[str, Any], str]:
-    """The defaults that `with_defaults` wrote, and the template without them."""
+    """Split a template into the defaults of `with_defaults` and the rest."""
     kwargs: dict[str, Any] = {}
     while match := _DEFAULT_HEAD.match(template):
         try:
@@ -54,16 +54,17 @@ def split_defaults(template: str) -> tuple[dict[str, Any], str]:
 
 
 def saved_template_kwargs(name: str, visited: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The arguments that a model on this disk was saved with; none for one on the Hub.
+    """Return the arguments that a local model was saved with; none for a Hub model.
 
-    What is in the Hub's cache is not looked at: it is there only once a run has begun.
+    The Hub's cache is ignored: it is filled by the first run, so that the answer would change
+    between a run and its resumption.
     """
-    source = None if name == smollm2.NAME else find_local_model(name)
-    if source is None or source.kind is ModelKind.GGUF or source.path in visited:
+    ref = None if name == smollm2.NAME else find_local_model(name)
+    if ref is None or ref.kind is ModelKind.GGUF or ref.path in visited:
         return {}
-    folder = Path(source.path)
-    if source.kind is ModelKind.ADAPTER and not any(folder.glob("tokenizer*")):
-        return saved_template_kwargs(base_model_name(source), visited | {source.path})
+    folder = Path(ref.path)
+    if ref.kind is ModelKind.ADAPTER and not any(folder.glob("tokenizer*")):
+        return saved_template_kwargs(base_model_name(ref), visited | {ref.path})
     try:
         return split_defaults((folder / TEMPLATE_FILE).read_text(encoding="utf-8"))[0]
     except (OSError, UnicodeDecodeError):
@@ -71,12 +72,14 @@ def saved_template_kwargs(name: str, visited: frozenset[str] = frozenset()) -> d
 
 
 def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
-    """Refuse values that a template cannot hold."""
+    """Raise for names that Ludus sets itself and for values that are not JSON."""
     for name, value in kwargs.items():
         if name in _MANAGED_VARIABLES:
             raise ConfigError(f"The template argument {name!r} is set by Ludus. Leave it out.")
         if _has_null(value):
-            raise ConfigError(f"The template argument {name!r} is null. Leave it out, or give one.")
+            raise ConfigError(
+                f"The template argument {name!r} contains null. Leave it out, or set a value."
+            )
         try:
             _json(value)
         except (TypeError, ValueError) as error:
@@ -86,14 +89,14 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
 def check_template_variables(
     kwargs: Mapping[str, Any], template: str, *, template_name: str
 ) -> None:
-    """Refuse arguments that the template does not read."""
+    """Raise for arguments that the template does not use."""
     known = template_variables(template)
     for name in kwargs:
         if name in known:
             continue
         others = ", ".join(sorted(known)) or "none"
         hint = did_you_mean(name, known, f"Leave it out. Variables it reads: {others}.")
-        switch = " (--thinking, --no-thinking)" if name == THINKING_VARIABLE else ""
+        switch = " (`thinking`)" if name == THINKING_VARIABLE else ""
         raise ConfigError(
             f"The chat template ({template_name}) has no variable {name!r}{switch}. {hint}"
         )
@@ -101,12 +104,12 @@ def check_template_variables(
 
 @lru_cache(64)
 def template_variables(template: str) -> frozenset[str]:
-    """The variables that a template reads and a user may set; none where it is not Jinja."""
+    """Return the variables that a user can set; none if the template is not valid Jinja."""
     from jinja2 import Environment, TemplateError, meta, nodes
     from jinja2.ext import Extension
 
     class Generation(Extension):
-        """The tag that transformers adds, read as what stands in it."""
+        """The `{% generation %}` tag of transformers, parsed as its body."""
 
         tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -118,13 +121,13 @@ def template_variables(template: str) -> frozenset[str]:
         tree = Environment(extensions=[Generation, "jinja2.ext.loopcontrols"]).parse(template)
     except TemplateError:
         return frozenset()
-    # Jinja counts what is assigned on one branch only; of those, a user may set what the template
-    # gives a default (`x is defined`, `x | default(...)`).
-    assigned = {each.name for each in tree.find_all(nodes.Name) if each.ctx == "store"}
+    # Jinja also reports variables that are assigned on one branch only. Of those, a user can set
+    # the ones with a default (`x is defined`, `x | default(...)`).
+    assigned = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"}
     optional = {
-        each.node.name
-        for each in tree.find_all((nodes.Test, nodes.Filter))
-        if each.name in ("defined", "undefined", "default") and isinstance(each.node, nodes.Name)
+        node.node.name
+        for node in tree.find_all((nodes.Test, nodes.Filter))
+        if node.name in ("defined", "undefined", "default") and isinstance(node.node, nodes.Name)
     }
     read = (
         meta.find_undeclared_variables(tree)
@@ -138,11 +141,11 @@ def template_variables(template: str) -> frozenset[str]:
 _TEMPLATE_FUNCTIONS = frozenset(
     {"raise_exception", "strftime_now", "namespace", "dict", "range", "caller"}
 )
-"""Functions that transformers gives to templates."""
+"""Functions that transformers provides to templates."""
 
 
 def _json(value: Any) -> str:
-    """As JSON, which but for null is an expression of Jinja's too."""
+    """Encode as JSON, which is valid Jinja too, except for null."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 

@@ -1,1 +1,1 @@
-"""Sampling from a local model: the engine interface, request batching and the Hugging Face decoder."""
+"""Sampling from a local model: the engine interface, the batcher and the HF decoder."""

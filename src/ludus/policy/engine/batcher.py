@@ -1,7 +1,7 @@
-"""Sampling from asyncio: what many episodes ask for at the same time becomes one batch.
+"""Batch the requests of many coroutines for one engine.
 
-One thread owns the model. It takes what is waiting whenever it is free, so that a batch is as large
-as there are episodes. How a batch is answered is the engine's business.
+One thread owns the model. Whenever it is free it takes all waiting requests as one batch, so that
+the batch size follows the number of concurrent episodes.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 __all__ = ["Completion", "Engine", "RequestBatcher", "SamplingParams"]
 
 BATCH_WAIT_S = 0.003
-"""Seconds, for an engine that nobody can join."""
+"""How long a batch waits for another request, for engines that requests cannot join later."""
 STALL_TIMEOUT_S = 60.0
-"""Seconds without a sign from the engine after which it is no longer taken to be at work."""
+"""Without progress for this long, the engine no longer counts as working."""
 JOIN_TIMEOUT_S = 20.0
-"""Seconds that the thread gets to end its step before the process ends under it."""
+"""How long the interpreter's exit waits for the engine's thread."""
 
 
 class RequestBatcher:
-    """A local model that many episodes sample from at once. Use it as an async context manager.
+    """Samples from a local model for many coroutines. Use it as an async context manager.
 
     Args:
-        model: a causal language model of transformers, ready to be used.
-        pad_id: what shorter prompts are filled up with; nothing sees it.
-        max_batch: the most sequences that are decoded at once.
-        engine: what answers batches, if not the model's own forward pass.
-        lull: seconds without another request after which a burst of them is over. An engine that
-            others can join need not wait for them.
+        model: A causal language model of transformers.
+        pad_id: Pads shorter prompts; masked out of attention.
+        max_batch: Most sequences that are decoded at once. Halved when memory runs out.
+        engine: What decodes the batches. Default: the model's own forward pass.
+        batch_wait_s: A batch starts when no other request has arrived for this long; 0 for engines
+            with continuous batching, which need not wait.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class RequestBatcher:
         self._engine_lock = threading.Lock()
         self._last_progress = -STALL_TIMEOUT_S
         self._condition = threading.Condition()
+        """Guards the fields below; notified about new requests and `close`."""
         self._pending: list[PendingRequest] = []
         self._unanswered: set[PendingRequest] = set()
         self._result_queues: WeakValueDictionary[asyncio.AbstractEventLoop, ResultQueue] = (
@@ -91,70 +92,68 @@ class RequestBatcher:
         seed: int,
         images: Sequence[ProcessedImage] = (),
     ) -> Completion:
-        """Go on from a prompt. The same request gives the same reply, whoever asks meanwhile.
+        """Sample a completion. The same request and seed give the same result in any batch.
 
-        But for rounding: on a GPU the size of a batch has a say in a number's last bits, and so in
-        which of two tokens is drawn that lie that close.
+        Except for rounding: on a GPU the batch size changes the last bits of the logits, and so
+        sometimes which of two close tokens is sampled.
         """
-        asked = Request(
+        request = Request(
             tuple(prompt_ids), max_tokens, frozenset(stop_token_ids), sampling, seed, tuple(images)
         )
         with self._condition:
             if self._closed:
                 raise _closed_error()
             loop = asyncio.get_running_loop()
-            order = PendingRequest(asked, self._result_queues.setdefault(loop, ResultQueue(loop)))
-            self._start_thread()
-            self._pending.append(order)
-            self._unanswered.add(order)
+            result_queue = self._result_queues.setdefault(loop, ResultQueue(loop))
+            pending = PendingRequest(request, result_queue)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ludus-model", daemon=True)
+                self._thread.start()
+                # A daemon thread that is killed inside torch at exit can crash the process.
+                atexit.register(self._join_at_exit)
+            self._pending.append(pending)
+            self._unanswered.add(pending)
             self._condition.notify()
         try:
-            return await order.future
+            return await pending.future
         finally:
             with self._condition:
-                self._unanswered.discard(order)
+                self._unanswered.discard(pending)
 
     @property
     def stats(self) -> DecodeStats:
-        """What has been sampled, read and reused so far."""
         return self._engine.stats
 
     @property
     def is_working(self) -> bool:
-        """Whether the engine has given a sign of life of late."""
+        """Whether the engine has made progress within `STALL_TIMEOUT_S`."""
         return time.monotonic() - self._last_progress < STALL_TIMEOUT_S
 
     def refresh(self) -> None:
-        """The model has learned. For when nobody waits for an answer; may be called anywhere."""
-        # The last answer goes out before the engine has put its things away.
+        """Tell the engine that the model's weights have changed, from any thread.
+
+        No request may be waiting.
+        """
+        # The engine delivers its last completion before it returns: wait until it has.
         with self._engine_lock:
             self._engine.refresh()
-        # Memory that was short then need not be now.
+        # Memory may have been freed since the batch was halved.
         self.max_batch = self._configured_max_batch
 
     async def close(self) -> None:
-        """End the thread after the token that it is at. Nothing is waited for."""
+        """Fail all waiting requests, and let the thread end after its current token."""
         with self._condition:
             self._closed = True
             self._condition.notify()
-            orders = list(self._unanswered)
-        for order in orders:
-            order.resolve(_closed_error())
+            unanswered = list(self._unanswered)
+        for pending in unanswered:
+            pending.resolve(_closed_error())
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-    def _start_thread(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run_thread, name="ludus-model", daemon=True
-            )
-            self._thread.start()
-            # A thread that the interpreter takes away in the midst of torch can bring it down.
-            atexit.register(self._join_at_exit)
 
     def _join_at_exit(self) -> None:
         with self._condition:
@@ -163,116 +162,118 @@ class RequestBatcher:
         if self._thread is not None:
             self._thread.join(JOIN_TIMEOUT_S)
 
-    def _run_thread(self) -> None:
+    def _run(self) -> None:
         while batch := self._take_batch():
             self._process_batch(batch)
         atexit.unregister(self._join_at_exit)
 
     def _take_batch(self) -> list[PendingRequest]:
-        """Those whose turn it is, as soon as there are any; nobody: the end."""
+        """Wait for requests and return the next batch; empty once the batcher is closed."""
         with self._condition:
             self._condition.wait_for(lambda: self._pending or self._closed)
+            # Requests come in bursts: wait until the number of pending ones stops growing.
             while self._batch_wait_s and not self._closed and len(self._pending) < self.max_batch:
-                before = len(self._pending)
+                num_pending = len(self._pending)
                 self._condition.wait_for(lambda: self._closed, timeout=self._batch_wait_s)
-                if len(self._pending) == before:
+                if len(self._pending) == num_pending:
                     break
             batch = [] if self._closed else select_similar_lengths(self._pending, self.max_batch)
-            gone = set(batch)
-            self._pending = [order for order in self._pending if order not in gone]
+            taken = set(batch)
+            self._pending = [pending for pending in self._pending if pending not in taken]
             return batch
 
     def _process_batch(
-        self, batch: Sequence[PendingRequest], *, allow_joining: bool = True
+        self, requests: Sequence[PendingRequest], *, allow_joining: bool = True
     ) -> None:
-        failed = self._try_batch(batch, allow_joining=allow_joining)
-        if failed is not None:
-            self._retry_failed(*failed)
+        failure = self._try_batch(requests, allow_joining=allow_joining)
+        if failure is not None:
+            self._retry_failed(*failure)
 
-    def _retry_failed(self, party: InFlightBatch, error: Exception) -> None:
-        """A batch that failed is tried again in halves: one that fails alone fails for itself.
+    def _retry_failed(self, batch: InFlightBatch, error: Exception) -> None:
+        """Retry a failed batch in halves, down to the requests that fail on their own.
 
-        That is as good for memory that runs out as for a request that the model cannot bear. What
-        is neither fails in both halves, and is then said at once to all whom it befell.
+        This isolates a request that the model cannot process, and finds a batch size that fits
+        into memory. Any other error fails in both halves, and is then reported to all requests at
+        once.
         """
-        if short := _is_out_of_memory(error):
-            self.max_batch = (min(self.max_batch, party.peak_size) + 1) // 2
-        batch = party.unresolved
-        middle = len(batch) // 2
-        halves = [half for half in (batch[:middle], batch[middle:]) if middle]
-        if short and halves:
+        if out_of_memory := _is_out_of_memory(error):
+            self.max_batch = (min(self.max_batch, batch.peak_size) + 1) // 2
+        requests = batch.unresolved
+        middle = len(requests) // 2
+        halves = [half for half in (requests[:middle], requests[middle:]) if middle]
+        if out_of_memory and halves:
             for half in halves:
                 self._process_batch(half, allow_joining=False)
             return
-        failed = [what for half in halves if (what := self._try_batch(half)) is not None]
-        if len(failed) == len(halves):
-            for order in batch:
-                order.resolve(error)
+        failures = [failure for half in halves if (failure := self._try_batch(half)) is not None]
+        if len(failures) == len(halves):
+            for pending in requests:
+                pending.resolve(error)
             return
-        for what in failed:
-            self._retry_failed(*what)
+        for failure in failures:
+            self._retry_failed(*failure)
 
     def _try_batch(
-        self, batch: Sequence[PendingRequest], *, allow_joining: bool = False
+        self, requests: Sequence[PendingRequest], *, allow_joining: bool = False
     ) -> tuple[InFlightBatch, Exception] | None:
-        """Who was there and what went wrong, if anything did.
+        """Run the engine on the requests that are still open.
 
-        What is not waited for any more is left out. Others may join: they then share its fate.
+        If it fails, return the error and the batch, which includes the requests that have joined.
         """
-        asked = [order for order in batch if order.is_open]
-        if not asked or self._closed:
+        requests = [pending for pending in requests if pending.is_open]
+        if not requests or self._closed:
             return None
-        party = InFlightBatch(asked)
+        batch = InFlightBatch(requests)
 
-        def more(room: int) -> Sequence[Request]:
-            joining = self._take_joining(party, room)
-            party.add(joining)
-            return [order.request for order in joining]
+        def poll_requests(room: int) -> Sequence[Request]:
+            with self._condition:
+                room = max(0, min(room, self.max_batch - len(batch)))
+                if self._closed:
+                    return ()
+                joining, self._pending = self._pending[:room], self._pending[room:]
+            batch.add(joining)
+            return [pending.request for pending in joining]
 
-        requests = [order.request for order in asked]
-        error = self._run_engine(party, requests, more if allow_joining else no_more_requests)
-        return None if error is None else (party, error)
-
-    def _take_joining(self, party: InFlightBatch, room: int) -> list[PendingRequest]:
-        """Those who have come since and are let in, as long as not too many are under way."""
-        with self._condition:
-            room = min(room, self.max_batch - len(party))
-            if room <= 0 or self._closed or not self._pending:
-                return []
-            joining, self._pending = self._pending[:room], self._pending[room:]
-        return joining
+        error = self._run_engine(
+            batch,
+            [pending.request for pending in requests],
+            poll_requests if allow_joining else no_more_requests,
+        )
+        return None if error is None else (batch, error)
 
     def _run_engine(
-        self, party: InFlightBatch, asked: Sequence[Request], more: PollRequests
+        self, batch: InFlightBatch, requests: Sequence[Request], poll_requests: PollRequests
     ) -> Exception | None:
-        began = self._last_progress = time.monotonic()
+        """Run the engine, deliver its completions, and return its error."""
+        counted_until = self._last_progress = time.monotonic()
 
-        def deliver(at: int, sampled: Completion) -> None:
-            # Counted first: whoever gets the last answer may look at the tally at once.
-            nonlocal began
-            began, before = time.monotonic(), began
-            self.stats.busy_s += began - before
-            party.resolve(at, sampled)
+        def deliver(index: int, completion: Completion) -> None:
+            # Count first: whoever gets the last completion may read the stats at once.
+            nonlocal counted_until
+            now = time.monotonic()
+            self.stats.busy_s += now - counted_until
+            counted_until = now
+            batch.resolve(index, completion)
 
-        def wanted(at: int) -> bool:
-            # Asked at every step.
+        def is_wanted(index: int) -> bool:
+            # The engine asks in every step, which makes this the sign of its progress.
             self._last_progress = time.monotonic()
-            return party.is_wanted(at) and not self._closed
+            return batch.is_wanted(index) and not self._closed
 
         try:
             with self._engine_lock, short_switch_interval(), without_cudnn_sdpa():
-                self._engine.run(asked, deliver, wanted, more)
+                self._engine.run(requests, deliver, is_wanted, poll_requests)
         except Exception as error:
-            # Its frames hold on to every tensor that was alive when it was raised.
+            # The traceback's frames would keep the failed batch's tensors alive during the retry.
             error.__traceback__ = error.__context__ = None
             return error
         finally:
-            self.stats.busy_s += time.monotonic() - began
+            self.stats.busy_s += time.monotonic() - counted_until
         return None
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Also gives back what the allocator keeps, or the next try would find it as full."""
+    """Recognize the error, and release cached memory so that a retry has it."""
     import torch
 
     if not isinstance(error, torch.OutOfMemoryError):
@@ -283,4 +284,4 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _closed_error() -> AgentError:
-    return AgentError("The model was put away before it had answered. Ask while it is open.")
+    return AgentError("The model was closed before it had answered. Keep the agent open.")

@@ -1,5 +1,4 @@
-"""What a model has been asked to do so far, counted. Who asks, and how it is done, is not its
-business."""
+"""Counters of an engine's work."""
 
 from __future__ import annotations
 
@@ -8,13 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class DecodeStats:
-    """Counters that only grow; whoever wants the figures of a while takes the difference."""
+    """Counters that only grow; the difference of two copies covers the time between them."""
 
     sampled_tokens: int = 0
-    """Tokens that the model chose."""
     prefilled_tokens: int = 0
-    """Tokens of prompts that went through the model."""
+    """Prompt tokens that went through the model."""
     reused_tokens: int = 0
-    """Tokens of prompts that did not have to, because they were known from before."""
+    """Prompt tokens that were skipped, because their keys and values were cached or shared."""
     busy_s: float = 0.0
-    """Seconds in which somebody was being answered."""
+    """Seconds in which at least one request was being processed."""

@@ -1,7 +1,4 @@
-"""What is asked of an engine, what comes back, and what an engine is.
-
-Only the words that those who ask and those who answer have in common.
-"""
+"""The interface between the batcher and its engines: requests, completions and `Engine`."""
 
 from __future__ import annotations
 
@@ -18,25 +15,25 @@ if TYPE_CHECKING:
 
 
 def max_context_length(model: Any) -> int | None:
-    """How many tokens a prompt and its reply may have together, if the model says so."""
+    """Return the most tokens of a prompt and its reply together, if the config says so."""
     config = model.config.get_text_config(decoder=True)
-    found = getattr(config, "max_position_embeddings", None)
-    return found if isinstance(found, int) and found > 0 else None
+    length = getattr(config, "max_position_embeddings", None)
+    return length if isinstance(length, int) and length > 0 else None
 
 
 def check_prompt_fits(prompt: Sequence[int], context: int | None) -> None:
-    """A prompt that leaves no room for a single token: the model cannot so much as begin."""
+    """Raise for a prompt that leaves no room for a single sampled token."""
     if context is not None and len(prompt) >= context:
         raise RequestRefused(
-            f"The prompt has {len(prompt):,} tokens, and the model reads {context:,} at most: no "
-            "room is left for a reply. Give it tasks that show less, or take a model that reads "
-            "more."
+            f"The prompt has {len(prompt):,} tokens, but the model's context is {context:,}: no "
+            "room is left for a reply. Use tasks with shorter prompts, or a model with a longer "
+            "context."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt, and how it is to be gone on with."""
+    """A prompt, and how to sample its completion."""
 
     ids: tuple[int, ...]
     max_tokens: int
@@ -44,10 +41,10 @@ class Request:
     sampling: SamplingParams
     seed: int
     images: tuple[ProcessedImage, ...] = ()
-    """What the placeholders among the ids stand for, in their order."""
+    """The images of the placeholders among the ids, in their order."""
 
     def max_new_tokens(self, context: int | None) -> int:
-        """Tokens that the reply may have, in a model that can read so many."""
+        """Return the token budget of the completion, given the model's context length."""
         if not self.ids:
             return 0
         room = self.max_tokens if context is None else context - len(self.ids)
@@ -56,18 +53,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the model said."""
+    """The sampled ids and their log-probabilities."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stopped: bool
-    """Whether it ended with a stop, which is its last id; otherwise its budget ended it."""
+    """Whether the last id is a stop token; otherwise the token budget was used up."""
 
 
 DeliverCompletion = Callable[[int, Completion], None]
+"""Takes the index of a request and its completion."""
 IsWanted = Callable[[int], bool]
+"""Whether the request with this index still has a waiting caller."""
 PollRequests = Callable[[int], Sequence[Request]]
-"""Requests that have come in since, at most so many. Their numbers go on after those before."""
+"""Returns new requests, at most as many as given. Their indices continue those of earlier ones."""
 
 
 def no_more_requests(room: int) -> Sequence[Request]:
@@ -75,7 +74,7 @@ def no_more_requests(room: int) -> Sequence[Request]:
 
 
 class Engine(Protocol):
-    """What answers a batch. It is called by one thread at a time."""
+    """Completes batches of requests. It is called by one thread at a time."""
 
     stats: DecodeStats
 
@@ -86,7 +85,7 @@ class Engine(Protocol):
         is_wanted: IsWanted,
         poll_requests: PollRequests,
     ) -> None:
-        """Answer these, and whom `more` names if others can still join."""
+        """Complete these requests and, with continuous batching, those of `poll_requests`."""
 
     def refresh(self) -> None:
-        """The model's weights have changed: take them over, and forget what the old ones made."""
+        """Take over the model's changed weights, and drop caches made with the old ones."""

@@ -1,7 +1,4 @@
-"""Which engine answers for a policy, and a line that says so: with a reason, if it is the slow one.
-
-How engines work is not its business.
-"""
+"""Choose the engine that decodes for a policy: the Triton engine where it is supported."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ TRITON_MAX_BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine, and how it wants to be asked."""
+    """An engine, a line that describes it, and the batcher's settings for it."""
 
     engine: Engine
     description: str
@@ -33,73 +30,72 @@ class EngineChoice:
 def choose_engine(
     policy: Policy, *, fast: bool | None, dtype: str | None, max_batch: int | None
 ) -> EngineChoice:
-    """The fast one where it can be had (`fast=None`), where it must (True) or not at all."""
-    pad = policy.tokenizer.pad_token_id or 0
-    if policy.vision is not None:
-        return _hf_choice(
-            _build_vlm_decoder(policy, pad), "the model sees pictures", fast, max_batch
-        )
+    """Build the engine for a policy.
+
+    Args:
+        fast: True requires the Triton engine, False excludes it. None takes it on a GPU, for
+            models that it supports.
+        dtype: The dtype that the user asked for: the Triton engine decodes in bfloat16.
+        max_batch: Most requests at once. Default: depends on the engine.
+    """
     reason = _reason_against_triton(policy, fast, dtype)
     if reason is None:
-        made = _try_triton_engine(policy.model, max_batch, strict=fast is True)
-        if not isinstance(made, str):
-            # Who comes later joins, so nobody has to be waited for.
+        engine = _try_triton_engine(policy.model, max_batch, strict=fast is True)
+        if not isinstance(engine, str):
+            # Late requests join a running batch, so there is no need to wait for them.
             return EngineChoice(
-                made,
+                engine,
                 _describe_triton_engine(policy.model),
                 max_batch or TRITON_MAX_BATCH,
                 batch_wait_s=0.0,
             )
-        reason = made
-    return _hf_choice(HFDecoder(policy.model, pad_id=pad), reason, fast, max_batch)
-
-
-def _hf_choice(
-    engine: Engine, reason: str, fast: bool | None, max_batch: int | None
-) -> EngineChoice:
+        reason = engine
     if fast:
-        raise ConfigError(f"Fast decoding was asked for, and cannot be: {reason}. Leave it off.")
-    return EngineChoice(engine, f"plain generate: {reason}", max_batch or HF_MAX_BATCH)
+        raise ConfigError(f"`fast` decoding is not supported here: {reason}. Leave it off.")
+    pad_id = policy.tokenizer.pad_token_id or 0
+    if policy.vision is None:
+        decoder = HFDecoder(policy.model, pad_id=pad_id)
+    else:
+        from ludus.policy.vision.vlm_decoder import VLMDecoder
+
+        decoder = VLMDecoder(policy.model, pad_id=pad_id, vision=policy.vision)
+    return EngineChoice(decoder, f"HF decoder: {reason}", max_batch or HF_MAX_BATCH)
 
 
 def _reason_against_triton(policy: Policy, fast: bool | None, dtype: str | None) -> str | None:
-    """Why the fast one is not even tried."""
+    """Say why the Triton engine is not even tried, or return None."""
+    if policy.vision is not None:
+        return "the model takes images"
     if fast is not None:
-        return None if fast else "fast decoding is switched off"
+        return None if fast else "the Triton engine is switched off"
     if policy.model.device.type != "cuda":
         return "no GPU"
-    asked = choose_dtype(dtype, "cuda") if dtype else "bfloat16"
-    return None if asked == "bfloat16" else f"{asked} was asked for, and fast is bfloat16"
+    requested = choose_dtype(dtype, "cuda") if dtype else "bfloat16"
+    if requested != "bfloat16":
+        return f"{requested} was asked for, and the Triton engine decodes in bfloat16"
+    return None
 
 
 def _try_triton_engine(model: Any, max_batch: int | None, *, strict: bool) -> Any:
+    """Return the engine, or the reason why the model cannot have one."""
     from ludus.policy.triton_engine.triton_engine import build_triton_engine
 
     try:
-        # Whoever says how many there are at the most has as many in mind.
+        # A user who limits the batch expects batches of that size.
         return build_triton_engine(
             model, max_batch=max_batch or TRITON_MAX_BATCH, expected=max_batch
         )
     except Exception as error:
-        # A compiler or a driver that does not take the kernels must not cost the run.
+        # A compiler or a driver that cannot build the kernels must not end the run.
         if strict:
             raise
-        words = " ".join(str(error).split())[:200]
-        return f"the fast way failed with {type(error).__name__}: {words}"
+        message = " ".join(str(error).split())[:200]
+        return f"the Triton engine failed with {type(error).__name__}: {message}"
 
 
 def _describe_triton_engine(model: Any) -> str:
     import torch
 
     if model.device.type != "cuda":
-        return "fast decoding, in plain torch on the CPU"
-    return (
-        f"fast decoding: own kernels and CUDA graphs on {torch.cuda.get_device_name(model.device)}"
-    )
-
-
-def _build_vlm_decoder(policy: Policy, pad_id: int) -> Engine:
-    from ludus.policy.vision.vlm_decoder import VLMDecoder
-
-    assert policy.vision is not None
-    return VLMDecoder(policy.model, pad_id=pad_id, vision=policy.vision)
+        return "Triton engine, with reference ops on the CPU"
+    return f"Triton engine with CUDA graphs on {torch.cuda.get_device_name(model.device)}"

@@ -1,7 +1,7 @@
-"""A model's own forward pass, token by token, with its cache: one batch from prompts to replies.
+"""Decode batches with the forward pass and the KV cache of a transformers model.
 
-Prompts of one environment begin alike, with the same system prompt and the same tools: what all of
-a batch share is read once. Who asks, and how requests become batches, is not its business.
+Prompts of one environment begin alike, with the same system prompt and tools: the common prefix of
+a batch is prefilled once.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ from ludus.policy.engine.engine_api import (
 from ludus.policy.engine.sampling import TokenSampler
 
 MIN_SHARED_PREFIX_TOKENS = 8
-"""Tokens that prompts must have in common before they are read once for all."""
+"""Shorter common prefixes are not worth a forward pass of their own."""
 
 
 @dataclass(slots=True)
 class SequenceState:
-    """One request while it is being answered."""
+    """One request while it is being decoded."""
 
     index: int
     request: Request
     remaining: int
-    """Tokens that it may still have."""
+    """Tokens that may still be sampled."""
     draw_uniform: Callable[[], float]
+    """The request's own random numbers."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     active: bool = True
 
     def append(self, token: int, logprob: float) -> None:
         if not math.isfinite(logprob):
-            raise ValueError("the model's logits are no numbers; load it in another dtype")
+            raise ValueError("the model's logits are not finite; load it in another dtype")
         self.ids.append(token)
         self.logprobs.append(logprob)
         self.remaining -= 1
@@ -54,7 +55,7 @@ class SequenceState:
 
     @property
     def position(self) -> int:
-        """Of the last token."""
+        """Position of the last token."""
         return len(self.request.ids) + len(self.ids) - 1
 
     @property
@@ -64,66 +65,66 @@ class SequenceState:
 
 
 class HFDecoder:
-    """Answers batches of requests, one at a time, in whatever thread it is called."""
+    """An engine that decodes one batch after the other, in the calling thread."""
 
     suppressed_ids: frozenset[int] = frozenset()
-    """Ids that are not sampled, however likely they are."""
+    """Ids that are never sampled."""
 
     def __init__(self, model: Any, *, pad_id: int) -> None:
         self.model = model
         self.pad_id = pad_id
         self.stats = DecodeStats()
         self.max_context = max_context_length(model)
-        # An adapter passes on what it does not name itself.
+        # The forward pass of a PEFT model takes **kwargs; that of its base model names them.
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._forward_parameters = inspect.signature(base.forward).parameters
         if "past_key_values" not in self._forward_parameters:
             raise ConfigError(
-                f"{type(base).__name__} keeps what it has read in a way of its own, which Ludus "
-                "does not know. Name a model with attention, such as a Llama or a Qwen."
+                f"{type(base).__name__} takes no past_key_values, so Ludus cannot decode with it. "
+                "Name a model with attention, such as a Llama or a Qwen."
             )
 
     def run(
         self,
         requests: Sequence[Request],
         deliver: DeliverCompletion,
-        is_wanted: IsWanted = lambda at: True,
+        is_wanted: IsWanted = lambda index: True,
         poll_requests: PollRequests = no_more_requests,
     ) -> None:
-        """Answer all of them, each as soon as it is done, but for those not wanted any more.
+        """Complete the requests, each as soon as it is done, except those not wanted any more.
 
-        Who comes meanwhile is left to the next batch: to join this one would be to read it anew.
+        `poll_requests` is ignored: adding rows to a running batch would mean a new prefill of all.
         """
         import torch
 
         rows = []
-        for at, request in enumerate(requests):
-            left = request.max_new_tokens(self.max_context)
-            row = SequenceState(at, request, left, random.Random(request.seed).random)
-            rows.append(row) if left > 0 else deliver(at, row.completion)
+        for index, request in enumerate(requests):
+            remaining = request.max_new_tokens(self.max_context)
+            row = SequenceState(index, request, remaining, random.Random(request.seed).random)
+            rows.append(row) if remaining > 0 else deliver(index, row.completion)
         if rows:
             with torch.inference_mode():
                 self._decode(self.build_batch(rows), deliver, is_wanted)
 
     def refresh(self) -> None:
-        """It holds nothing that the weights could have made."""
+        """Nothing to do: the weights are the model's own, and no cache outlives a batch."""
 
     def build_batch(self, rows: list[SequenceState]) -> DecodeBatch:
         return DecodeBatch(self, rows)
 
-    def _decode(self, batch: DecodeBatch, deliver: DeliverCompletion, wanted: IsWanted) -> None:
+    def _decode(self, batch: DecodeBatch, deliver: DeliverCompletion, is_wanted: IsWanted) -> None:
         self.stats.prefilled_tokens += sum(len(row.request.ids) for row in batch.rows)
         logits = batch.prefill()
         while True:
             batch.sample_tokens(logits, deliver)
             for row in batch.rows:
-                row.active = row.active and wanted(row.index)
-            live = [place for place, row in enumerate(batch.rows) if row.active]
-            if not live:
+                row.active = row.active and is_wanted(row.index)
+            active = [index for index, row in enumerate(batch.rows) if row.active]
+            if not active:
                 return
-            # To select rows copies the whole cache, so it has to save at least as much.
-            if 2 * len(live) <= len(batch.rows):
-                batch.keep_rows(live)
+            # Removing rows copies the whole cache, which pays off once half of them have ended.
+            if 2 * len(active) <= len(batch.rows):
+                batch.keep_rows(active)
             logits = batch.step()
 
     def build_cache(self) -> Any:
@@ -134,22 +135,23 @@ class HFDecoder:
     def can_share_prefix(self, cache: Any) -> bool:
         """Whether padding may stand between a common prefix and the rest of a prompt.
 
-        Windows and recurrent states go by places and not by positions, and would see it.
+        Sliding windows and recurrent states count cache slots instead of positions, and padding
+        would shift them.
         """
         from transformers.cache_utils import DynamicLayer
 
-        plain = all(type(layer) is DynamicLayer for layer in cache.layers)
-        return plain and "position_ids" in self._forward_parameters
+        full_attention = all(type(layer) is DynamicLayer for layer in cache.layers)
+        return full_attention and "position_ids" in self._forward_parameters
 
     def forward(self, **inputs: Any) -> Any:
-        """The logits that follow each row's last token."""
-        given = {**inputs, "use_cache": True, "logits_to_keep": 1}
-        taken = {name: value for name, value in given.items() if name in self._forward_parameters}
-        return self.model(**taken).logits[:, -1]
+        """Return the logits after each row's last token, [batch, vocabulary]."""
+        inputs |= {"use_cache": True, "logits_to_keep": 1}
+        known = {name: value for name, value in inputs.items() if name in self._forward_parameters}
+        return self.model(**known).logits[:, -1]
 
 
 class DecodeBatch:
-    """Rows that are decoded together: a cache, and which of its places each row may see."""
+    """Sequences that are decoded together, with their KV cache and attention mask."""
 
     def __init__(self, decoder: HFDecoder, rows: list[SequenceState]) -> None:
         self._decoder = decoder
@@ -160,7 +162,11 @@ class DecodeBatch:
         self.rows = rows
 
     def prefill(self) -> Any:
-        """The logits after each prompt: what is common first, then the rest, padded on its left."""
+        """Return the logits after each prompt.
+
+        The common prefix is computed once and its cache entries are repeated for all rows; the rest
+        of each prompt is padded on the left.
+        """
         prompts = [row.request.ids for row in self.rows]
         shared = common_prefix_length(prompts) if self._decoder.can_share_prefix(self._cache) else 0
         if len(prompts) == 1 or shared < MIN_SHARED_PREFIX_TOKENS:
@@ -171,22 +177,21 @@ class DecodeBatch:
             self._decoder.stats.prefilled_tokens -= (len(prompts) - 1) * shared
             self._decoder.stats.reused_tokens += (len(prompts) - 1) * shared
         width = max(map(len, prompts)) - shared
-        gaps = [shared + width - len(prompt) for prompt in prompts]
-        pad = self._decoder.pad_id
+        pads = [shared + width - len(prompt) for prompt in prompts]
+        pad_id = self._decoder.pad_id
         return self._forward(
-            [[pad] * gap + list(ids[shared:]) for gap, ids in zip(gaps, prompts, strict=True)],
-            [[0] * gap + list(range(shared, shared + width - gap)) for gap in gaps],
-            [[1] * shared + [0] * gap + [1] * (width - gap) for gap in gaps],
+            [[pad_id] * pad + list(ids[shared:]) for pad, ids in zip(pads, prompts, strict=True)],
+            [[0] * pad + list(range(shared, shared + width - pad)) for pad in pads],
+            [[1] * shared + [0] * pad + [1] * (width - pad) for pad in pads],
         )
 
     def step(self) -> Any:
-        """The logits after the token that each row took last; those of ended rows mean nothing."""
+        """Return the logits after each row's newest token; those of ended rows are meaningless."""
         import torch
 
-        seen = torch.cat(
-            [self._attention_mask, self._attention_mask.new_ones(len(self.rows), 1)], dim=1
-        )
-        return self._forward([[row.ids[-1]] for row in self.rows], self._next_positions(), seen)
+        mask = self._attention_mask
+        mask = torch.cat([mask, mask.new_ones(len(self.rows), 1)], dim=1)
+        return self._forward([[row.ids[-1]] for row in self.rows], self._next_positions(), mask)
 
     def _next_positions(self) -> Any:
         return [[row.position] for row in self.rows]
@@ -204,39 +209,42 @@ class DecodeBatch:
         )
 
     def sample_tokens(self, logits: Any, deliver: DeliverCompletion) -> None:
-        """Choose a token for every row that goes on, and hand over those that it ends."""
+        """Sample a token for every active row, and deliver the completions that it ends."""
         if self._sampler is None:
-            settings = [row.request.sampling for row in self.rows]
-            size = logits.shape[-1]
-            never = self._decoder.suppressed_ids
             self._sampler = TokenSampler(
-                settings, vocab_size=size, device=logits.device, suppressed_ids=never
+                [row.request.sampling for row in self.rows],
+                vocab_size=logits.shape[-1],
+                device=logits.device,
+                suppressed_ids=self._decoder.suppressed_ids,
             )
         uniforms = [row.draw_uniform() if row.active else 0.0 for row in self.rows]
-        chosen = self._sampler.sample(logits, uniforms)
-        for row, token, logprob in zip(self.rows, *chosen, strict=True):
+        sampled = self._sampler.sample(logits, uniforms)
+        for row, token, logprob in zip(self.rows, *sampled, strict=True):
             if row.active:
                 row.append(token, logprob)
-                # Token by token, so that a display sees how fast it goes.
+                # One by one, so that a progress display sees the current speed.
                 self._decoder.stats.sampled_tokens += 1
                 if not row.active:
                     deliver(row.index, row.completion)
 
     def keep_rows(self, indices: list[int]) -> None:
-        """Go on with these rows alone."""
+        """Remove all other rows from the batch."""
         import torch
 
         kept = torch.tensor(indices, device=self._device)
-        # Not batch_select_indices, which the layers of hybrid models do not have.
+        # Not batch_select_indices, which the cache layers of hybrid models do not have.
         self._cache.reorder_cache(kept)
         self._attention_mask = self._attention_mask[kept]
         self._sampler = None
-        self.rows = [self.rows[place] for place in indices]
+        self.rows = [self.rows[index] for index in indices]
 
 
 def common_prefix_length(prompts: Sequence[tuple[int, ...]]) -> int:
-    """How many tokens all prompts begin with, but for the last of each, which has to be read."""
-    # What the first and the last in order have in common, all between them have too.
-    ends = zip(min(prompts), max(prompts), strict=False)
-    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
-    return min(alike, *(len(prompt) - 1 for prompt in prompts))
+    """Count the tokens that all prompts begin with.
+
+    The last token of a prompt does not count: its forward pass gives the first logits.
+    """
+    # The smallest and the largest prompt share only what all prompts between them share.
+    pairs = zip(min(prompts), max(prompts), strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return min(shared, *(len(prompt) - 1 for prompt in prompts))

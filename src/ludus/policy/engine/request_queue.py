@@ -1,4 +1,4 @@
-"""Requests of coroutines, and the answers that a thread gives them."""
+"""Requests of coroutines, and the results that the engine's thread sends back to them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Result = Completion | Exception
 
 
 class ResultQueue:
-    """Answers for the coroutines of one event loop, which is woken up once for all that wait.
+    """Results for the coroutines of one event loop.
 
-    To wake it up costs as much as to look for an answer, and as many answers come at once as there
-    are episodes.
+    The loop is woken once for all results that are waiting: `call_soon_threadsafe` writes to a
+    socket, and many results arrive at the same time.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -25,32 +25,29 @@ class ResultQueue:
         self._results: list[tuple[asyncio.Future[Completion], Result]] = []
 
     def put(self, future: asyncio.Future[Completion], result: Result) -> None:
-        """May be called by any thread."""
+        """Set the future's result, from any thread."""
         with self._lock:
             self._results.append((future, result))
             if len(self._results) > 1:
-                return
-        # The loop may be gone by the time that a long step has ended.
+                return  # The loop has been woken already.
+        # The loop may be closed by the time a long decoding step ends.
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         with self._lock:
-            letters, self._results = self._results, []
-        for future, outcome in letters:
-            if not future.done():
-                _set_result(future, outcome)
-
-
-def _set_result(future: asyncio.Future[Completion], outcome: Result) -> None:
-    if isinstance(outcome, Completion):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
+            results, self._results = self._results, []
+        for future, result in results:
+            if future.done():
+                continue
+            if isinstance(result, Completion):
+                future.set_result(result)
+            else:
+                future.set_exception(result)
 
 
 class PendingRequest:
-    """A request, and the coroutine that waits for what becomes of it."""
+    """A request, and the future of the coroutine that waits for its completion."""
 
     def __init__(self, request: Request, result_queue: ResultQueue) -> None:
         self.request = request
@@ -60,54 +57,55 @@ class PendingRequest:
 
     @property
     def is_open(self) -> bool:
+        """Neither resolved nor cancelled by its caller."""
         return not (self.resolved or self.future.done())
 
     def resolve(self, result: Result) -> None:
-        """May be called by any thread."""
+        """Send the result to the waiting coroutine, from any thread."""
         self.resolved = True
         self._result_queue.put(self.future, result)
 
 
 class InFlightBatch:
-    """Those whom an engine is answering, by the numbers that it knows them by.
+    """The requests that an engine is working on, by the engine's indices.
 
-    Who has been answered leaves, because an engine that others join may never come to an end.
+    Resolved requests are removed: an engine with continuous batching may run forever.
     """
 
-    def __init__(self, orders: Sequence[PendingRequest]) -> None:
-        self._requests = dict(enumerate(orders))
-        self._next_index = len(orders)
-        self.peak_size = len(orders)
-        """So many were there at once."""
+    def __init__(self, requests: Sequence[PendingRequest]) -> None:
+        self._requests = dict(enumerate(requests))
+        self._next_index = len(requests)
+        self.peak_size = len(requests)
+        """The most requests that were in the batch at the same time."""
 
     def __len__(self) -> int:
         return len(self._requests)
 
     @property
     def unresolved(self) -> list[PendingRequest]:
-        return [order for order in self._requests.values() if order.is_open]
+        return [request for request in self._requests.values() if request.is_open]
 
-    def add(self, orders: Sequence[PendingRequest]) -> None:
-        self._requests.update(enumerate(orders, self._next_index))
-        self._next_index += len(orders)
+    def add(self, requests: Sequence[PendingRequest]) -> None:
+        self._requests.update(enumerate(requests, self._next_index))
+        self._next_index += len(requests)
         self.peak_size = max(self.peak_size, len(self._requests))
 
     def is_wanted(self, index: int) -> bool:
-        """Whether anybody still waits for this answer."""
-        order = self._requests.get(index)
-        if order is not None and not order.is_open:
+        """Whether a coroutine still waits for this request; cancelled requests are removed."""
+        request = self._requests.get(index)
+        if request is not None and not request.is_open:
             del self._requests[index]
         return index in self._requests
 
-    def resolve(self, index: int, sampled: Completion) -> None:
-        order = self._requests.pop(index, None)
-        if order is not None:
-            order.resolve(sampled)
+    def resolve(self, index: int, completion: Completion) -> None:
+        request = self._requests.pop(index, None)
+        if request is not None:
+            request.resolve(completion)
 
 
-def select_similar_lengths(waiting: Sequence[PendingRequest], number: int) -> list[PendingRequest]:
-    """The one that has waited longest, and those whose prompts are closest to its in length."""
-    if len(waiting) <= number:
-        return list(waiting)
-    length = len(waiting[0].request.ids)
-    return sorted(waiting, key=lambda order: abs(len(order.request.ids) - length))[:number]
+def select_similar_lengths(pending: Sequence[PendingRequest], count: int) -> list[PendingRequest]:
+    """Return the oldest request and those with the most similar prompt lengths."""
+    if len(pending) <= count:
+        return list(pending)
+    length = len(pending[0].request.ids)
+    return sorted(pending, key=lambda each: abs(len(each.request.ids) - length))[:count]

@@ -1,7 +1,7 @@
-"""Choosing the next token of every row of a batch from the model's logits.
+"""Sample the next token of every row of a batch from logits.
 
-A row is chosen by its own settings and its own random number, so that what it becomes does not
-depend on who else is in the batch. Where logits come from is the decoder's business.
+Each row has its own parameters and its own random number, so that its result does not depend on
+the other rows of the batch.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from ludus.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen."""
+    """Temperature, top-p and top-k, as in vLLM."""
 
     temperature: float = 1.0
-    """0: always the likeliest."""
+    """0 for greedy decoding."""
     top_p: float = 1.0
-    """Only the likeliest tokens that have this much probability together."""
+    """Nucleus sampling: keep the most likely tokens whose probabilities sum up to this."""
     top_k: int | None = None
-    """Only so many of the likeliest tokens."""
+    """Keep only this many of the most likely tokens."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.temperature) or self.temperature < 0:
-            raise ConfigError(f"A temperature of {self.temperature} cannot be; give 0 or more.")
+            raise ConfigError(f"`temperature` must be 0 or more, got {self.temperature}.")
         if not 0 < self.top_p <= 1:
-            raise ConfigError(f"A top_p of {self.top_p} cannot be; give more than 0, at most 1.")
+            raise ConfigError(f"`top_p` must be greater than 0 and at most 1, got {self.top_p}.")
         if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"A top_k of {self.top_k} cannot be; give 1 or more.")
+            raise ConfigError(f"`top_k` must be 1 or more, got {self.top_k}.")
 
 
 class TokenSampler:
-    """The settings of a batch, as tensors; `never` are ids that no row may get."""
+    """Samples a batch whose rows have these parameters; `suppressed_ids` are never sampled."""
 
     def __init__(
         self,
@@ -59,53 +59,50 @@ class TokenSampler:
         self._any_filtered = any(row.top_p < 1 or row.top_k is not None for row in rows)
 
     def sample(self, logits: Any, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
-        """Ids, and their log-probabilities under the temperature, before any tokens are cut off."""
+        """Return ids and their log-probabilities under the temperature, before top-k and top-p."""
         import torch
 
         logits = logits.float()
-        # Against the largest, because a tiny temperature would make infinities of the logits.
+        # Subtracting the maximum avoids overflow at tiny temperatures.
         scaled = (logits - logits.amax(-1, keepdim=True)) / self._temperature
         logprobs = torch.log_softmax(scaled, dim=-1)
         ids = self._mask_suppressed(logits).argmax(-1)
         if not self._all_greedy:
             drawn = self._draw(self._mask_suppressed(logprobs), uniforms)
             ids = torch.where(self._greedy, ids, drawn)
-        chosen = logprobs.gather(-1, ids.unsqueeze(1)).squeeze(1)
-        return ids.tolist(), chosen.tolist()
+        sampled_logprobs = logprobs.gather(-1, ids.unsqueeze(1)).squeeze(1)
+        return ids.tolist(), sampled_logprobs.tolist()
 
     def _mask_suppressed(self, logits: Any) -> Any:
-        return (
-            logits.index_fill(-1, self._suppressed_ids, -math.inf)
-            if len(self._suppressed_ids)
-            else logits
-        )
+        if not len(self._suppressed_ids):
+            return logits
+        return logits.index_fill(-1, self._suppressed_ids, -math.inf)
 
     def _draw(self, logprobs: Any, uniforms: Sequence[float]) -> Any:
-        """Where each row's random number falls among its tokens, laid end to end."""
+        """Sample by inverse transform: find each row's uniform number in its cumulative sum."""
         import torch
 
-        # A vocabulary of a hundred thousand adds up to an error in single precision, which is all
-        # that Apple's chips have.
-        exact = torch.float32 if logprobs.device.type == "mps" else torch.float64
-        probabilities = logprobs.to(exact).exp()
+        # float32 sums over a large vocabulary are inexact, but MPS has no float64.
+        dtype = torch.float32 if logprobs.device.type == "mps" else torch.float64
+        probabilities = logprobs.to(dtype).exp()
         if self._any_filtered:
             probabilities = self._filter_top_k_top_p(probabilities)
-        reached = probabilities.cumsum(-1)
-        total = reached[:, -1:].contiguous()
-        at = torch.tensor(uniforms, dtype=exact, device=logprobs.device).unsqueeze(1) * total
-        drawn = torch.searchsorted(reached, at, right=True)
-        # Rounding must not lead past the last token that can be.
-        last = torch.searchsorted(reached, total)
-        return torch.minimum(drawn, last).squeeze(1).clamp(max=logprobs.shape[-1] - 1)
+        cumulative = probabilities.cumsum(-1)
+        total = cumulative[:, -1:].contiguous()
+        targets = torch.tensor(uniforms, dtype=dtype, device=logprobs.device).unsqueeze(1) * total
+        ids = torch.searchsorted(cumulative, targets, right=True)
+        # Rounding must not lead past the last token with a positive probability.
+        last = torch.searchsorted(cumulative, total)
+        return torch.minimum(ids, last).squeeze(1).clamp(max=logprobs.shape[-1] - 1)
 
     def _filter_top_k_top_p(self, probabilities: Any) -> Any:
-        """Without the tokens that top_k and then top_p leave out."""
+        """Set the probabilities of tokens outside top-k, and then outside top-p, to 0."""
         import torch
 
-        ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
+        ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
         ranks = torch.arange(ordered.shape[-1], device=ordered.device)
         ordered = ordered * (ranks < self._top_k)
-        before = ordered.cumsum(-1) - ordered
-        enough = self._top_p * ordered.sum(-1, keepdim=True)
-        kept = ordered * ((before < enough) | (self._top_p >= 1))
-        return torch.zeros_like(kept).scatter(-1, places, kept)
+        preceding = ordered.cumsum(-1) - ordered
+        threshold = self._top_p * ordered.sum(-1, keepdim=True)
+        kept = ordered * ((preceding < threshold) | (self._top_p >= 1))
+        return torch.zeros_like(kept).scatter(-1, ids, kept)

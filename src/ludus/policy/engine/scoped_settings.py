@@ -1,4 +1,4 @@
-"""Settings of the whole process that are others while somebody decodes or trains."""
+"""Process-wide settings that are changed while a model decodes or trains, and then restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ Value = TypeVar("Value")
 
 
 class ScopedSetting(Generic[Value]):
-    """Another value while anybody is in here, and what it was before when nobody is."""
+    """A reentrant context manager that overrides a global value.
+
+    Threads may enter at the same time: the first one sets the value and the last one restores it.
+    A plain save-and-restore would let one thread restore the value that another had already
+    overridden.
+    """
 
     def __init__(
         self,
@@ -27,31 +32,25 @@ class ScopedSetting(Generic[Value]):
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    def _enter(self) -> None:
         with self._lock:
             if not self._depth:
                 self._original = self._read()
                 self._write(self._override(self._original))
             self._depth += 1
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._depth -= 1
-            if not self._depth:
-                self._write(self._original)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if not self._depth:
+                    self._write(self._original)
 
 
 SWITCH_INTERVAL_S = 0.0005
-"""Seconds after which a thread that waits gets Python's lock. The usual 5 ms are more than several
-steps of a fast decoder, and one thread decodes while another converses."""
+"""How long a thread may hold the GIL while another waits for it. Python's default of 5 ms is longer
+than several steps of a fast decoder, whose thread would wait for the event loop's."""
 short_switch_interval = ScopedSetting(
-    sys.getswitchinterval, sys.setswitchinterval, lambda usual: min(usual, SWITCH_INTERVAL_S)
+    sys.getswitchinterval, sys.setswitchinterval, lambda original: min(original, SWITCH_INTERVAL_S)
 )
 
 
@@ -61,12 +60,12 @@ def _cudnn_sdp_enabled() -> bool:
     return bool(cudnn_sdp_enabled())
 
 
-def _enable_cudnn_sdp(plans: bool) -> None:
+def _enable_cudnn_sdp(enabled: bool) -> None:
     from torch.backends.cuda import enable_cudnn_sdp
 
-    enable_cudnn_sdp(plans)
+    enable_cudnn_sdp(enabled)
 
 
-without_cudnn_sdpa = ScopedSetting(_cudnn_sdp_enabled, _enable_cudnn_sdp, lambda usual: False)
-"""Attention without cuDNN's kernels, which torch prefers on newer GPUs: they are planned anew for
-each shape, and where every step has its own, that takes longer than the step itself."""
+without_cudnn_sdpa = ScopedSetting(_cudnn_sdp_enabled, _enable_cudnn_sdp, lambda original: False)
+"""Attention without cuDNN's kernels, which torch prefers on newer GPUs. They build a plan for every
+new shape; with another shape in every step, that takes longer than the step."""

@@ -1,4 +1,4 @@
-"""Pictures for local models that can see: which models do, what they are shown, how they go on.
+"""Images for vision-language models: preprocessing, decoding and trainer inputs.
 
-A model's eyes are an `Eyes` (`sight`); a model that reads only text has none.
+A policy of such a model has a `VisionProcessor`; that of a text-only model has none.
 """

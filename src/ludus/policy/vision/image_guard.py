@@ -1,7 +1,7 @@
-"""Showing a model what an environment shows, or saying at once that it cannot see.
+"""Process the images of an environment, or end the run if the model cannot take images.
 
-A model without eyes meets every picture of an environment alike, so the whole run is ended by the
-first of them: an episode in which pictures were left out would be another task.
+A text-only model meets the images of an environment in every episode, so the first one ends the
+whole run: leaving images out would change the task.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 async def process_images(
     policy: Policy, environment: str, messages: Sequence[Message]
 ) -> tuple[ProcessedImage, ...]:
-    """The pictures in what was said, as this model takes them in."""
+    """Process the images in the messages for the policy's model."""
     if not message_image_urls(messages):
         return ()
     if policy.vision is None:
         raise ProviderRefuses(
-            f"{environment} shows pictures, and {policy.name} reads only text. Play it with a "
-            f"model that sees ({SUPPORTED_FAMILIES}, or one of --provider openai), or have the environment "
-            "write."
+            f"{environment} shows images, and {policy.name} reads only text. Use a vision model "
+            f"({SUPPORTED_FAMILIES}, or one of the provider openai), or an environment without "
+            "images."
         )
-    # In a thread, because others are played meanwhile.
+    # In a thread: preprocessing would block the event loop, which serves other episodes.
     return await asyncio.to_thread(policy.vision.process_messages, messages)

@@ -1,7 +1,4 @@
-"""The pictures of a conversation: where they stand in it, and what is in them.
-
-How a picture is cut into patches for a model is `ludus.policy.vision.processor`'s business.
-"""
+"""Images of a conversation: where they occur, and how to open them."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ _DATA_SCHEME = "data:"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProcessedImage:
-    """A picture as a model takes it in."""
+    """An image as patches, ready for a model."""
 
     pixel_values: Any
-    """A row of numbers for each patch."""
+    """[patches, values per patch]."""
     grid_thw: tuple[int, int, int]
-    """How many patches follow each other in time, from top to bottom and from left to right."""
+    """Number of patches in time, height and width."""
     num_tokens: int
-    """How many placeholders stand for it among a prompt's ids."""
+    """Number of placeholder tokens in the prompt."""
 
 
 def message_image_urls(messages: Iterable[Message]) -> list[str]:
-    """The addresses of all pictures, in the order in which they are seen."""
+    """Return the URLs of all images, in order of appearance."""
     return [
         part.image_url.url
         for message in messages
@@ -41,32 +38,35 @@ def message_image_urls(messages: Iterable[Message]) -> list[str]:
 
 
 def open_data_url(url: str) -> Any:
-    """The picture in a data URL. Nothing is fetched: an episode has to be the same tomorrow."""
+    """Open the image of a data URL.
+
+    Remote images are rejected: an episode must be reproducible.
+    """
     from PIL import Image
 
     if not url.startswith(_DATA_SCHEME):
         raise RequestRefused(
-            f"The environment shows a picture by its address ({url[:60]}), and a local model does "
-            "not fetch it. Have the environment send the picture itself."
+            f"The environment shows an image by its URL ({url[:60]}), which Ludus does not "
+            "download. Let the environment send a data URL."
         )
     try:
         image = Image.open(BytesIO(base64.b64decode(url.partition(",")[2], validate=True)))
         image.load()
     except Exception as error:
         raise RequestRefused(
-            f"The environment shows a picture that cannot be opened ({error}). Have it send a "
-            "whole PNG or JPEG."
+            f"The environment shows an image that cannot be opened ({error}). Let it send a "
+            "complete PNG or JPEG."
         ) from None
     return image
 
 
 def stack_images(images: Sequence[ProcessedImage]) -> dict[str, Any]:
-    """One after the other, as a model's forward pass takes them; nothing if there are none."""
+    """Concatenate images for a model's forward pass; empty if there are none."""
     import torch
 
     if not images:
         return {}
     return {
-        "pixel_values": torch.cat([picture.pixel_values for picture in images]),
-        "image_grid_thw": torch.tensor([picture.grid_thw for picture in images]),
+        "pixel_values": torch.cat([image.pixel_values for image in images]),
+        "image_grid_thw": torch.tensor([image.grid_thw for image in images]),
     }

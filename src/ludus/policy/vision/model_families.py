@@ -1,7 +1,7 @@
-"""The models that Ludus can show pictures to, and how it finds their eyes.
+"""The vision-language models that Ludus supports, and how to build their image processors.
 
-All of these lay a picture out on a grid of patches, write one placeholder for each block of them,
-and place them by rows and columns, in a way that the model itself works out (`get_rope_index`).
+All of them split an image into a grid of patches, write one placeholder token for each block of
+patches, and compute its positions by rows and columns themselves (`get_rope_index`).
 """
 
 from __future__ import annotations
@@ -26,106 +26,104 @@ VISION_FAMILIES = {
     "qwen3_vl": "Qwen3-VL",
     "qwen3_vl_moe": "Qwen3-VL",
 }
-"""By the `model_type` in their configs."""
+"""Names of the families by the `model_type` of their configs."""
 SUPPORTED_FAMILIES = ", ".join(dict.fromkeys(VISION_FAMILIES.values()))
 
 _IMAGE_TOKEN = "<|image_pad|>"
 _IMAGE_PLACEHOLDER = f"<|vision_start|>{_IMAGE_TOKEN}<|vision_end|>"
-_PROBE_TEXT = "See {mark} there."
 
 
 def supports_images(config: Any) -> bool:
-    """Whether a model with this config is one that Ludus can show pictures to."""
-    return getattr(config, "model_type", None) in VISION_FAMILIES and hasattr(
-        config, "image_token_id"
-    )
+    """Whether a model with this config is a supported vision-language model."""
+    model_type = getattr(config, "model_type", None)
+    return model_type in VISION_FAMILIES and hasattr(config, "image_token_id")
 
 
 def build_vision_processor(
-    source: ModelRef, tokenizer: PreTrainedTokenizerBase, dialect: ChatFormat
+    ref: ModelRef, tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat
 ) -> VisionProcessor | None:
-    """The eyes of the model that is there; None where it has none. Reads no weights."""
-    if source.kind is ModelKind.ADAPTER:
-        return build_vision_processor(resolve_base_model(source), tokenizer, dialect)
-    config = _read_config(source)
+    """Build the processor of a vision-language model; None for a text-only model.
+
+    Reads no weights.
+    """
+    from transformers import AutoConfig
+
+    if ref.kind is ModelKind.ADAPTER:
+        return build_vision_processor(resolve_base_model(ref), tokenizer, chat_format)
+    config = None
+    if ref.kind is not ModelKind.GGUF:
+        # Loading the weights reports what is wrong with a config.
+        with suppress_hf_logging(), suppress(Exception):
+            config = AutoConfig.from_pretrained(ref.path, **_loading_kwargs(ref))
     if not supports_images(config):
         return None
-    eyes = _build_processor(source, tokenizer, config)
-    _check_template_keeps_images(source, eyes, tokenizer, dialect)
-    return eyes
+    vision = _build_processor(ref, tokenizer, config)
+    _check_template_keeps_images(ref, vision, tokenizer, chat_format)
+    return vision
 
 
 def load_vision_processor(name: str, tokenizer: PreTrainedTokenizerBase) -> VisionProcessor | None:
-    """The eyes of the model of that name, whose tokenizer this is; None where it has none."""
+    """Build the processor of the model of that name, given its tokenizer; None if it has none."""
     from ludus.policy.chat.chat_format import find_chat_format_with_fallback
 
     try:
-        return build_vision_processor(
-            resolve_model(name), tokenizer, find_chat_format_with_fallback(tokenizer)
-        )
+        chat_format = find_chat_format_with_fallback(tokenizer)
     except TemplateUnmarked:
         return None
+    return build_vision_processor(resolve_model(name), tokenizer, chat_format)
 
 
-def _loading_kwargs(source: ModelRef) -> dict[str, Any]:
-    local = source.cache_only or source.kind is not ModelKind.HUB
-    return {"local_files_only": local, "trust_remote_code": False}
-
-
-def _read_config(source: ModelRef) -> Any:
-    from transformers import AutoConfig
-
-    if source.kind is ModelKind.GGUF:
-        return None
-    # What is wrong with a config is said where the weights are read.
-    with suppress_hf_logging(), suppress(Exception):
-        return AutoConfig.from_pretrained(source.path, **_loading_kwargs(source))
-    return None
+def _loading_kwargs(ref: ModelRef) -> dict[str, Any]:
+    local_files_only = ref.cache_only or ref.kind is not ModelKind.HUB
+    return {"local_files_only": local_files_only, "trust_remote_code": False}
 
 
 def _build_processor(
-    source: ModelRef, tokenizer: PreTrainedTokenizerBase, config: Any
+    ref: ModelRef, tokenizer: PreTrainedTokenizerBase, config: Any
 ) -> VisionProcessor:
-    require("Showing pictures to a model", "PIL")
+    require("Using images", "PIL")
     from transformers import AutoImageProcessor
 
-    token = tokenizer.convert_tokens_to_ids(_IMAGE_TOKEN)
-    if token != config.image_token_id:
+    if tokenizer.convert_tokens_to_ids(_IMAGE_TOKEN) != config.image_token_id:
         raise ConfigError(
-            f"The tokenizer of {source.name} does not have {_IMAGE_TOKEN} where the model looks "
-            "for it. Name a folder whose tokenizer and config belong together."
+            f"The id of {_IMAGE_TOKEN} in the tokenizer of {ref.name} is not the one in its "
+            "config. Name a folder whose tokenizer and config belong together."
         )
     try:
         with suppress_hf_logging():
-            processor = AutoImageProcessor.from_pretrained(source.path, **_loading_kwargs(source))
+            image_processor = AutoImageProcessor.from_pretrained(ref.path, **_loading_kwargs(ref))
     except Exception as error:
-        words = describe_load_error(
-            source.name, "image processor", error, hub_unreachable=source.hub_unreachable
+        message = describe_load_error(
+            ref.name, "image processor", error, hub_unreachable=ref.hub_unreachable
         )
-        raise ConfigError(words) from None
-    never = {config.video_token_id} - {None}
+        raise ConfigError(message) from None
     return VisionProcessor(
-        processor,
+        image_processor,
         placeholder=_IMAGE_PLACEHOLDER,
         image_token_id=config.image_token_id,
-        suppressed_ids=frozenset(never),
+        suppressed_ids=frozenset({config.video_token_id} - {None}),
     )
 
 
 def _check_template_keeps_images(
-    source: ModelRef, eyes: VisionProcessor, tokenizer: PreTrainedTokenizerBase, dialect: ChatFormat
+    ref: ModelRef,
+    vision: VisionProcessor,
+    tokenizer: PreTrainedTokenizerBase,
+    chat_format: ChatFormat,
 ) -> None:
-    """A picture must come out where it is shown: by the one who asks, and by a tool."""
+    """Raise unless the template writes the placeholder in user messages and tool results."""
     from ludus.policy.chat import incremental_prompt
 
-    words = _PROBE_TEXT.format(mark=eyes.placeholder)
-    asked = incremental_prompt.initial_prompt_ids(
-        tokenizer, dialect, [{"role": "user", "content": words}], None
+    text = f"See {vision.placeholder} there."
+    user = {"role": "user", "content": text}
+    result = {"role": "tool", "content": text, "tool_call_id": "a"}
+    prompt = incremental_prompt.initial_prompt_ids(tokenizer, chat_format, [user], None)
+    continuation = incremental_prompt.continuation_ids(
+        tokenizer, chat_format, [result], None, turn_ended=True
     )
-    result = {"role": "tool", "content": words, "tool_call_id": "a"}
-    told = incremental_prompt.continuation_ids(tokenizer, dialect, [result], None, turn_ended=True)
-    if not asked.count(eyes.image_token_id) == told.count(eyes.image_token_id) == 1:
+    token = vision.image_token_id
+    if not prompt.count(token) == continuation.count(token) == 1:
         raise ConfigError(
-            f"The chat template of {source.name} leaves pictures out. Give it one that writes "
-            "messages as they are."
+            f"The chat template of {ref.name} leaves out images. Use one that writes the content "
+            "of messages unchanged."
         )

@@ -1,9 +1,8 @@
-"""A model's eyes: pictures become patches, and their places in a prompt become placeholders.
+"""Image preprocessing for a vision-language model, and placeholders for images in its prompts.
 
-A template writes text, so a picture is given to it as a short mark, which every template passes on
-as it stands: one that knows tools but not pictures will do. Among the ids each mark is then made as
-long as its picture has tokens. What was sampled is never touched. Which models have eyes is
-`ludus.policy.vision.model_families`' business.
+Chat templates render text, so an image becomes a short placeholder that every template copies
+unchanged: the template need not support images. In the ids, the placeholder's image token is then
+repeated as often as the image has tokens. Sampled ids are never changed.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from ludus.errors import RequestRefused
 from ludus.policy.vision.images import ProcessedImage, message_image_urls, open_data_url
 
 IMAGE_CACHE_SIZE = 64
-"""Pictures that are kept as patches: the members of a group begin with the same one."""
+"""Images whose patches are cached: all attempts at a task begin with the same one."""
 
 
 class VisionProcessor:
-    """What a model needs to see.
+    """Converts images and messages for one model.
 
     Args:
-        processor: transformers' image processor of the model.
-        mark: what stands for a picture in a text.
-        token: the id in the mark that is repeated for each part of the picture.
-        never: ids that stand for something seen, so that the model must not say them.
+        image_processor: The model's image processor of transformers.
+        placeholder: Stands for an image in a text.
+        image_token_id: The token of the placeholder that is repeated for each part of the image.
+        suppressed_ids: Other tokens that stand for visual input and must not be sampled.
     """
 
     def __init__(
@@ -49,15 +48,15 @@ class VisionProcessor:
         self._process_url_cached = lru_cache(IMAGE_CACHE_SIZE)(self._process_url)
 
     def process_messages(self, messages: Sequence[Message]) -> tuple[ProcessedImage, ...]:
-        """All pictures in them, in their order. It may be called by any thread."""
+        """Process all images in the messages, in their order. Thread-safe."""
         return self.process_urls(message_image_urls(messages))
 
     def process_urls(self, urls: Iterable[str]) -> tuple[ProcessedImage, ...]:
-        """The pictures in these data URLs, in their order."""
+        """Process the images of these data URLs, in their order."""
         return tuple(map(self._process_url_cached, urls))
 
     def num_image_tokens(self, url: str) -> int:
-        """How many tokens a picture has, without computing its patches."""
+        """Return the number of tokens of an image without computing its patches."""
         image = open_data_url(url)
         try:
             patches = self.image_processor.get_number_of_image_patches(
@@ -68,7 +67,7 @@ class VisionProcessor:
         return int(patches // self.image_processor.merge_size**2)
 
     def message_to_text(self, message: Message) -> Message:
-        """The message as text, with a mark in the place of each picture."""
+        """Return the message as text, with a placeholder for each image."""
         if isinstance(message.content, str):
             return message
         return message.model_copy(update={"content": self.parts_to_text(message.content)})
@@ -76,45 +75,46 @@ class VisionProcessor:
     def expand_placeholders(
         self, ids: Sequence[int], images: Sequence[ProcessedImage]
     ) -> list[int]:
-        """Ids in which each mark has as many placeholders as its picture has tokens."""
-        if sum(each == self.image_token_id for each in ids) != len(images):
+        """Repeat each image token as often as its image has tokens."""
+        if sum(token == self.image_token_id for token in ids) != len(images):
             raise RequestRefused(
-                f"The environment writes {self.placeholder} in its words, which this model takes for a "
-                "picture. Have the environment leave it out."
+                f"The environment writes {self.placeholder} in its text, which this model takes "
+                "for an image. Let the environment leave it out."
             )
-        waiting = iter(images)
-        made: list[int] = []
-        for each in ids:
-            made += [each] * (next(waiting).num_tokens if each == self.image_token_id else 1)
-        return made
+        remaining = iter(images)
+        expanded: list[int] = []
+        for token in ids:
+            count = next(remaining).num_tokens if token == self.image_token_id else 1
+            expanded += [token] * count
+        return expanded
 
     def save(self, folder: Path | str) -> None:
-        """Beside a model's weights, which could not be used without it."""
+        """Save the image processor beside the model's weights, which need it."""
         self.image_processor.save_pretrained(str(folder))
 
     def parts_to_text(self, parts: Sequence[Part]) -> str:
-        """Parts as text: words follow each other line by line, with a mark for each picture."""
-        runs = groupby(parts, key=lambda part: isinstance(part, Text))
+        """Join texts by line breaks, and replace each image by the placeholder."""
+        groups = groupby(parts, key=lambda part: isinstance(part, Text))
         return "".join(
-            "\n".join(part.text for part in run if isinstance(part, Text))
-            if words
-            else self.placeholder * len(list(run))
-            for words, run in runs
+            "\n".join(part.text for part in group if isinstance(part, Text))
+            if is_text
+            else self.placeholder * len(list(group))
+            for is_text, group in groups
         )
 
     def _process_url(self, url: str) -> ProcessedImage:
         image = open_data_url(url)
         try:
-            made = self.image_processor(images=[image], return_tensors="pt")
+            inputs = self.image_processor(images=[image], return_tensors="pt")
         except Exception as error:
             raise _processing_error(image, error) from None
-        time, height, width = made["image_grid_thw"][0].tolist()
-        tokens = prod((time, height, width)) // self.image_processor.merge_size**2
-        return ProcessedImage(made["pixel_values"], (time, height, width), tokens)
+        time, height, width = inputs["image_grid_thw"][0].tolist()
+        num_tokens = prod((time, height, width)) // self.image_processor.merge_size**2
+        return ProcessedImage(inputs["pixel_values"], (time, height, width), num_tokens)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For processes that are started afresh: the pictures that it remembers stay here."""
-        return {name: value for name, value in vars(self).items() if name != "_looked"}
+        """Pickle without the cache, for worker processes that are spawned."""
+        return {name: value for name, value in vars(self).items() if name != "_process_url_cached"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -123,6 +123,6 @@ class VisionProcessor:
 
 def _processing_error(image: Any, error: Exception) -> RequestRefused:
     return RequestRefused(
-        f"The environment shows a picture of {image.width}x{image.height} that this model cannot "
-        f"look at: {error}"
+        f"The environment shows an image of {image.width}x{image.height} that this model cannot "
+        f"process: {error}"
     )

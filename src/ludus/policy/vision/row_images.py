@@ -1,8 +1,8 @@
-"""Images in training rows: how a row looks to a model that sees.
+"""Images in training rows, rendered for a vision-language model.
 
 Rows are JSON, as `ludus curate` writes them: the content of a message is a string or a list of
-parts, and an image is a part that holds a data URL. The text that is made of a row is the one that
-a policy is shown when it plays: a mark for each image, which among the ids is as long as the image.
+parts, and an image is a part with a data URL. A row is rendered as the policy sees it in a rollout:
+with a placeholder for each image, expanded in the ids to the number of the image's tokens.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ludus.policy.chat.rendering import RenderedConversation
 from ludus.policy.vision.processor import VisionProcessor
 
 IMAGE_PART_TYPES = ("image_url", "image", "input_image")
-"""What parts are called that hold an image."""
+"""Values of `type` for image parts."""
 _URL_KEYS = ("image_url", "image", "url")
-"""Keys under which an image part may hold its address."""
+"""Keys under which an image part may hold its URL."""
 
 
 class ContentPartError(ValueError):
-    """A part of a message's content that is neither text nor an image with its data."""
+    """A content part that is neither text nor an image with a data URL."""
 
 
 def has_content_parts(messages: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether there is a message whose content is more than a string."""
+    """Whether a message's content is a list of parts."""
     return any(isinstance(message.get("content"), list) for message in messages)
 
 
@@ -40,7 +40,7 @@ def has_images(messages: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def image_urls(messages: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The addresses of all images, in the order in which they are seen."""
+    """Return the URLs of all images, in order of appearance."""
     parts = (part for message in messages for part in _parse_parts(message))
     return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
@@ -48,7 +48,7 @@ def image_urls(messages: Iterable[Mapping[str, Any]]) -> list[str]:
 def to_text_messages(
     messages: Iterable[Mapping[str, Any]], vision: VisionProcessor
 ) -> list[JsonObject]:
-    """The messages with words alone, and a mark in the place of each image."""
+    """Convert messages to text, with a placeholder for each image."""
     return [
         {**message, "content": vision.parts_to_text(list(_parse_parts(message)))}
         if isinstance(message.get("content"), list)
@@ -60,29 +60,30 @@ def to_text_messages(
 def expand_image_tokens(
     rendered: RenderedConversation, vision: VisionProcessor, urls: Sequence[str]
 ) -> RenderedConversation:
-    """The conversation with one token for each part of its images; none of them bears the loss.
+    """Repeat each image token as often as its image has tokens; image tokens have no loss.
 
-    `urls` are the images of the whole conversation. Of one that is cut, only those are looked at
-    whose marks are left.
+    `urls` are the images of the whole conversation. If it has been truncated, only those whose
+    placeholders are left are opened.
     """
+    token = vision.image_token_id
     sizes = iter(map(vision.num_image_tokens, urls))
-    widths = [next(sizes) if token == vision.image_token_id else 1 for token in rendered.ids]
-    places = [at for at, width in enumerate(widths) for _ in range(width)]
-    ids = tuple(rendered.ids[at] for at in places)
-    mask = tuple(
-        0 if rendered.ids[at] == vision.image_token_id else rendered.mask[at] for at in places
-    )
-    return replace(rendered, ids=ids, mask=mask, starts=tuple(rendered.starts[at] for at in places))
+    counts = [next(sizes) if each == token else 1 for each in rendered.ids]
+    indices = [index for index, count in enumerate(counts) for _ in range(count)]
+    ids = tuple(rendered.ids[index] for index in indices)
+    mask = tuple(0 if rendered.ids[index] == token else rendered.mask[index] for index in indices)
+    starts = tuple(rendered.starts[index] for index in indices)
+    return replace(rendered, ids=ids, mask=mask, starts=starts)
 
 
 def check_placeholders(
     rendered: RenderedConversation, vision: VisionProcessor, urls: Sequence[str]
 ) -> None:
-    """Raise where the text has other marks than those of its images."""
-    if rendered.ids.count(vision.image_token_id) != len(urls):
+    """Raise if the text contains more or fewer placeholders than images."""
+    count = rendered.ids.count(vision.image_token_id)
+    if count != len(urls):
         raise RequestRefused(
-            f"It has {len(urls)} images, and {vision.placeholder} stands in its text "
-            f"{rendered.ids.count(vision.image_token_id)} times; this model would take each of them for an image."
+            f"It has {len(urls)} images, but {count} times {vision.placeholder} in its text; this "
+            "model would take each of them for an image."
         )
 
 
@@ -96,8 +97,8 @@ def _parse_part(part: Any) -> Part:
     if kind == "text" and isinstance(part.get("text"), str):
         return Text(text=part["text"])
     if kind in IMAGE_PART_TYPES:
-        found = next((part[key] for key in _URL_KEYS if part.get(key)), None)
-        url = found.get("url") if isinstance(found, Mapping) else found
+        value = next((part[key] for key in _URL_KEYS if part.get(key)), None)
+        url = value.get("url") if isinstance(value, Mapping) else value
         if isinstance(url, str):
             return ImagePart(image_url=ImageUrl(url=url))
         raise ContentPartError("has an image without a data URL")

@@ -1,7 +1,6 @@
-"""What a trainer needs beside the ids of rows and episodes in which pictures were seen.
+"""Image inputs for the forward pass of TRL's trainers.
 
-It is what the forward pass of TRL's trainers takes. An episode's pictures are those of its
-messages, looked at with the eyes that the policy played with, so that it learns from what it saw.
+The images of an episode are those of its messages, processed as in the rollout.
 """
 
 from __future__ import annotations
@@ -19,27 +18,24 @@ from ludus.policy.vision.processor import VisionProcessor
 def episode_image_inputs(
     vision: VisionProcessor, episodes: Sequence[Episode], ids: Any
 ) -> dict[str, Any]:
-    """`pixel_values`, `image_grid_thw`, `num_images` and `mm_token_type_ids`, on the ids' device.
+    """Return `pixel_values`, `image_grid_thw`, `num_images` and `mm_token_type_ids`.
 
-    `ids` has a row for each episode: prompt and completion, padded in any way. Where no episode
-    has a picture, there is nothing to be given.
+    They are on the device of `ids`, which has a row for each episode: prompt and completion, padded
+    in any way. Empty if no episode has an image.
     """
     rows = [images_in_tokens(vision, episode) for episode in episodes]
-    made = stack_images([picture for row in rows for picture in row])
-    if not made:
+    inputs = stack_images([image for row in rows for image in row])
+    if not inputs:
         return {}
     return {
-        **{name: value.to(ids.device) for name, value in made.items()},
+        **{name: value.to(ids.device) for name, value in inputs.items()},
         "num_images": [len(row) for row in rows],
         "mm_token_type_ids": (ids == vision.image_token_id).long(),
     }
 
 
 def image_inputs(vision: VisionProcessor, urls: Sequence[str], ids: Any) -> dict[str, Any]:
-    """What a forward pass takes beside the ids of rows that show these images, in their order.
-
-    Nothing where there are none.
-    """
+    """Return the forward pass's inputs for rows with these images; empty if there are none."""
     if not urls:
         return {}
     return {
@@ -49,33 +45,36 @@ def image_inputs(vision: VisionProcessor, urls: Sequence[str], ids: Any) -> dict
 
 
 def images_in_tokens(vision: VisionProcessor, episode: Episode) -> tuple[ProcessedImage, ...]:
-    """The pictures that are among an episode's ids: what ended it was never shown to the model."""
+    """Return the images among an episode's ids.
+
+    The model never saw the messages that ended the episode, so their images are not among the ids.
+    """
     ids = episode.tokens.ids if episode.tokens is not None else ()
-    wanted = sum(each == vision.image_token_id for each in ids)
-    pictures = vision.process_messages(episode.messages) if wanted else ()
-    reached = [0, *accumulate(picture.num_tokens for picture in pictures)]
-    if wanted not in reached:
+    num_tokens = sum(token == vision.image_token_id for token in ids)
+    images = vision.process_messages(episode.messages) if num_tokens else ()
+    cumulative = [0, *accumulate(image.num_tokens for image in images)]
+    if num_tokens not in cumulative:
         raise RunError(
-            f"The tokens of {episode.episode_id} and its pictures do not belong together. Train on "
-            "episodes as this very model played them."
+            f"The tokens of {episode.episode_id} do not match its images. Train on episodes that "
+            "this model has played."
         )
-    return pictures[: reached.index(wanted)]
+    return images[: cumulative.index(num_tokens)]
 
 
 def allow_batches_without_images(model: Any) -> None:
-    """Have a model's forward pass take rows of which none has a picture.
+    """Let a model's forward pass accept batches without images.
 
-    A trainer cuts a step's pictures up by rows, and hands on what is left: it may be nothing, over
-    which these models stumble.
+    A trainer splits a step's images by rows, and passes empty tensors for rows without images; the
+    models would fail on them.
     """
     model.register_forward_pre_hook(_drop_empty_image_inputs, with_kwargs=True)
 
 
 def _drop_empty_image_inputs(
-    model: Any, given: tuple[Any, ...], named: dict[str, Any]
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    grids = named.get("image_grid_thw")
+    grids = kwargs.get("image_grid_thw")
     if grids is None or len(grids):
-        return given, named
-    left = {"pixel_values", "image_grid_thw", "mm_token_type_ids"}
-    return given, {name: value for name, value in named.items() if name not in left}
+        return args, kwargs
+    dropped = {"pixel_values", "image_grid_thw", "mm_token_type_ids"}
+    return args, {name: value for name, value in kwargs.items() if name not in dropped}

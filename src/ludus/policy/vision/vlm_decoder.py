@@ -1,8 +1,8 @@
-"""Token by token, after prompts with pictures in them.
+"""Decode batches for vision-language models with M-RoPE (three-dimensional rotary positions).
 
-A picture has rows and columns, so its tokens have three positions each, and the text after it goes
-on from fewer positions than there are tokens. The model works them out once for a prompt; from
-there on each row keeps how far it lies off. Prompts with and without pictures share a batch.
+An image token has a position in time, height and width, and the text behind an image continues from
+fewer positions than there are tokens. The model computes the positions of a prompt once; from then
+on each row keeps the difference. Prompts with and without images share a batch.
 """
 
 from __future__ import annotations
@@ -15,52 +15,51 @@ from ludus.policy.vision.processor import VisionProcessor
 
 
 class VLMDecoder(HFDecoder):
-    """Answers batches of requests, some of which have pictures."""
+    """An engine for requests that may contain images."""
 
     def __init__(self, model: Any, *, pad_id: int, vision: VisionProcessor) -> None:
         super().__init__(model, pad_id=pad_id)
         self.image_token_id = vision.image_token_id
-        # A placeholder that the model says itself would ask for a picture that is not there.
+        # A sampled placeholder would stand for an image that does not exist.
         self.suppressed_ids = vision.suppressed_ids
 
     def build_batch(self, rows: list[SequenceState]) -> DecodeBatch:
         return _VLMBatch(self, rows)
 
     def rope_positions(self, ids: Any, attention_mask: Any, image_grid_thw: Any) -> tuple[Any, Any]:
-        """Of each token in time, height and width; and how far each row's text lies off."""
+        """Return the positions, [3, batch, length], and the offset of each row, [batch, 1]."""
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        kinds = (ids == self.image_token_id).int()
-        placed: tuple[Any, Any] = base.model.get_rope_index(
+        positions, deltas = base.model.get_rope_index(
             ids,
-            mm_token_type_ids=kinds,
+            mm_token_type_ids=(ids == self.image_token_id).int(),
             image_grid_thw=image_grid_thw,
             attention_mask=attention_mask,
         )
-        return placed
+        return positions, deltas
 
 
 class _VLMBatch(DecodeBatch):
     _decoder: VLMDecoder
     _rope_deltas: Any
-    """How much further a row's text would be if its pictures had a position for each token."""
+    """Position of a row's next text token, minus the number of its tokens so far."""
 
     def prefill(self) -> Any:
-        """The logits after each prompt, padded on its left. What they share is read for each."""
+        """Return the logits after each prompt, padded on the left; no prefix is shared."""
         import torch
 
         width = max(len(row.request.ids) for row in self.rows)
-        gaps = [width - len(row.request.ids) for row in self.rows]
-        pad = self._decoder.pad_id
+        pads = [width - len(row.request.ids) for row in self.rows]
+        pad_id = self._decoder.pad_id
         ids = [
-            [pad] * gap + list(row.request.ids) for gap, row in zip(gaps, self.rows, strict=True)
+            [pad_id] * pad + list(row.request.ids) for pad, row in zip(pads, self.rows, strict=True)
         ]
-        seen = torch.tensor([[0] * gap + [1] * (width - gap) for gap in gaps], device=self._device)
-        given = stack_images([picture for row in self.rows for picture in row.request.images])
-        given = {name: value.to(self._device) for name, value in given.items()}
+        mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads], device=self._device)
+        inputs = stack_images([image for row in self.rows for image in row.request.images])
+        inputs = {name: value.to(self._device) for name, value in inputs.items()}
         positions, self._rope_deltas = self._decoder.rope_positions(
-            torch.tensor(ids, device=self._device), seen, given.get("image_grid_thw")
+            torch.tensor(ids, device=self._device), mask, inputs.get("image_grid_thw")
         )
-        return self._forward(ids, positions, seen, **given)
+        return self._forward(ids, positions, mask, **inputs)
 
     def _next_positions(self) -> Any:
         import torch

@@ -141,6 +141,7 @@ def write_usable_rows(
     `image_token` is the token that images are made of, in rows for models that take images.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     from datasets import Dataset
 
     keep = (stats.loss_starts >= 0) & (stats.loss_starts < max_length)
@@ -153,18 +154,14 @@ def write_usable_rows(
             kept = batch.filter(pa.array(keep[start : start + len(batch)]))
             start += len(batch)
             if image_token is None:
-                columns = [_truncate_column(column, max_length) for column in kept.columns]
+                columns = [
+                    pc.list_slice(column, 0, max_length).cast(pa.list_(pa.int32()))
+                    for column in kept.columns
+                ]
             else:
                 columns = _truncate_between_images(kept, method, max_length, image_token)
             file.write_batch(pa.record_batch(columns, schema=table.schema))
     return Dataset.from_file(str(path))
-
-
-def _truncate_column(column: Any, max_length: int) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.list_slice(column, 0, max_length).cast(pa.list_(pa.int32()))
 
 
 def _truncate_between_images(

@@ -111,18 +111,19 @@ class TrainingData:
     @property
     def task(self) -> JsonObject:
         """The reset arguments of the runs that the rows come from, if all have the same."""
-        runs = (self.curation or {}).get("runs") or ()
-        tasks = [_read_task(Path(run)) for run in runs if isinstance(run, str)]
+        runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
+        settings = [_read_object(Path(run) / "run.json").get("settings") or {} for run in runs]
+        tasks = [each.get("task") or {} for each in settings]
         return tasks[0] if tasks and all(task == tasks[0] for task in tasks) else {}
 
 
-def _read_task(run: Path) -> JsonObject:
-    """The reset arguments of a run; none if the run is gone."""
+def _read_object(file: Path) -> JsonObject:
+    """A JSON object; an empty one if there is none."""
     try:
-        task = from_json((run / "run.json").read_bytes())["settings"]["task"]
-    except (OSError, ValueError, LookupError, TypeError):
+        value = from_json(file.read_bytes())
+    except (OSError, ValueError):
         return {}
-    return task if isinstance(task, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def open_data(data: str | Path) -> TrainingData:
@@ -152,7 +153,7 @@ def open_data(data: str | Path) -> TrainingData:
 
 
 def _open_folder(name: str, folder: Path) -> TrainingData:
-    curation = _read_curation(folder)
+    curation = _read_object(folder / CURATION_FILE) or None
     for suffix in _SUFFIXES:
         train, test = folder / f"{TRAIN_SPLIT}{suffix}", folder / f"{TEST_SPLIT}{suffix}"
         if train.is_file():
@@ -175,14 +176,6 @@ def _open_folder(name: str, folder: Path) -> TrainingData:
         f"{name} holds no {TRAIN_SPLIT}.jsonl or {TRAIN_SPLIT}.parquet. Name a folder that "
         "`ludus curate` wrote."
     )
-
-
-def _read_curation(folder: Path) -> Mapping[str, Any] | None:
-    try:
-        curation = from_json((folder / CURATION_FILE).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return curation if isinstance(curation, dict) else None
 
 
 def _open_file(path: Path) -> Split:

@@ -69,7 +69,13 @@ class LossMaskIndex:
     def build(cls, dataset: Any, method: Method) -> LossMaskIndex:
         import numpy as np
 
-        chunks = list(_column_chunks(dataset.data, method))
+        chunks = []
+        for columns in TOKEN_COLUMNS[method]:
+            # Views of the memory-mapped file.
+            for ids, labels in zip(*(dataset.data.column(c).chunks for c in columns), strict=True):
+                offsets = ids.offsets.to_numpy().astype(np.int64)
+                flat_ids, flat_labels = ids.flatten().to_numpy(), labels.flatten().to_numpy()
+                chunks.append((offsets - offsets[0], flat_ids, flat_labels))
         keys = [_hash_rows(offsets[:-1], np.diff(offsets), ids) for offsets, ids, _ in chunks]
         rows = [
             np.stack([np.full(len(some), chunk), np.arange(len(some))], axis=1)
@@ -91,17 +97,6 @@ class LossMaskIndex:
             span = slice(offsets[row], offsets[row + 1])
             if np.array_equal(ids[span], tokens):
                 yield labels[span]
-
-
-def _column_chunks(table: Any, method: Method) -> Iterator[tuple[Any, Any, Any]]:
-    """The columns as NumPy views of the memory-mapped file."""
-    import numpy as np
-
-    for ids_column, labels_column in TOKEN_COLUMNS[method]:
-        columns = table.column(ids_column).chunks, table.column(labels_column).chunks
-        for ids, labels in zip(*columns, strict=True):
-            offsets = ids.offsets.to_numpy().astype(np.int64)
-            yield offsets - offsets[0], ids.flatten().to_numpy(), labels.flatten().to_numpy()
 
 
 def _hash_rows(starts: Any, sizes: Any, tokens: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.data.tool_schema import JsonObject
@@ -52,7 +51,11 @@ def provenance_table(record: TrainingRecord) -> str:
         **(_data_rows(record.data) if record.data is not None else {}),
         **(_environment_rows(record) if record.environment is not None else {}),
         "Adapter": _describe_adapter(record.settings.get("lora")),
-        **{name: _format_value(record.config.get(field)) for field, name in _CONFIG_ROWS},
+        **{
+            name: "yes" if (value := record.config[field]) is True else inline_code(value)
+            for field, name in _CONFIG_ROWS
+            if record.config.get(field) not in (None, False)
+        },
         "Seed": _format_number(record.seeds.get("seed")),
         "Resumed after step": ", ".join(map(_format_number, record.resumed_from)),
         "Extended from a schedule of": ", ".join(f"{n:,} steps" for n in record.extended_from),
@@ -115,12 +118,6 @@ def _format_range(first: float | None, last: float | None) -> str:
     if first is None or last is None:
         return ""
     return f"{_format_number(first)} to {_format_number(last)}"
-
-
-def _format_value(value: Any) -> str:
-    if value is None or value is False:
-        return ""
-    return "yes" if value is True else inline_code(value)
 
 
 def _format_number(value: float | None) -> str:

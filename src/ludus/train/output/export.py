@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import RunError
-from ludus.policy.chat.chat_format import ChatFormat, set_chat_format
+from ludus.policy.chat.chat_format import set_chat_format
 from ludus.policy.load import load_model
 from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model
 from ludus.train.config import BaseTrainConfig
@@ -84,7 +84,11 @@ def _save_model(context: TrainContext, model: Any) -> None:
         if not lora.merge_adapter:
             return
         model = model.merge_and_unload()
-    _set_eos_tokens(model, context.chat_format)
+    # Generation stops at the tokens that end a turn in training.
+    eos = model.generation_config.eos_token_id
+    before = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    tokens = list(dict.fromkeys([*sorted(context.chat_format.stop_token_ids), *before]))
+    model.generation_config.eos_token_id = tokens[0] if len(tokens) == 1 else tokens
     model.to(getattr(torch, export_dtype(context.model_ref))).save_pretrained(out)
 
 
@@ -94,11 +98,3 @@ def _match_permissions(out: Path) -> None:
     for folder in (out, out / ADAPTER_DIR):
         for weights in folder.glob("*.safetensors"):
             weights.chmod(mode)
-
-
-def _set_eos_tokens(model: Any, chat_format: ChatFormat) -> None:
-    """Let generation stop at the tokens that end a turn in training."""
-    eos = model.generation_config.eos_token_id
-    before = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
-    tokens = list(dict.fromkeys([*sorted(chat_format.stop_token_ids), *before]))
-    model.generation_config.eos_token_id = tokens[0] if len(tokens) == 1 else tokens

@@ -67,7 +67,9 @@ def _write_results(context: TrainContext, metrics: FinalMetrics) -> None:
 
 
 def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback) -> FinalMetrics:
-    log = list(read_log(context.out))
+    import torch
+
+    device, log = context.trl_config.device, list(read_log(context.out))
     losses, eval_losses = logged_values(log), logged_values(log, "eval_loss")
     rewards = [reward for _, reward in logged_values(log, "reward")]
     eval_rewards = logged_values(log, "eval_reward")
@@ -81,19 +83,11 @@ def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback)
         first_loss=losses[0][1] if losses else None,
         last_loss=losses[-1][1] if losses else None,
         eval_loss=eval_losses[-1][1] if eval_losses else None,
-        peak_memory=_peak_memory(context.trl_config.device),
+        peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         first_reward=fmean(rewards[:REWARD_WINDOW_STEPS]) if rewards else None,
         last_reward=fmean(rewards[-REWARD_WINDOW_STEPS:]) if rewards else None,
         eval_reward=eval_rewards[-1][1] if eval_rewards else None,
     )
-
-
-def _peak_memory(device: Any) -> int | None:
-    if device.type != "cuda":
-        return None
-    import torch
-
-    return int(torch.cuda.max_memory_allocated(device))
 
 
 def _build_result(

@@ -78,13 +78,8 @@ def _plot_curves(axes: Any, train: Points, test: Points) -> None:
         )
     if test:
         axes.plot(*_unzip(test), "o", color=_TEST_COLOR, markersize=6, label="test", zorder=5)
-    _set_axis_limits(axes, [value for _, value in (*train, *test)])
-    axes.legend(frameon=False, loc="upper right")
-
-
-def _set_axis_limits(axes: Any, values: list[float]) -> None:
-    """Fit the axes to all values except a few outliers, which would flatten the rest."""
-    ordered = sorted(values)
+    # Fit the axes to all values except a few outliers, which would flatten the rest.
+    ordered = sorted(value for _, value in (*train, *test))
     low, high = ordered[0], ordered[-1]
     typical = ordered[int((1 - _OUTLIER_FRACTION) * (len(ordered) - 1))]
     if high - low > 4 * (typical - low) > 0:
@@ -92,6 +87,7 @@ def _set_axis_limits(axes: Any, values: list[float]) -> None:
     margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
     axes.set_ylim(low - margin, high + margin)
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    axes.legend(frameon=False, loc="upper right")
 
 
 def _unzip(points: Points) -> tuple[list[int], list[float]]:

@@ -41,19 +41,15 @@ def check_output_dir(out: Path) -> None:
     if not out.is_dir():
         raise RunError(f"{out} is a file, not a folder. Use another `out`.")
     names = sorted(path.name for path in out.iterdir())
-    if RECORD_FILE in names or (latest_checkpoint(out) is None and all(map(_is_leftover, names))):
+    # A run that was killed before its record was written leaves only these.
+    leftovers = (TOKENS_DIR, LOCK_FILE, CHECKPOINTS_DIR, f".{RECORD_FILE}.*.draft")
+    only_leftovers = all(any(fnmatch(name, each) for each in leftovers) for name in names)
+    if RECORD_FILE in names or (only_leftovers and latest_checkpoint(out) is None):
         return
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     raise RunError(
         f"{out} is not empty ({names[0]}{more}) and holds no training run of Ludus: there is no "
         f"{RECORD_FILE} in it. Use another `out`."
-    )
-
-
-def _is_leftover(name: str) -> bool:
-    """Whether a run that was killed before its record was written may have left this file."""
-    return name in (TOKENS_DIR, LOCK_FILE, CHECKPOINTS_DIR) or fnmatch(
-        name, f".{RECORD_FILE}.*.draft"
     )
 
 
@@ -121,15 +117,11 @@ def remove_run(out: Path) -> None:
 
     Its record goes last: a folder without one is taken for somebody else's.
     """
-    for path in sorted(_owned_paths(out), key=lambda path: path.name == RECORD_FILE):
-        if path.name != TOKENS_DIR:
+    paths = out.iterdir() if out.is_dir() else ()
+    for path in sorted(paths, key=lambda path: path.name == RECORD_FILE):
+        owned = any(fnmatch(path.name, pattern) for pattern in _OWNED_PATTERNS)
+        if owned and path.name != TOKENS_DIR:
             _remove(path)
-
-
-def _owned_paths(out: Path) -> Iterator[Path]:
-    for path in out.iterdir() if out.is_dir() else ():
-        if any(fnmatch(path.name, pattern) for pattern in _OWNED_PATTERNS):
-            yield path
 
 
 def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> None:

@@ -19,11 +19,9 @@ _SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 def supports_varlen(model: Any) -> bool:
     """Whether the kernel is available, and computes the same as the model's own attention."""
-    return _has_plain_attention(model) and find_spec("torch.nn.attention.varlen") is not None
-
-
-def _has_plain_attention(model: Any) -> bool:
-    """Whether tokens interact only through attention, and that is a plain softmax over keys."""
+    if find_spec("torch.nn.attention.varlen") is None:
+        return False
+    # Tokens must interact only through attention, and that must be a plain softmax over keys.
     config = model.config.get_text_config()
     drops = [getattr(config, name, 0.0) for name in ("attention_dropout", "attn_pdrop")]
     return (

@@ -1,6 +1,6 @@
-"""TRL's own rollouts on Ludus environments, and scripts that were written for TRL.
+"""Compatibility with TRL: its own rollouts on Ludus environments, and scripts written for TRL.
 
-The names are loaded when they are used: TRL is a heavy thing to import.
+The names are imported on first use, because importing TRL is slow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GRPOConfig", "GRPOTrainer", "tasks"]
 
-_HOMES = {
+_MODULES = {
     "GRPOConfig": "compat_trainer",
     "GRPOTrainer": "compat_trainer",
     "tasks": "task_rows",
@@ -22,6 +22,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,8 +1,7 @@
-"""TRL's GRPOTrainer for scripts that were written for other versions of it.
+"""TRL's GRPOTrainer for scripts that were written for other versions of TRL.
 
-Imported only when it is asked for, because TRL is imported with it. It takes rollout functions of
-three arguments beside those of two; and where a script wants a vLLM server to sample from and
-there can be none, the policy under training is served here. All else is TRL's.
+It also accepts rollout functions of three arguments. Where a script samples from a vLLM server and
+there is none, the policy under training is served in its place. Importing this module imports TRL.
 """
 
 from __future__ import annotations
@@ -33,65 +32,66 @@ from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
 
 __all__ = ["GRPOConfig", "GRPOTrainer"]
 
-_VLLM_MISSING = "vLLM is not installed"
-
 
 class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
-    """Takes what TRL's takes, and rollout functions of the form (prompts, args, tokenizer)."""
+    """TRL's trainer that also accepts `rollout_func(prompts, args, processing_class)`."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-        asked = inspect.signature(super().__init__).bind(*given, **named).arguments
-        self._user_rollout_func: Any = asked.get("rollout_func")
-        self._is_legacy = self._user_rollout_func is not None and legacy_rollout_func.is_legacy(
-            self._user_rollout_func
-        )
+        arguments = inspect.signature(super().__init__).bind(*args, **kwargs).arguments
+        self._user_rollout_func: Any = arguments.get("rollout_func")
+        function = self._user_rollout_func
+        self._is_legacy = function is not None and legacy_rollout_func.is_legacy(function)
         self._server_port: int | None = None
-        """The port at which the policy is served while it is trained."""
+        """The port at which the policy is served during training."""
         self._policy_server: PolicyServer | None = None
         self._generator: RequestBatcher | None = None
-        config = asked.get("args")
-        if (
-            config is not None
-            and _uses_vllm_server(config)
-            and (self._is_legacy or not _has_vllm())
-        ):
-            asked["args"] = self._without_vllm(config)
+        config = arguments.get("args")
+        uses_vllm_server = config is not None and config.use_vllm and config.vllm_mode == "server"
+        has_vllm = importlib.util.find_spec("vllm") is not None
+        if uses_vllm_server and (self._is_legacy or not has_vllm):
+            arguments["args"] = self._without_vllm(config)
         if self._is_legacy or self._server_port is not None:
-            asked["rollout_func"] = self._call_rollout_func
-        super().__init__(**asked)
-        if (
-            self._server_port is not None
-            and not self._is_legacy
-            and self.accelerator.num_processes > 1
-        ):
-            raise ConfigError("A policy that is served here is trained by one process; start one.")
+            arguments["rollout_func"] = self._call_rollout_func
+        super().__init__(**arguments)
+        needs_one_process = self._server_port is not None and not self._is_legacy
+        if needs_one_process and self.accelerator.num_processes > 1:
+            raise ConfigError(
+                "Without vLLM this rollout function can be run in one process only, got "
+                f"{self.accelerator.num_processes}."
+            )
         use_exact_tool_schemas(self)
 
-    def train(self, *given: Any, **named: Any) -> Any:
+    def train(self, *args: Any, **kwargs: Any) -> Any:
         with self._run_policy_server():
-            return super().train(*given, **named)
+            return super().train(*args, **kwargs)
 
-    def evaluate(self, *given: Any, **named: Any) -> Any:
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         with self._run_policy_server():
-            return super().evaluate(*given, **named)
+            return super().evaluate(*args, **kwargs)
 
     def _without_vllm(self, config: GRPOConfig) -> GRPOConfig:
-        """The same settings, with the policy sampled from in this process."""
-        why = "a rollout function of three arguments asks it" if self._is_legacy else _VLLM_MISSING
+        """Return the config without vLLM: the policy is sampled from in this process."""
+        reason = "vLLM is not installed"
         if self._user_rollout_func is None:
-            _print_notice(f"Completions come from transformers' generate, because {_VLLM_MISSING}.")
+            notice = f"Completions come from transformers' generate, because {reason}."
         else:
-            self._server_port = _vllm_port(config)
-            _print_notice(f"The policy itself answers at port {self._server_port}, because {why}.")
-        plain = copy.copy(config)
-        plain.use_vllm = False
-        return plain
+            url = config.vllm_server_base_url
+            port = (urlsplit(url).port if url else None) or config.vllm_server_port
+            self._server_port = int(port)
+            if self._is_legacy:
+                reason = "the rollout function takes three arguments"
+            notice = f"The policy is served at port {port} in place of vLLM, because {reason}."
+        print(notice, file=sys.stderr)
+        without = copy.copy(config)
+        without.use_vllm = False
+        return without
 
     @contextmanager
     def _run_policy_server(self) -> Iterator[None]:
-        wanted = self._server_port is not None and self.accelerator.is_main_process
-        if self._policy_server is not None or not wanted:
+        is_served = self._server_port is not None and self.accelerator.is_main_process
+        # `train` may call `evaluate`: then the server runs already.
+        if self._policy_server is not None or not is_served:
             yield
             return
         try:
@@ -104,17 +104,15 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
             self._generator = None
 
     def _call_rollout_func(self, prompts: Sequence[Any], _: Any) -> Any:
-        members = self.num_generations if self.model.training else self.num_generations_eval
+        size = self.num_generations if self.model.training else self.num_generations_eval
         with self._serve_current_weights():
             if self._is_legacy:
-                return legacy_rollout_func.call_legacy(
-                    self._user_rollout_func, prompts, self, members
-                )
+                return legacy_rollout_func.call_legacy(self._user_rollout_func, prompts, self, size)
             return self._user_rollout_func(prompts, self)
 
     @contextmanager
     def _serve_current_weights(self) -> Iterator[None]:
-        """While it lasts, the server answers with the policy as it is now."""
+        """Let the server answer requests with the current weights, in evaluation mode."""
         server = self._policy_server
         if server is None:
             yield
@@ -124,7 +122,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
             self.accelerator,
             gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
         ) as model:
-            learning = model.training
+            training = model.training
             generator = self._refresh_generator(model.eval())
             seed = f"{self.args.seed}/{self.state.global_step}/{self._step}"
             server.completions = CompletionService(
@@ -134,17 +132,20 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
                 yield
             finally:
                 server.completions = None
-                model.train(learning)
+                model.train(training)
 
     def _refresh_generator(self, model: Any) -> RequestBatcher:
-        """What samples from the model as it is now; made once, because that can take a while."""
+        """Return a generator that samples from the current weights; built once, which is slow."""
         if self._generator is None:
-            stops = frozenset(self.eos_token_ids)
-            # Texts are gone on with as they are: nothing is ever said in it.
-            unspoken = ChatFormat(
-                "text", "own", template="", response_template={}, stop_token_ids=stops
+            # Prompts arrive as text or ids: the chat format is only a placeholder.
+            chat_format = ChatFormat(
+                "text",
+                "own",
+                template="",
+                response_template={},
+                stop_token_ids=frozenset(self.eos_token_ids),
             )
-            policy = Policy("policy", model, self._tokenizer, unspoken)
+            policy = Policy("policy", model, self._tokenizer, chat_format)
             chosen = choose_engine(policy, fast=None, dtype=None, max_batch=None)
             self._generator = RequestBatcher(
                 model,
@@ -154,20 +155,3 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
             )
         self._generator.refresh()
         return self._generator
-
-
-def _uses_vllm_server(config: GRPOConfig) -> bool:
-    return bool(config.use_vllm) and config.vllm_mode == "server"
-
-
-def _has_vllm() -> bool:
-    return importlib.util.find_spec("vllm") is not None
-
-
-def _vllm_port(config: GRPOConfig) -> int:
-    address = config.vllm_server_base_url
-    return int((urlsplit(address).port if address else None) or config.vllm_server_port)
-
-
-def _print_notice(words: str) -> None:
-    print(words, file=sys.stderr)

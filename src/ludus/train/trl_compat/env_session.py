@@ -1,7 +1,7 @@
-"""A seat: one session of an environment, and how its episode stands.
+"""One environment session for TRL's loop, and the state of its current episode.
 
-The rules are those of `ludus.rollout.loop`: each call gets a reply, what breaks is nobody's score,
-and after the end nothing is run. Who decides about the calls is not a seat's business.
+The rules are those of `ludus.rollout.loop`: every call gets a reply, an episode that a fault ended
+has no reward, and no call runs after the end of the episode.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from ludus.rollout.loop import NOT_RUN_MESSAGE
 from ludus.rollout.reward_sum import RewardSum
 
 CONNECTION_ERRORS = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
-"""What another session may not suffer from."""
+"""Errors after which a new session may work."""
 RECONNECT_INTERVAL_S = 0.5
+_CLOSE_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
 class EpisodeState:
-    """An episode so far."""
+    """The current episode of a session."""
 
     task: JsonObject = field(default_factory=dict)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -50,17 +51,17 @@ class EpisodeState:
 
     @property
     def reward(self) -> float | None:
-        """What a fault ended has none."""
+        """The reward so far; None after a fault."""
         return self.score.total if self.fault is None else None
 
     def record(self, result: StepResult[dict[str, Any]]) -> Content:
-        """Take in what the environment gave; what the model is shown of it."""
+        """Add a result to the score; return what the model is shown of it."""
         self.score.add(result)
         return result.content
 
 
 class EnvSession:
-    """Keeps a session from one episode to the next, and gets another when it is lost."""
+    """Keeps a session across episodes, and opens a new one when it is lost."""
 
     def __init__(self, endpoint: EnvironmentEndpoint, *, reconnect_timeout: float = 60.0) -> None:
         self.endpoint = endpoint
@@ -69,22 +70,22 @@ class EnvSession:
         self.tools: tuple[ToolSpec, ...] = ()
         self._session: Session | None = None
         self._has_reset = False
-        """Whether a reset has gone well: then one that does not is that task's fault."""
+        """Whether a reset has succeeded: from then on a failing one is the fault of its task."""
 
     async def open(self) -> None:
-        """Get a session now rather than with the first episode."""
+        """Open the session now, instead of at the first episode."""
         await self._ensure_session()
 
     async def start_episode(self, task: JsonObject) -> Content:
-        """Begin an episode; what the model is shown first.
+        """Reset the environment; return the first observation.
 
-        A server that is gone is waited for. Where none comes back, or where no task can be begun
-        at all, that is raised: a run that trains on nothing should end.
+        Waits up to `reconnect_timeout` for a server that is gone. Raises if it does not come back,
+        and if the very first reset fails, because then no task can be played.
         """
-        self.state = standing = EpisodeState(task)
-        began = time.monotonic()
+        self.state = state = EpisodeState(task)
+        start = time.monotonic()
         try:
-            shown = standing.record(await self._reset_with_reconnect(task))
+            observation = state.record(await self._reset_with_reconnect(task))
         except CONNECTION_ERRORS:
             raise
         except Exception as error:
@@ -92,36 +93,36 @@ class EnvSession:
                 raise
             return await self.fail_episode(error)
         finally:
-            standing.environment_s += time.monotonic() - began
+            state.environment_s += time.monotonic() - start
         self._has_reset = True
-        return shown
+        return observation
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Content:
-        """Run one of the model's calls; whatever becomes of it, there is something to show."""
-        standing = self.state
-        if standing.is_over or self._session is None:
+        """Run a tool call of the model and return the reply; never raises."""
+        state = self.state
+        if state.is_over or self._session is None:
             return NOT_RUN_MESSAGE
-        began = time.monotonic()
+        start = time.monotonic()
         try:
-            return standing.record(await self._session.call(tool, arguments))
+            return state.record(await self._session.call(tool, arguments))
         except Exception as error:
             return await self.fail_episode(error)
         finally:
-            standing.environment_s += time.monotonic() - began
+            state.environment_s += time.monotonic() - start
 
     async def fail_episode(self, error: Exception) -> str:
-        """The episode is nobody's score from here on, and the session of an unknown state."""
+        """Mark the episode as broken and drop the session, whose state is unknown."""
         message = str(error) or repr(error)
         self.state.fault = Fault(kind=type(error).__name__, where="environment", message=message)
         await self.close()
         return f"Error: The environment broke, so that this episode is not scored: {message}"
 
     async def close(self) -> None:
-        """Give the session back. May be called twice."""
+        """Close the session. May be called twice."""
         session, self._session = self._session, None
         if session is not None:
             with suppress(SessionError, OSError, TimeoutError):
-                async with asyncio.timeout(10.0):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await session.close()
 
     async def _reset_with_reconnect(self, task: JsonObject) -> StepResult[dict[str, Any]]:

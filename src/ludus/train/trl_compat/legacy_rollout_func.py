@@ -1,7 +1,7 @@
-"""Rollout functions of the older form: `rollout_func(prompts, args, processing_class)`.
+"""Rollout functions of older TRL versions: `rollout_func(prompts, args, processing_class)`.
 
-They get each prompt of a batch once, as text, and give `num_generations` completions for each. TRL
-of today repeats the prompts and hands over itself. What the function does is its own business.
+They get each prompt of a batch once, as text, and return `num_generations` completions for it.
+Current TRL repeats the prompts itself and calls `rollout_func(prompts, trainer)`.
 """
 
 from __future__ import annotations
@@ -18,81 +18,77 @@ _REQUIRED_FIELDS = ("prompt_ids", *_PER_COMPLETION_FIELDS)
 
 
 def is_legacy(function: Callable[..., Any]) -> bool:
-    """Whether it cannot be called with two arguments, and can with three."""
+    """Whether the function needs three positional arguments."""
     signature = inspect.signature(function)
 
-    def takes(count: int) -> bool:
+    def accepts(count: int) -> bool:
         try:
             signature.bind(*[None] * count)
         except TypeError:
             return False
         return True
 
-    return takes(3) and not takes(2)
+    return accepts(3) and not accepts(2)
 
 
 def call_legacy(
     function: Callable[..., Any], prompts: Sequence[Any], trainer: Any, num_generations: int
 ) -> Any:
-    """The function's results for this process's prompts, as TRL of today takes them.
+    """Call the function and return the results for this process's prompts, as TRL takes them.
 
-    A group may lie in several processes, so that the first asks for all of them.
+    A group may be spread over several processes, so the main process calls it for all of them.
     """
     from accelerate.utils import broadcast_object_list, gather_object
 
-    everyone = gather_object(list(prompts))
-    answer: list[Any] = [None]
+    all_prompts = gather_object(list(prompts))
+    outputs: list[Any] = [None]
     if trainer.accelerator.is_main_process:
-        once = _render_prompts(everyone[::num_generations], trainer)
         args = copy.copy(trainer.args)
         args.num_generations = num_generations
-        given = function(once, args, trainer.processing_class)
-        answer = [expand_per_completion(given, len(everyone), num_generations)]
-    broadcast_object_list(answer, from_process=0)
+        texts = _render_prompts(all_prompts[::num_generations], trainer)
+        output = function(texts, args, trainer.processing_class)
+        outputs = [expand_per_completion(output, len(all_prompts), num_generations)]
+    broadcast_object_list(outputs, from_process=0)
     first = trainer.accelerator.process_index * len(prompts)
-    return slice_output(answer[0], first, len(prompts), len(everyone))
+    return slice_output(outputs[0], first, len(prompts), len(all_prompts))
 
 
 def expand_per_completion(
     output: Mapping[str, Any], count: int, num_generations: int
 ) -> dict[str, Any]:
-    """What was given for each prompt once is repeated for each of its completions."""
+    """Repeat the values that were given once per prompt, so that all lists have `count` items.
+
+    Log-probabilities may be numbers, or lists of the likeliest tokens' with the sampled one first.
+    """
     missing = [name for name in _REQUIRED_FIELDS if name not in output]
     if missing:
-        raise ConfigError(f"The rollout function gave no {missing[0]!r}; it must.")
-    made = {
-        name: value if name in _PER_COMPLETION_FIELDS else _repeat(value, count, num_generations)
-        for name, value in output.items()
-    }
-    if len(made["completion_ids"]) != count or len(made["prompt_ids"]) != count:
+        raise ConfigError(f"The rollout function must return {missing[0]!r}.")
+    expanded = dict(output)
+    for name, value in output.items():
+        is_per_prompt = isinstance(value, list) and len(value) * num_generations == count
+        if is_per_prompt and name not in _PER_COMPLETION_FIELDS:
+            expanded[name] = [item for item in value for _ in range(num_generations)]
+    if len(expanded["completion_ids"]) != count or len(expanded["prompt_ids"]) != count:
         raise ConfigError(
-            f"The rollout function gave {len(output['completion_ids'])} completions for "
-            f"{count // num_generations} prompts; give {num_generations} for each, which are {count}."
+            f"The rollout function returned {len(output['completion_ids'])} completions for "
+            f"{count // num_generations} prompts, expected {num_generations} for each: {count}."
         )
-    if made["logprobs"] is not None:
-        made["logprobs"] = [[_logprob_value(each) for each in row] for row in made["logprobs"]]
-    return made
+    if expanded["logprobs"] is not None:
+        expanded["logprobs"] = [
+            [float(value[0] if isinstance(value, list) else value) for value in row]
+            for row in expanded["logprobs"]
+        ]
+    return expanded
 
 
 def slice_output(output: Mapping[str, Any], first: int, length: int, count: int) -> dict[str, Any]:
-    """The part of one process."""
+    """Return the part of one process: of lists with `count` items, `length` from `first` on."""
     return {
         name: value[first : first + length]
         if isinstance(value, list) and len(value) == count
         else value
         for name, value in output.items()
     }
-
-
-def _repeat(value: Any, count: int, num_generations: int) -> Any:
-    if not isinstance(value, list) or len(value) * num_generations != count:
-        return value
-    return [each for each in value for _ in range(num_generations)]
-
-
-def _logprob_value(logprob: Any) -> float:
-    """Servers give a token's log-probability, or a list of the likeliest ones with it first."""
-    return float(logprob[0] if isinstance(logprob, list) else logprob)
 
 
 def _render_prompts(prompts: Sequence[Any], trainer: Any) -> list[str]:

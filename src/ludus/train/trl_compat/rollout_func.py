@@ -1,4 +1,4 @@
-"""A `rollout_func` for trainers of one's own: the policy under training plays Ludus environments.
+"""A `rollout_func` for TRL's GRPOTrainer: the policy under training plays Ludus environments.
 
     trainer = GRPOTrainer(
         model=..., args=...,
@@ -7,8 +7,8 @@
         reward_funcs=lambda env_reward, **_: env_reward,
     )
 
-All episodes of a batch are under way at once, as in `ludus train grpo`, which does more with them:
-groups that teach nothing, held-out tasks, a record of the run.
+All episodes of a batch are played concurrently, as in `ludus train grpo`, which also handles
+zero-variance groups and held-out tasks and records the run.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
-from ludus.data.episode import Episode
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
@@ -35,8 +34,10 @@ from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS
 
 _TASK_PROMPT = re.compile(r"task (\d+)")
-_ARGUMENT_HINTS = {"max_tool_calling_iterations": "Give rollout_func limits=Limits(max_turns=...)."}
-"""What is said to rollouts of Ludus's in another way."""
+_ARGUMENT_HINTS = {
+    "max_tool_calling_iterations": "Pass limits=EpisodeLimits(max_turns=...) to rollout_func."
+}
+"""Arguments of TRL's GRPOConfig that have a counterpart here."""
 RUN_ID = "rollouts"
 
 
@@ -51,106 +52,98 @@ def rollout_func(
     token: str | None = None,
     allow_unseeded: bool = False,
 ) -> Callable[[Sequence[Any], Any], dict[str, Any]]:
-    """What TRL's GRPOTrainer takes as `rollout_func`.
+    """Build the `rollout_func` of TRL's GRPOTrainer.
 
-    The prompts say which task is played: the text "task 17" is the environment's task 17 under this
-    seed. Other prompts only count: each group gets the next task, also in a training that goes on
-    from a checkpoint; an evaluation begins at the first one. What a model is shown is the system
-    prompt and what the environment shows. Reward functions get `env_reward`, which is None for an
-    episode that broke, and `episodes`.
+    A prompt "task 17" selects the environment's task 17 under `seed`. With any other prompt each
+    group gets the next task, also after resuming from a checkpoint; every evaluation starts at the
+    first one. The model sees the system prompt and the observations, not the prompt. Reward
+    functions get `env_reward`, which is None for an episode that a fault ended, and `episodes`.
 
     Args:
-        environment: a spec, a URL, or a mix of them.
-        limits: where an episode is cut off; if not given, after as many tokens of the model's as
-            the trainer's `max_completion_length`.
+        environment: a spec, a URL, or a mixture of them.
+        limits: limits of an episode; by default only the trainer's `max_completion_length`, as a
+            limit of sampled tokens.
+        system_prompt: the system prompt, or None.
         task: arguments of reset for every episode.
+        seed: selects the tasks.
         base_url: where a single environment is served, if not in this process.
-        allow_unseeded: train also on environments that ignore their seed, with a warning; the
-            trainer's metric `unseeded` is then the share of groups at different tasks.
+        token: bearer token of the server.
+        allow_unseeded: allow environments that ignore their seed, with a warning; the trainer's
+            metric `unseeded` is then the share of groups at different tasks.
     """
-    mix = parse_mixture(environment) if isinstance(environment, str) else environment
-
-    def staged(given: EpisodeLimits) -> RolloutWorker:
-        config = RolloutConfig(
-            max_turns=given.max_turns,
-            max_tokens=given.max_tokens,
-            max_episode_tokens=given.max_episode_tokens,
-            episode_timeout=given.episode_timeout,
-            system_prompt=system_prompt,
-            task=dict(task or {}),
-            base_url=base_url,
-            token=token,
-        )
-        return RolloutWorker(mix, config)
-
-    return _RolloutFunc(staged, limits, seed, SeedCheck(allow_unseeded))
+    mixture = parse_mixture(environment) if isinstance(environment, str) else environment
+    config = RolloutConfig(
+        system_prompt=system_prompt, task=dict(task or {}), base_url=base_url, token=token
+    )
+    return _RolloutFunc(mixture, config, limits, seed, SeedCheck(allow_unseeded))
 
 
 class _RolloutFunc:
-    """Keeps its sessions from one batch to the next; they are closed when it is forgotten."""
+    """Keeps its sessions from one batch to the next; they are closed when it is collected."""
 
     def __init__(
         self,
-        staged: Callable[[EpisodeLimits], RolloutWorker],
+        mixture: Mixture,
+        config: RolloutConfig,
         limits: EpisodeLimits | None,
         seed: int,
         check_seeds: SeedCheck,
     ) -> None:
-        self._build_worker, self._limits, self._seed = staged, limits, seed
+        self._mixture, self._config, self._limits, self._seed = mixture, config, limits, seed
         self._check_seeds = check_seeds
         self._worker: RolloutWorker | None = None
         self._eval_progress = (0, 0)
-        """The step at which an evaluation was, and how many groups it has played there."""
+        """The step of the current evaluation, and the groups that it has played."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         training = bool(trainer.model.training)
         size = trainer.num_generations if training else trainer.num_generations_eval
-        stage, world = self._ensure_worker(trainer), Distributed.current()
-        places = [world.rank * len(prompts) + at for at in range(len(prompts))]
-        groups = world.world_size * len(prompts) // size
-        before = (
-            _count_generations(trainer) * groups
-            if training
-            else self._count_eval_groups(trainer, groups)
-        )
-        numbers = _task_numbers(prompts, [before + place // size for place in places])
-        # Under another seed there are other tasks, all of them.
+        worker, distributed = self._ensure_worker(trainer), Distributed.current()
+        positions = [distributed.rank * len(prompts) + i for i in range(len(prompts))]
+        groups = distributed.world_size * len(prompts) // size
+        if training:
+            groups_before = _count_generations(trainer) * groups
+        else:
+            groups_before = self._count_eval_groups(trainer, groups)
+        numbers = [
+            _task_number(prompt, default=groups_before + position // size)
+            for prompt, position in zip(prompts, positions, strict=True)
+        ]
+        # Another seed gives entirely different tasks: evaluate on tasks that are not trained on.
         seed = self._seed if training else self._seed + 1
-        plan = stage.plan(RUN_ID, seed=seed, group_size=size)
+        plan = worker.plan(RUN_ID, seed=seed, group_size=size)
         indices = [
-            number * size + place % size for number, place in zip(numbers, places, strict=True)
+            number * size + position % size
+            for number, position in zip(numbers, positions, strict=True)
         ]
         trainer.model.eval()
         try:
-            stage.run(_policy_agent(stage).refresh_weights())
-            episodes = stage.play(plan, indices)
+            worker.run(_policy_agent(worker).refresh_weights())
+            episodes = worker.play(plan, indices)
         finally:
             trainer.model.train(training)
-        for name, share in self._unseeded_share(world.all_gather(episodes), size).items():
+        all_episodes = distributed.all_gather(episodes)
+        names = [episode.environment for episode in all_episodes]
+        digests = [prompt_digest(episode) for episode in all_episodes]
+        for name, share in self._check_seeds(digests, names, size).items():
             trainer._metrics["train" if training else "eval"][name].append(share)
         rewards = [episode.reward for episode in episodes]
         rows = to_trl_batch(episodes, trainer.processing_class.pad_token_id)
         return {**rows, "env_reward": rewards, "episodes": episodes}
 
-    def _unseeded_share(self, episodes: Sequence[Episode], size: int) -> dict[str, float]:
-        names = [episode.environment for episode in episodes]
-        return self._check_seeds([prompt_digest(episode) for episode in episodes], names, size)
-
     def _count_eval_groups(self, trainer: Any, groups: int) -> int:
-        """Groups of the same evaluation that came before these."""
-        step, before = self._eval_progress
-        now = int(trainer.state.global_step)
-        before = before if step == now else 0
-        self._eval_progress = (now, before + groups)
+        """Return how many groups the current evaluation has played before these."""
+        last_step, before = self._eval_progress
+        step = int(trainer.state.global_step)
+        before = before if last_step == step else 0
+        self._eval_progress = (step, before + groups)
         return before
 
     def _ensure_worker(self, trainer: Any) -> RolloutWorker:
         if self._worker is None:
             _reject_ignored_args(trainer.args)
-            tokens = trainer.max_completion_length
-            self._worker = self._build_worker(
-                self._limits or EpisodeLimits(max_episode_tokens=tokens)
-            )
+            limits = self._limits or EpisodeLimits(max_episode_tokens=trainer.max_completion_length)
+            self._worker = RolloutWorker(self._mixture, replace(self._config, **asdict(limits)))
             self._worker.__enter__()
             self._worker.agent = _build_policy_agent(trainer)
             weakref.finalize(self, self._worker.__exit__)
@@ -159,10 +152,9 @@ class _RolloutFunc:
 
 
 def _count_generations(trainer: Any) -> int:
-    """How often training has asked for rollouts before, whoever has made its steps.
+    """Return how often training has called for rollouts before, also across a resume.
 
-    From the step that it stands at, because a checkpoint brings that back; within a step, from the
-    batches that it has had of it.
+    Derived from the global step, which a checkpoint restores, and the batches within the step.
     """
     args = trainer.args
     batches = args.gradient_accumulation_steps
@@ -170,49 +162,44 @@ def _count_generations(trainer: Any) -> int:
     return int(done // (args.steps_per_generation * args.num_iterations))
 
 
-def _task_numbers(prompts: Sequence[Any], defaults: Sequence[int]) -> list[int]:
-    """Which tasks are meant."""
-    pairs = zip(map(_match_task_prompt, prompts), defaults, strict=True)
-    return [int(found[1]) if found else number for found, number in pairs]
+def _task_number(prompt: Any, *, default: int) -> int:
+    """Return the number of a "task 17" prompt, which may be a text or a conversation."""
+    if isinstance(prompt, list):
+        prompt = prompt[-1].get("content") if prompt else None
+    match = _TASK_PROMPT.fullmatch(prompt.strip()) if isinstance(prompt, str) else None
+    return int(match[1]) if match else default
 
 
 def _reject_ignored_args(args: Any) -> None:
-    """What the trainer's config says of generation in vain is not passed over in silence."""
-    usual = {field.name: field.default for field in fields(args)}
+    """Raise for generation arguments of the trainer that would silently have no effect."""
+    defaults = {field.name: field.default for field in fields(args)}
     for name in (*GENERATION_FIELDS, "use_vllm", *_ARGUMENT_HINTS):
-        if (value := getattr(args, name)) != usual[name]:
+        if (value := getattr(args, name)) != defaults[name]:
             raise ConfigError(
-                f"GRPOConfig({name}={value!r}) means nothing to rollouts of Ludus's, which "
-                f"generate by themselves. {_ARGUMENT_HINTS.get(name, 'Leave it away.')}"
+                f"GRPOConfig({name}={value!r}) has no effect on Ludus's rollouts, which generate "
+                f"completions themselves. {_ARGUMENT_HINTS.get(name, 'Remove it.')}"
             )
 
 
-def _match_task_prompt(prompt: Any) -> re.Match[str] | None:
-    """The number in a prompt, which may be a text or a conversation."""
-    if isinstance(prompt, list):
-        prompt = prompt[-1].get("content") if prompt else None
-    return _TASK_PROMPT.fullmatch(prompt.strip()) if isinstance(prompt, str) else None
-
-
-def _policy_agent(stage: RolloutWorker) -> TrainingPolicyAgent:
-    assert isinstance(stage.agent, TrainingPolicyAgent)
-    return stage.agent
+def _policy_agent(worker: RolloutWorker) -> TrainingPolicyAgent:
+    assert isinstance(worker.agent, TrainingPolicyAgent)
+    return worker.agent
 
 
 def _build_policy_agent(trainer: Any) -> TrainingPolicyAgent:
-    """The trainer's own model, sampled as the trainer says."""
+    """Build an agent for the trainer's model, with the trainer's sampling parameters."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class
-    dialect = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
-    dialect = replace(
-        dialect, stop_token_ids=dialect.stop_token_ids | frozenset(trainer.eos_token_ids)
+    chat_format = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
+    chat_format = replace(
+        chat_format, stop_token_ids=chat_format.stop_token_ids | frozenset(trainer.eos_token_ids)
     )
-    settings = GRPOConfig(
+    config = GRPOConfig(
         temperature=trainer.temperature,
         top_p=trainer.top_p,
         top_k=trainer.top_k if trainer.top_k and trainer.top_k > 0 else None,
         seed=trainer.args.seed,
     )
     return TrainingPolicyAgent(
-        Policy(model.name_or_path or "policy", model, tokenizer, dialect), settings
+        Policy(model.name_or_path or "policy", model, tokenizer, chat_format), config
     )

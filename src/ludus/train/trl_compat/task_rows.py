@@ -1,12 +1,11 @@
-"""Tasks as the rows that TRL trains on: each row is one task, which a group's members share.
+"""Tasks as rows of a data set that TRL trains on: one row per task, shared by a group.
 
 They are the tasks that `collect` plays under the same seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
@@ -24,26 +23,22 @@ def tasks(
     seed: int = 0,
     system_prompt: str | None = SYSTEM_PROMPT,
 ) -> Dataset:
-    """So many tasks of an environment or a mix, with the columns prompt, seed and environment.
+    """Build `count` tasks with the columns prompt, seed and environment.
 
-    What the environment shows first is put at the end of the prompt by TRL, when it has reset it.
+    The prompt ends with an empty user message: TRL appends the first observation to it after it
+    has reset the environment.
     """
     from datasets import Dataset
 
     if count < 1:
-        raise ConfigError(f"There must be at least one task to train on, not {count}.")
-    mix = parse_mixture(environment) if isinstance(environment, str) else environment
-    plan = Plan("tasks", mix, seed=seed)
+        raise ConfigError(f"`count` must be positive, got {count}.")
+    mixture = parse_mixture(environment) if isinstance(environment, str) else environment
+    plan = Plan("tasks", mixture, seed=seed)
+    prompt = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    prompt.append({"role": "user", "content": ""})
     rows = {
-        "prompt": [prompt_messages(system_prompt)] * count,
+        "prompt": [prompt] * count,
         "seed": [plan[number].seed for number in range(count)],
         "environment": [plan.spec_of(number) for number in range(count)],
     }
     return Dataset.from_dict(rows)
-
-
-def prompt_messages(system_prompt: str | None) -> list[dict[str, Any]]:
-    """What stands before the first observation, with an empty place for it."""
-    words: list[Mapping[str, Any]] = [{"role": "user", "content": ""}]
-    before = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    return [dict(message) for message in (*before, *words)]

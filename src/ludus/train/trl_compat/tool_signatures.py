@@ -1,7 +1,7 @@
-"""A tool's schema as a Python function shows it: signature, type hints, docstring.
+"""Tool schemas as Python methods: signature, type hints and docstring.
 
-TRL reads the tools of an environment off its methods and has no other way to be told of them. What
-hints cannot say (a smallest number, a pattern) is lost on it.
+TRL derives the tools of an environment from its methods. What type hints cannot express (minimum,
+pattern) is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from keyword import iskeyword
 from types import GenericAlias, NoneType
 from typing import Any, Literal
@@ -33,26 +33,45 @@ _MAX_DEPTH = 8
 
 
 def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
-    """A method that takes what the tool takes, and hands it to `call(self, name, arguments)`."""
-    _check_names(tool)
-    name = tool.name
+    """Build a method with the tool's signature that runs `call(self, tool_name, arguments)`."""
+    properties: Mapping[str, Any] = tool.input_schema.get("properties", {})
+    _check_names(tool.name, properties)
 
-    # No argument of a tool can collide with `self`, which has no name here.
+    # `self` is positional-only, so a tool may have an argument of that name.
     def method(self: Any, /, **arguments: Any) -> Any:
-        return call(self, name, arguments)
+        return call(self, tool.name, arguments)
 
-    made: Any = method
-    parameters = _parameters(tool.input_schema)
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = _docstring(tool)
-    made.__annotations__ = {each.name: each.annotation for each in parameters}
-    made.__signature__ = inspect.Signature([itself, *parameters])
+    # Keyword-only, so that optional parameters may precede required ones.
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty
+            if name in tool.input_schema.get("required", ())
+            else _keyword(schema, "default"),
+            annotation=type_hint(schema, tool.input_schema.get("$defs")),
+        )
+        for name, schema in properties.items()
+    ]
+    # TRL's docstring parser takes the next line for a missing description, and stops at a line
+    # break: every argument has a description, on one line.
+    lines = [
+        f"    {name}: {' '.join(str(_keyword(schema, 'description') or '').split()) or name}"
+        for name, schema in properties.items()
+    ]
+    purpose = _DOCSTRING_SECTIONS.sub("", tool.description).strip() or f"Call {tool.name}."
+    typed: Any = method
+    typed.__name__ = typed.__qualname__ = tool.name
+    typed.__doc__ = "\n".join([purpose, "", "Args:", *lines]) if lines else purpose
+    typed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    typed.__signature__ = inspect.Signature(
+        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *parameters]
+    )
     return method
 
 
 def type_hint(schema: Any, defs: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
-    """The Python type that a JSON schema speaks of; what has none is anything."""
+    """Return the Python type hint of a JSON schema; Any where there is none."""
     defs = defs or {}
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return Any
@@ -63,7 +82,9 @@ def type_hint(schema: Any, defs: Mapping[str, Any] | None = None, depth: int = 0
     if "$ref" in schema:
         return inner(defs.get(str(schema["$ref"]).rpartition("/")[2]))
     if choices := [schema["const"]] if "const" in schema else schema.get("enum"):
-        return _literal_hint(choices)
+        # Lists and objects cannot be in a Literal.
+        is_literal = all(isinstance(choice, str | int | float | None) for choice in choices)
+        return Literal[tuple(choices)] if is_literal else Any
     if len(all_of := schema.get("allOf") or []) == 1 and isinstance(all_of[0], Mapping):
         rest = {name: part for name, part in schema.items() if name != "allOf"}
         return inner({**rest, **all_of[0]})
@@ -80,64 +101,26 @@ def type_hint(schema: Any, defs: Mapping[str, Any] | None = None, depth: int = 0
     return _JSON_TYPES.get(str(kind), Any)
 
 
-def _literal_hint(choices: Sequence[Any]) -> Any:
-    """Lists and objects can be no literals."""
-    plain = all(choice is None or isinstance(choice, str | int | float) for choice in choices)
-    return Literal[tuple(choices)] if plain else Any
-
-
 def _union_hint(hints: list[Any]) -> Any:
     if Any in hints:
         return Any
     return functools.reduce(operator.or_, hints)
 
 
-def _parameters(schema: Mapping[str, Any]) -> list[inspect.Parameter]:
-    """By keyword only: then one that may be left out can stand before one that may not."""
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    required = schema.get("required", ())
-    return [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if name in required else _default(of),
-            annotation=type_hint(of, schema.get("$defs")),
-        )
-        for name, of in properties.items()
-    ]
+def _keyword(schema: Any, name: str) -> Any:
+    """Return a keyword of a schema, which may be `true` instead of an object."""
+    return schema.get(name) if isinstance(schema, Mapping) else None
 
 
-def _default(schema: Any) -> Any:
-    return schema.get("default") if isinstance(schema, Mapping) else None
-
-
-def _docstring(tool: ToolSpec) -> str:
-    """What the tool is for, and a line for each argument.
-
-    An argument's words must be on one line, and there must be some: a reader of such docstrings
-    takes the next line for them otherwise.
-    """
-    purpose = _DOCSTRING_SECTIONS.sub("", tool.description).strip() or f"Call {tool.name}."
-    properties: Mapping[str, Any] = tool.input_schema.get("properties", {})
-    lines = [f"    {name}: {_description(of) or name}" for name, of in properties.items()]
-    return "\n".join([purpose, "", "Args:", *lines]) if lines else purpose
-
-
-def _description(schema: Any) -> str:
-    told = schema.get("description", "") if isinstance(schema, Mapping) else ""
-    return " ".join(str(told).split())
-
-
-def _check_names(tool: ToolSpec) -> None:
-    arguments = tool.input_schema.get("properties", {})
-    wrong = [name for name in arguments if not name.isidentifier() or iskeyword(name)]
-    if wrong:
+def _check_names(tool_name: str, arguments: Iterable[str]) -> None:
+    for argument in arguments:
+        if not argument.isidentifier() or iskeyword(argument):
+            raise ConfigError(
+                f"TRL cannot offer the tool {tool_name!r}: its argument {argument!r} is not a "
+                "valid Python name. Train with Ludus's own rollouts."
+            )
+    if tool_name in _RESERVED_NAMES or tool_name.startswith("_"):
         raise ConfigError(
-            f"The tool {tool.name!r} has an argument {wrong[0]!r}, which no Python function can "
-            "have, so TRL cannot offer it. Train with Ludus's own rollouts."
-        )
-    if tool.name in _RESERVED_NAMES or tool.name.startswith("_"):
-        raise ConfigError(
-            f"TRL cannot offer a tool with the name {tool.name!r}, which means something else to "
-            "it. Train with Ludus's own rollouts."
+            f"TRL cannot offer a tool with the name {tool_name!r}, which is reserved. Train with "
+            "Ludus's own rollouts."
         )

@@ -1,7 +1,7 @@
-"""Episodes out of what TRL's own loop has played: its messages, and how the environment stands.
+"""Episodes from TRL's own rollouts: its messages, and the state of the environment session.
 
-Pure functions. They say what was trained on, so what TRL had written after an episode's end is in
-them too.
+Pure functions. An episode records what was trained on, including what TRL let the model write
+after the end of the episode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ChatMessage = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TRLRollout:
-    """One of TRL's rollouts."""
+    """One rollout of TRL's loop."""
 
     prompt: Sequence[ChatMessage]
     completion: Sequence[ChatMessage]
@@ -43,122 +43,113 @@ def build_episode(
     limits: EpisodeLimits,
     model_s: float = 0.0,
 ) -> Episode:
-    """The record of it, with the environment's own reward."""
-    standing = rollout.state
-    replies = [each for each in rollout.completion if each["role"] == "assistant"]
+    """Build the record of a rollout, with the environment's own reward."""
+    state = rollout.state
+    replies = [message for message in rollout.completion if message["role"] == "assistant"]
+    calls = [call for reply in replies for call in reply.get("tool_calls") or ()]
+    tool_names = {tool["function"]["name"] for tool in rollout.tools}
+    # TRL answers calls of unknown tools itself, so the environment has not counted them.
+    unknown_calls = sum(call["function"]["name"] not in tool_names for call in calls)
     return Episode(
         episode_id=episode_id,
         stop_reason=stop_reason(rollout, limits),
-        reward=standing.reward,
+        reward=state.reward,
         environment=rollout.environment,
-        task=standing.task,
-        seed=standing.task.get("seed"),
-        group_id=task_group_id(rollout.environment, standing.task),
+        task=state.task,
+        seed=state.task.get("seed"),
+        group_id=task_group_id(rollout.environment, state.task),
         agent=agent,
         messages=parse_messages([*rollout.prompt, *rollout.completion]),
         tools=rollout.tools,
-        rewards=dict(standing.score.parts) if standing.fault is None else {},
-        done=standing.score.done,
+        rewards=dict(state.score.parts) if state.fault is None else {},
+        done=state.score.done,
         turns=len(replies),
-        tool_calls=sum(len(each.get("tool_calls") or ()) for each in replies),
-        malformed_calls=standing.score.malformed_calls + _count_unknown_tools(rollout, replies),
-        error=standing.fault,
+        tool_calls=len(calls),
+        malformed_calls=state.score.malformed_calls + unknown_calls,
+        error=state.fault,
         timing=Timing(
-            started_at=standing.started_at,
+            started_at=state.started_at,
             ended_at=datetime.now(UTC),
             model_s=round(model_s, 6),
-            environment_s=round(standing.environment_s, 6),
+            environment_s=round(state.environment_s, 6),
         ),
         tokens=rollout.tokens,
     )
 
 
 def stop_reason(rollout: TRLRollout, limits: EpisodeLimits) -> StopReason:
-    """Why it ended, by the loop's names for it."""
+    """Return why TRL ended the rollout, in the terms of Ludus's loop."""
     if rollout.state.fault is not None:
         return StopReason.BROKEN
     if rollout.state.score.done:
         return StopReason.DONE
     last = rollout.completion[-1]
-    turns = sum(each["role"] == "assistant" for each in rollout.completion)
+    turns = sum(message["role"] == "assistant" for message in rollout.completion)
     if last["role"] == "tool" or last.get("tool_calls"):
-        # It would have gone on: TRL counts the environment's tokens too.
+        # A limit ended it: TRL's token limit also counts the environment's tokens.
         return StopReason.MAX_TURNS if turns > limits.max_turns else StopReason.MAX_TOKENS
-    budget, ids = limits.max_episode_tokens, rollout.tokens.ids if rollout.tokens else ()
-    after = len(ids) - _first_sampled_index(rollout.tokens)
-    cut = budget is not None and after >= budget
-    return StopReason.MAX_TOKENS if cut else StopReason.NO_TOOL_CALL
+    tokens, budget = rollout.tokens, limits.max_episode_tokens
+    if budget is None:
+        return StopReason.NO_TOOL_CALL
+    length = 0
+    if tokens is not None:
+        length = len(tokens.ids) - (tokens.mask.index(1) if 1 in tokens.mask else 0)
+    return StopReason.MAX_TOKENS if length >= budget else StopReason.NO_TOOL_CALL
 
 
 def parse_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
-    """TRL's messages, with names for the calls, so that results can be told apart."""
-    made: list[Message] = []
-    unanswered: list[str] = []
-    for at, each in enumerate(messages):
-        calls = _parse_tool_calls(each.get("tool_calls") or (), at)
-        if each["role"] == "assistant":
-            unanswered = [call.id for call in calls]
-        answered = unanswered.pop(0) if each["role"] == "tool" and unanswered else None
-        made.append(
+    """Convert TRL's messages, which have no call ids: add ids, and match results by their order."""
+    converted: list[Message] = []
+    open_calls: list[str] = []
+    for position, message in enumerate(messages):
+        calls = []
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            arguments = call["function"].get("arguments", {})
+            if not isinstance(arguments, str):
+                arguments = json.dumps(arguments, ensure_ascii=False)
+            function = Function(name=str(call["function"]["name"]), arguments=arguments)
+            calls.append(Call(id=f"call_{position}_{number}", function=function))
+        if message["role"] == "assistant":
+            open_calls = [call.id for call in calls]
+        call_id = open_calls.pop(0) if message["role"] == "tool" and open_calls else None
+        content: Any = message.get("content") or ""
+        if not isinstance(content, str):
+            content = tuple(map(_parse_part, content))
+        converted.append(
             Message(
-                role=each["role"],
-                content=_parse_content(each.get("content") or ""),
-                reasoning_content=each.get("reasoning_content") or each.get("thinking"),
-                tool_calls=calls or None,
-                tool_call_id=answered,
-                name=each.get("name"),
+                role=message["role"],
+                content=content,
+                reasoning_content=message.get("reasoning_content") or message.get("thinking"),
+                tool_calls=tuple(calls) or None,
+                tool_call_id=call_id,
+                name=message.get("name"),
             )
         )
-    return tuple(made)
+    return tuple(converted)
 
 
 def build_tokens(
     prompt: Sequence[int], completion: Sequence[int], mask: Sequence[int] | None
 ) -> Tokens:
-    """All ids; TRL does not tell how likely the sampled ones were."""
-    own = [1] * len(completion) if mask is None else list(mask)
+    """Build the tokens of an episode, without log-probabilities: TRL does not provide them.
+
+    `mask` is 1 for sampled tokens of the completion; None: all of them are.
+    """
+    completion_mask = [1] * len(completion) if mask is None else list(mask)
     ids = (*prompt, *completion)
     return Tokens.model_validate(
-        {"ids": ids, "logprobs": (None,) * len(ids), "mask": (*[0] * len(prompt), *own)}
+        {
+            "ids": ids,
+            "logprobs": (None,) * len(ids),
+            "mask": (*[0] * len(prompt), *completion_mask),
+        }
     )
-
-
-def _first_sampled_index(tokens: Tokens | None) -> int:
-    """Where the model began to speak."""
-    return tokens.mask.index(1) if tokens is not None and 1 in tokens.mask else 0
-
-
-def _count_unknown_tools(rollout: TRLRollout, replies: Sequence[ChatMessage]) -> int:
-    """Calls of tools that are not there, which TRL answers itself."""
-    known = {tool["function"]["name"] for tool in rollout.tools}
-    calls = [call for reply in replies for call in reply.get("tool_calls") or ()]
-    return sum(call["function"]["name"] not in known for call in calls)
-
-
-def _parse_tool_calls(calls: Sequence[ChatMessage], at: int) -> tuple[Call, ...]:
-    return tuple(
-        Call(id=f"call_{at}_{number}", function=_parse_function(call["function"]))
-        for number, call in enumerate(calls)
-    )
-
-
-def _parse_function(made: ChatMessage) -> Function:
-    arguments = made.get("arguments", {})
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return Function(name=str(made["name"]), arguments=arguments)
-
-
-def _parse_content(content: Any) -> Any:
-    if isinstance(content, str):
-        return content
-    return [_parse_part(part) for part in content]
 
 
 def _parse_part(part: ChatMessage) -> Any:
     if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
-    data = io.BytesIO()
-    part["image"].save(data, format="PNG")
-    code = base64.b64encode(data.getvalue()).decode("ascii")
-    return ImagePart(image_url=ImageUrl(url=f"data:image/png;base64,{code}"))
+    buffer = io.BytesIO()
+    part["image"].save(buffer, format="PNG")
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return ImagePart(image_url=ImageUrl(url=f"data:image/png;base64,{data}"))

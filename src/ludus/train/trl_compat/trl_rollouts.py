@@ -1,7 +1,6 @@
-"""TRL's own rollouts in a run of Ludus's: tasks, environments and rewards for its trainer.
+"""TRL's own rollouts in a GRPO run of Ludus: tasks, environments and rewards for its trainer.
 
-The rewards are those of `ludus.train.grpo.rewards`, and every episode is kept, as with Ludus's own
-rollouts. What becomes of groups that teach nothing is the trainer's business, as it is there.
+Rewards are computed and episodes are recorded as with Ludus's own rollouts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ludus.train.trl_compat.task_rows import tasks
 from ludus.train.trl_compat.trl_episodes import TRLRollout, build_episode, build_tokens
 
 OnEpisodes = Callable[[Sequence[Episode]], None]
-RewardFunction = Callable[..., list[float | None]]
+TRLRewardFunction = Callable[..., list[float | None]]
 
 
 def build_trl_rollouts(
@@ -50,62 +49,60 @@ def build_trl_rollouts(
     token: str | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> TRLRollouts:
-    """What a trainer needs to play with TRL's loop.
+    """Build what a trainer needs to play with TRL's loop.
 
-    `keep` is given every episode, in the first process; `agent` is how episodes describe who
-    played.
+    `on_episodes` gets every episode, in the main process; `agent` describes the policy in them.
     """
-    made = environment_factory(
+    factory = environment_factory(
         environments, base_url=base_url, token=token, task=config.task, include_reward=False
     )
-    kinds = tuple(made.values()) if isinstance(made, dict) else (made,)
+    classes = tuple(factory.values()) if isinstance(factory, dict) else (factory,)
     check_seeds = SeedCheck(config.allow_unseeded, warn)
-    scoring = EpisodeScorer(config, rewards, distributed, on_episodes, agent, run_id, check_seeds)
-    weights = rewards.weights([kind.__name__ for kind in kinds])
+    scorer = EpisodeScorer(config, rewards, distributed, on_episodes, agent, run_id, check_seeds)
+    weights = rewards.weights([environment_class.__name__ for environment_class in classes])
     rows = tasks(
         environments,
         config.steps * config.groups,
         seed=config.seed,
         system_prompt=config.system_prompt,
     )
-    parts = {
-        "environment_factory": made,
+    trainer_kwargs = {
+        "environment_factory": factory,
         "train_dataset": rows,
-        "reward_funcs": [scoring.reward_function(name) for name in weights],
+        "reward_funcs": [scorer.reward_function(name) for name in weights],
     }
-    return TRLRollouts(parts, weights, scoring)
+    return TRLRollouts(trainer_kwargs, weights, scorer)
 
 
 @dataclass(frozen=True, slots=True)
 class TRLRollouts:
-    """For a trainer of TRL's."""
+    """What a TRL trainer is built with, and what is attached to it afterwards."""
 
     trainer_kwargs: dict[str, Any]
-    """Keyword arguments of the trainer."""
     reward_weights: dict[str, float]
-    """Of the reward functions, by name, in their order."""
+    """By reward function, in their order."""
     scorer: EpisodeScorer
 
     def attach(self, trainer: Any) -> None:
-        """Once it is made: have it show tools as `collect` does, and tell the ids that it plays."""
+        """Make the trainer offer tools as `collect` does, and pass its token ids to the scorer."""
         use_exact_tool_schemas(trainer)
         generate = trainer._generate
 
-        def watched(prompts: Any) -> Any:
-            made = generate(prompts)
-            ids, replies, masks = made[:3]
-            masks = masks or [None] * len(ids)
+        def generate_and_record(prompts: Any) -> Any:
+            output = generate(prompts)
+            prompt_ids, completion_ids, masks = output[:3]
+            masks = masks or [None] * len(prompt_ids)
             self.scorer.tokens = [
-                build_tokens(*each) for each in zip(ids, replies, masks, strict=True)
+                build_tokens(*row) for row in zip(prompt_ids, completion_ids, masks, strict=True)
             ]
-            return made
+            return output
 
-        trainer._generate = watched
+        trainer._generate = generate_and_record
 
 
 @dataclass(slots=True)
 class EpisodeScorer:
-    """Makes episodes of a batch once, and answers all of TRL's reward functions from them."""
+    """Builds and scores the episodes of a batch once, for all of TRL's reward functions."""
 
     config: GRPOConfig
     rewards: RewardFunctions
@@ -115,69 +112,77 @@ class EpisodeScorer:
     run_id: str
     check_seeds: SeedCheck
     tokens: list[Tokens] | None = None
-    """Of the newest batch, where somebody watches the trainer."""
+    """Of the latest batch; None unless `TRLRollouts.attach` was called."""
     _completions: Any = None
     _scores: list[dict[str, float]] = field(default_factory=list)
 
-    def reward_function(self, name: str) -> RewardFunction:
-        """One of TRL's reward functions: a part of the reward, None where it does not apply."""
+    def reward_function(self, name: str) -> TRLRewardFunction:
+        """Return a reward function for TRL: one component, None where it does not apply."""
 
-        def column(**batch: Any) -> list[float | None]:
+        def component(**batch: Any) -> list[float | None]:
             if batch["completions"] is not self._completions:
                 self._completions, self._scores = batch["completions"], self._score_batch(batch)
             return [parts.get(name) for parts in self._scores]
 
-        column.__name__ = name
-        return column
+        component.__name__ = name
+        return component
 
     def _score_batch(self, batch: Mapping[str, Any]) -> list[dict[str, float]]:
-        step = batch["trainer_state"].global_step + 1
-        seats: Sequence[TRLEnvironment] = batch["environments"]
-        began = min(seat._session.state.started_at for seat in seats)
-        took = (datetime.now(UTC) - began).total_seconds()
-        mine = self._build_episodes(batch, step, took)
-        scored = run_sync(self._apply_rewards(mine))
-        self._record(self.distributed.all_gather(scored), batch["log_metric"], took)
+        environments: Sequence[TRLEnvironment] = batch["environments"]
+        started_at = min(environment._session.state.started_at for environment in environments)
+        duration = (datetime.now(UTC) - started_at).total_seconds()
+        episodes = self._build_episodes(batch, duration)
+
+        async def score_all() -> list[Episode]:
+            # Concurrently: a reward function may be a remote judge with a high latency.
+            return await asyncio.gather(*map(self.rewards.score, episodes))
+
+        scored = run_sync(score_all())
+        self._record(self.distributed.all_gather(scored), batch["log_metric"], duration)
         return [self.rewards.parts(episode) for episode in scored]
 
-    async def _apply_rewards(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """All at once: a judge who is asked over a network takes as long for many as for one."""
-        return await asyncio.gather(*map(self.rewards.score, episodes))
-
-    def _build_episodes(self, batch: Mapping[str, Any], step: int, took: float) -> list[Episode]:
-        seats: Sequence[TRLEnvironment] = batch["environments"]
-        tokens: Sequence[Tokens | None] = self.tokens or [None] * len(seats)
-        first = (step - 1) * self.config.episodes + self.distributed.rank * len(seats)
-        # One after the other, all of a batch: while one environment acts, everything waits.
-        acted = sum(seat._session.state.environment_s for seat in seats)
-        columns = zip(batch["prompts"], batch["completions"], seats, tokens, strict=True)
+    def _build_episodes(self, batch: Mapping[str, Any], duration: float) -> list[Episode]:
+        step = batch["trainer_state"].global_step + 1
+        environments: Sequence[TRLEnvironment] = batch["environments"]
+        tokens: Sequence[Tokens | None] = self.tokens or [None] * len(environments)
+        first = (step - 1) * self.config.episodes + self.distributed.rank * len(environments)
+        # TRL runs the environments of a batch one after the other while the model waits.
+        environment_s = sum(each._session.state.environment_s for each in environments)
+        rows = zip(batch["prompts"], batch["completions"], environments, tokens, strict=True)
         return [
             build_episode(
                 TRLRollout(
                     prompt,
                     completion,
-                    seat._session.state,
-                    type(seat).__name__,
-                    tuple(tool_schemas(type(seat))),
-                    known,
+                    environment._session.state,
+                    type(environment).__name__,
+                    tuple(tool_schemas(type(environment))),
+                    row_tokens,
                 ),
-                episode_id=format_episode_id(self.run_id, first + at),
+                episode_id=format_episode_id(self.run_id, first + number),
                 agent={**self.agent, "step": step},
                 limits=self.config.limits,
-                model_s=max(0.0, took - acted),
+                model_s=max(0.0, duration - environment_s),
             )
-            for at, (prompt, completion, seat, known) in enumerate(columns)
+            for number, (prompt, completion, environment, row_tokens) in enumerate(rows)
         ]
 
-    def _record(self, episodes: Sequence[Episode], log: Callable[..., None], took: float) -> None:
-        """Keep them, check them, and say in figures what they were like."""
+    def _record(
+        self, episodes: Sequence[Episode], log_metric: Callable[..., None], duration: float
+    ) -> None:
+        """Pass the episodes of all processes on, check their seeds, and log their metrics."""
         if self.distributed.is_main:
             self.on_episodes(episodes)
         size = self.config.group_size
         names = [episode.environment for episode in episodes]
-        unseeded = self.check_seeds([prompt_digest(each) for each in episodes], names, size)
+        unseeded = self.check_seeds([prompt_digest(episode) for episode in episodes], names, size)
         groups = split_into_groups([episode.reward for episode in episodes], size)
         equal = sum(is_zero_variance(group) for group in groups) / len(groups)
-        found = {**episode_metrics(episodes), **unseeded, "equal": equal, "time/rollout": took}
-        for name, value in found.items():
-            log(name, value)
+        metrics = {
+            **episode_metrics(episodes),
+            **unseeded,
+            "equal": equal,
+            "time/rollout": duration,
+        }
+        for name, value in metrics.items():
+            log_metric(name, value)

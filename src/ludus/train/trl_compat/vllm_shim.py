@@ -1,8 +1,8 @@
-"""The policy under training behind a local address, for scripts that ask a server for completions.
+"""A stand-in for TRL's vLLM server that samples from the policy under training.
 
-POST /generate/ takes prompts and sampling settings and answers with ids and log-probabilities, as
-TRL's server for vLLM did when such scripts were written; GET /health/ says that it is there. It
-listens on the loopback device only. When the policy may be asked is the trainer's business.
+For scripts that request completions over HTTP: POST /generate/ takes prompts and sampling
+parameters and returns token ids and log-probabilities, as TRL's vLLM server did when such scripts
+were written; GET /health/ answers that it is up. It listens on loopback only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,12 +30,12 @@ _NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
     "images": (None, []),
     "logprobs": (None, 0, 1),
 }
-"""What a request may say besides, as long as it changes nothing."""
+"""Parameters that are accepted only with values that have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """What a request asks for."""
+    """The body of POST /generate/."""
 
     prompts: Sequence[str | Sequence[int]]
     n: int = 1
@@ -46,21 +46,19 @@ class CompletionRequest:
 
     def __post_init__(self) -> None:
         if not isinstance(self.prompts, list) or not self.prompts:
-            raise ConfigError("`prompts` must be a list of texts or of ids, with something in it.")
+            raise ConfigError("`prompts` must be a non-empty list of texts or of token ids.")
         if self.n < 1 or self.max_tokens < 1:
-            raise ConfigError("`n` and `max_tokens` must be 1 or more.")
+            raise ConfigError("`n` and `max_tokens` must be positive.")
 
     @classmethod
     def parse(cls, payload: Any) -> CompletionRequest:
         if not isinstance(payload, Mapping) or "prompts" not in payload:
-            raise ConfigError('A request is a JSON object with "prompts" in it.')
-        known = {each.name for each in fields(cls)}
-        for name in payload.keys() - known:
+            raise ConfigError("The request must be a JSON object with `prompts`.")
+        supported = {field.name for field in fields(cls)}
+        for name in payload.keys() - supported:
             if payload[name] not in _NO_OP_VALUES.get(name, ()):
-                raise ConfigError(
-                    f"{name}={payload[name]!r} cannot be asked for here; leave it out."
-                )
-        return cls(**{name: payload[name] for name in known & payload.keys()})
+                raise ConfigError(f"{name}={payload[name]!r} is not supported.")
+        return cls(**{name: payload[name] for name in supported & payload.keys()})
 
     @property
     def sampling(self) -> SamplingParams:
@@ -68,7 +66,7 @@ class CompletionRequest:
 
 
 class CompletionService:
-    """Completions of texts, from a generator."""
+    """Samples completions from the policy's current weights."""
 
     def __init__(
         self, generator: RequestBatcher, tokenizer: Any, *, stop_token_ids: Sequence[int], seed: str
@@ -80,46 +78,46 @@ class CompletionService:
         self._request_count = 0
 
     async def generate(self, payload: Any) -> dict[str, Any]:
-        """Ids of each prompt once, and of `n` completions of each, in order."""
-        wish = CompletionRequest.parse(payload)
+        """Return the ids of each prompt once, and of its `n` completions, in order."""
+        request = CompletionRequest.parse(payload)
         self._request_count += 1
-        prompts = [self._tokenize(prompt) for prompt in wish.prompts]
-        sampled = await asyncio.gather(
+        prompts = [
+            list(self._tokenizer(text=prompt)["input_ids"])
+            if isinstance(prompt, str)
+            else [int(token) for token in prompt]
+            for prompt in request.prompts
+        ]
+        completions = await asyncio.gather(
             *(
                 self._generator.sample(
                     ids,
-                    max_tokens=wish.max_tokens,
+                    max_tokens=request.max_tokens,
                     stop_token_ids=self._stop_token_ids,
-                    sampling=wish.sampling,
-                    seed=digest_64(f"{self._seed}/{self._request_count}/{place}/{member}"),
+                    sampling=request.sampling,
+                    seed=digest_64(f"{self._seed}/{self._request_count}/{i}/{sample}"),
                 )
-                for place, ids in enumerate(prompts)
-                for member in range(wish.n)
+                for i, ids in enumerate(prompts)
+                for sample in range(request.n)
             )
         )
         return {
             "prompt_ids": prompts,
-            "completion_ids": [list(each.ids) for each in sampled],
-            "logprobs": [list(each.logprobs) for each in sampled],
+            "completion_ids": [list(completion.ids) for completion in completions],
+            "logprobs": [list(completion.logprobs) for completion in completions],
         }
-
-    def _tokenize(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            return list(self._tokenizer(text=prompt)["input_ids"])
-        return [int(token) for token in prompt]
 
 
 class PolicyServer:
-    """Listens as long as it is entered; answers while `completions` is set."""
+    """An HTTP server, as a context manager. Answers 503 unless `completions` is set."""
 
     def __init__(self, port: int) -> None:
         self.completions: CompletionService | None = None
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), _build_handler(self._respond))
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), _build_handler(self))
         except OSError as error:
             raise ConfigError(
-                f"Port {port}, at which the policy is to be served, cannot be had: {error}. Set "
-                "another with vllm_server_port, and in the script's address."
+                f"Cannot serve the policy at port {port}: {error}. Set another `vllm_server_port`, "
+                "and use it in the script's URL."
             ) from None
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -132,19 +130,19 @@ class PolicyServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def _respond(self, body: bytes) -> tuple[int, dict[str, Any]]:
+    def respond(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Return status and content of the reply to a POST /generate/."""
         completions = self.completions
         if completions is None:
-            return 503, {"error": "The policy is learning; ask from within the rollout function."}
+            message = "The policy is being trained. Send requests only from the rollout function."
+            return 503, {"error": message}
         try:
             return 200, run_sync(completions.generate(json.loads(body)))
         except (LudusError, ValueError, TypeError) as error:
             return 400, {"error": str(error)}
 
 
-def _build_handler(
-    respond: Callable[[bytes], tuple[int, dict[str, Any]]],
-) -> type[BaseHTTPRequestHandler]:
+def _build_handler(server: PolicyServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path.rstrip("/") == "/health":
@@ -155,7 +153,7 @@ def _build_handler(
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.path.rstrip("/") == "/generate":
-                self._send(*respond(body))
+                self._send(*server.respond(body))
             else:
                 self._send(404, {"error": f"There is no {self.path} here, only /generate/."})
 
@@ -168,6 +166,6 @@ def _build_handler(
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Not a line for each request."""
+            """Do not log requests to stderr."""
 
     return Handler

@@ -1,0 +1,146 @@
+"""The output of `ludus diagnose`: a table with a reward curve, and the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ludus.cli.display.console import console, escape_control_chars
+from ludus.cli.display.formatting import sparkline
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ludus.diagnose import Diagnosis, RewardChange, RunData, Verdict
+
+_SPARKLINE_WIDTH = 60
+_VERDICT_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
+_SHARE_LABELS = {
+    "equal": "zero variance",
+    "format": "format",
+    "done": "done",
+    "cut_off": "cut off",
+}
+_NONZERO_LABELS = {
+    "out_of_turns": "out of turns",
+    "unscored": "unscored",
+    "unseeded": "unseeded groups",
+}
+"""Shares that are printed only where they are not zero."""
+_NUMBER_LABELS = {
+    "length": "length",
+    "turns": "turns",
+    "entropy": "entropy",
+    "grad_norm": "gradient",
+}
+_UNITS = {"length": " tokens"}
+
+
+def diagnosis_as_json(diagnosis: Diagnosis, translate: Callable[[str], str]) -> dict[str, Any]:
+    """The fields of a diagnosis; `translate` puts flags in place of argument names."""
+
+    def change_as_json(change: RewardChange) -> dict[str, Any]:
+        names = ("name", "initial", "final", "delta", "interval")
+        return {name: getattr(change, name) for name in names}
+
+    fields = asdict(diagnosis)
+    del fields["curve"]
+    fields["reward"] = None if diagnosis.reward is None else change_as_json(diagnosis.reward)
+    fields["parts"] = [change_as_json(part) for part in diagnosis.parts]
+    for verdict in fields["verdicts"]:
+        verdict |= {name: translate(verdict[name]) for name in ("finding", "advice")}
+    return fields
+
+
+def print_diagnosis(run: RunData, diagnosis: Diagnosis, translate: Callable[[str], str]) -> None:
+    """Print the table, the verdicts, and notes on unreadable files."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(escape_control_chars(run.title), style="bold"), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    for name, value in _table_rows(run, diagnosis):
+        table.add_row(Text(escape_control_chars(name), style="bold"), Text(value))
+    out.print(table)
+    for verdict in diagnosis.verdicts:
+        out.print()
+        out.print(_render_verdict(verdict, translate))
+    for note in run.notes:
+        out.print(Text(translate(note), style="dim"), soft_wrap=True)
+
+
+def _render_verdict(verdict: Verdict, translate: Callable[[str], str]) -> RenderableType:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    def as_sentence(text: str) -> str:
+        return escape_control_chars(translate(f"{text[:1].upper()}{text[1:]}."))
+
+    name = Text(escape_control_chars(verdict.name), style=f"bold {_VERDICT_STYLES[verdict.kind]}")
+    finding = Text(as_sentence(verdict.finding))
+    advice = Text.assemble(("-> ", "bold"), as_sentence(verdict.advice))
+    return Group(name, Padding(finding, (0, 0, 0, 2)), Padding(advice, (0, 0, 0, 2)))
+
+
+def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    steps = f"{diagnosis.steps:,}"
+    if run.planned_steps and run.planned_steps > diagnosis.steps:
+        steps += f" of {run.planned_steps:,}"
+    state = "" if run.finished else " (not finished)"
+    window = diagnosis.window
+    yield "steps", f"{steps}{state}; the first {window} logged steps are compared with the last"
+    yield from _reward_rows(diagnosis)
+    yield from _metric_rows(diagnosis)
+    if diagnosis.seconds:
+        yield "step time", _format_times(diagnosis)
+
+
+def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    from ludus.diagnose.number_format import format_change_with_interval, format_reward
+
+    change = diagnosis.reward
+    if change is None:
+        yield "reward", "no episode was scored"
+        return
+    scale = change.scale
+    yield "reward", format_change_with_interval(change)
+    yield "", sparkline(diagnosis.curve, low=scale.low, high=scale.high, width=_SPARKLINE_WIDTH)
+    for part in diagnosis.parts:
+        yield part.name, format_change_with_interval(part)
+    if diagnosis.held_out:
+        (first, before), (last, after) = diagnosis.held_out[0], diagnosis.held_out[-1]
+        text = f"{format_reward(before, scale)} (step {first:,})"
+        if last > first:
+            text += f" -> {format_reward(after, scale)} (step {last:,})"
+        yield "held out", text
+
+
+def _metric_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    from ludus.diagnose.number_format import format_number, format_share
+
+    for key, (first, last) in diagnosis.figures.items():
+        if key in _SHARE_LABELS or (key in _NONZERO_LABELS and max(first, last) > 0):
+            label = _SHARE_LABELS.get(key) or _NONZERO_LABELS[key]
+            yield label, f"{format_share(first)} -> {format_share(last)}"
+        elif key in _NUMBER_LABELS:
+            change = f"{format_number(first)} -> {format_number(last)}"
+            yield _NUMBER_LABELS[key], f"{change}{_UNITS.get(key, '')}"
+
+
+def _format_times(diagnosis: Diagnosis) -> str:
+    """0.5 s: rollout 0.3 s, train 0.2 s; per episode: model 0.2 s, environment 0.1 s."""
+    from ludus.diagnose.number_format import format_number
+
+    def join(*phases: str) -> str:
+        seconds = {
+            phase: diagnosis.seconds[phase] for phase in phases if phase in diagnosis.seconds
+        }
+        return ", ".join(f"{phase} {format_number(s, digits=2)} s" for phase, s in seconds.items())
+
+    step = ": ".join(filter(None, (join("step").removeprefix("step "), join("rollout", "train"))))
+    # Not parts of a step's time, because episodes run concurrently.
+    episode = join("model", "environment")
+    return "; ".join(filter(None, (step, f"per episode: {episode}" if episode else "")))

@@ -1,0 +1,63 @@
+"""The output of `ludus eval`: a table of metrics that fits the terminal, and notes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ludus.cli.display.console import console, escape_control_chars
+from ludus.cli.flags import name_flags
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ludus.evaluation import Evaluation
+    from ludus.evaluation.table import ResultTable
+
+_COLUMN_PADDING = 3
+_LABEL_COLUMN = "Candidate"
+
+
+def print_evaluation(evaluation: Evaluation) -> None:
+    """Print the table, the method of its intervals, notes, and the folder."""
+    from rich.text import Text
+
+    from ludus.evaluation.table import build_notes, build_tables, describe_method
+
+    out = console()
+    out.print(_fit_table(build_tables(evaluation), out.width))
+    out.print(Text(describe_method(evaluation), style="dim"), soft_wrap=True)
+    for note in build_notes(evaluation):
+        out.print(Text(escape_control_chars(name_flags(note)), style="yellow"), soft_wrap=True)
+    out.print(Text(f"evaluation: {evaluation.folder}"), soft_wrap=True)
+
+
+def _fit_table(tables: list[ResultTable], width: int) -> Table:
+    """Render the first table that fits; each is tried with intervals beside, then below values."""
+    from rich.table import Table
+    from rich.text import Text
+
+    layouts = [(table, separator) for table in tables for separator in (" ", "\n")]
+    fitting = (layout for layout in layouts if _table_width(*layout) <= width)
+    table, separator = next(fitting, layouts[-1])
+    rendered = Table(box=None, pad_edge=False, padding=(0, _COLUMN_PADDING, 0, 0))
+    for name in table.header:
+        # Only labels may be folded, so that numbers stay in one piece.
+        rendered.add_column(name, no_wrap=name != _LABEL_COLUMN, overflow="fold")
+    for row in table.rows:
+        cells = []
+        for cell in row:
+            value, bracket, interval = escape_control_chars(cell).partition(" (")
+            dim = f"{separator}({interval}" if bracket else ""
+            cells.append(Text.assemble(value, (dim, "dim")))
+        rendered.add_row(*cells)
+    return rendered
+
+
+def _table_width(table: ResultTable, separator: str) -> int:
+    widths = []
+    for column in zip(table.header, *table.rows, strict=True):
+        lines = (
+            line for cell in column for line in cell.replace(" (", f"{separator}(").split("\n")
+        )
+        widths.append(max(map(len, lines)))
+    return sum(widths) + _COLUMN_PADDING * (len(widths) - 1)

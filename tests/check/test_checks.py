@@ -1,0 +1,157 @@
+"""Each check finds its own defect, and sound environments pass."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from program import run_ludus
+from world import Counter, serving
+
+from ludus import Observation, ToolCall, tool
+from ludus.check import CheckReport, run_checks
+from ludus.check.advice import ADVICE_BY_CHECK
+
+
+async def failures(spec: str, **options: Any) -> set[str]:
+    report = await run_checks(spec, **options)
+    return {finding.check for finding in report.failures}
+
+
+class Shared(Counter):
+    """All instances keep one total."""
+
+    totals: list[int] = []  # noqa: RUF012 - that is the defect
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        self.totals.clear()
+        return super().reset(seed=seed, goal=goal)
+
+    @tool
+    def add(self, number: int) -> str:
+        """Add a number.
+
+        Args:
+            number: How much to add.
+        """
+        self.totals.append(number)
+        return super().add(number) + f" {len(self.totals)} so far."
+
+
+class Unseeded(Counter):
+    """Does not care about the seed."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        return super().reset(goal=random.SystemRandom().randint(5, 10**9))
+
+    @tool
+    def add(self, number: int) -> str:
+        """Add a number.
+
+        Args:
+            number: How much to add.
+        """
+        return self.finish(1.0, f"{self.goal}")
+
+
+class SameForAll(Counter):
+    """Ignores the seed, reproducibly."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        return super().reset(goal=7)
+
+
+class Weak(Counter):
+    """An oracle that is not one."""
+
+    def oracle(self) -> ToolCall:
+        return ToolCall(name="add", arguments={"number": 1000})
+
+
+class Wrong(Observation):
+    count: int = 0
+
+
+class Lying(Counter):
+    """Sends what its schema does not have."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> Wrong:  # type: ignore[override]
+        super().reset(seed=seed, goal=goal)
+        observation = Wrong()
+        object.__setattr__(observation, "count", "three")
+        observation.__dict__["count"] = "three"
+        return observation
+
+
+class Hopeless(Counter):
+    """Cannot be built."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("out of order")
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("Shared", {"sessions do not see each other"}),
+        ("SameForAll", {"different seeds differ"}),
+        ("Weak", {"the oracle reaches the top reward"}),
+        ("Hopeless", {"starts"}),
+    ],
+)
+async def test_defect_fails_its_own_check_only(name: str, broken: set[str]) -> None:
+    assert await failures(f"check.test_checks:{name}") == broken
+
+
+async def test_random_environment_fails() -> None:
+    assert "same seed, same episode" in await failures("check.test_checks:Unseeded")
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_observation_that_violates_its_schema_fails() -> None:
+    assert "observations fit the schema" in await failures("check.test_checks:Lying")
+
+
+@pytest.mark.parametrize("spec", ["catch", "echo", "wordle", "world:Counter", "world:LineWorld"])
+async def test_sound_environment_passes(spec: str) -> None:
+    failed = await failures(spec)
+    assert failed <= ({"different seeds differ"} if spec == "world:LineWorld" else set())
+
+
+async def test_server_is_checked_with_the_local_oracle() -> None:
+    with serving("catch") as served:
+        report = await run_checks(served.url, seeds=3)
+    assert report.passed, report.failures
+    assert report.findings[-1].detail == "1 on 3 seeds"
+
+
+async def test_too_few_sessions_fail() -> None:
+    with serving(Counter, max_sessions=2, queue_timeout=0.1) as served:
+        assert "enough sessions at once" in await failures(served.url, sessions=3)
+
+
+def test_command_prints_a_line_per_check() -> None:
+    good = run_ludus("check", "catch")
+    assert good.returncode == 0 and good.stdout.count(" pass ") == 13
+    bad = run_ludus("check", "check.test_checks:Weak", env={"PYTHONPATH": "tests"})
+    assert bad.returncode == 1 and "1 failed" in bad.stdout
+
+
+async def test_every_check_has_advice() -> None:
+    report = await run_checks("catch", seeds=1)
+    assert {finding.check for finding in report.findings} <= ADVICE_BY_CHECK.keys()
+
+
+def test_json_report_can_be_parsed() -> None:
+    done = run_ludus("check", "catch", "--json")
+    assert CheckReport.model_validate_json(done.stdout).passed
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://localhost:1"])
+def test_unreachable_server_is_a_one_line_error(url: str) -> None:
+    done = run_ludus("check", url)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert url in done.stderr and "Connection refused" in done.stderr
+    assert "aiohttp" not in done.stderr and "ssl" not in done.stderr

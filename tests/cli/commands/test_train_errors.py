@@ -1,0 +1,88 @@
+"""Errors of `ludus train` before anything is loaded: one line, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.collect_cli import error_line
+from cli.train_cli import FAST_OPTIONS, error_message, invoke_train, save_model, train, write_rows
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--lora-rank", "4"), "--lora-rank needs --lora"),
+        (("--no-merge-adapter",), "--no-merge-adapter needs --lora"),
+        (("--lora-target-modules", "q_proj"), "--lora-target-modules needs --lora"),
+        (("--lora", "--lora-target-modules", ","), "--lora-target-modules"),
+        (("--lora", "--lora-dropout", "1.5"), "--lora-dropout"),
+        (("--set", "warmup_steps"), "warmup_steps"),
+        (("--set", "hub_token=x"), "HF_TOKEN"),
+        (("--epochs", "0"), "--epochs"),
+        (("--precision", "bf61"), "'bf16'"),
+        (("--private",), "--push-to-hub"),
+        (("--push-to-hub", "mine"), "'mine'"),
+        (("--push-to-hub", "ada/player"), "hf auth login"),
+    ],
+)
+def test_invalid_options_print_one_line(
+    options: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_OIDC_RESOURCE"):
+        monkeypatch.delenv(name, raising=False)
+    assert words in error_message(invoke_train("sft", "data", "-m", "model", "-o", "out", *options))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_program_prints_the_error_and_exits_with_1(tmp_path: Path) -> None:
+    done = train("dpo", tmp_path / "none", "-m", "model", "-o", tmp_path / "out")
+    assert str(tmp_path / "none") in error_line(done)
+
+
+def test_sft_and_dpo_have_options_of_their_own() -> None:
+    for method, option in (("sft", "--beta=0.1"), ("dpo", "--packing"), ("dpo", "--compile")):
+        done = invoke_train(method, "data", "-m", "model", "-o", "out", option)
+        assert done.exit_code == 2 and "No such option" in done.stderr
+
+
+def test_help_states_devices_and_defaults() -> None:
+    for method in ("sft", "dpo"):
+        help_text = " ".join(invoke_train(method, "--help").stdout.split())
+        assert "cuda, mps or cpu." in help_text and "cuda:1" not in help_text
+        assert "[default: (3 for sft, 1 for dpo)]" in help_text
+
+
+def test_an_unknown_trl_field_gets_a_suggestion(tmp_path: Path) -> None:
+    model, data = save_model(tmp_path / "model"), write_rows(tmp_path / "data")
+    command = ("sft", data, "-m", model, "-o", tmp_path / "out", *FAST_OPTIONS)
+    output = error_message(invoke_train(*command, "--set", "warmup_step=3"))
+    assert "warmup_step" in output and "Did you mean 'warmup_steps'?" in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
+    model, data, out = (
+        save_model(tmp_path / "model"),
+        write_rows(tmp_path / "data"),
+        tmp_path / "out",
+    )
+    out.mkdir()
+    (out / "thesis.tex").write_text("mine")
+    for more in ((), ("--overwrite",)):
+        output = error_message(
+            invoke_train("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, *more)
+        )
+        assert "thesis.tex" in output
+    assert [file.name for file in out.iterdir()] == ["thesis.tex"]
+
+
+def test_help_shows_examples_and_loads_nothing_heavy(tmp_path: Path) -> None:
+    done = train("sft", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.returncode == 0 and "ludus train sft data/wordle --model smollm2" in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    heavy = {"torch", "transformers", "trl", "datasets", "peft", "matplotlib", "huggingface_hub"}
+    assert "typer" in loaded and not loaded & heavy

@@ -1,0 +1,193 @@
+"""GRPO metrics on a terminal, in a log file and as JSON events."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ludus.cli.display import status
+from ludus.cli.display import train_display as train_display_module
+from ludus.cli.display.formatting import sparkline
+from ludus.cli.display.grpo_progress import GRPOMetrics, first_and_last_means
+from ludus.cli.display.train_display import train_display
+
+LINE = {
+    **{"step": 1, "loss": 0.01, "learning_rate": 1e-6, "grad_norm": 0.83, "entropy": 0.412},
+    **{"reward": 0.25, "reward_std": 0.3, "equal": 0.25, "trained": 0.75, "resampled": 2},
+    **{"unscored": 0.0, "format": 0.98, "done": 0.9, "length": 84.2, "turns": 3.25},
+    **{"cut_off": 0.05},
+    **{"tokens": 1000, "seconds": 2.0, "time/rollout": 1.25, "time/model": 0.5},
+    **{"time/environment": 0.75, "time/train": 0.8, "time/step": 2.1},
+}
+"""A logged step."""
+MIXED = {
+    **{"rewards/wordle/mean": 0.125, "rewards/wordle/std": 0.1},
+    **{"rewards/catch/mean": 0.5, "rewards/catch/std": 0.2},
+}
+
+
+def row_texts(metrics: GRPOMetrics) -> dict[str, str]:
+    return dict(metrics.rows())
+
+
+def metrics_after(*lines: Mapping[str, Any]) -> GRPOMetrics:
+    metrics = GRPOMetrics()
+    metrics.begin(100, None)
+    for number, line in enumerate(lines, 1):
+        metrics.add({**LINE, "step": number, **line})
+    return metrics
+
+
+def test_every_metric_of_a_step_is_in_a_row() -> None:
+    assert row_texts(metrics_after({"kl": 0.002})) == {
+        "reward": "0.250",
+        "groups": "std 0.300  zero variance 25%  resampled 2  trained on 75%  unscored 0%",
+        "episodes": "84 tokens  3.2 turns  format 98%  done 90%  cut off 5%",
+        "policy": "entropy 0.412  grad norm 0.83  kl 0.002  lr 1.00e-06",
+        "time": "2.10 s per step  rollout 1.25 s  (per episode: model 0.50 s, environment 0.75 s)  "
+        "training 0.80 s",
+    }
+
+
+def test_reward_parts_are_shown_only_if_there_are_several() -> None:
+    assert row_texts(metrics_after(MIXED))["parts"] == "wordle 0.125  catch 0.500"
+    assert "parts" not in row_texts(metrics_after({"rewards/wordle/mean": 0.25}))
+
+
+def test_the_reward_change_compares_first_and_last_means() -> None:
+    metrics = metrics_after(*({"reward": number / 100} for number in range(40)))
+    reward = row_texts(metrics)["reward"]
+    assert reward.startswith("0.390  (+0.300 since the start)  ▁")
+    assert len(reward.rpartition("  ")[2]) == 40
+    assert dict(metrics.rows(ascii_only=True))["reward"] == "0.390  (+0.300 since the start)"
+    assert first_and_last_means([1.0]) is None and first_and_last_means([1.0, 2.0, 5.0]) == (
+        1.0,
+        5.0,
+    )
+
+
+def test_a_resumed_run_keeps_its_first_rewards() -> None:
+    past = [{"step": step, "reward": 0.1} for step in (1, 2, 3)] + [{"step": 9, "reward": 0.9}]
+    metrics = GRPOMetrics(lambda: past)
+    metrics.begin(100, 3)
+    metrics.add({**LINE, "step": 4, "reward": 0.5})
+    assert row_texts(metrics)["reward"].startswith("0.500  (+0.200 since the start)"), (
+        "step 9 was undone"
+    )
+
+
+def test_missing_metrics_are_left_out() -> None:
+    metrics = GRPOMetrics()
+    metrics.begin(10, None)
+    assert metrics.rows() == [] and metrics.log_texts() == []
+    metrics.add({"step": 1, "equal": 1.0, "unscored": 1.0})
+    assert row_texts(metrics) == {"groups": "zero variance 100%  unscored 100%"}
+
+
+def test_a_held_out_reward_is_shown_once_it_is_logged() -> None:
+    metrics = metrics_after({})
+    assert "held out" not in row_texts(metrics)
+    metrics.add({"step": 1, "eval_reward": 0.375, "eval_format": 0.5, "eval_episodes": 8})
+    assert row_texts(metrics)["held out"] == "reward 0.375  format 50%"
+    assert row_texts(metrics)["reward"] == "0.250"
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([], ""),
+        ([1.0], ""),
+        ([0.0, 1.0], "▁█"),
+        ([0.5, 0.5, 0.5], "▁▁▁"),
+        ([0.0, 0.0, 0.7, 0.7, 1.4, 1.4], "▁▅█"),
+        ([3.0, 2.0, 1.0], "█▅▁"),
+    ],
+)
+def test_sparkline_scales_to_its_values(values: list[float], line: str) -> None:
+    assert sparkline(values, width=3) == line
+
+
+def draw(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
+    """Everything that is written to a terminal of this width."""
+    to = io.StringIO()
+    terminal = Console(
+        file=to, force_terminal=True, width=width, soft_wrap=True, legacy_windows=False
+    )
+    for module in (status, train_display_module):
+        patch.setattr(module, "console", lambda **_: terminal)
+    with train_display(GRPOMetrics(), as_json=False) as display:
+        display.begin(150, None)
+        for step in range(1, 31):
+            display.step({**LINE, **MIXED, "step": step, "tokens": step * 1000, **more})
+    return to.getvalue()
+
+
+@pytest.mark.parametrize("width", [120, 50])
+def test_a_terminal_shows_a_bar_and_rows_that_fit_its_width(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = draw(width, monkeypatch)
+    assert "30/150" in text and "tokens/s" in text
+    last = text[text.rindex("30/150") :]
+    assert "unscored 0%" in last and last.count("0.80 s") == 1 and "…" not in last, "all is there"
+    lines = re.split(r"\r|\n|\x1b\[1A", text)
+    seen = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in lines]
+    assert max(map(len, seen)) <= width, "else what is drawn again leaves some of it behind"
+    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l"), "the cursor is there again"
+
+
+def test_control_characters_in_names_are_escaped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = draw(120, monkeypatch, **{"rewards/\x1b[2Jowned/mean": 1.0})
+    assert "\x1b[2J" not in text and "owned 1.000" in text
+
+
+def test_a_log_file_gets_one_line_per_interval(capfd: pytest.CaptureFixture[str]) -> None:
+    with train_display(GRPOMetrics(), as_json=False) as display:
+        display.begin(150, None)
+        for step in range(1, 4):
+            display.step({**LINE, **MIXED, "step": step})
+    stdout, stderr = capfd.readouterr()
+    (line,) = stderr.splitlines()
+    assert stdout == ""
+    assert line.startswith(
+        "step 1/150, reward 0.250, wordle 0.125, catch 0.500, std 0.300, zero-variance groups "
+        "25%, 84 tokens per episode, 3.2 turns, cut off 5%, format 98%, entropy 0.412, "
+        "grad norm 0.83, rollout 1.2 s, training 0.8 s, "
+    )
+    assert line.endswith(" left")
+
+
+def test_a_step_is_logged_once_its_own_metrics_are_there(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "LOG_INTERVAL_S", 0.0)
+    with train_display(GRPOMetrics(), as_json=False) as display:
+        display.begin(2, None)
+        display.step({"step": 0, "eval_reward": 0.125})
+        display.step({**LINE, "step": 1, "reward": 0.25})
+        # Held-out tasks come before the line of their step.
+        display.step({"step": 2, "eval_reward": 0.5})
+        display.step({**LINE, "step": 2, "reward": 0.75})
+    before, first, second = capfd.readouterr().err.splitlines()
+    assert before.startswith("step 0/2, held-out reward 0.125")
+    assert first.startswith("step 1/2, reward 0.250") and "held-out reward 0.125" in first
+    assert second.startswith("step 2/2, reward 0.750") and "held-out reward 0.500" in second
+
+
+def test_json_events_hold_every_metric_of_every_step(capfd: pytest.CaptureFixture[str]) -> None:
+    with train_display(GRPOMetrics(), as_json=True) as display:
+        display.begin(3, None)
+        display.step({**LINE, **MIXED})
+        display.step({"step": 1, "eval_reward": float("nan")})
+    _, step, test = (json.loads(line) for line in capfd.readouterr().out.splitlines())
+    assert step.pop("seconds_left") >= 0
+    assert step == {"event": "step", **LINE, **MIXED}
+    assert test["eval_reward"] is None

@@ -1,0 +1,84 @@
+"""Wrong names and paths are reported before torch is imported and before the Hub is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from program import run_ludus
+
+HEAVY_PACKAGES = ("torch", "transformers", "trl", "datasets", "huggingface_hub")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PYTHONPATH that records which heavy packages a process imported."""
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "sitecustomize.py").write_text(
+        "import atexit, pathlib, sys\n"
+        f"note = lambda: pathlib.Path({str(folder / 'imported')!r}).write_text("
+        f"' '.join(name for name in {HEAVY_PACKAGES!r} if name in sys.modules))\n"
+        "atexit.register(note)\n"
+    )
+    return folder
+
+
+def error_line(watched: Path, cwd: Path, arguments: Sequence[str]) -> str:
+    # PYTHONUNBUFFERED starts a new process instead of a fork, which has imported torch already.
+    path = os.pathsep.join((str(watched), os.environ.get("PYTHONPATH", "")))
+    done = run_ludus(*arguments, cwd=cwd, env={"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
+    assert done.returncode == 1, done.stderr
+    assert (watched / "imported").read_text() == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+LOCAL = ("--provider", "hf", "--model")
+SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("collect", "wordl", *LOCAL, "smollm2"), "'wordle'"),
+        (("collect", "wordle", *LOCAL, "models/wordl"), "'models/wordle'"),
+        (("collect", "wordle", *LOCAL, "smolm2"), "'smollm2'"),
+        (("collect", "wordle", *LOCAL, "models/empty"), "config.json"),
+        (("collect", "wordle", *LOCAL, "smollm2", "--device", "cudaa"), "'cuda'"),
+        (("collect", "wordle", *LOCAL, "smollm2", "--dtype", "fp17"), "'fp16'"),
+        (("collect", "wordle", "--model", "smollm2"), "hf"),
+        (("collect", "wordle", "--model", "gpt-5-mini"), "openai"),
+        (("collect", "wordle", "--model", "claude-haiku-4-5"), "anthropic"),
+        (("eval", "wordl", "-c", "smollm2"), "'wordle'"),
+        (("eval", "wordle", "-c", "models/wordl"), "'models/wordle'"),
+        (("eval", "wordle", "-c", "sft=hf:models/wordl"), "'models/wordle'"),
+        (("eval", "wordle", "-c", "smolm2"), "'smollm2'"),
+        (("eval", "wordle", "-c", "smollm2", "--device", "gpu"), "'gpu'"),
+        (("train", "sft", "data/sum", *SMOLLM2), "'data/sums'"),
+        (
+            ("train", "sft", "data/sums", "-m", "models/wordl", "-o", "models/out"),
+            "'models/wordle'",
+        ),
+        (("train", "sft", "data/sums", *SMOLLM2, "--device", "cudaa"), "'cuda'"),
+        (("train", "sft", "data/sums", "-m", "smollm2", "-o", "taken"), "taken"),
+        (("train", "grpo", "wordl", *SMOLLM2), "'wordle'"),
+        (("train", "grpo", "wordle", "-m", "smolm2", "-o", "models/out"), "'smollm2'"),
+        (("train", "grpo", "wordle", "-m", "smollm2", "-o", "taken"), "taken"),
+        (("train", "grpo", "wordle", *SMOLLM2, "--device", "tpu"), "'tpu'"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "warmup_step=3"), "'warmup_steps'"),
+        (("train", "grpo", "wordle", *SMOLLM2, "--set", "num_generation=8"), "--group-size"),
+        (("lint", "data/sums", "--student", "models/wordl"), "'models/wordle'"),
+    ],
+)
+def test_errors_are_reported_before_heavy_imports(
+    watched: Path, tmp_path: Path, arguments: Sequence[str], named: str
+) -> None:
+    (tmp_path / "models" / "wordle").mkdir(parents=True)
+    (tmp_path / "models" / "empty").mkdir()
+    (tmp_path / "data" / "sums").mkdir(parents=True)
+    (tmp_path / "data" / "sums" / "train.jsonl").write_text('{"messages": []}\n')
+    (tmp_path / "taken").write_text("")
+    assert named in error_line(watched, tmp_path, arguments)
+    assert not any((tmp_path / name).exists() for name in ("out", "models/out"))

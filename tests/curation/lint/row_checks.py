@@ -1,0 +1,39 @@
+"""Run the checks on single rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from students import of_family
+
+from ludus.curation.lint.lint_rows import SourceLocation, parse_row
+from ludus.curation.lint.runner import check_row
+from ludus.curation.lint.template_checks import Student, check_row_with_template
+
+LOCATION = SourceLocation(Path("train.jsonl"), 1)
+
+
+def check_contents(row: dict[str, Any]) -> dict[str, str]:
+    """Run the checks that need no student: level by check."""
+    return {
+        finding.check: finding.level for finding in check_row(parse_row(row, LOCATION), LOCATION)
+    }
+
+
+def check_under(
+    family: str | Student, row: dict[str, Any], max_length: int | None = None
+) -> dict[str, str]:
+    """Run the checks under a student's template: level by check."""
+    student = Student(family, of_family(family)) if isinstance(family, str) else family
+    result = check_row_with_template(
+        parse_row(row, LOCATION), LOCATION, student, max_length=max_length
+    )
+    return {finding.check: finding.level for finding in result.findings}
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return path

@@ -1,0 +1,60 @@
+"""Lists of content parts under templates with and without support for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from policy.conversations import said
+from students import WORDS, student
+
+from curation.lint.row_checks import check_under
+from ludus.curation.lint.template_checks import Student
+
+LOOK = {"type": "text", "text": "Look."}
+URL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+IMAGE = {"type": "image"}
+WITHOUT_IMAGES = WORDS.replace(
+    "{{ message.content }}",
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content if part.type == 'text' %}{{ part.text }}{% endfor %}"
+    "{% endif %}",
+)
+
+
+def showing(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [said("user", list(parts)), said("assistant", "Done.")]}  # type: ignore[arg-type]
+
+
+def made(template: str) -> Student:
+    return Student("made", student(template))
+
+
+@pytest.mark.parametrize("row", [showing(LOOK), showing(LOOK, URL), showing(URL)])
+def test_a_list_rendered_as_its_python_repr(row: dict[str, Any]) -> None:
+    assert check_under(made(WORDS), row) == {"content-as-list": "error"}
+
+
+def test_a_list_rendered_as_its_repr_inside_a_pair() -> None:
+    row = {"prompt": [said("user", "Hi.")], "chosen": [said("assistant", "Yes.")]}
+    row["rejected"] = showing(LOOK)["messages"]
+    assert check_under(made(WORDS), row) == {"content-as-list": "error"}
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_think", "gemma3", "glm4moe", "llama3"])
+def test_a_template_that_supports_parts(family: str) -> None:
+    assert check_under(family, showing(LOOK, LOOK)) == {}
+
+
+def test_text_that_looks_like_a_list_is_text() -> None:
+    row = {"messages": [said("user", repr([LOOK])), said("assistant", "Done.")]}
+    assert check_under(made(WORDS), row) == {}
+
+
+def test_an_image_that_the_template_drops() -> None:
+    assert check_under(made(WITHOUT_IMAGES), showing(LOOK, URL)) == {"drops-image": "warning"}
+    assert check_under("gemma3", showing(LOOK, URL)) == {"drops-image": "warning"}
+
+
+def test_an_image_that_the_template_renders() -> None:
+    assert check_under("qwen3_5_think", showing(LOOK, URL, IMAGE)) == {}
