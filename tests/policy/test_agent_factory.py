@@ -54,9 +54,9 @@ def test_a_local_model_gets_its_options_and_is_not_loaded() -> None:
         ({"provider": "hf", "model": "m", "cache": "c"}, ["`cache`", "'hf'"]),
         ({"provider": "hf", "model": "m", "prices": "p"}, ["`prices`", "'hf'"]),
         ({"provider": "openai", "model": "m", "device": "cpu"}, ["`device`", "'openai'"]),
-        ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, ["`provider` to hf"]),
-        ({"device": "cuda"}, ["`device` needs a `provider`", "`provider` to hf"]),
-        ({"model": "gpt-5-mini"}, ["`model` needs a `provider`", "`provider` to openai"]),
+        ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, ["`provider` hf"]),
+        ({"device": "cuda"}, ["`device` needs a `provider`", "`provider` hf"]),
+        ({"model": "gpt-5-mini"}, ["`model` needs a `provider`", "`provider` openai"]),
         ({"provider": "random", "temperature": 0.0}, ["`temperature`", "'random'"]),
     ],
 )

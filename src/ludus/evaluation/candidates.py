@@ -82,6 +82,28 @@ def parse_candidates(
     ]
 
 
+def check_labels(candidates: Sequence[Candidate], *, reserved: Sequence[str] = ()) -> None:
+    """Raise ConfigError without candidates, and for labels that are reserved or not unique.
+
+    The labels become names of folders, so case is ignored.
+    """
+    if not candidates:
+        raise ConfigError("No candidates given. Give at least one as `candidate`, such as oracle.")
+    reserved_labels, labels = {name.casefold() for name in reserved}, set[str]()
+    for candidate in candidates:
+        label = candidate.label.casefold()
+        if label in reserved_labels:
+            raise ConfigError(
+                f"A candidate cannot be called {candidate.label!r}: an output file has that name."
+            )
+        if label in labels:
+            raise ConfigError(
+                f"Two candidates are called {candidate.label!r}. Give each `candidate` a label of "
+                "its own, such as base=… and sft=…"
+            )
+        labels.add(label)
+
+
 def _parse_candidate(text: str) -> tuple[str, str, str | None]:
     """Return label, provider and model."""
     label, equals, spec = text.partition("=")
@@ -93,8 +115,14 @@ def _parse_candidate(text: str) -> tuple[str, str, str | None]:
     provider, model = parse_agent(spec)
     if provider == "human":
         raise ConfigError("A human cannot be a candidate. Use `ludus play` to play yourself.")
-    if not label:
-        label = provider if model is None else _default_label(model)
+    if label:
+        return label, provider, model
+    if model is None:
+        label = provider
+    else:
+        # The last part of a path or Hub id, with characters that folder names may have.
+        name = Path(model).name or Path(model).resolve().name
+        label = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_") or "model"
     return label, provider, model
 
 
@@ -104,12 +132,6 @@ def _check_label(label: str) -> None:
             f"{label!r} cannot be a candidate's label, because it becomes the name of a folder. "
             "Use letters, digits, dots and dashes."
         )
-
-
-def _default_label(model: str) -> str:
-    """Return the last part of a path or Hub id, with characters that folder names may have."""
-    name = Path(model).name or Path(model).resolve().name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_") or "model"
 
 
 def _reject_unused_options(config: CandidateConfig, providers: set[str]) -> None:

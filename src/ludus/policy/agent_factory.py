@@ -58,7 +58,7 @@ def agent_from_config(config: AgentConfig) -> Agent:
         _check_renders_template(provider, config.llm_endpoint)
     if provider in _EXAMPLE_MODELS and not config.model:
         example = _EXAMPLE_MODELS[provider]
-        raise ConfigError(f"Provider {provider!r} needs a `model`, such as {example}.")
+        raise ConfigError(f"`provider` {provider} needs a `model`, such as {example}.")
     return _build_agent(provider, config)
 
 
@@ -72,7 +72,7 @@ def parse_agent(spec: str) -> tuple[str, str | None]:
     if provider in _PROVIDERS and not colon:
         return provider, None
     if provider in _PROVIDERS:
-        raise ConfigError(f"{spec!r}: {provider!r} takes no model. Write {provider}.")
+        raise ConfigError(f"{spec!r}: {provider!r} plays without a model. Write {provider}.")
     if spec == smollm2.NAME or (spec and Path(_expand_home(spec)).exists()):
         return "hf", _expand_home(spec)
     if not colon and "/" in spec:
@@ -102,7 +102,7 @@ def _expand_home(model: str) -> str:
     try:
         return str(Path(model).expanduser()) if model.startswith("~") else model
     except RuntimeError:
-        raise ConfigError(f"{model}: unknown home directory. Write the full path.") from None
+        raise ConfigError(f"{model}: there is no such user here. Write the full path.") from None
 
 
 def _check_renders_template(provider: str, llm_endpoint: str | None) -> None:
@@ -115,7 +115,7 @@ def _check_renders_template(provider: str, llm_endpoint: str | None) -> None:
         else "Leave them out."
     )
     raise ConfigError(
-        "`thinking` and `chat_template_kwargs` are for the provider hf and for an `llm_endpoint`; "
+        "`thinking` and `chat_template_kwargs` are for `provider` hf and for an `llm_endpoint`; "
         f"{provider!r} renders no chat template. {advice}"
     )
 
@@ -123,10 +123,10 @@ def _check_renders_template(provider: str, llm_endpoint: str | None) -> None:
 def _suggest_provider(option: str, model: str) -> str:
     """Name the provider that was probably meant."""
     if option in _LOCAL_OPTIONS or (option == "model" and _is_local_model(model)):
-        return "Set `provider` to hf, for a model that runs in this process"
+        return "Use `provider` hf, for a model that runs in this process"
     if option == "model" and model.startswith("claude"):
-        return "Set `provider` to anthropic"
-    return "Set `provider` to openai"
+        return "Use `provider` anthropic"
+    return "Use `provider` openai"
 
 
 def _is_local_model(model: str) -> bool:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from train.records import about
+from train.sample_records import record_fields
 from typer.testing import CliRunner
 
 from cli.collect_cli import collect, error_line
@@ -110,7 +110,7 @@ def test_a_trained_model_shows_its_training(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()
-    create_record(Path("model"), about())
+    create_record(Path("model"), record_fields())
     output = show_output("model")
     assert "320 rows of data/wordle" in output and "not finished" in output
     assert "--model model" in output and "-c trained=hf:model" in output

@@ -19,12 +19,9 @@ from ludus.policy.engine.engine_selection import choose_engine
 from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.load import Policy
 from ludus.policy.triton_engine.triton_engine import TritonEngine
-from policy.forwards import model_of as other_model_of
-from policy.forwards import prompt
+from policy.forwards import model_of, prompt
 from policy.models import tiny
-from policy.triton_engine.tiny_models import build_engine as engine_of
-from policy.triton_engine.tiny_models import build_model as fresh
-from policy.triton_engine.tiny_models import shared_model as model_of
+from policy.triton_engine.tiny_models import build_engine, build_model, shared_model
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +55,7 @@ async def test_an_unsupported_model_is_rejected_if_fast_is_required(policy: Poli
 
 
 async def test_a_supported_model_gets_the_triton_engine_if_fast_is_required(policy: Policy) -> None:
-    policy = replace(policy, model=fresh(vocab_size=len(policy.tokenizer)))
+    policy = replace(policy, model=build_model(vocab_size=len(policy.tokenizer)))
     async with PolicyAgent(policy, fast=True) as agent:
         loaded = await agent.ensure_loaded()
         assert agent.engine_description.startswith("Triton engine")
@@ -73,7 +70,7 @@ async def test_a_supported_model_gets_the_triton_engine_if_fast_is_required(poli
 async def test_the_kv_cache_has_as_many_slots_as_the_batch(
     policy: Policy, max_batch: int | None, slots: int
 ) -> None:
-    policy = replace(policy, model=fresh(vocab_size=len(policy.tokenizer)))
+    policy = replace(policy, model=build_model(vocab_size=len(policy.tokenizer)))
     choice = choose_engine(policy, fast=True, dtype=None, max_batch=max_batch)
     async with RequestBatcher(None, engine=choice.engine) as model:
         await sample(model, 0)
@@ -82,7 +79,7 @@ async def test_the_kv_cache_has_as_many_slots_as_the_batch(
 
 
 async def test_late_requests_join_a_running_batch() -> None:
-    engine = engine_of(model_of())
+    engine = build_engine(shared_model())
     async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as model:
         long = asyncio.ensure_future(sample(model, 0, max_tokens=50))
         await until(lambda: engine.stats.sampled_tokens)
@@ -98,7 +95,7 @@ async def test_late_requests_join_a_running_batch() -> None:
 async def test_joined_requests_are_retried_after_out_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, broken = engine_of(model_of()), torch.OutOfMemoryError("too much")
+    engine, broken = build_engine(shared_model()), torch.OutOfMemoryError("too much")
     launch_steps, num_launches = engine._runner.launch_steps, 0
 
     def fail_once(*args: Any, **kwargs: Any) -> None:
@@ -118,8 +115,8 @@ async def test_joined_requests_are_retried_after_out_of_memory(
 
 
 async def test_refresh_takes_over_changed_weights() -> None:
-    weights = fresh()
-    async with RequestBatcher(None, engine=engine_of(weights)) as model:
+    weights = build_model()
+    async with RequestBatcher(None, engine=build_engine(weights)) as model:
         before = await sample(model, 1)
         with torch.no_grad():
             weights.lm_head.weight.mul_(-1)
@@ -128,7 +125,7 @@ async def test_refresh_takes_over_changed_weights() -> None:
 
 
 async def test_the_hf_decoder_counts_tokens() -> None:
-    decoder = HFDecoder(other_model_of("llama"), pad_id=0)
+    decoder = HFDecoder(model_of("llama"), pad_id=0)
     async with RequestBatcher(None, engine=decoder) as model:
         await asyncio.gather(*(sample(model, seed) for seed in range(3)))
         model.refresh()
