@@ -160,7 +160,7 @@ def test_a_config_that_the_library_refuses_is_an_error_that_says_why(
 
 
 def test_a_size_below_one_is_an_error() -> None:
-    with pytest.raises(ValueError, match="at least one question"):
+    with pytest.raises(ValueError, match="size"):
         question(size=0)
 
 

@@ -119,7 +119,7 @@ def test_an_answer_that_takes_for_ever_is_worth_nothing_and_the_next_one_is_scor
 def test_a_question_that_takes_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "QUESTION_TIMEOUT_S", 0.05)
     board = {"min_board_size": 9, "max_board_size": 9}
-    with pytest.raises(ValueError, match=r"futoshiki made no question in 0\.05 s"):
+    with pytest.raises(ValueError, match=r"futoshiki .*0\.05 s"):
         question("futoshiki", seed=1, dataset_config=board)
 
 

@@ -207,11 +207,11 @@ def test_given_words_may_have_a_length_without_a_word_list() -> None:
 @pytest.mark.parametrize(
     ("task", "why"),
     [
-        ({"length": 3}, "length lies between 4 and 8"),
-        ({"length": 9}, "length lies between 4 and 8"),
-        ({"max_turns": 0}, "max_turns is at least 1"),
+        ({"length": 3}, "length must be between 4 and 8"),
+        ({"length": 9}, "length must be between 4 and 8"),
+        ({"max_turns": 0}, "max_turns"),
         ({"words": []}, "words is empty"),
-        ({"words": ["crane", "cranes"]}, "different lengths"),
+        ({"words": ["crane", "cranes"]}, "same length"),
         ({"words": ["crane", "cr4ne"]}, "'cr4ne'"),
         ({"words": [""]}, "''"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from world import Counter, serving
@@ -32,7 +33,7 @@ from rollout.small_runs import Ending, Flaky, Priced, Slow, read, run
     ],
 )
 async def test_a_budget_ends_the_run_and_counts_earlier_starts(
-    tmp_path: Path, budget: dict[str, float], limit: str, most: int
+    tmp_path: Path, budget: dict[str, Any], limit: str, most: int
 ) -> None:
     first = await run(tmp_path / "run", Priced(), n=300, **budget)
     assert first.stop_reason is not None and limit in first.stop_reason

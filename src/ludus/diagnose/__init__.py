@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ludus.data.bootstrap import Interval
 from ludus.diagnose.diagnosis import Diagnosis, diagnose
 from ludus.diagnose.episode_stats import RunEpisodes, read_episodes
-from ludus.diagnose.reward_delta import Interval, RewardChange, RewardScale
+from ludus.diagnose.reward_delta import RewardChange, RewardScale
 from ludus.diagnose.run_reader import RunData, read_run
 from ludus.diagnose.saturation import SaturationDetector
 from ludus.diagnose.text import format_diagnosis

@@ -12,20 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ludus.data.bootstrap import MIN_SAMPLES, tail_fraction
+from ludus.data.bootstrap import MIN_SAMPLES, Interval, expanded_percentile_interval
 from ludus.diagnose.episode_stats import RunEpisodes, ScoredGroup
 from ludus.diagnose.log_stats import StepLog, metric, metric_mean, metric_values, step_number
 
 _MAX_BOOTSTRAP_DRAWS = 1_000_000
 """Tasks drawn over all bootstrap rounds: about one second of work."""
 _MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200
-
-
-class Interval(NamedTuple):
-    """A 95 % confidence interval."""
-
-    low: float
-    high: float
 
 
 class _TaskSum(NamedTuple):
@@ -178,14 +171,13 @@ def bootstrap_difference(
     fewest = min(len(before), len(after))
     if fewest < MIN_SAMPLES or not (_means_differ(before) or _means_differ(after)):
         return None
-    rng = random.Random(seed)
+
+    def resample(rng: random.Random) -> float:
+        return _mean(rng.choices(after, k=len(after))) - _mean(rng.choices(before, k=len(before)))
+
     rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // (len(before) + len(after))))
-    differences = sorted(
-        _mean(rng.choices(after, k=len(after))) - _mean(rng.choices(before, k=len(before)))
-        for _ in range(rounds)
-    )
-    observed, tail = _mean(after) - _mean(before), round(tail_fraction(fewest) * rounds)
-    return Interval(min(observed, differences[tail]), max(observed, differences[rounds - 1 - tail]))
+    observed = _mean(after) - _mean(before)
+    return expanded_percentile_interval(resample, observed, n=fewest, rounds=rounds, seed=seed)
 
 
 def _means_differ(sums: Sequence[_TaskSum]) -> bool:

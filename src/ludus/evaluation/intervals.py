@@ -6,22 +6,15 @@ they are not independent.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from math import fsum, sqrt
 from statistics import fmean
-from typing import NamedTuple
 
-from ludus.data.bootstrap import MIN_SAMPLES, Z_975, tail_fraction
+from ludus.data.bootstrap import MIN_SAMPLES, Z_975, Interval, expanded_percentile_interval
 
 _MAX_BOOTSTRAP_DRAWS = 2_000_000
 """Values drawn over all bootstrap rounds: less than a second of work."""
 _MAX_ROUNDS, _MIN_ROUNDS = 2_000, 200
-
-
-class Interval(NamedTuple):
-    low: float
-    high: float
 
 
 def wilson_interval(hits: float, n: float) -> Interval:
@@ -79,8 +72,11 @@ def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> Interval | 
         mean = fmean(values)
         margin = Z_975 * sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
         return Interval(mean - margin, mean + margin)
-    rng = random.Random(seed)
     rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // n))
-    means = sorted(sum(rng.choices(values, k=n)) / n for _ in range(rounds))
-    mean, tail = sum(values) / n, round(tail_fraction(n) * rounds)
-    return Interval(min(mean, means[tail]), max(mean, means[rounds - 1 - tail]))
+    return expanded_percentile_interval(
+        lambda rng: sum(rng.choices(values, k=n)) / n,
+        sum(values) / n,
+        n=n,
+        rounds=rounds,
+        seed=seed,
+    )

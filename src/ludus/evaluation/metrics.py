@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import fsum
 
+from ludus.data.bootstrap import Interval
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.intervals import (
-    Interval,
     bootstrap_interval,
     newcombe_interval,
     wilson_interval,

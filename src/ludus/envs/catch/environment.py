@@ -1,4 +1,4 @@
-"""The game: the grid, the moves, and what a catch is worth."""
+"""The catch environment: grid, moves and reward."""
 
 from __future__ import annotations
 

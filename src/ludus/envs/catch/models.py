@@ -1,4 +1,4 @@
-"""What a client of a catch server sends and gets."""
+"""Action and observation of the catch environment, for clients."""
 
 from __future__ import annotations
 

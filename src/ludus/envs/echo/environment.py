@@ -1,4 +1,4 @@
-"""The environment: what is said comes back, and longer messages are worth more."""
+"""The echo environment: returns each message; longer messages get a higher reward."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Echo(ToolEnvironment):
         self.reset()
 
     def reset(self, *, seed: int | None = None, limit: int = 100) -> EchoObservation:
-        chance = random.Random(seed)
-        self.phrase = " ".join(chance.choice(_WORDS) for _ in range(4))
+        rng = random.Random(seed)
+        self.phrase = " ".join(rng.choice(_WORDS) for _ in range(4))
         self.limit = limit
         self.has_spoken = False
         return EchoObservation(echoed_message=f"Say something, for example: {self.phrase}")
@@ -70,5 +70,5 @@ class Echo(ToolEnvironment):
     def oracle(self) -> ToolCall | None:
         if self.has_spoken:
             return None
-        loud = (f"{self.phrase} " * 100)[: self.limit]
-        return ToolCall(name="echo_message", arguments={"message": loud})
+        message = (f"{self.phrase} " * 100)[: self.limit]
+        return ToolCall(name="echo_message", arguments={"message": message})

@@ -1,4 +1,4 @@
-"""What a client of an echo server sends and gets."""
+"""Action and observation of the echo environment, for clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Questions of the reasoning_gym library as an environment (extra `reasoning`).
+"""The reasoning_gym library as an environment (extra `reasoning`).
 
-The names are loaded when they are used, so that the child process that holds the library starts
-without the rest of Ludus.
+The names are loaded on first use, so that the worker processes start without the rest of Ludus.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ReasoningGym", "ReasoningGymAction", "ReasoningGymEnv", "ReasoningGymObservation"]
 
 _HOMES = {"ReasoningGym": "environment", "ReasoningGymEnv": "client"}
-"""The modules of the names; the rest are models."""
+"""The modules of the names; the others are in `models`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,9 @@
-"""Which answers a scorer may be given.
+"""Check answers before they are passed to a scorer.
 
-An answer comes from a model, or from anybody who can reach the server. Nine of the library's
-scorers hand it to `eval`, itself or through sympy, and others repeat what it says as often as it
-says: nothing in it may run, and nothing in it may be larger than an answer can be.
-
-Pure functions. What cannot be seen here is stopped by the limits of the process, in `limits.py`.
+An answer comes from a model, or from any client of the server. Nine of the library's scorers pass
+it to `eval`, directly or through sympy, and others repeat a move as often as it says. So an answer
+must not contain code, and its numbers must be small. What these checks miss is stopped by
+`limits.py`.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ FORMULA_DATASETS = frozenset(
         "simple_integration",
     )
 )
-"""Data sets whose scorer evaluates it through sympy."""
+"""Data sets whose scorer evaluates the answer with sympy."""
 MOVE_DATASETS = frozenset(("rubiks_cube", "rush_hour"))
 """Data sets whose scorer repeats a move as often as the answer says."""
 UNPARSABLE_FORMULA = ")"
-"""What is scored in place of a formula that is none: no scorer can read it."""
+"""Passed to the scorer instead of an invalid formula: no scorer can parse it."""
 
 MAX_ANSWER_CHARS = 100_000
 MAX_FORMULA_CHARS = 10_000
 """Characters."""
 MAX_BITS = 10_000
-"""Of a number in a formula: three thousand digits."""
+"""Maximum size of a number in a formula: about three thousand digits."""
 MAX_REPEATS = 10_000
-"""How often one move may be repeated."""
+"""Maximum number of repetitions of a move."""
 
 _SAFE_NODES = (ast.Expression, ast.Name, ast.UnaryOp, ast.expr_context, ast.operator, ast.unaryop)
 _ELEMENTARY = (
@@ -51,11 +50,11 @@ _COUNT = re.compile(r"\d+")
 
 
 class AnswerRefused(Exception):
-    """An answer that no scorer is given; the message is for the model."""
+    """An answer is not passed to the scorer; the message is for the model."""
 
 
 def check_answer(answer: str, source: str) -> str:
-    """What the scorer of data set `source` is given for this answer, or `AnswerRefused`."""
+    """Return what to pass to the scorer of the data set `source`, or raise `AnswerRefused`."""
     if len(answer) > MAX_ANSWER_CHARS:
         raise AnswerRefused(
             f"it has {len(answer):,} characters, and {MAX_ANSWER_CHARS:,} are allowed"
@@ -70,10 +69,10 @@ def check_answer(answer: str, source: str) -> str:
     if formula and len(answer) > MAX_FORMULA_CHARS:
         raise AnswerRefused(f"a formula may have {MAX_FORMULA_CHARS:,} characters")
     try:
-        # What `eval` itself would see, down to the blanks that it strips.
+        # Like `eval`, which strips leading blanks too.
         tree = ast.parse(answer.lstrip(" \t"), mode="eval")
     except SyntaxError:
-        # `eval` will refuse it as well; sympy, however, reads more than Python does.
+        # `eval` rejects it as well, but sympy accepts more than Python's syntax.
         return UNPARSABLE_FORMULA if formula else answer
     except (MemoryError, RecursionError, ValueError):
         raise AnswerRefused("it is nested too deeply") from None
@@ -84,7 +83,7 @@ def check_answer(answer: str, source: str) -> str:
 
 
 def _is_huge_number(answer: str) -> bool:
-    """Whether it is a number such as 1e999999999, which `Fraction` would write out."""
+    """Whether it is a number such as 1e999999999, of which `Fraction` computes all digits."""
     mantissa, _, exponent = answer.strip().lower().rpartition("e")
     return bool(_LONG_EXPONENT.fullmatch(exponent) and _MANTISSA.fullmatch(mantissa))
 
@@ -117,9 +116,9 @@ def _check_size(tree: ast.Expression) -> None:
 
 
 def _bits(node: ast.AST) -> float:
-    """At least as many bits as any number has on the way to the formula's result.
+    """An upper bound of the bits of any intermediate result of a formula.
 
-    Names count as numbers of one digit, because a power of a sum may be written out in terms.
+    Names count as numbers of one digit, because a power of a sum may be expanded.
     """
     match node:
         case ast.Constant(value=int(value)):
@@ -146,7 +145,7 @@ def _bits(node: ast.AST) -> float:
 
 
 def _magnitude(node: ast.AST) -> float:
-    """At least the absolute value of the formula, where every name is worth 1."""
+    """An upper bound of the absolute value of a formula in which every name is 1."""
     match node:
         case ast.Constant(value=int() | float() as value):
             return float(abs(value)) if abs(value) <= MAX_BITS else math.inf

@@ -1,6 +1,6 @@
-"""The library's data sets, built from what JSON can say and kept for the next request.
+"""Builds the library's data sets from JSON configs, and caches them.
 
-Runs in the child process, which is the only one that imports the library.
+Runs in a worker process: only workers import the library.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ RESEEDABLE = frozenset(
         "word_sorting",
     )
 )
-"""Data sets that take milliseconds to build, load the same files for every seed, and first look at
-their seed when a question is made: one object serves all seeds."""
+"""Data sets that take milliseconds to build, load the same files for every seed, and use the seed
+only when a question is generated: one object serves all seeds."""
 
 ACRE_SIZE = 10
-"""`acre` makes all of its questions when it is built; ten are the fewest in its proportions."""
+"""`acre` generates all questions when it is built; ten is the smallest size that it supports."""
 
 MAX_REDRAWS = 20
 REDRAW_SEED_STRIDE = 100_000_000
-"""A question without a right answer is drawn again, from a seed so much further, so many times."""
+"""A question without a correct answer is drawn again at most `MAX_REDRAWS` times, each time with a
+seed that is larger by `REDRAW_SEED_STRIDE`."""
 
 DEFAULT_COMPOSITE = ("chain_sum", "letter_counting", "spell_backward")
-"""What `composite` is made of where nothing else is said."""
+"""The data sets of `composite` by default."""
 
 
 class ConfigRefused(Exception):
-    """The library does not take this config; has the names of the fields that it knows."""
+    """The library rejects a config; `fields` are the names of the config's fields."""
 
     def __init__(self, error: Exception, fields: Iterable[str]) -> None:
         super().__init__(str(error) or type(error).__name__)
@@ -60,12 +61,12 @@ class ConfigRefused(Exception):
 def build_entry(
     name: str, config: dict[str, Any], *, seed: int, size: int, index: int
 ) -> dict[str, Any]:
-    """The library's record of one question, put right, and one that has a right answer."""
+    """The library's record of a question, with fixes, redrawn until its answer scores 1.0."""
     if name == "acre":
         seed, index = seed + index, 0
-    for drawn in range(seed, seed + MAX_REDRAWS * REDRAW_SEED_STRIDE, REDRAW_SEED_STRIDE):
-        dataset = build_dataset(name, config, seed=drawn, size=size)
-        seed_global_rngs(drawn + index)
+    for draw_seed in range(seed, seed + MAX_REDRAWS * REDRAW_SEED_STRIDE, REDRAW_SEED_STRIDE):
+        dataset = build_dataset(name, config, seed=draw_seed, size=size)
+        seed_global_rngs(draw_seed + index)
         try:
             entry: dict[str, Any] = dataset[index]
             fix_entry(entry)
@@ -77,7 +78,7 @@ def build_entry(
 
 
 def build_dataset(name: str, config: dict[str, Any], *, seed: int, size: int) -> Any:
-    """The data set; an error in its config is `Refused`."""
+    """Build a data set, or take it from the cache; raises `ConfigRefused`."""
     shared = name in RESEEDABLE
     size = ACRE_SIZE if name == "acre" else size
     seed_global_rngs(seed)
@@ -102,7 +103,7 @@ def config_fields(name: str) -> dict[str, Any]:
 
 
 def seed_global_rngs(seed: int) -> None:
-    """Fix the global random numbers, from which some generators draw."""
+    """Seed the global random number generators, which some data sets use."""
     import numpy
 
     random.seed(seed)
@@ -121,7 +122,7 @@ def _create_dataset(name: str, config: str, seed: int | None, size: int) -> Any:
 
 
 def _restore_types(name: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The config with the types that JSON does not have: the defaults tell which ones are meant."""
+    """Convert a config to types that JSON does not have, by the types of the defaults."""
     if name == "composite":
         return {**config, "datasets": _dataset_specs(config.get("datasets") or DEFAULT_COMPOSITE)}
     defaults = config_fields(name)
@@ -129,7 +130,7 @@ def _restore_types(name: str, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dataset_specs(parts: Iterable[Any]) -> list[Any]:
-    """The parts of a mix; a bare name is a part too."""
+    """The data sets of a composite; an item may be a name."""
     from reasoning_gym.composite import DatasetSpec
 
     specs = []

@@ -1,7 +1,4 @@
-"""The environment: one question, one answer, one score.
-
-The library itself runs elsewhere, see `library.py`; perfect answers come from `solutions.py`.
-"""
+"""The environment: one question, one answer, one score."""
 
 from __future__ import annotations
 
@@ -71,17 +68,18 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         return self._open_question(dataset, index, dataset.question(index))
 
     async def reset_async(self, **task: Any) -> ReasoningGymObservation:
-        """The same from an event loop, which goes on while the library thinks."""
+        """`reset` for an event loop, which is not blocked meanwhile."""
         dataset, index = self._select_question(**task)
         return self._open_question(dataset, index, await dataset.question_async(index))
 
     def step(self, action: ReasoningGymAction) -> ReasoningGymObservation:
-        dataset, asked = self._take_question()
-        return _build_score_observation(asked, dataset.score(asked, action.answer))
+        dataset, question = self._take_question()
+        return _build_score_observation(question, dataset.score(question, action.answer))
 
     async def step_async(self, action: ReasoningGymAction) -> ReasoningGymObservation:
-        dataset, asked = self._take_question()
-        return _build_score_observation(asked, await dataset.score_async(asked, action.answer))
+        dataset, question = self._take_question()
+        score = await dataset.score_async(question, action.answer)
+        return _build_score_observation(question, score)
 
     def _select_question(
         self,
@@ -90,17 +88,17 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         seed: int | None = None,
         size: int | None = None,
     ) -> tuple[Dataset, int]:
-        """A data set made anew, or the next question of the present one."""
-        given = (dataset_name, dataset_config, seed, size)
-        if self._dataset is not None and all(argument is None for argument in given):
+        """The first question of a new data set, or the next one of the present data set."""
+        arguments = (dataset_name, dataset_config, seed, size)
+        if self._dataset is not None and all(argument is None for argument in arguments):
             return self._dataset, (self._index + 1) % self._dataset.size
-        made = Dataset.create(
+        dataset = Dataset.create(
             dataset_name or self._name,
             dataset_config or {},
             seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
             size=DEFAULT_SIZE if size is None else size,
         )
-        return made, 0
+        return dataset, 0
 
     def _open_question(
         self, dataset: Dataset, index: int, question: Question
@@ -110,9 +108,9 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
 
     def _take_question(self) -> tuple[Dataset, Question]:
         if self._dataset is None or self._question is None:
-            raise RuntimeError("No question is open: call reset first.")
-        asked, self._question = self._question, None
-        return self._dataset, asked
+            raise RuntimeError("No question is open. Call reset first.")
+        question, self._question = self._question, None
+        return self._dataset, question
 
     @property
     def state(self) -> State:
@@ -135,10 +133,10 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         )
 
 
-def _build_score_observation(asked: Question, score: AnswerScore) -> ReasoningGymObservation:
+def _build_score_observation(question: Question, score: AnswerScore) -> ReasoningGymObservation:
     return ReasoningGymObservation(
         score=score.value,
-        correct_answer=asked.answer,
+        correct_answer=question.answer,
         note=score.note,
         reward=score.value,
         done=True,

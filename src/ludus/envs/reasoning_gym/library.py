@@ -1,4 +1,4 @@
-"""The reasoning_gym library as questions and scores. Where it runs is `children.py`'s business."""
+"""Questions and scores of the reasoning_gym library, which runs in worker processes."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from ludus.errors import did_you_mean
 
 QUESTION_TIMEOUT_S = 120.0
 SCORE_TIMEOUT_S = 2.0
-"""Seconds of work for a question, and for an answer. Right answers take milliseconds."""
+"""CPU time for generating a question, and for scoring an answer, which takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and what is known about it."""
+    """A question, with its answer and metadata."""
 
     text: str
     answer: str | None
     metadata: dict[str, Any]
     entry: str
-    """The library's own record of it, which only the children can open."""
+    """The library's pickled record of it, for the workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerScore:
-    """What an answer is worth."""
+    """The score of an answer."""
 
     value: float
     note: str | None = None
-    """Why it was not evaluated to its end, if so: that is the answer's doing, and worth nothing."""
+    """Why the evaluation was refused or aborted, if it was; the score is 0 then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Questions by index. Make one with `DataSet.of`, which checks the name and the size."""
+    """Questions by index; `Dataset.create` checks the arguments."""
 
     name: str
     config: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Dataset:
             hint = did_you_mean(name, dataset_names(), "See `ludus envs reasoning_gym`.")
             raise ValueError(f"reasoning_gym has no data set {name!r}. {hint}")
         if size < 1:
-            raise ValueError(f"A data set holds at least one question, and not {size}.")
+            raise ValueError(f"size must be positive, got {size}.")
         if {"seed", "size"} & config.keys():
             raise ValueError("seed and size are arguments of reset, beside dataset_config.")
         return cls(name, dict(config), seed, size)
@@ -72,7 +72,7 @@ class Dataset:
             return self._parse_question(await ask_async(self._question_request(index)))
 
     def score(self, question: Question, answer: str) -> AnswerScore:
-        """What the answer is worth: nothing, if its evaluation goes over the limits."""
+        """Score an answer: 0 if its evaluation exceeds the limits."""
         try:
             return _parse_score(ask(self._score_request(question, answer)))
         except (WorkerTimeout, WorkerCrashed) as error:
@@ -88,18 +88,18 @@ class Dataset:
         return encode_request("question", limit=QUESTION_TIMEOUT_S, **self._identity(), index=index)
 
     def _score_request(self, question: Question, answer: str) -> bytes:
-        # Models can write half a character, which no pipe can carry.
-        whole = answer.encode("utf-8", "replace").decode()
-        sent = {**self._identity(), "entry": question.entry, "answer": whole}
+        # A model can write a lone surrogate, which cannot be encoded as UTF-8.
+        encodable = answer.encode("utf-8", "replace").decode()
+        arguments = {**self._identity(), "entry": question.entry, "answer": encodable}
         return encode_request(
-            "score", limit=QUESTION_TIMEOUT_S, answer_limit=SCORE_TIMEOUT_S, **sent
+            "score", limit=QUESTION_TIMEOUT_S, answer_limit=SCORE_TIMEOUT_S, **arguments
         )
 
     def _parse_question(self, reply: Reply) -> Question:
         if "refused" in reply:
             raise ValueError(self._config_error(reply["refused"], reply["fields"]))
-        made = reply["value"]
-        return Question(made["question"], made["answer"], made["metadata"], made["entry"])
+        value = reply["value"]
+        return Question(value["question"], value["answer"], value["metadata"], value["entry"])
 
     @contextmanager
     def _explain_timeout(self) -> Iterator[None]:
@@ -107,8 +107,8 @@ class Dataset:
             yield
         except WorkerTimeout:
             raise ValueError(
-                f"{self.name} made no question in {QUESTION_TIMEOUT_S:g} s. "
-                "Ask for easier ones with dataset_config."
+                f"{self.name} generated no question within {QUESTION_TIMEOUT_S:g} s. "
+                "Configure easier ones with dataset_config."
             ) from None
 
     def _identity(self) -> dict[str, Any]:
@@ -137,5 +137,5 @@ def _score_over_limits(error: WorkerTimeout | WorkerCrashed) -> AnswerScore:
 
 @cache
 def dataset_names() -> tuple[str, ...]:
-    """Every data set that the library has, sorted."""
+    """The names of all data sets of the library, sorted."""
     return tuple(ask(encode_request("names", limit=QUESTION_TIMEOUT_S))["value"])

@@ -1,7 +1,7 @@
-"""What one request may cost a worker process: seconds of work and bytes of memory.
+"""Limits of a request to a worker process: CPU time and memory.
 
-Both are kept by the kernel, because Python may be stuck in one huge power, where no handler and no
-other thread would run. They count from the start of the request: a worker serves many.
+The kernel enforces both, because Python may be busy with one huge power, during which no signal
+handler and no other thread runs. They count from the start of each request.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ except ImportError:  # pragma: no cover - Windows has neither limits nor timers.
 MIB = 1 << 20
 QUESTION_MEMORY_BYTES = 2048 * MIB
 ANSWER_MEMORY_BYTES = 256 * MIB
-"""Bytes beyond what the process has when the work begins."""
+"""In addition to the memory of the process at the start of the request."""
 WALL_TIME_FACTOR = 10
-"""How much longer than it may work a request may take in all."""
+"""The wall-clock limit of a request, as a multiple of its CPU limit."""
 
 _PAGE_BYTES = resource.getpagesize() if resource is not None else 4096
 
 
 def limit_time(seconds: float) -> None:
-    """Let the kernel end this process after so many seconds of work; 0 calls it off.
+    """Let the kernel end this process after `seconds` of CPU time; 0 removes the limit.
 
-    Only work counts, because a machine that is suspended or busy says nothing about an answer; what
-    waits without working is ended too, but much later and by another signal.
+    CPU time does not depend on the load of the machine. A process that waits without using the CPU
+    is ended too, but much later and with another signal.
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -37,10 +37,7 @@ def limit_time(seconds: float) -> None:
 
 
 def limit_memory(extra: int) -> None:
-    """Let allocations fail beyond so many bytes more than there are now: with a MemoryError.
-
-    Only Linux tells how much there is, and keeps to the limit.
-    """
+    """Let allocations beyond `extra` bytes raise MemoryError. Linux only."""
     used = _memory_in_use()
     if used is None:
         return
@@ -52,7 +49,7 @@ def limit_memory(extra: int) -> None:
 
 
 def _memory_in_use() -> int | None:
-    """Bytes that the process may write to, as RLIMIT_DATA counts them."""
+    """Bytes of data memory, as RLIMIT_DATA counts them; None on other systems."""
     file = _usage_file()
     return None if file is None else int(os.pread(file, 256, 0).split()[5]) * _PAGE_BYTES
 
@@ -66,7 +63,7 @@ def _usage_file() -> int | None:
 
 
 def forbid_core_dumps() -> None:
-    """A worker that is ended by its limits leaves no file behind."""
+    """Keep a worker that is ended by its limits from writing a core file."""
     if resource is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

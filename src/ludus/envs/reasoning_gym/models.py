@@ -1,4 +1,4 @@
-"""What a client of a reasoning_gym server sends and gets."""
+"""Action and observation of the reasoning_gym environment, for clients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What has to be put right in the library before its questions can be used.
+"""Fixes of bugs in the library that make some of its questions unusable.
 
-Runs in the child process. Each repair says what it is for.
+Runs in a worker process.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from ludus.envs.reasoning_gym.programs import select_deterministic
 
 MAX_TERM = 1000
-"""What `number_sequence` itself takes for the largest term of an interesting sequence."""
+"""The largest term that `number_sequence` itself accepts in a finished sequence."""
 
 
 def apply_patches() -> None:
-    """Import the library and change what is wrong in its classes."""
+    """Import the library and patch its classes."""
     from reasoning_gym.code.codeio import CodeIODataset
     from reasoning_gym.cognition.number_sequences import PatternRule
 
@@ -25,10 +25,10 @@ def apply_patches() -> None:
 
 
 def _bound_terms(apply: Callable[..., int]) -> Callable[..., int]:
-    """Stop `number_sequence` from squaring its way to numbers of a billion digits.
+    """Keep `number_sequence` from computing numbers with billions of digits.
 
-    It looks at the size of the terms only when it has all of them, which may take for ever. Told
-    of an overflow it draws another rule, as it does with terms that turn out too large.
+    It checks the size of the terms only after it has computed all of them. On an OverflowError it
+    draws another rule, as it does for terms that are too large.
     """
 
     def bounded(rule: Any, sequence: list[int], position: int) -> int:
@@ -41,7 +41,7 @@ def _bound_terms(apply: Callable[..., int]) -> Callable[..., int]:
 
 
 def _select_programs(init: Callable[..., None]) -> Callable[..., None]:
-    """Let `codeio` ask only about programs whose answer can be known."""
+    """Restrict `codeio` to programs with a deterministic answer."""
 
     def selecting(dataset: Any, config: Any) -> None:
         init(dataset, config)
@@ -51,7 +51,7 @@ def _select_programs(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_own_rows(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """`codeio` keeps its rows in the class, where those of another config replace them."""
+    """Give each `codeio` data set its own rows: the class attribute is shared by all configs."""
 
     def drawing(dataset: Any, index: int) -> Any:
         type(dataset)._jsonl_data = dataset.rows
@@ -61,36 +61,36 @@ def _with_own_rows(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fix_entry(entry: dict[str, Any]) -> None:
-    """Put right one record of a question, in place."""
+    """Fix the record of a question, in place."""
     metadata = entry["metadata"]
     source = metadata.get("source_dataset")
     if source == "time_intervals" and metadata["task_type"].startswith("time"):
-        # A time of day is recorded under the date of today, which no seed determines.
+        # A time of day is recorded with today's date, which the seed does not determine.
         for key in ("start_time", "end_time"):
             metadata[key] = metadata[key].split()[-1]
     if source == "intermediate_integration" and "Integral(" in entry["answer"]:
         entry["answer"] = f"{_integrate(metadata['integrand'], metadata['variable'])} + C"
     if source == "propositional_logic" and len(metadata["example_answer"]) == 1:
-        # It found no conclusion, and names a variable, which is never worth 1.0.
+        # It found no conclusion and answers with a variable, which never scores 1.0.
         metadata["example_answer"] = _join_premises(metadata["premises"])
 
 
 def is_unscorable(entry: dict[str, Any], dataset: Any) -> bool:
-    """Whether the scorer does not even give the right answer 1.0.
+    """Whether the scorer gives the correct answer less than 1.0.
 
-    Some scorers refuse an empty answer, which now and then is the right one; and where all
-    premises are tautologies, `propositional_logic` knows no conclusion that is not trivial.
+    Some scorers reject an empty answer, which is sometimes the correct one. Where all premises are
+    tautologies, `propositional_logic` has no conclusion that is not trivial.
     """
-    right = entry["answer"]
-    if right is None:
-        right = entry["metadata"].get("example_answer")
-    return right is not None and bool(dataset.score_answer(right, entry) < 1.0)
+    answer = entry["answer"]
+    if answer is None:
+        answer = entry["metadata"].get("example_answer")
+    return answer is not None and bool(dataset.score_answer(answer, entry) < 1.0)
 
 
 def _integrate(integrand: str, variable: str) -> Any:
-    """The data set integrates a function that is only named `cos`, about which sympy knows nothing.
+    """Integrate the text of the integrand.
 
-    Read back from its text it is the cosine.
+    The data set integrates an undefined function named `cos`; parsed from text it is the cosine.
     """
     import sympy  # type: ignore[import-untyped]
 

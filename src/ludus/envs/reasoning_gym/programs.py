@@ -1,8 +1,8 @@
-"""Which programs of the `codeio` data set have an answer that can be known.
+"""Select the programs of the `codeio` data set whose answer is deterministic.
 
 The data set asks what a program returns, and runs it to find out. Some of its 3002 programs read
-the clock, draw entropy or order objects by their address, so that no seed determines the answer;
-some change what later questions depend on, such as the precision of decimals; some fail.
+the clock, draw entropy or order objects by address, so that the seed does not determine the answer;
+some change global state that later questions depend on, such as the decimal precision; some raise.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _NONDETERMINISTIC = re.compile(
     r"|\b(?:environ|scipy|secrets|urandom|uuid)\b"
 )
 _VARIES = "ebfc3604 5b5601b1 84a60fa1 85c37396 1e6df2a6"
-"""Programs, by the checksum of their code, that gave two processes two answers."""
+"""CRC-32 of the code of programs that gave different answers in different processes."""
 _FAILS = (
     "f30a93b6 b1ae4a64 7761679a 259d6d63 493a7ad2 8072ed54 75db48f1 e16fd878 2f2ca9bc 19ff42e9 "
     "bca7f4c3 d6dac7bb 9aa383af"
 )
-"""Programs that raise under NumPy 2, or return what JSON cannot hold."""
+"""CRC-32 of programs that raise with NumPy 2, or return a value without JSON representation."""
 _EXCLUDED = frozenset(int(checksum, 16) for checksum in f"{_VARIES} {_FAILS}".split())
 
 
 def select_deterministic(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows whose program gives the same answer wherever it runs."""
+    """The rows whose program gives the same answer in every process."""
     return [
         row
         for row in rows

@@ -1,6 +1,6 @@
-"""An answer worth 1.0 for every question of the library: what the oracle says.
+"""The oracle of the environment: an answer with score 1.0 for every question.
 
-Most data sets name one themselves. Pure functions over a question's answer and metadata.
+Most data sets have one; for the others it is computed from the metadata.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Metadata = Mapping[str, Any]
 
 
 def perfect_answer(answer: str | None, metadata: Metadata) -> str:
-    """The answer to submit; `answer` is the data set's own, where it has one."""
+    """An answer with score 1.0; `answer` is the data set's own, if it has one."""
     solve = _SOLVERS.get(metadata["source_dataset"])
     if answer is not None and solve is None:
         return answer

@@ -1,7 +1,7 @@
-"""The program of the child process: it makes questions and scores answers with the library.
+"""The program of a worker process: it generates questions and scores answers with the library.
 
-It reads one JSON request a line on stdin and writes one JSON reply a line on stdout. The other end
-of the pipe is `library.py`, which says why there is a pipe at all.
+It reads one JSON request per line from stdin and writes one JSON reply per line to stdout.
+`workers.py` says why the library has its own processes.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ OVERSIZED_NOTE = f"needs more than {ANSWER_MEMORY_BYTES // MIB} MiB to evaluate"
 
 
 def names() -> list[str]:
-    """Every data set that the library has."""
+    """The names of all data sets of the library."""
     from reasoning_gym.factory import DATASETS
 
     return sorted(DATASETS)
 
 
 def question(name: str, config: dict[str, Any], seed: int, size: int, index: int) -> dict[str, Any]:
-    """A question as plain JSON, and the library's own record of it, sealed, for `score`."""
+    """A question as plain JSON, with the library's pickled record of it for `score`."""
     entry = build_entry(name, config, seed=seed, size=size, index=index)
     answer = entry["answer"]
     return {
@@ -59,26 +59,26 @@ def score(
     answer: str,
     answer_limit: float,
 ) -> dict[str, Any]:
-    """What the answer is worth, and why it is worth nothing if it was not evaluated to its end."""
-    asked = pickle.loads(base64.b64decode(entry))
+    """The score of an answer, with a note where its evaluation was refused or aborted."""
+    record = pickle.loads(base64.b64decode(entry))
     dataset = build_dataset(name, config, seed=seed, size=size)
-    # From here on it is the answer that costs, and no longer the data set.
+    # The limits of an answer are lower than those of building the data set.
     limit_time(answer_limit)
     limit_memory(ANSWER_MEMORY_BYTES)
     try:
-        given = check_answer(answer, asked["metadata"].get("source_dataset", name))
-        worth = float(dataset.score_answer(given, asked))
+        checked = check_answer(answer, record["metadata"].get("source_dataset", name))
+        value = float(dataset.score_answer(checked, record))
     except AnswerRefused as reason:
         return {"score": 0.0, "note": f"The answer was not evaluated: {reason}."}
     except MemoryError:
         return {"score": 0.0, "note": f"The answer {OVERSIZED_NOTE}."}
     except Exception:
         return {"score": 0.0, "note": None}
-    return {"score": worth if math.isfinite(worth) else 0.0, "note": None}
+    return {"score": value if math.isfinite(value) else 0.0, "note": None}
 
 
 def to_plain_json(value: Any) -> Any:
-    """The value as JSON has it."""
+    """Convert a value to JSON types."""
     if isinstance(value, str | int | None):
         return value
     if isinstance(value, float):
@@ -98,7 +98,7 @@ _METHODS: Mapping[str, Callable[..., Any]] = {"names": names, "question": questi
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Reply to requests until the parent closes the pipe, be it by ending."""
+    """Reply to requests until the parent closes the pipe or exits."""
     for line in requests:
         request = json.loads(line)
         limit_time(request["limit"])
@@ -113,16 +113,16 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def main() -> None:
-    # An interrupt from the keyboard is the parent's to deal with.
+    # Ctrl-C is handled by the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forbid_core_dumps()
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # What the library prints goes nowhere, and what it reads is empty.
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
+    # The library may print: its output must not get into the replies.
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull, 1)
     apply_patches()
-    # The parent may be gone before it has read what it asked for.
+    # The parent may exit before it has read a reply.
     with suppress(BrokenPipeError):
         serve(requests, replies)
 

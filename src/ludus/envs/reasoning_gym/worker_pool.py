@@ -1,7 +1,7 @@
-"""Children that an event loop watches: a thousand sessions ask them without a single thread.
+"""Worker processes driven by an event loop, for a thousand concurrent sessions without threads.
 
-Threads would be simpler, and cost a collector a third of its speed: each of them takes the
-interpreter away from the loop just when a reply has come.
+Threads would be simpler, but slow a collector down by a third: each thread that waits for a reply
+contends with the event loop for the GIL.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from ludus.envs.reasoning_gym.workers import (
 )
 
 MAX_PIPELINED = 2
-"""Requests that a child has at a time: the next one lies ready while a reply is on its way."""
+"""Requests per worker: the next one is already in its pipe while a reply is sent back."""
 WARMUP_REQUEST = encode_request("names", limit=120)
-"""What a newborn child is asked first. It loads the library for it, which takes seconds."""
+"""The first request to a new worker, which makes it load the library; that takes seconds."""
 _READ_BYTES = 1 << 20
 
 
 @dataclass(eq=False, slots=True)
 class QueuedRequest:
-    """A line for a child, and who waits for the reply."""
+    """A request, and the future of its reply."""
 
     line: bytes
     reply: asyncio.Future[Reply]
     asked_at: float = field(default_factory=time.monotonic)
     retried: bool = False
-    """Whether a child was lost over it."""
+    """Whether a worker was lost on it."""
 
 
 @dataclass(eq=False)
 class WorkerPipe:
-    """One child; its replies come in the order of the requests."""
+    """The pipes of a worker; replies come in the order of the requests."""
 
     process: WorkerProcess
     ready: bool = True
-    """Whether it has loaded the library, as far as is known."""
+    """Whether the worker has loaded the library, as far as is known."""
     in_flight: deque[QueuedRequest] = field(default_factory=deque)
     unsent: bytearray = field(default_factory=bytearray)
     unread: bytearray = field(default_factory=bytearray)
 
 
 class AsyncWorkerPool:
-    """The children of one event loop."""
+    """The workers of one event loop."""
 
     def __init__(self, processes: WorkerPool) -> None:
-        self._processes = processes
+        self.processes = processes
         self._loop = asyncio.get_running_loop()
         self._pipes: list[WorkerPipe] = []
         self._waiting: deque[QueuedRequest] = deque()
@@ -79,89 +79,89 @@ class AsyncWorkerPool:
         return self._loop.is_closed()
 
     def release_workers(self) -> None:
-        """The loop is closed: others may have the children that owe it nothing."""
-        for line in self._pipes:
-            if line.in_flight or line.unsent or not line.process.alive:
-                self._processes.drop(line.process)
+        """Return the idle workers after the loop was closed; end the busy ones."""
+        for pipe in self._pipes:
+            if pipe.in_flight or pipe.unsent or not pipe.process.alive:
+                self.processes.drop(pipe.process)
             else:
-                os.set_blocking(line.process.reply_fd, True)
-                os.set_blocking(line.process.request_fd, True)
-                self._processes.give_back(line.process)
+                os.set_blocking(pipe.process.reply_fd, True)
+                os.set_blocking(pipe.process.request_fd, True)
+                self.processes.give_back(pipe.process)
         self._pipes.clear()
 
     def _dispatch(self) -> None:
-        """Give requests to children that have few, and to newborn ones only where all are."""
+        """Send waiting requests to the least busy workers; to new ones only if none is ready."""
         if not self._pipes:
             self._add_worker()
-        able = [line for line in self._pipes if line.ready] or self._pipes
+        ready = [pipe for pipe in self._pipes if pipe.ready] or self._pipes
         while self._waiting:
-            line = min(able, key=lambda line: len(line.in_flight))
-            if len(line.in_flight) >= MAX_PIPELINED:
+            pipe = min(ready, key=lambda pipe: len(pipe.in_flight))
+            if len(pipe.in_flight) >= MAX_PIPELINED:
                 return
-            self._send(line, self._waiting.popleft())
+            self._send(pipe, self._waiting.popleft())
 
-    def _send(self, line: WorkerPipe, request: QueuedRequest) -> None:
+    def _send(self, pipe: WorkerPipe, request: QueuedRequest) -> None:
         if request.reply.done():
-            return  # Nobody waits for it any more.
-        self._enqueue(line, request)
+            return  # The caller was cancelled.
+        self._enqueue(pipe, request)
 
-    def _enqueue(self, line: WorkerPipe, request: QueuedRequest) -> None:
-        line.in_flight.append(request)
-        line.unsent += request.line + b"\n"
-        self._write(line)
+    def _enqueue(self, pipe: WorkerPipe, request: QueuedRequest) -> None:
+        pipe.in_flight.append(request)
+        pipe.unsent += request.line + b"\n"
+        self._write(pipe)
 
-    def _write(self, line: WorkerPipe) -> None:
+    def _write(self, pipe: WorkerPipe) -> None:
         try:
-            sent = os.write(line.process.request_fd, line.unsent)
+            sent = os.write(pipe.process.request_fd, pipe.unsent)
         except BlockingIOError:
             sent = 0
         except BrokenPipeError:
-            return  # The reader will hear of it.
-        del line.unsent[:sent]
-        if line.unsent:
-            self._loop.add_writer(line.process.request_fd, self._write, line)
+            return  # The worker has exited; `_read` handles that.
+        del pipe.unsent[:sent]
+        if pipe.unsent:
+            self._loop.add_writer(pipe.process.request_fd, self._write, pipe)
         else:
-            self._loop.remove_writer(line.process.request_fd)
+            self._loop.remove_writer(pipe.process.request_fd)
 
-    def _read(self, line: WorkerPipe) -> None:
-        if line.process.killed:
-            return  # As the program ends, on a loop that nobody has stopped.
-        data = os.read(line.process.reply_fd, _READ_BYTES)
+    def _read(self, pipe: WorkerPipe) -> None:
+        if pipe.process.killed:
+            return  # The program is exiting while the loop still runs.
+        data = os.read(pipe.process.reply_fd, _READ_BYTES)
         if not data:
-            self._remove_dead_worker(line)
+            self._remove_dead_worker(pipe)
             return
-        line.ready = True
-        line.unread += data
-        *replies, rest = line.unread.split(b"\n")
-        line.unread = rest
+        pipe.ready = True
+        pipe.unread += data
+        *replies, rest = pipe.unread.split(b"\n")
+        pipe.unread = rest
         for reply in replies:
-            request = line.in_flight.popleft()
+            request = pipe.in_flight.popleft()
             if not request.reply.done():
                 request.reply.set_result(from_json(reply))
         self._dispatch()
 
     def _add_worker(self, *, new_worker: bool = False) -> WorkerPipe:
-        line = WorkerPipe(self._processes.lend(new_worker=new_worker))
-        os.set_blocking(line.process.reply_fd, False)
-        os.set_blocking(line.process.request_fd, False)
-        self._loop.add_reader(line.process.reply_fd, self._read, line)
+        pipe = WorkerPipe(self.processes.lend(new_worker=new_worker))
+        os.set_blocking(pipe.process.reply_fd, False)
+        os.set_blocking(pipe.process.request_fd, False)
+        self._loop.add_reader(pipe.process.reply_fd, self._read, pipe)
         if self._pipes:
-            # Whoever is given to it now would wait longer than for one of the others.
-            line.ready = False
-            self._enqueue(line, QueuedRequest(WARMUP_REQUEST, _resolved_future(self._loop)))
-        self._pipes.append(line)
-        return line
+            # Until it has loaded the library, requests are faster on the other workers.
+            pipe.ready = False
+            self._enqueue(pipe, QueuedRequest(WARMUP_REQUEST, _resolved_future(self._loop)))
+        self._pipes.append(pipe)
+        return pipe
 
-    def _remove_dead_worker(self, line: WorkerPipe) -> None:
-        """The child has ended: the request that it was at is to blame, the others are not."""
-        self._loop.remove_reader(line.process.reply_fd)
-        self._loop.remove_writer(line.process.request_fd)
-        self._pipes.remove(line)
-        error = line.process.exit_error()
-        self._processes.drop(line.process)
-        if line.in_flight:
-            self._retry_or_fail(line.in_flight.popleft(), error)
-        self._waiting.extendleft(reversed(line.in_flight))
+    def _remove_dead_worker(self, pipe: WorkerPipe) -> None:
+        """Handle the exit of a worker: its first request caused it, the others are sent again."""
+        self._loop.remove_reader(pipe.process.reply_fd)
+        self._loop.remove_writer(pipe.process.request_fd)
+        self._pipes.remove(pipe)
+        error = pipe.process.exit_error()
+        self.processes.drop(pipe.process)
+        if pipe.in_flight:
+            self._retry_or_fail(pipe.in_flight.popleft(), error)
+        self._waiting.extendleft(reversed(pipe.in_flight))
         if self._waiting:
             self._dispatch()
 
@@ -171,7 +171,7 @@ class AsyncWorkerPool:
         if request.retried or isinstance(error, WorkerTimeout):
             request.reply.set_exception(error)
         else:
-            # Something outside ended it, and may have ended the other children as well.
+            # Something else ended the worker, and may have ended the idle ones too.
             request.retried = True
             self._send(self._add_worker(new_worker=True), request)
 
@@ -181,24 +181,24 @@ class AsyncWorkerPool:
             self._loop.call_later(SPAWN_DELAY_S, self._check)
 
     def _check(self) -> None:
-        """Hire another child when requests wait, and let none wait behind a slow one."""
+        """Add a worker if requests wait for too long, and move requests away from slow workers."""
         self._check_scheduled = False
-        slow = [line for line in self._pipes if line.in_flight and _is_overdue(line.in_flight[0])]
-        behind = [request for line in slow for request in list(line.in_flight)[1:]]
-        kept_waiting = [request for request in [*self._waiting, *behind] if _is_overdue(request)]
-        if kept_waiting and len(self._pipes) < MAX_WORKERS:
+        slow = [pipe for pipe in self._pipes if pipe.in_flight and _is_overdue(pipe.in_flight[0])]
+        behind = [request for pipe in slow for request in list(pipe.in_flight)[1:]]
+        overdue = any(_is_overdue(request) for request in [*self._waiting, *behind])
+        if overdue and len(self._pipes) < MAX_WORKERS:
             self._add_worker()
         if len(slow) < len(self._pipes):
-            for line in slow:
-                self._waiting.extendleft(reversed(self._take_back_pipelined(line)))
+            for pipe in slow:
+                self._waiting.extendleft(reversed(self._take_back_pipelined(pipe)))
         self._dispatch()
-        if self._waiting or any(line.in_flight for line in self._pipes):
+        if self._waiting or any(pipe.in_flight for pipe in self._pipes):
             self._schedule_check()
 
-    def _take_back_pipelined(self, line: WorkerPipe) -> list[QueuedRequest]:
-        """The requests behind the one that a child is at; its replies to them will not be heard."""
-        head, *behind = line.in_flight
-        line.in_flight = deque(
+    def _take_back_pipelined(self, pipe: WorkerPipe) -> list[QueuedRequest]:
+        """Take back the requests behind the first one; the worker's replies to them are ignored."""
+        head, *behind = pipe.in_flight
+        pipe.in_flight = deque(
             [head, *(QueuedRequest(b"", _resolved_future(self._loop)) for _ in behind)]
         )
         return [request for request in behind if not request.reply.done()]
@@ -209,7 +209,7 @@ def _is_overdue(request: QueuedRequest) -> bool:
 
 
 def _resolved_future(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Reply]:
-    """For a request whose reply will come, though nobody waits for it."""
+    """The future of a request whose reply is ignored."""
     future: asyncio.Future[Reply] = loop.create_future()
     future.set_result({})
     return future
@@ -219,12 +219,11 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWorkerPool] = WeakKeyD
 
 
 async def ask_async(request: bytes) -> Reply:
-    """A request to some child, and its reply, without a thread."""
+    """Send a request to a worker and await the reply."""
     loop = asyncio.get_running_loop()
-    crew = _pools.get(loop)
-    home = process_pool()
-    if crew is None or crew._processes is not home:
-        for old in [loop for loop, crew in _pools.items() if crew.is_closed]:
-            _pools.pop(old).release_workers()
-        crew = _pools[loop] = AsyncWorkerPool(home)
-    return await crew.ask(request)
+    pool, processes = _pools.get(loop), process_pool()
+    if pool is None or pool.processes is not processes:
+        for closed in [loop for loop, pool in _pools.items() if pool.is_closed]:
+            _pools.pop(closed).release_workers()
+        pool = _pools[loop] = AsyncWorkerPool(processes)
+    return await pool.ask(request)

@@ -1,12 +1,11 @@
-"""The child processes that hold the reasoning_gym library: this module is their parent.
+"""Worker processes that run the reasoning_gym library, and the requests to them.
 
-The library needs a process of its own. Questions depend on PYTHONHASHSEED and on the global random
-numbers; generators print; scorers hand the answer to `eval`, and one that is large enough would
-stop a server for good. In a child the hash seed is 0, each request has limits (`limits.py`), and
-what goes over them costs the child alone.
-What the children do is in `generate.py`.
+The library needs processes of its own. Questions depend on PYTHONHASHSEED and on the global random
+number generators; generators print; scorers pass the answer to `eval`, and a large one would block
+a server for ever. In a worker the hash seed is 0, and a request that exceeds its limits
+(`limits.py`) ends only the worker. `worker_main.py` is the program of the workers.
 
-They are asked by a thread that waits (`ask`), or by an event loop (`crew.py`).
+`ask` sends a request from a thread and waits; `worker_pool.py` does it from an event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pydantic_core import to_json
 
 MAX_WORKERS = min(8, os.cpu_count() or 1)
 SPAWN_DELAY_S = 0.5
-"""Seconds that a request waits for a busy child before another one is started."""
+"""Time that a request waits for a busy worker before another one is started."""
 
 _WORKER_ENV = {
     "PYTHONHASHSEED": "0",
@@ -41,20 +40,20 @@ Reply = dict[str, Any]
 
 
 def encode_request(method: str, *, limit: float, **arguments: Any) -> bytes:
-    """A request, as a child reads it: what to do, and how many seconds of work it may take."""
+    """Encode a request to a worker; `limit` is the CPU time that it may take, in seconds."""
     return to_json({"do": method, "limit": limit, "with": arguments})
 
 
 class WorkerLost(RuntimeError):
-    """The child ended before it replied."""
+    """The worker exited before it replied."""
 
 
 class WorkerTimeout(WorkerLost):
-    """The child ended because it went over the time limit of the request."""
+    """The worker was ended because the request exceeded its time limit."""
 
 
 class WorkerCrashed(WorkerLost):
-    """The child ended in native code: the request is tried on another, and may crash that too."""
+    """The worker crashed in native code. The request is retried, and may crash another worker."""
 
 
 _CRASH_SIGNALS = frozenset((signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)) | {
@@ -63,7 +62,7 @@ _CRASH_SIGNALS = frozenset((signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal
 
 
 class WorkerProcess:
-    """One child process; it answers one request at a time, and ends with this process."""
+    """A worker process. It handles one request at a time, and exits with this process."""
 
     def __init__(self) -> None:
         root = str(Path(__file__).parents[3])
@@ -78,7 +77,7 @@ class WorkerProcess:
         )
 
         self.killed = False
-        """Whether it was ended from here; its pipes are closed then."""
+        """Whether `kill` was called; the pipes are closed then."""
 
     @property
     def alive(self) -> bool:
@@ -86,7 +85,7 @@ class WorkerProcess:
 
     @property
     def request_fd(self) -> int:
-        """Where requests are written to, as a file descriptor."""
+        """The file descriptor for requests."""
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
@@ -96,7 +95,7 @@ class WorkerProcess:
         return self._process.stdout.fileno()
 
     def ask(self, request: bytes) -> Reply:
-        """Write it, and wait for the reply."""
+        """Write a request and wait for the reply."""
         pipes = self._process
         assert pipes.stdin is not None and pipes.stdout is not None
         reply = b""
@@ -109,7 +108,7 @@ class WorkerProcess:
         return dict(json.loads(reply))
 
     def exit_error(self) -> WorkerLost:
-        """Why there will be no reply."""
+        """The error for the exit status of a worker that did not reply."""
         status = self._process.wait()
         kind = WorkerLost
         if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
@@ -129,7 +128,7 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """As many children as there are requests that would else have to wait, within a limit."""
+    """Starts workers while requests would have to wait, up to `MAX_WORKERS`."""
 
     def __init__(self) -> None:
         self._idle: queue.LifoQueue[WorkerProcess] = queue.LifoQueue()
@@ -138,65 +137,65 @@ class WorkerPool:
         self._lock = threading.Lock()
 
     def ask(self, request: bytes, *, new_worker: bool = False) -> Reply:
-        child = self._spawn() if new_worker else self._acquire()
+        worker = self._spawn() if new_worker else self._acquire()
         try:
-            reply = child.ask(request)
+            reply = worker.ask(request)
         except BaseException:
-            # Its pipe may hold half a message now.
-            self.drop(child)
+            # The pipe may hold an incomplete message.
+            self.drop(worker)
             raise
-        self.give_back(child)
+        self.give_back(worker)
         return reply
 
     def lend(self, *, new_worker: bool = False) -> WorkerProcess:
-        """An idle child, or a new one, to somebody who keeps it: an event loop."""
-        child = (None if new_worker else self._idle_worker()) or self._spawn()
+        """Lend an idle worker, or a new one, to an event loop."""
+        worker = (None if new_worker else self._idle_worker()) or self._spawn()
         with self._lock:
-            self._lent.add(child)
-        return child
+            self._lent.add(worker)
+        return worker
 
-    def give_back(self, child: WorkerProcess) -> None:
+    def give_back(self, worker: WorkerProcess) -> None:
         with self._lock:
-            self._lent.discard(child)
-        self._idle.put(child)
+            self._lent.discard(worker)
+        self._idle.put(worker)
 
-    def drop(self, child: WorkerProcess) -> None:
-        child.kill()
+    def drop(self, worker: WorkerProcess) -> None:
+        worker.kill()
         with self._lock:
-            self._all.discard(child)
-            self._lent.discard(child)
+            self._all.discard(worker)
+            self._lent.discard(worker)
 
     def close(self) -> None:
-        for child in tuple(self._all):
-            self.drop(child)
+        for worker in tuple(self._all):
+            self.drop(worker)
 
     def _acquire(self) -> WorkerProcess:
         while True:
             try:
-                child = self._idle.get(timeout=SPAWN_DELAY_S if self._all - self._lent else 0)
+                worker = self._idle.get(timeout=SPAWN_DELAY_S if self._all - self._lent else 0)
             except queue.Empty:
                 if len(self._all) - len(self._lent) < MAX_WORKERS:
                     return self._spawn()
                 continue
-            if child.alive:
-                return child
-            self.drop(child)
+            if worker.alive:
+                return worker
+            self.drop(worker)
 
     def _idle_worker(self) -> WorkerProcess | None:
         while True:
             try:
-                child = self._idle.get_nowait()
+                worker = self._idle.get_nowait()
             except queue.Empty:
                 return None
-            if child.alive:
-                return child
-            self.drop(child)
+            if worker.alive:
+                return worker
+            self.drop(worker)
 
     def _spawn(self) -> WorkerProcess:
-        child = WorkerProcess()
+        worker = WorkerProcess()
         with self._lock:
-            self._all.add(child)
-        return child
+            self._all.add(worker)
+        return worker
 
 
 _pool = WorkerPool()
@@ -204,23 +203,26 @@ _inherited_pools: list[WorkerPool] = []
 
 
 def process_pool() -> WorkerPool:
-    """Those of this process."""
+    """The pool of this process."""
     return _pool
 
 
 def ask(request: bytes) -> Reply:
-    """A request to some child, and its reply."""
+    """Send a request to a worker and wait for the reply."""
     try:
         return _pool.ask(request)
     except WorkerTimeout:
         raise
     except WorkerLost:
-        # Something outside ended it, and may have ended the idle ones as well.
+        # Something else ended the worker, and may have ended the idle ones too.
         return _pool.ask(request, new_worker=True)
 
 
 def _reset_after_fork() -> None:
-    """In a forked process: the pipes are still the parent's, and stay open unused."""
+    """Start with an empty pool in a forked process.
+
+    The inherited pool is kept, because closing its pipes would end the parent's workers.
+    """
     global _pool
     _inherited_pools.append(_pool)
     _pool = WorkerPool()

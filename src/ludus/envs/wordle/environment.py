@@ -1,4 +1,4 @@
-"""The game: who may guess what, what a guess costs, and what a game is worth."""
+"""The wordle environment: valid guesses, feedback and reward."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Wordle(ToolEnvironment):
         words: list[str] | None = None,
     ) -> str:
         if max_turns < 1:
-            raise ValueError(f"max_turns is at least 1, and not {max_turns}.")
+            raise ValueError(f"max_turns must be positive, got {max_turns}.")
         self.candidates = _common_words(length) if words is None else _check_words(words)
         self.secret = random.Random(seed).choice(self.candidates)
         self.length = len(self.secret)
@@ -84,14 +84,14 @@ class Wordle(ToolEnvironment):
         return self._reply(picture)
 
     def oracle(self) -> ToolCall:
-        """Play by the marks alone; only the last guess is the secret itself."""
+        """The next guess of the solver; only the last guess uses the secret word."""
         word = self.secret
         if self.turns_left > 1:
             word = next_guess(self.marked, self.candidates, answers(self.length))
         return ToolCall(name="guess", arguments={"word": word})
 
     def _rejection_reason(self, word: str) -> str | None:
-        """Why this cannot be a guess, in a sentence for the model."""
+        """Why a word is not a valid guess, in a sentence for the model; None if it is."""
         if not _is_letters(word):
             return "A guess is one word, with letters from a to z only."
         if len(word) != self.length:
@@ -111,7 +111,7 @@ class Wordle(ToolEnvironment):
 
 
 def _best_credit(marks: Iterable[str], length: int) -> tuple[float, float, float]:
-    """The partial credit of the best guess, and the fractions of its greens and yellows."""
+    """The partial credit of the best guess, and its fractions of green and yellow letters."""
     fractions = ((each.count(GREEN) / length, each.count(YELLOW) / length) for each in marks)
     credits = ((0.4 * greens + 0.1 * yellows, greens, yellows) for greens, yellows in fractions)
     return max(credits, default=(0.0, 0.0, 0.0))
@@ -120,21 +120,21 @@ def _best_credit(marks: Iterable[str], length: int) -> tuple[float, float, float
 def _common_words(length: int) -> tuple[str, ...]:
     if length not in LENGTHS:
         raise ValueError(
-            f"length lies between {LENGTHS[0]} and {LENGTHS[-1]}, and is not {length}; "
-            "give `words` to play with others."
+            f"length must be between {LENGTHS[0]} and {LENGTHS[-1]}, got {length}; "
+            "give `words` for other lengths."
         )
     return answers(length)
 
 
 def _check_words(words: list[str]) -> tuple[str, ...]:
-    """The author's words, in an order that does not depend on how they were listed."""
+    """Validate custom words, and sort them, so that their order does not matter."""
     if not words:
         raise ValueError("words is empty: give at least one, or leave it out.")
     for word in words:
         if not _is_letters(word):
-            raise ValueError(f"words holds {word!r}: every word is written with a to z only.")
+            raise ValueError(f"words must have the letters a to z only, got {word!r}.")
     if len(lengths := sorted({len(word) for word in words})) > 1:
-        raise ValueError(f"words has words of different lengths ({lengths}): give one length only.")
+        raise ValueError(f"words must all have the same length, got lengths {lengths}.")
     return tuple(sorted({word.lower() for word in words}))
 
 

@@ -1,4 +1,4 @@
-"""What a guess reveals about the secret, as one mark per letter."""
+"""The feedback to a guess: one mark per letter."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def mark_guess(guess: str, secret: str) -> str:
     left. Both words have the same length.
     """
     pairs = list(zip(guess, secret, strict=True))
-    spare = [there for here, there in pairs if here != there]
+    unmatched = [actual for guessed, actual in pairs if guessed != actual]
     marks = ""
-    for here, there in pairs:
-        if here == there:
+    for guessed, actual in pairs:
+        if guessed == actual:
             marks += GREEN
-        elif here in spare:
-            spare.remove(here)
+        elif guessed in unmatched:
+            unmatched.remove(guessed)
             marks += YELLOW
         else:
             marks += MISS

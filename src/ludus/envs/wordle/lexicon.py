@@ -1,7 +1,7 @@
-"""The word lists, read when a length is first played.
+"""The word lists, which are read when a length is first used.
 
-Where they come from, and under which licence, stands in `words/COPYRIGHT`. Slurs and crude words
-are no answers, because a model is made to say the answer; as guesses they are words like others.
+`words/COPYRIGHT` has their sources and licences. Slurs and crude words are valid guesses, but never
+answers, because a model is made to write the answer.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from functools import cache
 from importlib.resources import files
 
 LENGTHS = range(4, 9)
-"""The lengths for which there are lists; other lengths have empty ones."""
+"""The lengths that have word lists; the lists of other lengths are empty."""
 
 
 @cache
 def answers(length: int) -> tuple[str, ...]:
-    """The common words of this length, sorted: those that may be the secret."""
+    """The common words of a length, sorted, from which secrets are drawn."""
     return _read("answers", length)
 
 
 @cache
 def guesses(length: int) -> frozenset[str]:
-    """The words of this length that are accepted as a guess; all the answers are among them."""
+    """The words of a length that are accepted as a guess, including all answers."""
     return frozenset(_read("guesses", length))
 
 

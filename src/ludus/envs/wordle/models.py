@@ -1,4 +1,4 @@
-"""What a client of a wordle server sends and gets."""
+"""Action and observation of the wordle environment, for clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A player that knows the word list and the marks so far, and nothing else.
+"""A solver that uses only the word list and the marks so far; deterministic.
 
-Pure functions, deterministic. The bounds keep a move within a few milliseconds, so the player is
-good and not optimal: it weighs a short list of guesses against a sample of the possible secrets.
+It evaluates a short list of guesses against a sample of the possible secrets, so that a move takes
+a few milliseconds. It is good, but not optimal.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from ludus.envs.wordle.feedback import GREEN, MISS, mark_guess
 
 _MAX_SCANNED = 2000
-"""How many words are looked at to draw up a short list."""
+"""Words from which the short list is chosen."""
 _SHORTLIST_SIZE = 10
 _SAMPLE_SIZE = 50
 _MAX_CANDIDATES_FOR_PROBES = 300
-"""From how many candidates on a guess that cannot win is not worth considering."""
+"""With more candidates than this, only guesses that may be the secret are considered."""
 
 
 def next_guess(
@@ -32,11 +32,11 @@ def next_guess(
     possible = consistent_candidates(candidates, marked)
     if len(possible) <= 2:
         return possible[0]
-    worth = _letter_scores(_subsample(possible, _MAX_SCANNED))
-    # Candidates come first, so that of two equally good guesses the one that may win is made.
-    guesses = _shortlist(possible, worth)
+    letter_scores = _letter_scores(_subsample(possible, _MAX_SCANNED))
+    # Candidates come first: `min` then prefers a guess that may win among equally good ones.
+    guesses = _shortlist(possible, letter_scores)
     if len(possible) <= _MAX_CANDIDATES_FOR_PROBES:
-        guesses += _shortlist(probes, worth)
+        guesses += _shortlist(probes, letter_scores)
     sample = _subsample(possible, _SAMPLE_SIZE)
     return min(guesses, key=lambda guess: _expected_remaining(guess, sample))
 
@@ -51,34 +51,34 @@ def consistent_candidates(candidates: Iterable[str], marked: Mapping[str, str]) 
 
 
 def _pattern(guess: str, marks: str) -> re.Pattern[str]:
-    """What the marks say about single places: cheap to test, and enough for most words."""
+    """A regular expression of what the marks say per position: a cheap test for most words."""
     pairs = list(zip(guess, marks, strict=True))
-    found = {letter for letter, each in pairs if each != MISS}
-    absent = "".join(sorted(set(guess) - found))
+    present = {letter for letter, each in pairs if each != MISS}
+    absent = "".join(sorted(set(guess) - present))
     return re.compile(
         "".join(letter if each == GREEN else f"[^{letter}{absent}]" for letter, each in pairs)
     )
 
 
 def _letter_scores(possible: Sequence[str]) -> Counter[str]:
-    """How well each letter divides the words: best if half have it, worthless if all or none do."""
+    """How well each letter splits the words: best if half have it, zero if all or none have it."""
     having = Counter(letter for word in possible for letter in set(word))
     return Counter({letter: n * (len(possible) - n) for letter, n in having.items()})
 
 
-def _shortlist(words: Sequence[str], worth: Counter[str]) -> list[str]:
-    def promise(word: str) -> int:
-        return sum([worth[letter] for letter in set(word)])
+def _shortlist(words: Sequence[str], letter_scores: Counter[str]) -> list[str]:
+    def score(word: str) -> int:
+        return sum([letter_scores[letter] for letter in set(word)])
 
-    return sorted(_subsample(words, _MAX_SCANNED), key=promise, reverse=True)[:_SHORTLIST_SIZE]
+    return sorted(_subsample(words, _MAX_SCANNED), key=score, reverse=True)[:_SHORTLIST_SIZE]
 
 
 def _subsample(words: Sequence[str], limit: int) -> Sequence[str]:
-    """At most so many of the words, evenly spread."""
+    """At most `limit` of the words, evenly spaced."""
     return words[:: -(-len(words) // limit) or 1]
 
 
 def _expected_remaining(guess: str, sample: Iterable[str]) -> int:
-    """Proportional to the number of candidates that this guess leaves on average."""
+    """Proportional to the expected number of candidates after a guess."""
     groups = Counter(mark_guess(guess, word) for word in sample)
     return sum(size * size for size in groups.values())
