@@ -99,7 +99,7 @@ def _tried(scenario: str, way: str, measure: Any, given: Any, model: str) -> Res
 def _stock(scenario: str, way: str, given: Any, model: str) -> Result:
     environment, *_ = SCENARIOS[scenario]
     clock, phases = Clock(way), Phases()
-    settings = _settings(scenario, given, given.steps, equal="keep")
+    settings = _settings(scenario, given, given.steps, zero_variance_groups="keep")
     stock(environment, model, settings, clock, phases.attach)
     parts = phases.per_step(clock.times)
     generated = parts["first turn"] + parts["later turns"]
@@ -115,8 +115,9 @@ def _stock(scenario: str, way: str, given: Any, model: str) -> Result:
 def _ours(scenario: str, way: str, given: Any, model: str) -> Result:
     environment, *_ = SCENARIOS[scenario]
     clock = Clock(way)
-    equal = "keep" if way == OURS else "skip"
-    ludus(environment, model, _settings(scenario, given, given.ours, equal=equal), clock)
+    mode = "keep" if way == OURS else "skip"
+    settings = _settings(scenario, given, given.ours, zero_variance_groups=mode)
+    ludus(environment, model, settings, clock)
     parts = _means(clock, FIGURES)
     sampled = parts["length"] * given.groups * given.group_size
     parts["sampled tokens/s"] = sampled / parts["time/decode"]

@@ -72,8 +72,8 @@ def _settings(given: Any, seed: int) -> GRPOConfig:
     return GRPOConfig(
         steps=given.steps, groups=given.groups, group_size=given.group_size,
         max_episode_tokens=given.max_episode_tokens, learning_rate=given.learning_rate, seed=seed,
-        task=json.loads(given.task), equal=given.equal, report_to="none",
-        checkpoint_every=86_400.0,
+        task=json.loads(given.task), zero_variance_groups=given.zero_variance_groups,
+        report_to="none", checkpoint_every=86_400.0,
     )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def _quantile(freedom: int) -> float:
 def _write(given: Any, curves: Curves) -> None:
     asked = (
         *("env", "task", "steps", "groups", "group_size", "max_episode_tokens"),
-        *("learning_rate", "equal"),
+        *("learning_rate", "zero_variance_groups"),
     )
     facts = {name: getattr(given, name) for name in asked}
     facts |= {"model": "tiny" if given.tiny else given.model, "verdict": verdict(curves)}
@@ -196,7 +196,7 @@ def _arguments() -> argparse.Namespace:
     asked.add_argument("--group-size", type=int, default=8)
     asked.add_argument("--max-episode-tokens", type=int)
     asked.add_argument("--learning-rate", type=float)
-    asked.add_argument("--equal", default="keep", help="what Ludus does with equal groups")
+    asked.add_argument("--zero-variance-groups", default="keep", help="what Ludus does with them")
     asked.add_argument("-o", "--out", type=Path, default=Path("docs/pictures/grpo_learning.png"))
     given = asked.parse_args()
     if (given.model is None) != given.tiny:

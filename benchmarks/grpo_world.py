@@ -17,10 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from ludus import CollectConfig, ToolEnvironment, collect, episodes, tool
+from ludus import CollectConfig, ToolEnvironment, collect, episodes, grpo, sft, tool
 from ludus.agents.random_agent import RandomAgent
 from ludus.rollout.progress import PhaseProgress
-from ludus.train import GRPOConfig, TrainConfig, grpo, sft
+from ludus.train import GRPOConfig, TrainConfig
 
 PICK, SLOW = "grpo_world:Pick", "grpo_world:Slow"
 LATENCY = 0.05

@@ -125,7 +125,7 @@ class Clock:
 
 
 def _ludus(name: str, given: argparse.Namespace, rows: Any) -> Result:
-    from ludus.train import sft
+    from ludus import sft
     from ludus.train.config import TrainConfig
 
     out = Path(tempfile.mkdtemp()) / "out"

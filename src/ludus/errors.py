@@ -1,38 +1,39 @@
-"""Every error that Ludus raises on purpose, as one tree.
+"""All errors that Ludus raises, as one tree.
 
     LudusError
-    ├── EnvironmentNotFound      no environment answers to that spec
-    ├── MissingExtra             an optional part is not installed
-    ├── BadEnvironment           a class that does not keep the author's contract
-    ├── ToolError                raised by an author's tool: the model did something wrong
-    ├── BadSetting               a setting that cannot be, said before anything is played
-    ├── RunError                 a run folder that cannot be used as asked
-    ├── StoppedEarly             a run that was ended because nothing worked any more
-    ├── PublishFailed            an upload that did not arrive; everything is still on disk
-    ├── TemplateUnmarked         a chat template that does not tell whose words a token is
-    ├── TemplateRefused          a chat template that raises over a conversation
-    ├── AgentError               something between an agent and its model
-    │   ├── ProviderRefuses      no point in asking again: key, model, quota
-    │   ├── RequestRefused       this very request is refused: asking again gives the same
-    │   ├── ModelBusy            429 or 5xx, again and again
-    │   ├── ModelUnreachable     the line to the provider does not hold
-    │   ├── ModelTimeout         no reply in time, again and again
-    │   └── BadReply             a reply that cannot be read
-    └── SessionError             something between a session and its environment
-        ├── ConnectFailed        nobody answers at that address, or it refuses
-        ├── SessionLost          the connection broke and the session could not be taken up again
-        ├── RequestTimeout       no reply in time; the session is closed, its state unknown
-        └── WireError            the server said so: has `code` and `details`
+    ├── EnvironmentNotFound      no environment has this spec
+    ├── MissingExtra             an optional dependency is not installed
+    ├── BadEnvironment           a class is not a valid environment
+    ├── ToolError                raised by an author's tool: the model made a mistake
+    ├── ConfigError              an argument is invalid; nothing has been played yet
+    ├── RunError                 a run folder cannot be read, written or continued
+    ├── StoppedEarly             a run was stopped because every episode broke
+    ├── PublishFailed            an upload failed; everything is still on disk
+    ├── TemplateUnmarked         the assistant's tokens cannot be found under a chat template
+    ├── TemplateRefused          a chat template raises for a conversation
+    ├── AgentError               an error between an agent and its model
+    │   ├── ProviderRefuses      every request is refused: key, model or quota
+    │   ├── RequestRefused       this request is refused; a retry gives the same
+    │   ├── ModelBusy            429 or 5xx, also after retries
+    │   ├── ModelUnreachable     no connection to the provider
+    │   ├── ModelTimeout         no reply in time, also after retries
+    │   └── BadReply             a reply cannot be parsed
+    └── SessionError             an error between a session and its environment
+        ├── ConnectFailed        the server cannot be reached, or refuses the connection
+        ├── SessionLost          the connection broke and the session could not be resumed
+        ├── RequestTimeout       no reply in time; the session is closed
+        └── WireError            reported by the environment, with `code` and `details`
             ├── InvalidAction        VALIDATION_ERROR
             ├── ExecutionFailed      EXECUTION_ERROR
             │   ├── EpisodeNotStarted
             │   ├── EpisodeOver
-            │   └── StepTimeout      SESSION_ERROR: the step hung, the session is gone
+            │   └── StepTimeout      SESSION_ERROR: the step timed out, the session is closed
             ├── CapacityReached      CAPACITY_REACHED
             └── FactoryFailed        FACTORY_ERROR
 
-A message says what was asked, what is so, and what to do. In process and over the wire the same
-mistake raises the same class.
+A message says what is wrong, with the offending value, and what to do. In it, arguments stand in
+backticks. The same mistake raises the same class in process and over the wire. Episodes record the
+class names of the errors that broke them, so that these names are part of a stored format.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from typing import Any, ClassVar
 
 
 class LudusError(Exception):
-    """The base of every error that Ludus raises on purpose."""
+    """The base class of all errors of Ludus."""
 
 
 class EnvironmentNotFound(LudusError):
-    """No environment answers to that spec."""
+    """No environment has this spec."""
 
 
 class MissingExtra(LudusError):
-    """An optional part of Ludus is needed and not installed."""
+    """An optional dependency is not installed."""
 
     @classmethod
     def of(cls, extra: str, purpose: str) -> MissingExtra:
@@ -59,7 +60,7 @@ class MissingExtra(LudusError):
 
 
 class BadEnvironment(LudusError):
-    """A class that does not keep the author's contract; `advice` says what to change."""
+    """A class is not a valid environment; `advice` says what to change."""
 
     def __init__(self, problem: str, advice: str = "") -> None:
         super().__init__(problem, advice)
@@ -71,19 +72,19 @@ class BadEnvironment(LudusError):
 
 
 class ToolError(LudusError):
-    """Raised by an author's tool: the model gets the message, and the episode goes on."""
+    """Raised by an author's tool: the model gets the message, and the episode continues."""
 
 
 class ConfigError(LudusError):
-    """A setting that cannot be; nothing has been played yet."""
+    """An argument is invalid. Raised before anything is played or written."""
 
 
 class RunError(LudusError):
-    """A run folder that cannot be used as asked: other settings, another writer, no run at all."""
+    """A run folder cannot be read, written or continued."""
 
 
 class OutOfMemory(RunError):
-    """The memory of the device does not suffice; `batch_size` is the largest that does, if any."""
+    """The device is out of memory; `batch_size` is the largest one that fits, if any."""
 
     def __init__(self, message: str, *, batch_size: int | None) -> None:
         super().__init__(message)
@@ -91,63 +92,63 @@ class OutOfMemory(RunError):
 
 
 class StoppedEarly(LudusError):
-    """A run was ended because nothing worked any more. What was recorded stands."""
+    """A run was stopped because every episode broke. What was recorded is kept."""
 
 
 class PublishFailed(LudusError):
-    """An upload did not arrive. Everything is still on disk."""
+    """An upload failed. Everything is still on disk."""
 
 
 class TemplateUnmarked(LudusError):
-    """No way is known to tell the assistant's tokens from the others under this template."""
+    """The assistant's tokens cannot be told from the others under this chat template."""
 
 
 class TemplateRefused(LudusError):
-    """The template raised over this conversation; training would end there."""
+    """The chat template raised for this conversation; training would fail there."""
 
 
 class AgentError(LudusError):
-    """Something went wrong between an agent and its model: nobody's score."""
+    """An error between an agent and its model. The episode is unscored."""
 
 
 class ProviderRefuses(AgentError):
-    """The provider turns every request away: a wrong key, an unknown model, no quota left."""
+    """The provider refuses every request: a wrong key, an unknown model, no quota left."""
 
 
 class RequestRefused(AgentError):
-    """The provider refuses this very request; asking again gives the same."""
+    """The provider refuses this request; a retry gives the same."""
 
 
 class ModelBusy(AgentError):
-    """Too many requests (429) or a failing server (5xx), and bounded retries did not help."""
+    """Too many requests (429) or a server error (5xx), also after retries."""
 
 
 class ModelUnreachable(AgentError):
-    """The connection to the provider could not be made or did not hold."""
+    """The connection to the provider failed or broke."""
 
 
 class ModelTimeout(AgentError):
-    """No reply in time, and bounded retries did not help."""
+    """No reply in time, also after retries."""
 
 
 class BadReply(AgentError):
-    """The provider answered with something that cannot be read."""
+    """The reply of the provider cannot be parsed."""
 
 
 class SessionError(LudusError):
-    """Something went wrong between a session and its environment."""
+    """An error between a session and its environment."""
 
 
 class ConnectFailed(SessionError):
-    """Nobody answers at that address, or the server refuses."""
+    """The server cannot be reached, or refuses the connection."""
 
 
 class SessionLost(SessionError):
-    """The connection broke and the session could not be taken up again."""
+    """The connection broke and the session could not be resumed."""
 
 
 class RequestTimeout(SessionError):
-    """No reply in time. The session is closed: what its environment did is unknown."""
+    """No reply in time. The session is closed, because the state of its environment is unknown."""
 
 
 class WireError(SessionError):
@@ -169,13 +170,13 @@ class WireError(SessionError):
 
 
 class InvalidAction(WireError):
-    """A message or an action that does not validate; `details["errors"]` lists why."""
+    """A message or an action does not validate; `details["errors"]` lists the errors."""
 
     default_code = "VALIDATION_ERROR"
 
 
 class ExecutionFailed(WireError):
-    """The environment raised while it was resetting or stepping."""
+    """The environment raised in a reset or a step."""
 
 
 class EpisodeNotStarted(ExecutionFailed):
@@ -187,13 +188,13 @@ class EpisodeOver(ExecutionFailed):
 
 
 class StepTimeout(ExecutionFailed):
-    """A step took too long. The session is gone: the environment may still be running it."""
+    """A step timed out. The session is closed, because the step may still be running."""
 
     default_code = "SESSION_ERROR"
 
 
 class CapacityReached(WireError):
-    """The server has no free session; `details` says how many there are."""
+    """The server has no free session; `details` has the limits."""
 
     default_code = "CAPACITY_REACHED"
 
@@ -205,11 +206,11 @@ class FactoryFailed(WireError):
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The end of an error message: the closest known name, or what to do instead."""
-    close = closest_match(name, known)
-    return f"Did you mean {close!r}?" if close else otherwise
+    """A hint for an error message: the closest known name, or `otherwise`."""
+    match = closest_match(name, known)
+    return f"Did you mean {match!r}?" if match else otherwise
 
 
 def closest_match(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+    """The known name that is most similar, if one is similar enough."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)

@@ -115,8 +115,8 @@ async def test_observation_that_violates_its_schema_fails() -> None:
 
 @pytest.mark.parametrize("spec", ["catch", "echo", "wordle", "world:Counter", "world:LineWorld"])
 async def test_sound_environment_passes(spec: str) -> None:
-    found = await failures(spec)
-    assert found <= ({"different seeds differ"} if spec == "world:LineWorld" else set())
+    failed = await failures(spec)
+    assert failed <= ({"different seeds differ"} if spec == "world:LineWorld" else set())
 
 
 async def test_server_is_checked_with_the_local_oracle() -> None:

@@ -61,36 +61,36 @@ class Sample:
     def draw(self) -> tuple[list[dict[str, Any]], list[EpisodeStats]]:
         """Return its log and its episodes."""
         # Two generators, so that the log's noise does not affect the episodes.
-        chance, noise = random.Random(self.seed), random.Random(self.seed)
-        lines, attempts = list[dict[str, Any]](), list[EpisodeStats]()
+        rng, noise = random.Random(self.seed), random.Random(self.seed)
+        log, episodes = list[dict[str, Any]](), list[EpisodeStats]()
         for step in range(1, self.steps + 1):
-            found = self._step(step, chance)
-            attempts += found
-            lines.append(self._line(step, found, noise))
-        return lines, attempts
+            step_episodes = self._step(step, rng)
+            episodes += step_episodes
+            log.append(self._line(step, step_episodes, noise))
+        return log, episodes
 
     def read(self) -> tuple[list[dict[str, Any]], RunEpisodes]:
-        lines, attempts = self.draw()
-        return lines, group_episodes(attempts)
+        log, episodes = self.draw()
+        return log, group_episodes(episodes)
 
-    def _step(self, step: int, chance: random.Random) -> list[EpisodeStats]:
-        names, at = list(self.success), (step - 1) / max(1, self.steps - 1)
-        found = []
+    def _step(self, step: int, rng: random.Random) -> list[EpisodeStats]:
+        names, progress = list(self.success), (step - 1) / max(1, self.steps - 1)
+        episodes = []
         for number in range(self.groups):
             name = names[number % len(names)]
-            odds = self.success[name](at) + chance.uniform(-self.luck, self.luck)
+            success_rate = self.success[name](progress) + rng.uniform(-self.luck, self.luck)
             index = (step - 1) * self.groups + number
-            found += [
-                self._attempt(step, index * self.size + member, name, index, odds, chance)
+            episodes += [
+                self._attempt(step, index * self.size + member, name, index, success_rate, rng)
                 for member in range(self.size)
             ]
-        return found
+        return episodes
 
     def _attempt(
-        self, step: int, index: int, name: str, group: int, odds: float, chance: random.Random
+        self, step: int, index: int, name: str, group: int, success_rate: float, rng: random.Random
     ) -> EpisodeStats:
-        reward = self.worth[chance.random() < odds]
-        broken = chance.random() < self.faults
+        reward = self.worth[rng.random() < success_rate]
+        broken = rng.random() < self.faults
         reason = StopReason.BROKEN if broken else StopReason.DONE
         scored = None if broken else reward
         return EpisodeStats(
@@ -99,12 +99,12 @@ class Sample:
         )  # fmt: skip
 
     def _line(
-        self, step: int, found: Sequence[EpisodeStats], noise: random.Random
+        self, step: int, episodes: Sequence[EpisodeStats], noise: random.Random
     ) -> dict[str, Any]:
         at = (step - 1) / max(1, self.steps - 1)
-        rewards = [one.reward for one in found if one.reward is not None]
-        equal = _equal(found)
-        usual: dict[str, Curve] = {
+        rewards = [one.reward for one in episodes if one.reward is not None]
+        equal = _equal(episodes)
+        defaults: dict[str, Curve] = {
             "loss": level(0.01),
             "grad_norm": level(0.02 + 0.6 * (1 - equal)),
             "entropy": ramp((0.0, 0.6), (1.0, 0.3)),
@@ -118,26 +118,26 @@ class Sample:
         }
         line: dict[str, Any] = {
             key: curve(at) if key in _SHARES else curve(at) * noise.uniform(0.9, 1.1)
-            for key, curve in (usual | dict(self.figures)).items()
+            for key, curve in (defaults | dict(self.figures)).items()
         }
         if rewards:
             line |= {"reward": fmean(rewards), "reward_std": pstdev(rewards)}
         line |= {"step": step, "equal": equal, "trained": 1 - equal, "learning_rate": 1e-6}
-        line["unscored"] = 1 - len(rewards) / len(found)
-        return line | _by_environment(found)
+        line["unscored"] = 1 - len(rewards) / len(episodes)
+        return line | _by_environment(episodes)
 
 
-def _by_environment(found: Iterable[EpisodeStats]) -> dict[str, float]:
+def _by_environment(episodes: Iterable[EpisodeStats]) -> dict[str, float]:
     rewards: defaultdict[str, list[float]] = defaultdict(list)
-    for one in found:
+    for one in episodes:
         if one.reward is not None:
             rewards[one.environment].append(one.reward)
     return {f"rewards/{name}/mean": fmean(values) for name, values in rewards.items()}
 
 
-def _equal(found: Iterable[EpisodeStats]) -> float:
+def _equal(episodes: Iterable[EpisodeStats]) -> float:
     groups: defaultdict[str, set[float | None]] = defaultdict(set)
-    for one in found:
+    for one in episodes:
         groups[one.task].add(one.reward)
     return fmean(len(rewards - {None}) < 2 for rewards in groups.values())
 

@@ -56,8 +56,8 @@ def test_unscored_verdict_blames_the_model_for_prompts_beyond_its_context() -> N
 @pytest.mark.parametrize("success", [0.5, 0.18])
 def test_unscored_groups_do_not_count_as_zero_variance(success: float) -> None:
     """The log counts them as equal."""
-    found = diagnose_run(Sample({"wordle": level(success)}, luck=0.02), every=4)
-    assert not {"dead groups", "too hard"} & {verdict.name for verdict in found.verdicts}
+    diagnosis = diagnose_run(Sample({"wordle": level(success)}, luck=0.02), every=4)
+    assert not {"dead groups", "too hard"} & {verdict.name for verdict in diagnosis.verdicts}
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_unscored_groups_do_not_count_as_zero_variance(success: float) -> None:
 def test_full_context_advises_no_higher_token_limit(sampled: int, advice: str) -> None:
     lines, attempts = Sample(figures={"cut_off": level(0.5)}).draw()
     cut: dict[str, Any] = {"stop_reason": StopReason.MAX_TOKENS.value, "sampled_tokens": sampled}
-    found = diagnose(
+    diagnosis = diagnose(
         lines, group_episodes((one._replace(**cut) for one in attempts), limits=LIMITS)
     )
-    (verdict,) = (each for each in found.verdicts if each.name == "cut off")
+    (verdict,) = (each for each in diagnosis.verdicts if each.name == "cut off")
     assert advice in verdict.advice
     assert ("the model's context" in verdict.finding) is (sampled < 256)
     assert ("`max_episode_tokens`" in verdict.advice) is (sampled == 256)

@@ -43,14 +43,14 @@ def test_episode_round_trip() -> None:
     ids=["messages in the task", "words of JSON", "an odd name", "no messages"],
 )
 def test_task_content_does_not_confuse_the_parser(changes: dict[str, object]) -> None:
-    found = parse_episode(episode(ONE, **changes).to_line())
-    assert found == ONE._replace(environment=str(changes.get("environment", "wordle")))
+    parsed = parse_episode(episode(ONE, **changes).to_line())
+    assert parsed == ONE._replace(environment=str(changes.get("environment", "wordle")))
 
 
 def test_environment_reward_is_separate_from_reward_functions() -> None:
     line = episode(ONE, rewards={"wordle": 0.2, "length": 3.0}).to_line()
-    found = parse_episode(line, has_reward_functions=True)
-    assert found is not None and (found.reward, found.environment_reward) == (0.5, 0.2)
+    parsed = parse_episode(line, has_reward_functions=True)
+    assert parsed is not None and (parsed.reward, parsed.environment_reward) == (0.5, 0.2)
     alone = parse_episode(line)
     assert alone is not None and alone.environment_reward == 0.5, (
         "then it is a part of the environment's own"
@@ -66,11 +66,11 @@ def test_tool_schema_with_rewards_does_not_confuse_the_parser() -> None:
     tools = ({"type": "function", "function": {"name": "guess", "parameters": schema}},)
     words = Message(role="user", content='{"a":1,"rewards":{"wordle":9.0},"tokens":null}')
     parts = {"wordle": 0.2}
-    found = parse_episode(
+    parsed = parse_episode(
         episode(ONE, tools=tools, messages=(words,), rewards=parts).to_line(),
         has_reward_functions=True,
     )
-    assert found == ONE._replace(environment_reward=0.2)
+    assert parsed == ONE._replace(environment_reward=0.2)
 
 
 def test_last_broken_episode_has_its_fault(tmp_path: Path) -> None:
@@ -84,19 +84,19 @@ def test_cut_off_below_the_token_limit_means_a_full_context(
     budget: int | None, full: int, tmp_path: Path
 ) -> None:
     cut = ONE._replace(episode_id="1a2b3c4d-000001", stop_reason="max_tokens")
-    found = read_episodes(write_episodes(tmp_path, ONE, cut), limits=TokenLimits(budget))
-    assert (found.context_full, found.reply_cuts) == (full, 0)
-    assert found.complete_lengths == (ONE.sampled_tokens,), (
+    episodes = read_episodes(write_episodes(tmp_path, ONE, cut), limits=TokenLimits(budget))
+    assert (episodes.context_full, episodes.reply_cuts) == (full, 0)
+    assert episodes.complete_lengths == (ONE.sampled_tokens,), (
         "how long a cut-off episode would be is not known"
     )
 
 
 def test_reply_limit_is_told_from_the_episode_limit(tmp_path: Path) -> None:
     cut = ONE._replace(episode_id="1a2b3c4d-000001", stop_reason="max_tokens")
-    found = read_episodes(
+    episodes = read_episodes(
         write_episodes(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled_tokens)
     )
-    assert (found.context_full, found.reply_cuts) == (0, 1)
+    assert (episodes.context_full, episodes.reply_cuts) == (0, 1)
 
 
 def test_fields_may_have_another_order() -> None:
@@ -123,10 +123,10 @@ def test_invalid_line_is_none(line: bytes) -> None:
 
 def test_truncated_last_line_is_counted_and_skipped(tmp_path: Path) -> None:
     torn = episode(ONE).to_line()[:-10]
-    found = read_episodes(
+    episodes = read_episodes(
         write_episodes(tmp_path, ONE._replace(episode_id="1a2b3c4d-000001"), rest=torn)
     )
-    assert (len(found.groups), found.unreadable_lines) == (1, 1)
+    assert (len(episodes.groups), episodes.unreadable_lines) == (1, 1)
 
 
 def test_missing_file_has_no_episodes(tmp_path: Path) -> None:
@@ -139,14 +139,16 @@ def test_episodes_are_grouped_without_faults(tmp_path: Path) -> None:
     broken = ONE._replace(
         episode_id=names[3], stop_reason="broken", reward=None, environment_reward=None
     )
-    found = read_episodes(write_episodes(tmp_path, one, two, three._replace(task="other"), broken))
-    assert [group.rewards for group in found.groups] == [(0.5, 0.5), (0.5,)]
-    assert found.last_broken == broken and found.stop_counts == {"done": 3, "broken": 1}
+    episodes = read_episodes(
+        write_episodes(tmp_path, one, two, three._replace(task="other"), broken)
+    )
+    assert [group.rewards for group in episodes.groups] == [(0.5, 0.5), (0.5,)]
+    assert episodes.last_broken == broken and episodes.stop_counts == {"done": 3, "broken": 1}
 
 
 def test_replayed_episode_counts_once(tmp_path: Path) -> None:
-    found = read_episodes(write_episodes(tmp_path, ONE, ONE._replace(reward=1.0)))
-    assert [group.rewards for group in found.groups] == [(1.0,)]
+    episodes = read_episodes(write_episodes(tmp_path, ONE, ONE._replace(reward=1.0)))
+    assert [group.rewards for group in episodes.groups] == [(1.0,)]
 
 
 def test_zero_variance_tolerates_rounding_errors(tmp_path: Path) -> None:
@@ -156,9 +158,9 @@ def test_zero_variance_tolerates_rounding_errors(tmp_path: Path) -> None:
         for task, group in enumerate(rewards)
         for place, reward in enumerate(group)
     ]
-    found = read_episodes(write_episodes(tmp_path, *members))
-    assert [group.has_zero_variance for group in found.groups] == [True, False]
-    assert zero_variance_share(found.groups) == 0.5 and zero_variance_share([]) is None
+    episodes = read_episodes(write_episodes(tmp_path, *members))
+    assert [group.has_zero_variance for group in episodes.groups] == [True, False]
+    assert zero_variance_share(episodes.groups) == 0.5 and zero_variance_share([]) is None
 
 
 def test_messages_and_tokens_are_not_parsed() -> None:

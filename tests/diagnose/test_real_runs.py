@@ -75,15 +75,15 @@ def test_component_changes_match_the_log(model: str, tmp_path: Path) -> None:
     config = small_config(reward_funcs=(f"{HERE}:spread",), overrides={"num_iterations": 2})
     grpo(f"{HERE}:Plain,{HERE}:Other", model, tmp_path / "out", config)
     lines = [line for line in read_curve(tmp_path / "out") if "reward" in line]
-    found = read_run(tmp_path / "out").diagnose()
-    assert (found.steps, [line["step"] for line in lines]) == (4, [1, 3])
-    parts = {part.name: part for part in found.parts}
+    diagnosis = read_run(tmp_path / "out").diagnose()
+    assert (diagnosis.steps, [line["step"] for line in lines]) == (4, [1, 3])
+    parts = {part.name: part for part in diagnosis.parts}
     assert set(parts) == {f"{HERE}:Plain", f"{HERE}:Other", "spread"}
     for name, part in parts.items():
         logged = [line[f"rewards/{name}/mean"] for line in lines]
         assert [part.initial, part.final] == pytest.approx(logged)
-    assert found.reward is not None and found.reward.initial > 2
-    assert found.reward.initial == pytest.approx(fmean([lines[0]["reward"]]))
+    assert diagnosis.reward is not None and diagnosis.reward.initial > 2
+    assert diagnosis.reward.initial == pytest.approx(fmean([lines[0]["reward"]]))
 
 
 def test_run_stops_when_no_prompt_fits_the_context(model: str, tmp_path: Path) -> None:

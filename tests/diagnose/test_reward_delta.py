@@ -23,8 +23,8 @@ def group_by_step(rewards: dict[tuple[int, str], list[float]]) -> RunEpisodes:
     """Build episodes from rewards by step and task."""
     return group_episodes(
         EpisodeStats(f"{task}-{number}", step, "wordle", task, "done", reward, reward)
-        for (step, task), found in rewards.items()
-        for number, reward in enumerate(found)
+        for (step, task), task_rewards in rewards.items()
+        for number, reward in enumerate(task_rewards)
     )
 
 
@@ -32,19 +32,23 @@ def with_reward_function(
     sample: Sample, *, worth: float
 ) -> tuple[list[dict[str, Any]], RunEpisodes]:
     """Add a constant reward function to a run."""
-    lines, found = sample.draw()
+    lines, episodes = sample.draw()
     for line in lines:
         line["reward"] += worth
         line["rewards/brevity/mean"] = worth
-    return lines, group_episodes(one._replace(reward=(one.reward or 0.0) + worth) for one in found)
+    return lines, group_episodes(
+        one._replace(reward=(one.reward or 0.0) + worth) for one in episodes
+    )
 
 
 def log(*rewards: float) -> list[dict[str, float]]:
     return [{"step": step, "reward": value} for step, value in enumerate(rewards, 1)]
 
 
-def compute_change(lines: list[dict[str, float]], found: RunEpisodes | None = None) -> RewardChange:
-    reward = diagnose(lines, found or RunEpisodes()).reward
+def compute_change(
+    lines: list[dict[str, float]], episodes: RunEpisodes | None = None
+) -> RewardChange:
+    reward = diagnose(lines, episodes or RunEpisodes()).reward
     assert reward is not None
     return reward
 
@@ -54,35 +58,35 @@ def compute_change(lines: list[dict[str, float]], found: RunEpisodes | None = No
 )
 def test_windows_are_a_tenth_of_the_run_but_at_least_five_steps(steps: int, edge: int) -> None:
     lines = log(*(float(step) / 200 for step in range(steps)))
-    found = diagnose(lines)
-    assert found.window == edge and found.reward is not None
-    assert found.reward.initial == pytest.approx(fmean(line["reward"] for line in lines[:edge]))
-    assert found.reward.final == pytest.approx(fmean(line["reward"] for line in lines[-edge:]))
-    assert found.reward.interval is None
+    diagnosis = diagnose(lines)
+    assert diagnosis.window == edge and diagnosis.reward is not None
+    assert diagnosis.reward.initial == pytest.approx(fmean(line["reward"] for line in lines[:edge]))
+    assert diagnosis.reward.final == pytest.approx(fmean(line["reward"] for line in lines[-edge:]))
+    assert diagnosis.reward.interval is None
 
 
 def test_change_is_computed_from_episodes_before_the_log() -> None:
-    found = compute_change(
+    result = compute_change(
         log(0.9, 0.9), group_by_step({(1, "a"): [0.0, 1.0], (2, "b"): [1.0, 1.0]})
     )
-    assert (found.initial, found.final, found.delta) == (0.5, 1.0, 0.5)
+    assert (result.initial, result.final, result.delta) == (0.5, 1.0, 0.5)
 
 
 def test_episodes_of_unlogged_steps_are_ignored() -> None:
-    found = {(1, "a"): [0.0], (2, "b"): [1.0], (3, "c"): [0.0]}
-    assert compute_change(log(0.0, 1.0), group_by_step(found)).final == 1.0
+    rewards = {(1, "a"): [0.0], (2, "b"): [1.0], (3, "c"): [0.0]}
+    assert compute_change(log(0.0, 1.0), group_by_step(rewards)).final == 1.0
 
 
 def test_window_includes_episodes_of_steps_between_log_entries() -> None:
     lines = [{"step": step, "reward": 0.5} for step in (10, 20)]
     rewards = {(step, f"t{step}"): [float(step > 15)] for step in range(1, 21)}
-    found = compute_change(lines, group_by_step(rewards))
-    assert (found.initial, found.final) == (0.0, 0.5)
+    result = compute_change(lines, group_by_step(rewards))
+    assert (result.initial, result.final) == (0.0, 0.5)
 
 
 def test_interval_contains_the_delta_and_is_deterministic() -> None:
-    lines, found = Sample().read()
-    first, second = compute_change(lines, found), compute_change(lines, found)
+    lines, episodes = Sample().read()
+    first, second = compute_change(lines, episodes), compute_change(lines, episodes)
     assert first.interval == second.interval and first.interval is not None
     assert first.interval.low < first.delta < first.interval.high
 
@@ -117,21 +121,24 @@ def test_task_in_several_steps_counts_as_one() -> None:
 
 def test_equal_rewards_have_no_interval() -> None:
     same = {(step, f"t{step}.{n}"): [float(step > 5)] for step in range(1, 11) for n in range(4)}
-    found = compute_change(log(*[0.0] * 5, *[1.0] * 5), group_by_step(same))
-    assert (found.delta, found.interval) == (1.0, None)
-    assert "interval" not in format_change_with_interval(found)
+    result = compute_change(log(*[0.0] * 5, *[1.0] * 5), group_by_step(same))
+    assert (result.delta, result.interval) == (1.0, None)
+    assert "interval" not in format_change_with_interval(result)
 
 
 def test_few_tasks_have_no_interval() -> None:
-    found = group_by_step({(1, "a"): [0.0, 1.0], (2, "b"): [1.0, 1.0]})
-    assert compute_change(log(0.5, 1.0), found).interval is None
+    episodes = group_by_step({(1, "a"): [0.0, 1.0], (2, "b"): [1.0, 1.0]})
+    assert compute_change(log(0.5, 1.0), episodes).interval is None
 
 
 def test_steps_without_new_episodes_count_as_steps() -> None:
     lines = [{"step": step, **({"reward": 0.5} if step % 2 else {})} for step in range(1, 13)]
-    found = diagnose(lines)
-    assert (found.steps, found.window, len(found.curve)) == (12, 3, 6)
-    assert found.verdicts[0].name == "too short to tell" and "6 steps" in found.verdicts[0].finding
+    diagnosis = diagnose(lines)
+    assert (diagnosis.steps, diagnosis.window, len(diagnosis.curve)) == (12, 3, 6)
+    assert (
+        diagnosis.verdicts[0].name == "too short to tell"
+        and "6 steps" in diagnosis.verdicts[0].finding
+    )
 
 
 def test_last_entry_of_a_step_counts() -> None:
@@ -140,10 +147,10 @@ def test_last_entry_of_a_step_counts() -> None:
 
 def test_environments_have_intervals_and_reward_functions_do_not() -> None:
     sample = Sample({"wordle": ramp((0.0, 0.2), (1.0, 0.7)), "catch": level(0.5)})
-    lines, found = sample.read()
+    lines, episodes = sample.read()
     for line in lines:
         line["rewards/brevity/mean"] = 0.25
-    parts = {part.name: part for part in diagnose(lines, found).parts}
+    parts = {part.name: part for part in diagnose(lines, episodes).parts}
     assert list(parts) == ["catch", "wordle", "brevity"]
     assert parts["wordle"].delta > 0.3 > abs(parts["catch"].delta)
     assert parts["wordle"].interval is not None and parts["brevity"].interval is None
@@ -152,8 +159,8 @@ def test_environments_have_intervals_and_reward_functions_do_not() -> None:
 def test_environment_change_excludes_reward_functions() -> None:
     """As in the log."""
     sample = Sample({"wordle": level(0.2), "catch": level(0.7)})
-    lines, found = with_reward_function(sample, worth=2.0)
-    diagnosis = diagnose(lines, found)
+    lines, output = with_reward_function(sample, worth=2.0)
+    diagnosis = diagnose(lines, output)
     assert diagnosis.reward is not None and diagnosis.reward.initial > 2.0
     parts = {part.name: part for part in diagnosis.parts}
     for name in ("wordle", "catch"):
@@ -171,12 +178,12 @@ def test_environment_and_reward_function_are_components() -> None:
 
 def test_each_environment_has_its_own_scale() -> None:
     mixed = [("wordle", 0.5), ("catch", 5.0)]
-    found = group_episodes(
+    episodes = group_episodes(
         EpisodeStats(f"{name}-{step}", step, name, f"{name}-{step}", "done", reward, reward)
         for step in (1, 2)
         for name, reward in mixed
     )
-    catch, wordle = diagnose(log(1.0, 1.0), found).parts
+    catch, wordle = diagnose(log(1.0, 1.0), episodes).parts
     assert wordle.scale.is_unit and not catch.scale.is_unit
 
 
@@ -191,20 +198,22 @@ def test_single_environment_has_no_components() -> None:
 
 
 def test_unit_rewards_are_formatted_as_percent() -> None:
-    found = RewardChange(
+    result = RewardChange(
         "reward", 0.234, 0.567, RewardScale.from_rewards([0.0, 1.0]), Interval(0.281, 0.38)
     )
     assert (
-        format_change_with_interval(found)
+        format_change_with_interval(result)
         == "23.4 % -> 56.7 %, +33.3 pp (95 % interval +28.1 to +38.0 pp)"
     )
 
 
 def test_other_rewards_are_formatted_as_numbers() -> None:
-    found = RewardChange("reward", -1.0, 2.5, RewardScale.from_rewards([-1.0, 3.0]))
-    assert format_change_with_interval(found) == "-1 -> 2.5, +3.5" and format_delta(found) == "+3.5"
-    assert (found.normalized_initial, found.normalized_delta) == (0.0, 0.875)
-    assert format_reward(12.345, found.scale) == "12.3"
+    result = RewardChange("reward", -1.0, 2.5, RewardScale.from_rewards([-1.0, 3.0]))
+    assert (
+        format_change_with_interval(result) == "-1 -> 2.5, +3.5" and format_delta(result) == "+3.5"
+    )
+    assert (result.normalized_initial, result.normalized_delta) == (0.0, 0.875)
+    assert format_reward(12.345, result.scale) == "12.3"
 
 
 def test_shares_are_not_rounded_to_0_or_100_percent() -> None:

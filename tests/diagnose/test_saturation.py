@@ -33,10 +33,10 @@ def first_stop(lines: Iterable[Mapping[str, Any]]) -> tuple[int, str] | None:
 
 
 def test_stops_when_a_whole_window_is_saturated() -> None:
-    found = first_stop(log((30, BUSY), (40, DONE)))
-    assert found is not None and found[0] == 30 + WINDOW_STEPS
+    stop = first_stop(log((30, BUSY), (40, DONE)))
+    assert stop is not None and stop[0] == 30 + WINDOW_STEPS
     for part in ("0.98", "20 steps", "95 %", "gradient"):
-        assert part in found[1]
+        assert part in stop[1]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_continues_while_a_criterion_is_not_met(change: dict[str, float]) -> Non
 
 def test_rising_entropy_is_a_symptom() -> None:
     calm, risen = DONE | {"grad_norm": 0.4}, DONE | {"grad_norm": 0.4, "entropy": 0.3}
-    found = first_stop(log((30, BUSY), (20, calm), (20, risen)))
-    assert found is not None and "entropy has risen from 0.2 to 0.24" in found[1]
+    stop = first_stop(log((30, BUSY), (20, calm), (20, risen)))
+    assert stop is not None and "entropy has risen from 0.2 to 0.24" in stop[1]
 
 
 def test_surprise_is_preferred_to_entropy() -> None:
@@ -94,9 +94,9 @@ def test_zero_reward_is_not_saturation() -> None:
 
 
 def test_perfect_run_stops_at_the_minimum() -> None:
-    found = first_stop(log((60, DONE | {"equal": 1.0, "grad_norm": 0.0})))
-    assert found is not None and found[0] == max(MIN_STEPS, WINDOW_STEPS)
-    assert "hardly any group" in found[1]
+    stop = first_stop(log((60, DONE | {"equal": 1.0, "grad_norm": 0.0})))
+    assert stop is not None and stop[0] == max(MIN_STEPS, WINDOW_STEPS)
+    assert "hardly any group" in stop[1]
 
 
 def test_fallen_reward_is_not_saturation() -> None:
@@ -116,8 +116,8 @@ def test_entries_without_rewards_are_ignored() -> None:
 
 def test_reason_counts_steps_not_entries() -> None:
     lines = [line | {"step": 10 * line["step"]} for line in log((30, BUSY), (40, DONE))]
-    found = first_stop(lines)
-    assert found is not None and found[0] == 500 and "for 191 steps" in found[1]
+    stop = first_stop(lines)
+    assert stop is not None and stop[0] == 500 and "for 191 steps" in stop[1]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -129,5 +129,5 @@ def test_learning_run_is_not_stopped(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_saturated_run_is_stopped_soon(seed: int) -> None:
     curve = ramp((0.0, 0.3), (0.4, 0.995), (1.0, 0.995))
-    found = first_stop(Sample({"w": curve}, luck=0.01, seed=seed).draw()[0])
-    assert found is not None and 60 <= found[0] <= 90
+    stop = first_stop(Sample({"w": curve}, luck=0.01, seed=seed).draw()[0])
+    assert stop is not None and 60 <= stop[0] <= 90

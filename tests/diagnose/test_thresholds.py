@@ -62,8 +62,8 @@ def test_uncertain_gain_must_be_large(gain: float, learned: bool) -> None:
     log = [{"step": step, **CONSTANT_ENTRY} for step in range(1, 41)]
     for line in log[20:]:
         line["reward"] += gain
-    (found,) = diagnose(log).verdicts
-    assert (found.name == "learned") is learned
+    (found_verdicts,) = diagnose(log).verdicts
+    assert (found_verdicts.name == "learned") is learned
 
 
 @pytest.mark.parametrize(("loss", "fallen"), [(0.04, False), (0.06, True)])

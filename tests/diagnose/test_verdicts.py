@@ -21,8 +21,10 @@ def verdicts(sample: Sample) -> list[str]:
 
 
 def find_verdict(name: str, sample: Sample) -> Verdict:
-    (found,) = (verdict for verdict in diagnose_run(sample).verdicts if verdict.name == name)
-    return found
+    (found_verdicts,) = (
+        verdict for verdict in diagnose_run(sample).verdicts if verdict.name == name
+    )
+    return found_verdicts
 
 
 def single_environment(curve: Curve, **more: Any) -> Sample:
@@ -57,15 +59,15 @@ def test_constant_run_rarely_has_a_change_verdict() -> None:
 
 def test_learned_reports_the_delta_with_its_interval() -> None:
     diagnosis = diagnose_run(Sample())
-    (found,), change = diagnosis.verdicts, diagnosis.reward
-    assert found.kind == "good" and change is not None and change.interval is not None
+    (verdict,), change = diagnosis.verdicts, diagnosis.reward
+    assert verdict.kind == "good" and change is not None and change.interval is not None
     delta, low, high = (f"{100 * value:+.1f}" for value in (change.delta, *change.interval))
-    assert found.finding == f"reward rose by {delta} pp (95 % interval {low} to {high} pp)"
+    assert verdict.finding == f"reward rose by {delta} pp (95 % interval {low} to {high} pp)"
 
 
 def test_rising_reward_advises_more_steps() -> None:
-    found = find_verdict("learned", single_environment(ramp((0.0, 0.2), (0.7, 0.3), (1.0, 0.8))))
-    assert "still rising" in found.finding and "`steps`" in found.advice
+    verdict = find_verdict("learned", single_environment(ramp((0.0, 0.2), (0.7, 0.3), (1.0, 0.8))))
+    assert "still rising" in verdict.finding and "`steps`" in verdict.advice
 
 
 @pytest.mark.parametrize(("start", "easy"), [(0.97, True), (0.8, False)])
@@ -81,8 +83,8 @@ def test_run_without_successes_is_too_hard() -> None:
     sample = single_environment(level(0.02), luck=0.02)
     lines, _ = sample.draw()
     assert verdicts(sample) == ["too hard"]
-    found, equal = find_verdict("too hard", sample), fmean(line["equal"] for line in lines)
-    assert f"{100 * equal:.0f} % of groups" in found.finding and "`task`" in found.advice
+    verdict, equal = find_verdict("too hard", sample), fmean(line["equal"] for line in lines)
+    assert f"{100 * equal:.0f} % of groups" in verdict.finding and "`task`" in verdict.advice
 
 
 def test_low_rewards_with_variance_are_not_too_hard() -> None:
@@ -96,10 +98,10 @@ def test_low_but_rising_reward_is_not_too_hard() -> None:
 def test_invalid_calls_make_format_the_bottleneck() -> None:
     sample = single_environment(level(0.0), luck=0.01, figures={"format": level(0.1)})
     assert verdicts(sample) == ["format is the bottleneck"]
-    found = find_verdict("format is the bottleneck", sample)
-    assert "10 % of episodes" in found.finding
+    verdict = find_verdict("format is the bottleneck", sample)
+    assert "10 % of episodes" in verdict.finding
     for command in ("ludus collect", "ludus curate", "ludus train sft"):
-        assert f"`{command}`" in found.advice
+        assert f"`{command}`" in verdict.advice
 
 
 def test_format_that_is_learned_is_no_bottleneck() -> None:
@@ -116,31 +118,31 @@ def test_wasted_steps_after_saturation_are_a_problem() -> None:
     )
     judge = SaturationDetector()
     assert verdicts(sample) == ["saturated", "learned"]
-    found = find_verdict("saturated", sample)
+    verdict = find_verdict("saturated", sample)
     step = next(line["step"] for line in sample.draw()[0] if judge.update(line))
-    assert found.kind == "problem" and 50 <= step <= 80
-    assert f"ended it at step {step}: reward has been at 0.9" in found.finding
-    assert f"{150 - step} more steps brought nothing" in found.finding
-    assert f"`steps` set to {step} or with `early_stop`" in found.advice
+    assert verdict.kind == "problem" and 50 <= step <= 80
+    assert f"ended it at step {step}: reward has been at 0.9" in verdict.finding
+    assert f"{150 - step} more steps brought nothing" in verdict.finding
+    assert f"`steps` set to {step} or with `early_stop`" in verdict.advice
 
 
 def test_run_that_ends_at_saturation_gets_a_note() -> None:
-    found = find_verdict(
+    verdict = find_verdict(
         "saturated",
         single_environment(ramp((0.0, 0.3), (0.8, 1.0), (1.0, 1.0)), steps=100, luck=0.01),
     )
-    assert found.kind == "note" and "ended when it should" in found.advice
+    assert verdict.kind == "note" and "ended when it should" in verdict.advice
 
 
 def test_fall_after_a_rise_is_past_saturation() -> None:
     sample = single_environment(ramp((0.0, 0.3), (0.4, 0.9), (0.6, 0.9), (1.0, 0.6)))
     assert verdicts(sample) == ["past saturation", "learned"]
-    found, best = find_verdict("past saturation", sample), diagnose_run(sample).best
+    verdict, best = find_verdict("past saturation", sample), diagnose_run(sample).best
     assert best is not None and 45 <= best.first < best.last <= 105
     final = fmean(line["reward"] for line in sample.draw()[0][-15:])
-    assert f"best at steps {best.first} to {best.last}" in found.finding
-    assert f"fell to {100 * final:.1f} % by step 150" in found.finding
-    assert f"`steps` set to {best.last} " in found.advice and "checkpoint" in found.advice
+    assert f"best at steps {best.first} to {best.last}" in verdict.finding
+    assert f"fell to {100 * final:.1f} % by step 150" in verdict.finding
+    assert f"`steps` set to {best.last} " in verdict.advice and "checkpoint" in verdict.advice
 
 
 def test_fall_without_a_rise_is_getting_worse() -> None:
@@ -149,9 +151,12 @@ def test_fall_without_a_rise_is_getting_worse() -> None:
 
 def test_zero_variance_throughout_means_dead_groups() -> None:
     sample = single_environment(level(0.5), luck=2.0)
-    found, equal = find_verdict("dead groups", sample), [line["equal"] for line in sample.draw()[0]]
-    assert found.finding.startswith(f"{100 * fmean(equal):.0f} % of groups")
-    assert "`zero_variance_groups`" in found.advice and "`group_size`" in found.advice
+    verdict, equal = (
+        find_verdict("dead groups", sample),
+        [line["equal"] for line in sample.draw()[0]],
+    )
+    assert verdict.finding.startswith(f"{100 * fmean(equal):.0f} % of groups")
+    assert "`zero_variance_groups`" in verdict.advice and "`group_size`" in verdict.advice
 
 
 def test_saturated_run_has_no_dead_groups() -> None:
@@ -186,12 +191,15 @@ def cut_short(part: float, steps: int, **more: Any) -> tuple[list[dict[str, Any]
 def test_too_small_token_limit_is_the_first_verdict(
     steps: int,
 ) -> None:
-    found = diagnose(*cut_short(1.0, steps)).verdicts
-    assert [verdict.name for verdict in found] == ["cut off", "too short to tell"][
+    found_verdicts = diagnose(*cut_short(1.0, steps)).verdicts
+    assert [verdict.name for verdict in found_verdicts] == ["cut off", "too short to tell"][
         : 1 + (steps < 10)
     ]
-    assert "100 % of episodes" in found[0].finding and "16 tokens" in found[0].finding
-    assert "`max_episode_tokens` to 128" in found[0].advice
+    assert (
+        "100 % of episodes" in found_verdicts[0].finding
+        and "16 tokens" in found_verdicts[0].finding
+    )
+    assert "`max_episode_tokens` to 128" in found_verdicts[0].advice
 
 
 def test_cut_off_reports_lengths_and_format_of_complete_episodes() -> None:
@@ -207,16 +215,16 @@ def test_cut_off_considers_only_the_last_window() -> None:
 
 
 def test_unscored_verdict_names_an_episode() -> None:
-    found = find_verdict("unscored episodes", Sample(faults=0.1))
-    assert found.finding.startswith("10 % of episodes")
-    assert "`ludus show RUN 1a2b3c4d-" in found.advice
+    verdict = find_verdict("unscored episodes", Sample(faults=0.1))
+    assert verdict.finding.startswith("10 % of episodes")
+    assert "`ludus show RUN 1a2b3c4d-" in verdict.advice
     assert verdicts(Sample(faults=0.005)) == ["learned"]
 
 
 def test_run_without_scores_is_only_unscored() -> None:
-    found = diagnose_run(Sample(faults=1.0))
-    assert found.reward is None and found.best is None
-    assert [verdict.name for verdict in found.verdicts] == ["unscored episodes"]
+    diagnosis = diagnose_run(Sample(faults=1.0))
+    assert diagnosis.reward is None and diagnosis.best is None
+    assert [verdict.name for verdict in diagnosis.verdicts] == ["unscored episodes"]
 
 
 def test_early_loss_of_entropy_with_low_reward_is_a_collapse() -> None:
@@ -235,9 +243,9 @@ def test_low_initial_entropy_is_not_a_collapse() -> None:
 
 def test_unseeded_groups_get_a_note() -> None:
     sample = Sample(figures={"unseeded": level(0.5)})
-    found = diagnose_run(sample).verdicts
-    assert [verdict.name for verdict in found] == ["unseeded groups", "learned"]
-    assert found[0].kind == "note"
+    found_verdicts = diagnose_run(sample).verdicts
+    assert [verdict.name for verdict in found_verdicts] == ["unseeded groups", "learned"]
+    assert found_verdicts[0].kind == "note"
 
 
 def test_collapse_uses_surprise_if_logged() -> None:
@@ -249,17 +257,17 @@ def test_collapse_uses_surprise_if_logged() -> None:
 def test_gradient_spikes_are_unstable() -> None:
     lines, played = Sample().read()
     for step in (40, 80, 120):
-        assert [found.name for found in diagnose(lines, played).verdicts] == ["learned"]
+        assert [verdict.name for verdict in diagnose(lines, played).verdicts] == ["learned"]
         lines[step - 1]["grad_norm"] = 50.0
-    found = diagnose(lines, played).verdicts[0]
-    assert found.name == "unstable" and "3 steps (40, 80, 120) spiked" in found.finding
+    verdict = diagnose(lines, played).verdicts[0]
+    assert verdict.name == "unstable" and "3 steps (40, 80, 120) spiked" in verdict.finding
 
 
 def test_missing_loss_is_unstable() -> None:
     lines, played = Sample().read()
     del lines[49]["loss"]
-    found = diagnose(lines, played).verdicts[0]
-    assert "1 step (50)" in found.finding
+    verdict = diagnose(lines, played).verdicts[0]
+    assert "1 step (50)" in verdict.finding
     lines[49] |= {"trained": 0.0}
     assert diagnose(lines, played).verdicts[0].name == "learned", "there was nothing to learn from"
 
@@ -290,5 +298,5 @@ def test_empty_log_has_no_verdicts() -> None:
 def test_held_out_rewards_include_step_0() -> None:
     lines, played = Sample(steps=20).read()
     held = [{"step": 0, "eval_reward": 0.2}, {"eval_reward": 0.9}, {"step": 20, "eval_reward": 0.6}]
-    found = diagnose([held[0], *lines, *held[1:]], played)
-    assert found.held_out == ((0, 0.2), (20, 0.6)) and found.steps == 20
+    diagnosis = diagnose([held[0], *lines, *held[1:]], played)
+    assert diagnosis.held_out == ((0, 0.2), (20, 0.6)) and diagnosis.steps == 20

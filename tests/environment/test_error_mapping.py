@@ -1,4 +1,4 @@
-"""Exceptions in an author's code: told with file and line in this process, never on the wire."""
+"""Exceptions in an author's code: lines with file and line in this process, never on the wire."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Silent(Counter):
 
 
 def place(code: str, function: str) -> str:
-    """Where a line of this file is, as an author is told."""
+    """Where a line of this file is, as an author is lines."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    return f"test_faults.py:{lines.index(code) + 1} in {function}"
+    return f"test_error_mapping.py:{lines.index(code) + 1} in {function}"
 
 
 DIVIDE = place("    return number / 0", "divide")
@@ -81,7 +81,7 @@ async def test_a_constructor_that_raises_is_one_line() -> None:
 
 async def test_a_reset_that_returns_nothing_is_an_error() -> None:
     async with LocalSession(build_env_spec(Silent)) as session:
-        with pytest.raises(ExecutionFailed, match=r"test_faults\.py:\d+: reset returned None"):
+        with pytest.raises(ExecutionFailed, match=r"test_error_mapping\.py:\d+: .*None"):
             await session.reset(seed=1)
 
 
@@ -105,25 +105,25 @@ async def test_the_wire_carries_no_file_and_no_line() -> None:
 
 
 def test_a_fault_is_logged_once_with_the_traceback_of_the_author() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     traces: list[str] = []
 
     async def fail() -> None:
-        host = EnvironmentRunner(build_env_spec(Broken))
-        await host.start()
+        runner = EnvironmentRunner(build_env_spec(Broken))
+        await runner.start()
         for number in (1, 2, 3):
-            await host.reset({"seed": number})
+            await runner.reset({"seed": number})
             with pytest.raises(ExecutionFailed):
-                await host.call("add", {"number": number})
+                await runner.call("add", {"number": number})
 
     with (
-        capture_faults(FaultHandler(told.append)),
+        capture_faults(FaultHandler(lines.append)),
         capture_faults(FaultHandler(traces.append, tracebacks=True)),
     ):
         asyncio.run(fail())
     asyncio.run(fail())
-    (line,), (trace,) = told, traces
+    (line,), (trace,) = lines, traces
     assert DIVIDE in line
     assert trace.startswith("Traceback") and "return number / 0" in trace
-    assert "host.py" not in trace
+    assert "runner.py" not in trace
     assert not logging.getLogger("ludus.environment").handlers

@@ -163,14 +163,14 @@ class Reserved(Mute):
 @pytest.mark.parametrize(
     ("cls", "problem", "advice"),
     [
-        (Mute, "declares no @tool", "Put @tool above"),
+        (Mute, "no @tool", "@tool"),
         (Undocumented, "has no docstring", "Write a docstring"),
         (Undescribed, "'where' is not described", "under `Args:`"),
         (Untyped, "'where' has no type hint", "`where: str`"),
         (Unknown, "cannot be resolved: NameError", "Import that type"),
-        (Unsendable, "JSON cannot carry", "Use str, int"),
+        (Unsendable, "JSON schema", "Use str, int"),
         (Greedy, "takes *where", "Name every argument"),
-        (Reserved, "the wire uses itself", "Rename the tool"),
+        (Reserved, "reserved", "Rename the tool"),
     ],
 )
 def test_an_author_is_told_what_is_missing_and_what_to_do(

@@ -101,8 +101,8 @@ def peak_mib(pid: int) -> int:
 
 def limited(deed: str) -> str:
     start = (
-        "from ludus.envs.reasoning_gym.limits import limit_memory, ANSWER_MEMORY\n"
-        "limit_memory(ANSWER_MEMORY)\n"
+        "from ludus.envs.reasoning_gym.limits import limit_memory, ANSWER_MEMORY_BYTES\n"
+        "limit_memory(ANSWER_MEMORY_BYTES)\n"
     )
     command = [sys.executable, "-c", start + deed]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -113,7 +113,7 @@ def test_memory_counts_from_the_start_of_each_request() -> None:
     much, little = ANSWER_MEMORY_BYTES + 64 * MIB, ANSWER_MEMORY_BYTES * 3 // 4
     refused = f"try:\n    bytearray({much})\nexcept MemoryError:\n    print('refused')"
     assert limited(refused) == "refused\n"
-    again = f"kept = bytearray({little}); limit_memory(ANSWER_MEMORY); more = bytearray({little})"
+    again = f"kept = bytearray({little}); limit_memory(ANSWER_MEMORY_BYTES); more = bytearray({little})"
     assert limited(f"{again}; print('given')") == "given\n"
 
 

@@ -29,10 +29,10 @@ def test_label_is_given_or_derived_from_the_model() -> None:
 
 def test_make_agent_uses_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
-    made = [
+    parsed = [
         candidate.make_agent() for candidate in parse_candidates(["oracle", "random", "openai:m"])
     ]
-    assert [agent.provider for agent in made] == ["oracle", "random", "openai"]
+    assert [agent.provider for agent in parsed] == ["oracle", "random", "openai"]
 
 
 def test_temperature_and_endpoint_apply_to_models_only() -> None:
@@ -51,10 +51,10 @@ def test_chat_template_kwargs_apply_to_models_with_a_template(
     off = {"enable_thinking": False}
     options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
     texts = ["oracle", "hf:nobody/has-this", "openai:m", "anthropic:m"]
-    found = parse_candidates(texts, options)
-    told = [one.make_agent().describe().get("chat_template_kwargs") for one in found]
+    parsed = parse_candidates(texts, options)
+    told = [one.make_agent().describe().get("chat_template_kwargs") for one in parsed]
     assert told == [None, off, off, None]
-    assert found[1].chat_template_kwargs == off
+    assert parsed[1].chat_template_kwargs == off
     with pytest.raises(ConfigError, match="`thinking`"):
         parse_candidates(["oracle", "openai:m"], CandidateConfig(chat_template_kwargs=off))
 

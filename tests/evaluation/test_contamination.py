@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evaluation.trying import attempt
+from evaluation.small_evaluations import attempt
 from ludus.errors import ConfigError, RunError
 from ludus.evaluation.contamination import (
     exclude_known,

@@ -81,10 +81,10 @@ def test_more_tasks_narrow_the_interval() -> None:
 def test_bootstrap_interval_contains_the_mean_and_is_deterministic(
     values: list[float], seed: int
 ) -> None:
-    found = bootstrap_interval(values, seed=seed)
-    assert found is not None and found == bootstrap_interval(values, seed=seed)
+    interval = bootstrap_interval(values, seed=seed)
+    assert interval is not None and interval == bootstrap_interval(values, seed=seed)
     mean = sum(values) / len(values)
-    assert min(values) - 1e-9 <= found.low <= mean <= found.high <= max(values) + 1e-9
+    assert min(values) - 1e-9 <= interval.low <= mean <= interval.high <= max(values) + 1e-9
 
 
 def test_bootstrap_margin_is_about_two_standard_errors() -> None:
@@ -108,14 +108,14 @@ def test_few_or_equal_values_have_no_interval(values: list[float]) -> None:
 
 
 def test_t_quantiles_match_tables() -> None:
-    found = [t_quantile(freedom) for freedom in (4, 9, 29, 1000)]
-    assert found == pytest.approx([2.776, 2.262, 2.045, 1.962], abs=0.01)
+    quantiles = [t_quantile(freedom) for freedom in (4, 9, 29, 1000)]
+    assert quantiles == pytest.approx([2.776, 2.262, 2.045, 1.962], abs=0.01)
 
 
 def test_bootstrap_of_few_values_has_its_nominal_coverage() -> None:
     """A plain percentile bootstrap of five values holds the mean 83 times of 100."""
     chance = random.Random(0)
     for n, least in ((5, 0.87), (10, 0.91), (30, 0.92)):
-        found = [bootstrap_interval([chance.gauss(0, 1) for _ in range(n)]) for _ in range(200)]
-        held = sum(each is not None and each.low <= 0 <= each.high for each in found)
+        interval = [bootstrap_interval([chance.gauss(0, 1) for _ in range(n)]) for _ in range(200)]
+        held = sum(each is not None and each.low <= 0 <= each.high for each in interval)
         assert held / 200 >= least, n

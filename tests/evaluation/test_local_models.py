@@ -12,7 +12,7 @@ import pytest
 from policy.models import adapted, saved
 from students import of_family, student
 
-from evaluation.trying import COUNTER, quick_config
+from evaluation.small_evaluations import COUNTER, quick_config
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.evaluation import Evaluation, evaluate, parse_candidates
 from ludus.evaluation.candidates import CandidateConfig
@@ -21,15 +21,15 @@ from ludus.evaluation.preflight import check_local_model
 CONFIG = quick_config(num_episodes=3, max_turns=2, max_tokens=8)
 
 
-async def against_chance(model: Path, out: Path) -> Evaluation:
+async def evaluate_against_random(model: Path, out: Path) -> Evaluation:
     candidates = parse_candidates(["random", f"base=hf:{model}"])
     return await evaluate(COUNTER, candidates, out, CONFIG)
 
 
-async def test_a_model_plays_without_chance_and_its_tokens_are_counted(tmp_path: Path) -> None:
+async def test_local_model_plays_greedily_and_counts_tokens(tmp_path: Path) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
-    found = await against_chance(model, tmp_path / "eval")
-    chance, base = found.scores
+    evaluation = await evaluate_against_random(model, tmp_path / "eval")
+    chance, base = evaluation.scores
     assert base.estimates["cut_off"].value == 1.0, "it never learned to end a reply"
     assert "format_compliance" not in base.estimates, "no reply was complete"
     assert 1.0 <= base.estimates["reply_tokens"].value <= 8.0
@@ -37,36 +37,36 @@ async def test_a_model_plays_without_chance_and_its_tokens_are_counted(tmp_path:
     about = json.loads((tmp_path / "eval" / "base" / "run.json").read_text())
     assert about["settings"]["agent"]["temperature"] == 0.0
     (model / "config.json").unlink()
-    again = await against_chance(model, tmp_path / "eval")
-    assert again.scores == found.scores, "who has played is not loaded again"
+    again = await evaluate_against_random(model, tmp_path / "eval")
+    assert again.scores == evaluation.scores, "who has played is not loaded again"
 
 
-async def test_a_model_that_was_trained_anew_is_not_given_the_old_ones_figures(
+async def test_changed_weights_are_another_run(
     tmp_path: Path,
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
-    await against_chance(model, tmp_path / "eval")
+    await evaluate_against_random(model, tmp_path / "eval")
     saved(model, of_family("qwen3"), seed=1)
     shutil.rmtree(tmp_path / "eval" / "random")
     with pytest.raises(RunError, match=r"base holds a run with other settings:\n  agent\.weights"):
-        await against_chance(model, tmp_path / "eval")
+        await evaluate_against_random(model, tmp_path / "eval")
     assert not (tmp_path / "eval" / "random").exists(), "nobody plays before that is said"
 
 
-def no_config(model: Path) -> None:
+def remove_config(model: Path) -> None:
     (model / "config.json").unlink()
 
 
-def no_weights(model: Path) -> None:
+def remove_weights(model: Path) -> None:
     (model / "model.safetensors").unlink()
 
 
-def no_tokenizer(model: Path) -> None:
+def remove_tokenizer(model: Path) -> None:
     for file in model.glob("tokenizer*"):
         file.unlink()
 
 
-def no_dialect(model: Path) -> None:
+def remove_chat_template(model: Path) -> None:
     student(None).save_pretrained(model)
     (model / "chat_template.jinja").unlink(missing_ok=True)
 
@@ -74,15 +74,15 @@ def no_dialect(model: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "options", "words"),
     [
-        (no_config, CandidateConfig(), "holds no config.json"),
-        (no_weights, CandidateConfig(), "holds no weights"),
-        (no_tokenizer, CandidateConfig(), "holds no tokenizer"),
-        (no_dialect, CandidateConfig(), "There is no chat template"),
+        (remove_config, CandidateConfig(), "holds no config.json"),
+        (remove_weights, CandidateConfig(), "holds no weights"),
+        (remove_tokenizer, CandidateConfig(), "holds no tokenizer"),
+        (remove_chat_template, CandidateConfig(), "There is no chat template"),
         (None, CandidateConfig(device="gpu"), "Unknown device 'gpu'"),
         (None, CandidateConfig(dtype="float3"), "Unknown dtype 'float3'"),
     ],
 )
-async def test_what_would_stop_a_model_is_told_before_anybody_plays(
+async def test_unusable_model_is_rejected_before_anyone_plays(
     tmp_path: Path, spoil: Callable[[Path], None] | None, options: CandidateConfig, words: str
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
@@ -95,10 +95,10 @@ async def test_what_would_stop_a_model_is_told_before_anybody_plays(
     assert not (tmp_path / "eval").exists()
 
 
-async def test_a_model_that_has_more_to_play_is_looked_at_again(tmp_path: Path) -> None:
+async def test_incomplete_candidate_is_checked_again(tmp_path: Path) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
-    await against_chance(model, tmp_path / "eval")
-    no_config(model)
+    await evaluate_against_random(model, tmp_path / "eval")
+    remove_config(model)
     candidates = parse_candidates(["random", f"base=hf:{model}"])
     with pytest.raises(ConfigError, match=r"holds no config\.json"):
         await evaluate(COUNTER, candidates, tmp_path / "eval", replace(CONFIG, num_episodes=4))
@@ -106,16 +106,16 @@ async def test_a_model_that_has_more_to_play_is_looked_at_again(tmp_path: Path) 
     assert len(recorded) == 3, "nobody plays before that is said"
 
 
-async def test_an_adapter_is_looked_at_with_what_it_goes_over(tmp_path: Path) -> None:
+async def test_adapter_is_checked_with_its_base(tmp_path: Path) -> None:
     base = saved(tmp_path / "model", of_family("qwen3"))
     adapter = adapted(tmp_path / "adapter", base)
     check_local_model(str(adapter))
-    no_weights(base)
+    remove_weights(base)
     with pytest.raises(ConfigError, match="model holds no weights"):
         check_local_model(str(adapter))
 
 
-async def test_a_template_without_the_switch_is_told_before_anybody_plays(tmp_path: Path) -> None:
+async def test_unknown_template_argument_is_rejected_before_anyone_plays(tmp_path: Path) -> None:
     model = saved(tmp_path / "model", of_family("qwen2_5"))
     options = CandidateConfig(chat_template_kwargs={"enable_thinking": False})
     with pytest.raises(ConfigError, match="'enable_thinking'"):
@@ -124,7 +124,7 @@ async def test_a_template_without_the_switch_is_told_before_anybody_plays(tmp_pa
     assert not (tmp_path / "eval").exists()
 
 
-async def test_a_model_that_is_nowhere_is_told_before_anybody_plays(tmp_path: Path) -> None:
+async def test_missing_model_is_rejected_before_anyone_plays(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="There is no model"):
-        await against_chance(tmp_path / "nowhere", tmp_path / "eval")
+        await evaluate_against_random(tmp_path / "nowhere", tmp_path / "eval")
     assert not (tmp_path / "eval").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.trying import attempt
+from evaluation.small_evaluations import attempt
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.intervals import (
     Interval,
@@ -19,9 +19,9 @@ FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = build_metrics(1.0)
 
 def bootstrap(means: list[float]) -> Interval:
     """Return the bootstrap interval, which must exist."""
-    found = bootstrap_interval(means)
-    assert found is not None and found.low < found.high
-    return found
+    interval = bootstrap_interval(means)
+    assert interval is not None and interval.low < interval.high
+    return interval
 
 
 def attempts_with(*rewards: float | None) -> list[Attempt]:
@@ -29,14 +29,14 @@ def attempts_with(*rewards: float | None) -> list[Attempt]:
 
 
 def test_accuracy_has_the_wilson_interval() -> None:
-    found = estimate(ACCURACY, attempts_with(1.0, 0.9, 0.0, 1.5))
-    assert found == Estimate(0.5, *wilson_interval(2, 4), 4)
+    result = estimate(ACCURACY, attempts_with(1.0, 0.9, 0.0, 1.5))
+    assert result == Estimate(0.5, *wilson_interval(2, 4), 4)
 
 
 def test_solved_at_is_the_reward_threshold() -> None:
     lenient = build_metrics(0.5)[2]
-    found = estimate(lenient, attempts_with(1.0, 0.5, 0.49))
-    assert found is not None and found.value == pytest.approx(2 / 3)
+    result = estimate(lenient, attempts_with(1.0, 0.5, 0.49))
+    assert result is not None and result.value == pytest.approx(2 / 3)
 
 
 def test_broken_attempts_are_excluded_and_unscored_count_for_format() -> None:
@@ -44,7 +44,9 @@ def test_broken_attempts_are_excluded_and_unscored_count_for_format() -> None:
     unscored = attempt(3, None, format_compliant=False)
     attempts = [*attempts_with(1.0, 0.0), broken, unscored]
     counted = {metric.name: estimate(metric, attempts) for metric in (FORMAT, ACCURACY, REWARD)}
-    assert {name: (found.value, found.n) for name, found in counted.items() if found} == {
+    assert {
+        name: (estimate.value, estimate.n) for name, estimate in counted.items() if estimate
+    } == {
         "format_compliance": (pytest.approx(2 / 3), 3),
         "accuracy": (0.5, 2),
         "mean_reward": (0.5, 2),
@@ -58,15 +60,15 @@ def test_no_values_give_no_estimate() -> None:
 
 def test_attempts_at_a_task_share_the_weight_of_one() -> None:
     often = [attempt(place, 0.0, task="hard") for place in range(8)]
-    found = estimate(ACCURACY, [*often, attempt(9, 1.0, task="easy")])
-    assert found == Estimate(0.5, *wilson_interval(1, 2), 9)
+    result = estimate(ACCURACY, [*often, attempt(9, 1.0, task="easy")])
+    assert result == Estimate(0.5, *wilson_interval(1, 2), 9)
 
 
 def test_difference_covers_common_tasks() -> None:
     base = [*attempts_with(1.0, 0.0, 0.0), attempt(7, 1.0), attempt(8, None, broken=True)]
     other = [*attempts_with(1.0, 1.0, 1.0), attempt(8, 0.0), attempt(9, 0.0)]
-    found = estimate_difference(ACCURACY, base, other)
-    assert found == Estimate(2 / 3, *newcombe_interval(1, 2, 0, 0), 3)
+    result = estimate_difference(ACCURACY, base, other)
+    assert result == Estimate(2 / 3, *newcombe_interval(1, 2, 0, 0), 3)
 
 
 def test_difference_of_means_is_paired() -> None:
@@ -78,8 +80,8 @@ def test_difference_of_means_is_paired() -> None:
 
 
 def test_equal_rewards_have_no_interval() -> None:
-    found = estimate(REWARD, attempts_with(1.0, 1.0, 1.0, 1.0))
-    assert found == Estimate(1.0, None, None, 4)
+    result = estimate(REWARD, attempts_with(1.0, 1.0, 1.0, 1.0))
+    assert result == Estimate(1.0, None, None, 4)
     gain = estimate_difference(
         REWARD, attempts_with(0.0, 0.0, 0.0, 0.0), attempts_with(1.0, 1.0, 1.0, 1.0)
     )
@@ -97,8 +99,8 @@ def test_cut_off_attempts_do_not_count_for_format() -> None:
 def test_pairs_at_a_task_share_the_weight_of_one() -> None:
     base = [attempt(0, 0.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
     other = [attempt(0, 1.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
-    found = estimate_difference(ACCURACY, base, other)
-    assert found == Estimate(0.25, *newcombe_interval(1, 0.5, 0, 0.5), 3)
+    result = estimate_difference(ACCURACY, base, other)
+    assert result == Estimate(0.25, *newcombe_interval(1, 0.5, 0, 0.5), 3)
 
 
 def grouped(*tasks: tuple[float, ...]) -> list[Attempt]:

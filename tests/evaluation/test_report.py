@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from evaluation.trying import attempt
+from evaluation.small_evaluations import attempt
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.chart import render_chart
 from ludus.evaluation.metrics import build_metrics
@@ -32,7 +32,8 @@ def evaluation(planned: int = 50, **played: Sequence[Attempt]) -> Evaluation:
     metrics = build_metrics(1.0)
     settings: dict[str, Any] = {"environment": "catch", "episodes": planned, "seed": 999}
     who = [
-        CandidateAttempts(label, {"provider": "random"}, found) for label, found in played.items()
+        CandidateAttempts(label, {"provider": "random"}, attempts)
+        for label, attempts in played.items()
     ]
     return Evaluation(
         folder=Path("evals/catch"),
@@ -48,8 +49,8 @@ def evaluation(planned: int = 50, **played: Sequence[Attempt]) -> Evaluation:
 
 
 def test_two_candidates_have_one_delta() -> None:
-    found = evaluation(base=attempts_solving(5), sft=attempts_solving(40))
-    sheet = build_wide_table(found)
+    results = evaluation(base=attempts_solving(5), sft=attempts_solving(40))
+    sheet = build_wide_table(results)
     assert sheet.header == ["Metric", "base", "sft", "Delta"]
     rows = {row[0]: row[1:] for row in sheet.rows}
     assert rows["Accuracy"] == [
@@ -86,51 +87,51 @@ def test_more_than_three_candidates_use_the_long_table() -> None:
 
 def test_notes_list_excluded_episodes() -> None:
     broken = [attempt(48, None, broken=True), attempt(49, None)]
-    found = evaluation(base=attempts_solving(5, of=48) + broken, sft=attempts_solving(40, of=49))
+    results = evaluation(base=attempts_solving(5, of=48) + broken, sft=attempts_solving(40, of=49))
     expected = ["base: 1 episode broken", "base: 1 episode unscored", "sft: 1 episode still"]
-    for note, start in zip(build_notes(found), expected, strict=True):
+    for note, start in zip(build_notes(results), expected, strict=True):
         assert note.startswith(start)
-    assert "interrupted" in build_notes(replace(found, stopped="interrupted"))[-1]
+    assert "interrupted" in build_notes(replace(results, stopped="interrupted"))[-1]
 
 
 def test_cut_off_row_and_note_only_if_not_zero() -> None:
     whole = evaluation(base=attempts_solving(5))
     assert "Cut off" not in [row[0] for row in build_wide_table(whole).rows]
     cut = [attempt(place, 0.0, format_compliant=None, cut_off=True) for place in range(50)]
-    found = evaluation(base=attempts_solving(5), small=cut)
-    found = replace(found, settings={**found.settings, "max_tokens": 16})
-    rows = {row[0]: row[1:3] for row in build_wide_table(found).rows}
+    results = evaluation(base=attempts_solving(5), small=cut)
+    results = replace(results, settings={**results.settings, "max_tokens": 16})
+    rows = {row[0]: row[1:3] for row in build_wide_table(results).rows}
     assert rows["Format compliance"][1] == "-" and rows["n"][1] == "50"
     assert rows["Cut off"][1].startswith("100.0% (")
-    (note,) = build_notes(found)
+    (note,) = build_notes(results)
     assert note.startswith("small: 50 episodes cut off at `max_tokens` 16")
 
 
 def test_missing_interval_is_explained() -> None:
-    found = evaluation(4, base=attempts_solving(4, of=4))
-    rows = {row[0]: row[1] for row in build_wide_table(found).rows}
+    results = evaluation(4, base=attempts_solving(4, of=4))
+    rows = {row[0]: row[1] for row in build_wide_table(results).rows}
     assert (
         rows["Mean reward"] == "1.000 (no interval)"
         and rows["Accuracy"] == "100.0% (51.0 to 100.0)"
     )
-    assert "fewer than 5 tasks" in describe_method(found)
+    assert "fewer than 5 tasks" in describe_method(results)
     assert "fewer than" not in describe_method(evaluation(base=attempts_solving(5)))
 
 
 def test_ambiguous_environments_are_noted() -> None:
-    found = replace(
+    results = replace(
         evaluation(base=attempts_solving(5)), not_in="data", ambiguous_environments=("wordle",)
     )
-    (note,) = build_notes(found)
+    (note,) = build_notes(results)
     assert note.startswith("wordle: ") and "data has" in note
-    assert note in render_report(found)
+    assert note in render_report(results)
 
 
 def test_candidate_without_values_has_empty_cells() -> None:
     nothing = [attempt(0, None, broken=True)]
-    found = evaluation(1, base=attempts_solving(1, of=1), other=nothing)
-    assert {row[0]: row[2:] for row in build_wide_table(found).rows}["Accuracy"] == ["-", "-"]
-    assert build_long_table(found).rows[3][1:] == ["other", "-", "-", "-"]
+    results = evaluation(1, base=attempts_solving(1, of=1), other=nothing)
+    assert {row[0]: row[2:] for row in build_wide_table(results).rows}["Accuracy"] == ["-", "-"]
+    assert build_long_table(results).rows[3][1:] == ["other", "-", "-", "-"]
 
 
 def test_report_has_table_settings_and_command() -> None:
@@ -141,8 +142,8 @@ def test_report_has_table_settings_and_command() -> None:
 
 
 def test_chart_has_a_bar_per_metric_and_candidate() -> None:
-    found = evaluation(base=attempts_solving(5), sft=attempts_solving(40))
-    drawn = xml.fromstring(render_chart(found))
+    results = evaluation(base=attempts_solving(5), sft=attempts_solving(40))
+    drawn = xml.fromstring(render_chart(results))
     place = "{http://www.w3.org/2000/svg}"
     bars = [rect for rect in drawn.iter(f"{place}rect") if rect.get("width") == "46"]
     heights = [float(bar.get("height", "")) for bar in bars]

@@ -24,7 +24,7 @@ def _logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def write_trained_model(folder: Path) -> Path:
-    """A model with what a run leaves beside it, and what is nobody else's."""
+    """Write a model with the other files of a run, and private ones."""
     saved(folder)
     for name in ("training.json", "log.jsonl", "loss.png", "README.md"):
         (folder / name).write_text("{}")

@@ -19,12 +19,12 @@ def front(card: str) -> dict[str, Any]:
 
 
 def test_front_matter_has_files_and_size() -> None:
-    found = front(render_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
-    assert found["pretty_name"] == "Rollouts of reasoning_gym:chain_sum by gpt-5-mini"
-    assert {"ludus", "openenv"} <= set(found["tags"])
-    assert found["size_categories"] == ["10K<n<100K"]
+    metadata = front(render_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
+    assert metadata["pretty_name"] == "Rollouts of reasoning_gym:chain_sum by gpt-5-mini"
+    assert {"ludus", "openenv"} <= set(metadata["tags"])
+    assert metadata["size_categories"] == ["10K<n<100K"]
     files = [{"split": "train", "path": "episodes.jsonl"}]
-    assert found["configs"] == [{"config_name": "default", "data_files": files}]
+    assert metadata["configs"] == [{"config_name": "default", "data_files": files}]
 
 
 def test_special_characters_in_names_are_escaped() -> None:

@@ -1,1 +1,1 @@
-"""The author's contract: what an environment is, how its tools are declared, where it is found."""
+"""Base classes of environments, their registry, and the runner that drives them."""

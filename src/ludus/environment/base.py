@@ -1,7 +1,4 @@
-"""The class that authors of typed environments write.
-
-What is served, over which wire and in which thread is not this module's business.
-"""
+"""`Environment`, the base class of typed environments."""
 
 from __future__ import annotations
 
@@ -22,53 +19,53 @@ TEST_TASKS = 10_000
 
 
 class Environment(ABC, Generic[ActT, ObsT, StateT]):
-    """A world with a task in it: `reset` starts an episode, `step` acts in it.
+    """An environment: `reset` starts an episode, `step` takes an action in it.
 
-    The same seed gives the same episode, everywhere. Name the three types in the base class:
-    `class Maze(Environment[Move, View, State])`.
+    The same seed must give the same episode on every machine. Name the three types in the base
+    class: `class Maze(Environment[Move, View, State])`.
     """
 
     blocking: ClassVar[bool] = False
-    """True where a step may take longer than a millisecond: it is then run off the event loop."""
+    """True where a step may take longer than a millisecond: it then runs in a thread."""
     concurrent: ClassVar[bool] = True
-    """False where a second instance in the same process would disturb the first."""
+    """False where several instances in one process would interfere."""
     needs_reset: ClassVar[bool] = True
-    """False where the constructor begins an episode, so that a step may come before a reset."""
+    """False where the constructor starts an episode, so that a step may come before a reset."""
     max_reward: ClassVar[float | None] = 1.0
-    """The best return that an episode can have; None where there is no such number."""
+    """The highest return of an episode; None where it is unbounded or unknown."""
 
     @classmethod
     def variants(cls) -> Sequence[str]:
-        """What may follow the colon in `name:variant`; the class then takes `variant=`."""
+        """The variants in `name:variant`; the constructor then takes `variant=`."""
         return ()
 
     @classmethod
     def variant_task(cls, variant: str) -> dict[str, Any]:
-        """The arguments of `reset` that ask for a variant, where one server has them all."""
+        """The arguments of `reset` that select a variant, where one server has all of them."""
         return {}
 
     @abstractmethod
     def reset(self, *args: Any, **task: Any) -> ObsT | Content | Awaitable[ObsT | Content]:
-        """Start an episode. The keyword arguments of your override are the task's."""
+        """Start an episode. The keyword arguments of the override are the task arguments."""
 
     @abstractmethod
     def step(self, action: ActT) -> ObsT | Awaitable[ObsT]:
-        """Do one action."""
+        """Take one action."""
 
     @property
     def state(self) -> StateT | State:
-        """What the environment tells about itself; episode id and step count are filled in."""
+        """The state of the environment; its episode id and step count are filled in."""
         return State()
 
     def oracle(self) -> ActT | ToolCall | None:
-        """The next action of a perfect player, or None when there is nothing left to do."""
+        """The next action of a perfect solution, or None when there is nothing left to do."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give back what the environment holds."""
+        """Release the resources of the environment."""
 
     def list_splits(self) -> Sequence[str]:
-        """The named sets of tasks. Seeds make two that never meet."""
+        """The names of the splits. By default there are two, with disjoint ranges of seeds."""
         return ("train", "test")
 
     def num_tasks(self, split: str) -> int:
@@ -78,5 +75,5 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """The arguments of `reset` for one task of a split."""
         count = self.num_tasks(split)
         if not 0 <= index < count:
-            raise IndexError(f"Split {split!r} has tasks 0 to {count - 1}, and not {index}.")
+            raise IndexError(f"Split {split!r} has tasks 0 to {count - 1}, got {index}.")
         return {"seed": index if split == "train" else TRAIN_TASKS + index}

@@ -1,10 +1,10 @@
-"""What comes out of an author's code: whose doing it is, and what is said of it.
+"""Map exceptions of an environment's code to wire errors, and log them with their location.
 
-Strangers on the wire get the exception alone. The author, in this process, gets file and line too;
-the logger `ludus.environment` has the traceback.
+Clients get the exception without a location. In the author's own process the error also has file
+and line, and the logger `ludus.environment` has the traceback.
 
-Code that a model wrote calls `sys.exit()` as readily as anything else. That is the fault of one
-call, and nobody's wish to end the process.
+`SystemExit` counts as an error too: code that a model wrote may call `sys.exit()`, which must not
+end the process.
 """
 
 from __future__ import annotations
@@ -33,57 +33,57 @@ _log = logging.getLogger("ludus.environment")
 
 
 def is_author_error(error: BaseException) -> bool:
-    """Whether the code raised it, and not somebody who cancels the call or ends the process."""
+    """Whether the environment raised it, rather than a cancellation or a signal."""
     if isinstance(error, Exception):
         return True
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         return False
-    # Signals are heard in the main thread, whatever code it is in just then.
+    # Python runs signal handlers in the main thread, in the middle of any code.
     if threading.current_thread() is not threading.main_thread():
         return True
     return not isinstance(error, KeyboardInterrupt) and not _is_from_signal_handler(error)
 
 
 def to_wire_error(error: BaseException, cls: type) -> WireError:
-    """What the code of `cls` raised, as the wire's error; what it did not raise goes on its way."""
+    """Convert an exception of the code of `cls`; re-raises cancellations, signals, wire errors."""
     if isinstance(error, WireError) or not is_author_error(error):
         raise error
     return attach_location(ExecutionFailed(describe_exception(error)), error, cls.__module__)
 
 
 def attach_location(wire_error: WireErrorT, error: BaseException, module: str) -> WireErrorT:
-    """Add file and line of the author's code to an error of the wire, and log the traceback."""
+    """Add file and line of the author's code to a wire error, and log the traceback."""
     wire_error.author_line = log_fault(error, module)
     return wire_error
 
 
 def log_fault(error: BaseException, module: str) -> str:
-    """Log what an author's code raised; returns it as one line with file and line number."""
+    """Log an exception of an author's code; returns it as one line with file and line number."""
     line = describe_with_location(error, module)
     if _log.isEnabledFor(logging.INFO):
-        place = locate_exception(error, module) or line
+        location = locate_exception(error, module) or line
         trace = author_traceback(error, module) or error.__traceback__
         exc_info = (type(error), error, trace)
-        _log.info("%s", line, exc_info=exc_info, extra={"author_location": place})
+        _log.info("%s", line, exc_info=exc_info, extra={"author_location": location})
     return line
 
 
 @contextmanager
 def raise_with_location() -> Iterator[None]:
-    """Errors of the wire leave the block with file and line: who called is in this process."""
+    """Wire errors leave the block with file and line, for callers in the author's process."""
     try:
         yield
     except WireError as error:
         if error.author_line is None:
             raise
-        told = type(error)(error.author_line, error.code, error.details)
-        raise told from error.__cause__
+        located = type(error)(error.author_line, error.code, error.details)
+        raise located from error.__cause__
 
 
 class FaultHandler(logging.Handler):
-    """Passes each fault of an author's code on once, however often it happens.
+    """Reports each error of an author's code once; errors at the same line count as the same.
 
-    Faults at the same line are the same. With `tracebacks` the whole traceback is passed on.
+    With `tracebacks`, the whole traceback is reported.
     """
 
     def __init__(self, report: Callable[[str], None], *, tracebacks: bool = False) -> None:
@@ -93,10 +93,10 @@ class FaultHandler(logging.Handler):
         self._reported: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        place = getattr(record, "author_location", record.getMessage())
-        if place in self._reported:
+        location = getattr(record, "author_location", record.getMessage())
+        if location in self._reported:
             return
-        self._reported.add(place)
+        self._reported.add(location)
         if self._tracebacks and record.exc_info:
             self._report("".join(traceback.format_exception(*record.exc_info)).rstrip())
         else:
@@ -105,7 +105,7 @@ class FaultHandler(logging.Handler):
 
 @contextmanager
 def capture_faults(handler: FaultHandler) -> Iterator[None]:
-    """While it lasts, the handler hears of every exception in an author's code."""
+    """Within the block, the handler gets every exception of an author's code."""
     level = _log.level
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)
@@ -117,10 +117,7 @@ def capture_faults(handler: FaultHandler) -> Iterator[None]:
 
 
 def log_faults_to_stderr() -> None:
-    """From now on write faults of authors' code to stderr, each once: what a server does.
-
-    Clients get the exception without file and line.
-    """
+    """Write errors of environments to stderr from now on, each once, as a server does."""
     _log.addHandler(FaultHandler(lambda line: print(line, file=sys.stderr, flush=True)))
     _log.setLevel(logging.INFO)
 

@@ -1,7 +1,7 @@
-"""Reading the contract off a class.
+"""Build an `EnvSpec` from a class.
 
-Classes of ours and classes written against OpenEnv's own bases alike; nothing of `openenv` is
-imported unless the class itself has imported it.
+The class may derive from Ludus' or from OpenEnv's base classes; `openenv` is only imported where
+the class has imported it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build_env_spec(
     name: str | None = None,
     variant: str | None = None,
 ) -> EnvSpec:
-    """Read the contract off a class, or off what a factory function makes."""
+    """Build the spec of a class, or of the class of what a factory function returns."""
     factory = partial(environment, variant=variant) if variant else environment
     cls: type = environment if inspect.isclass(environment) else type(_build_once(factory))
     if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
@@ -47,13 +47,13 @@ def build_env_spec(
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise BadEnvironment(f"{cls.__name__} does not implement {missing}.", "Define it.")
-    terms = _read_native(cls) if issubclass(cls, Environment) else _read_foreign(cls)
+    fields = _read_native(cls) if issubclass(cls, Environment) else _read_foreign(cls)
     return EnvSpec(
         cls=cls,
         factory=factory,
         name=name or f"{cls.__module__}:{cls.__name__}",
         variant=variant,
-        **terms,
+        **fields,
     )
 
 
@@ -70,18 +70,18 @@ def _build_once(factory: Callable[[], Any]) -> Any:
 
 
 def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
-    later = _overrides(cls, "reset_async") and _overrides(cls, "step_async")
-    terms: dict[str, Any] = {
-        "blocking": cls.blocking and not later,
-        "later": later,
+    has_async_methods = _overrides(cls, "reset_async") and _overrides(cls, "step_async")
+    fields: dict[str, Any] = {
+        "blocking": cls.blocking and not has_async_methods,
+        "has_async_methods": has_async_methods,
         "concurrent": cls.concurrent,
         "native": True,
         "state": State,
     }
     if issubclass(cls, ToolEnvironment):
-        return terms | _read_tools(cls)
+        return fields | _read_tools(cls)
     action, observation, state = _model_types(cls)
-    return terms | {
+    return fields | {
         "action": action,
         "observation": observation,
         "reset_observation": _observation_type(cls.reset) or observation,
@@ -94,12 +94,12 @@ def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     tools = collect_tools(cls)
     if not tools:
         raise BadEnvironment(
-            f"{cls.__name__} declares no @tool, so a model could do nothing in it.",
-            "Put @tool above the methods that a model may call.",
+            f"{cls.__name__} has no @tool, so that a model cannot act in it.",
+            "Decorate the methods that a model may call with @tool.",
         )
     default = next((tool for tool in tools.values() if tool.default), None)
-    shown = [_observation_type(getattr(cls, name)) for name in tools]
-    typed = next((one for one in shown if one), None)
+    types = [_observation_type(getattr(cls, name)) for name in tools]
+    declared = next((each for each in types if each), None)
     action: type[BaseModel] = CallToolAction
     observation: type[BaseModel] = CallToolObservation
     if default is not None:
@@ -112,7 +112,7 @@ def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
             __doc__=default.spec.description,
             **fields,  # type: ignore[call-overload]
         )
-        observation = typed or TextObservation
+        observation = declared or TextObservation
     return {
         "action": action,
         "observation": observation,
@@ -123,36 +123,36 @@ def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
 
 def _read_foreign(cls: type) -> dict[str, Any]:
     action, observation, state = _model_types(cls)
-    later = _overrides(cls, "step_async")
-    # Nothing is known of a stranger's step but what it says itself: `blocking = False` is ours.
-    blocking = bool(getattr(cls, "blocking", not later))
-    calls = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
-    if calls:
-        theirs = __import__("openenv.core.env_server.mcp_types", fromlist=["CallToolAction"])
-        action, observation = theirs.CallToolAction, theirs.CallToolObservation
+    has_async_methods = _overrides(cls, "step_async")
+    # A step that is not async may block for any time, unless the class declares Ludus' `blocking`.
+    blocking = bool(getattr(cls, "blocking", not has_async_methods))
+    is_mcp = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
+    if is_mcp:
+        types = __import__("openenv.core.env_server.mcp_types", fromlist=["CallToolAction"])
+        action, observation = types.CallToolAction, types.CallToolObservation
     return {
         "action": action,
         "observation": observation,
         "reset_observation": _observation_type(cls.reset) or observation,  # type: ignore[attr-defined]
         "state": state,
         "blocking": blocking,
-        "later": later,
+        "has_async_methods": has_async_methods,
         "concurrent": bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
         "native": False,
-        "named_calls": calls or takes_tool_calls(action.model_json_schema()),
+        "named_calls": is_mcp or takes_tool_calls(action.model_json_schema()),
         "single_thread": bool(getattr(cls, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)),
         "own_thread": blocking,
     }
 
 
 def _overrides(cls: type, method: str) -> bool:
-    """Whether a class has an async method of its own beside the base's default."""
+    """Whether a class overrides the default async method of the base class."""
     owner = next((base for base in cls.__mro__ if method in vars(base)), None)
     return owner is not None and owner.__name__ not in ("Environment", "MCPEnvironment")
 
 
 def _model_types(cls: type) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
-    """Action, observation and state: from the base class's brackets, else from annotations."""
+    """Action, observation and state: type arguments of the base class, else annotations."""
     for base in cls.__mro__:
         for generic in getattr(base, "__orig_bases__", ()):
             arguments = [arg for arg in get_args(generic) if _is_model(arg)]
@@ -171,7 +171,7 @@ def _model_types(cls: type) -> tuple[type[BaseModel], type[BaseModel], type[Base
 
 
 def _observation_type(method: Any) -> type[BaseModel] | None:
-    """The observation that a method is annotated to return, if it is one."""
+    """The type of observation that a method is annotated to return, if any."""
     hint = _type_hints(method).get("return")
     return hint if _is_model(hint) and "done" in hint.model_fields else None
 
@@ -180,7 +180,7 @@ def _type_hints(method: Any) -> dict[str, Any]:
     try:
         return get_type_hints(method)
     except Exception:
-        # An annotation that cannot be resolved only costs a less precise schema.
+        # An annotation that cannot be resolved only makes the schema less precise.
         return {}
 
 

@@ -1,6 +1,6 @@
-"""Several environments as one: each task is drawn from one of them, by weight.
+"""Mixtures of environments: each task is drawn from one of them, by weight.
 
-wordle,catch              as much of the one as of the other
+wordle,catch              equal weights
 wordle=0.7,catch=0.3      weights, which need not add up to 1
 """
 
@@ -15,7 +15,8 @@ from ludus.environment.source_file import recorded_name
 from ludus.errors import ConfigError
 
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
-"""Multiples of it fill the unit interval evenly, so that any stretch of tasks has the shares."""
+"""Multiples of it modulo 1 fill the unit interval evenly (a low-discrepancy sequence), so that any
+range of tasks has nearly the exact shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Mixture:
                 find_environment(spec)
 
     def __str__(self) -> str:
-        """As run folders record it: an environment in a file by its module and class."""
+        """The form in run folders, in which an environment in a file has its module and class."""
         if len(self.shares) == 1:
             return recorded_name(self.shares[0][0])
         return ",".join(f"{recorded_name(spec)}={share:g}" for spec, share in self.shares)
@@ -53,25 +54,25 @@ class Mixture:
 def mix(weights: Mapping[str, float]) -> Mixture:
     """`mix({"wordle": 0.7, "catch": 0.3})`."""
     if not weights:
-        raise ConfigError("A mix needs at least one environment.")
+        raise ConfigError("A mixture needs at least one environment.")
     for spec, weight in weights.items():
         if not (math.isfinite(weight) and weight > 0):
-            raise ConfigError(f"The weight of {spec!r} must be a number above 0, not {weight:g}.")
+            raise ConfigError(f"The weight of {spec!r} must be positive, got {weight:g}.")
     names = [recorded_name(spec) for spec in weights]
     for spec, name in zip(weights, names, strict=True):
         if names.count(name) > 1:
-            raise ConfigError(f"{spec!r} and another environment are both called {name!r}.")
+            raise ConfigError(f"{spec!r} and another environment have the same name, {name!r}.")
     total = sum(weights.values())
     return Mixture(tuple((spec, weight / total) for spec, weight in weights.items()))
 
 
 def parse_mixture(text: str) -> Mixture:
-    """What a command line says: a spec or a URL, or several with or without weights."""
+    """Parse a spec or a URL, or several of them, with or without weights."""
     weights: dict[str, float] = {}
     for part in text.split(","):
         spec, weight = _parse_weight(part.strip())
         if not spec:
-            raise ConfigError(f"{text!r} is no mix: write it like wordle=0.7,catch=0.3.")
+            raise ConfigError(f"Invalid mixture {text!r}. Write it like wordle=0.7,catch=0.3.")
         if spec in weights:
             raise ConfigError(f"{text!r} names {spec!r} twice.")
         weights[spec] = weight
@@ -86,5 +87,5 @@ def _parse_weight(part: str) -> tuple[str, float]:
         return spec, float(weight)
     except ValueError:
         raise ConfigError(
-            f"{weight!r} is no weight for {spec!r}: write it like wordle=0.7,catch=0.3."
+            f"Invalid weight {weight!r} for {spec!r}. Write it like wordle=0.7,catch=0.3."
         ) from None

@@ -1,4 +1,4 @@
-"""Environments by name. Packages register theirs under the entry point `ludus.environments`.
+"""Find environments by spec. Packages register theirs as entry points of `ludus.environments`.
 
     name                  reasoning_gym
     name:variant          reasoning_gym:chain_sum
@@ -26,7 +26,7 @@ from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_yo
 
 ENTRY_POINT_GROUP = "ludus.environments"
 _loaded_files: dict[str, SourceFile] = {}
-"""Files that were loaded, by the name that episodes have for them: found from any folder."""
+"""Loaded files by their recorded names, which are found from any folder."""
 
 
 def is_url(spec: str) -> bool:
@@ -34,7 +34,7 @@ def is_url(spec: str) -> bool:
 
 
 def registered_environments() -> Mapping[str, EntryPoint]:
-    """Everything that installed packages offer, by name, without importing it."""
+    """The entry points of installed environments by name, without importing them."""
     return {
         point.name: point
         for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: p.name)
@@ -42,18 +42,18 @@ def registered_environments() -> Mapping[str, EntryPoint]:
 
 
 def find_environment(spec: str) -> EnvSpec:
-    """The contract behind a name, a variant, an import path or a file."""
+    """Find the environment of a name, a variant, an import path or a file."""
     if (source := SourceFile.parse(spec)) is not None:
         return _load_file(source)
     if spec in _loaded_files:
         return _load_file(_loaded_files[spec])
     name, _, rest = spec.partition(":")
-    offered = registered_environments()
-    if name in offered:
-        return _build_variant(name, _load_entry_point(offered[name]), rest or None)
+    registered = registered_environments()
+    if name in registered:
+        return _build_variant(name, _load_entry_point(registered[name]), rest or None)
     if rest:
         return build_env_spec(_import_class(spec, name, rest))
-    hint = did_you_mean(name, offered, "See `ludus envs`, or give file.py:Class or a URL.")
+    hint = did_you_mean(name, registered, "See `ludus envs`, or give file.py:Class or a URL.")
     raise EnvironmentNotFound(f"No environment named {name!r} is installed. {hint}")
 
 
@@ -87,7 +87,7 @@ def _build_variant(name: str, cls: Any, variant: str | None) -> EnvSpec:
         return build_env_spec(cls, name=name)
     known = list(cls.variants()) if hasattr(cls, "variants") else []
     if variant not in known and variant == getattr(cls, "__name__", None):
-        # The package is named like its environment: this is module:Class.
+        # The package has the name of its environment, and the spec is module:Class.
         return build_env_spec(cls, name=name)
     if variant not in known:
         hint = did_you_mean(variant, known, f"See `ludus envs {name}`.")
@@ -96,11 +96,11 @@ def _build_variant(name: str, cls: Any, variant: str | None) -> EnvSpec:
 
 
 def _import_class(spec: str, module: str, attribute: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    cwd = str(Path.cwd())
+    if cwd not in sys.path:
+        sys.path.insert(0, cwd)
     try:
-        found = importlib.import_module(module)
+        loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and not module.startswith(error.name):
             raise _load_error(module, module, error) from error
@@ -111,7 +111,7 @@ def _import_class(spec: str, module: str, attribute: str) -> Any:
     except Exception as error:
         raise _load_error(module, module, error) from error
     try:
-        return getattr(found, attribute)
+        return getattr(loaded, attribute)
     except AttributeError:
-        hint = did_you_mean(attribute, vars(found))
+        hint = did_you_mean(attribute, vars(loaded))
         raise EnvironmentNotFound(f"Module {module!r} has no {attribute!r}. {hint}") from None

@@ -1,7 +1,6 @@
-"""One live environment, driven from asyncio.
+"""Runs one environment from asyncio: threads, time-outs, validation and error mapping.
 
-A session in process and a session on a server are both a host, so they behave alike: the same
-guards, the same coercion, the same errors. Sockets and sessions are not its business.
+Local sessions and sessions on a server both use a runner, so that they behave the same.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ from ludus.protocol.types import (
 )
 
 _workers = WorkerThreads()
-# Its own numbers, because an environment may seed the global ones; and no system call for each.
+# A generator of its own, because an environment may seed the global one. Faster than uuid4, which
+# needs a system call.
 _id_rng = random.Random()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_id_rng.seed)
@@ -52,7 +52,7 @@ _single_thread_workers: dict[type, WorkerThread] = {}
 
 
 class EnvironmentRunner:
-    """An environment and the thread it lives in. One request at a time, in the order they come."""
+    """An environment and its thread. Requests run one at a time, in order."""
 
     def __init__(self, env_spec: EnvSpec, *, step_timeout: float | None = None) -> None:
         self.env_spec = env_spec
@@ -69,23 +69,23 @@ class EnvironmentRunner:
         self._answers_list_tools = (
             env_spec.tools is not None or "type" not in env_spec.action.model_fields
         )
-        """Whether `list_tools` is answered here; MCP environments of OpenEnv's do it themselves."""
+        """Whether the runner answers `list_tools`; OpenEnv's MCP environments do it themselves."""
         self._running_call: asyncio.Future[Any] | None = None
         self._runs_on_loop = not env_spec.blocking
         self.instant = self._runs_on_loop and not env_spec.is_async
-        """Whether requests are answered on the loop without ever waiting."""
+        """Whether requests run on the event loop and never await."""
 
     async def start(self) -> None:
         """Build the environment."""
         if self.env_spec.own_thread and not self.env_spec.single_thread:
             self._own_thread = WorkerThread()
         try:
-            # A stranger's constructor may do anything, also where its steps are cheap.
+            # The constructor of an environment of OpenEnv may block, even if its steps do not.
             run = self._run if self.env_spec.native else self._run_in_thread
             self._environment = await run(self.env_spec.factory)
-            later = "_async" if self.env_spec.later else ""
-            self._reset = getattr(self._environment, f"reset{later}")
-            self._step = getattr(self._environment, f"step{later}")
+            suffix = "_async" if self.env_spec.has_async_methods else ""
+            self._reset = getattr(self._environment, f"reset{suffix}")
+            self._step = getattr(self._environment, f"step{suffix}")
         except BaseException as error:
             if self._own_thread is not None:
                 self._own_thread.stop()
@@ -103,20 +103,18 @@ class EnvironmentRunner:
 
     @property
     def episode_active(self) -> bool:
-        """Whether an episode has begun and not ended."""
+        """Whether an episode has started and not ended."""
         return self._episode_active
 
     async def reset(self, task: Mapping[str, Any]) -> Observation:
-        """Begin an episode."""
+        """Start an episode."""
         async with self._request_lock:
             arguments = self._reset_arguments(task)
-            begin = self._reset
-            return self._finish_reset(
-                task, await self._call_guarded(lambda: begin(**arguments), "reset")
-            )
+            value = await self._call_guarded(lambda: self._reset(**arguments), "reset")
+            return self._finish_reset(task, value)
 
     async def step(self, data: Mapping[str, Any]) -> Observation:
-        """Do what the wire's action says."""
+        """Take an action, in the format of the wire."""
         async with self._request_lock:
             if data.get("type") == "list_tools" and self._answers_list_tools:
                 return ListToolsObservation(tools=list(await self._load_tools()))
@@ -125,11 +123,11 @@ class EnvironmentRunner:
             return await self._run_step(self.env_spec.parse_action(data))
 
     def reset_sync(self, task: Mapping[str, Any]) -> Observation:
-        """`reset` for an instant host, without the machinery of waiting."""
+        """`reset` without awaiting, for an instant runner."""
         return self._finish_reset(task, self._call_sync(self._reset, **self._reset_arguments(task)))
 
     def step_sync(self, data: Mapping[str, Any]) -> Observation | None:
-        """`step` for an instant host; None for an action that is more than a step."""
+        """`step` without awaiting, for an instant runner; None for actions that need `step`."""
         kind = data.get("type")
         if kind == "list_tools" or (kind == "call_tool" and not self.env_spec.named_calls):
             return None
@@ -138,11 +136,11 @@ class EnvironmentRunner:
         return self._finish_step(self._call_sync(self._step, action))
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
-        """Call a tool by name; the answer is always a `CallToolObservation`."""
+        """Call a tool by name; the result is always a `CallToolObservation`."""
         return await self.step({"type": "call_tool", "tool_name": name, "arguments": arguments})
 
     async def tools(self) -> tuple[ToolSpec, ...]:
-        """What a model may call. Needs no episode."""
+        """The tools that a model may call. Needs no episode."""
         async with self._request_lock:
             return await self._load_tools()
 
@@ -158,39 +156,39 @@ class EnvironmentRunner:
         return self._tools
 
     async def state(self) -> dict[str, Any]:
-        """The state as the wire has it."""
+        """The state, in the format of the wire."""
         async with self._request_lock:
-            found = await self._call_guarded(lambda: self._environment.state, "state")
+            value = await self._call_guarded(lambda: self._environment.state, "state")
         try:
             state = (
-                found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found or {})
+                value.model_dump(mode="json") if hasattr(value, "model_dump") else dict(value or {})
             )
         except (TypeError, ValueError) as error:
             raise ExecutionFailed(
-                f"The state is no mapping: {describe_exception(error)}"
+                f"The state is not a mapping: {describe_exception(error)}"
             ) from error
         if self.env_spec.native:
             state |= {"episode_id": self.episode_id, "step_count": self.steps}
         return state
 
     async def call_method(self, method: str, *arguments: Any) -> Any:
-        """Call one of the environment's task methods; `NotImplementedError` where it has none."""
-        found = getattr(self._environment, method, None)
-        if not callable(found):
+        """Call a method of the environment; raises `NotImplementedError` where it has none."""
+        function = getattr(self._environment, method, None)
+        if not callable(function):
             raise NotImplementedError(f"{self.env_spec.id} has no {method}.")
         async with self._request_lock:
             try:
-                return await self._run(lambda: found(*arguments))
+                return await self._run(lambda: function(*arguments))
             except Exception:
                 raise
             except BaseException as error:
                 raise to_wire_error(error, self.env_spec.cls) from error
 
     async def close(self) -> None:
-        """Give the environment back, without waiting for a step that hangs.
+        """Close the environment, without waiting for a step that hangs.
 
-        A step that was abandoned may still be running: the environment is closed after it, in the
-        background, and never beside it.
+        A step that timed out may still be running. The environment is then closed in the
+        background once that step returns, because `close` and `step` must not run concurrently.
         """
         self._episode_active = False
         environment, self._environment = self._environment, None
@@ -209,7 +207,7 @@ class EnvironmentRunner:
             if callable(close := getattr(environment, "close", None)):
                 await self._run(close)
         except BaseException as error:
-            # It is going away in any case, and what it played is long recorded.
+            # The episode is over, so that an error in `close` has no consequence.
             if not is_author_error(error):
                 raise
         finally:
@@ -224,26 +222,24 @@ class EnvironmentRunner:
         if self._episode_active or not self.env_spec.native:
             return
         if self.episode_id is None:
-            raise EpisodeNotStarted("No episode is running: send a reset before the first step.")
-        raise EpisodeOver("The episode is over: send a reset to begin another.")
+            raise EpisodeNotStarted("No episode is running. Send a reset before the first step.")
+        raise EpisodeOver("The episode is over. Send a reset to start another.")
 
     def _finish_reset(self, task: Mapping[str, Any], value: Any) -> Observation:
-        given = task.get("episode_id")
-        self.episode_id = str(given) if given is not None else f"{_id_rng.getrandbits(128):032x}"
+        episode_id = task.get("episode_id")
+        if episode_id is None:
+            episode_id = f"{_id_rng.getrandbits(128):032x}"
+        self.episode_id = str(episode_id)
         self.steps = 0
         if value is None:
-            raise self._missing_observation_error()
+            error = ExecutionFailed(
+                "reset returned None; it must return the first observation: text or an Observation."
+            )
+            error.author_line = f"{function_location(self._reset)}: {error}"
+            raise error
         observation = as_observation(value)
         self._episode_active = not observation.done
         return self._check_reward(observation)
-
-    def _missing_observation_error(self) -> ExecutionFailed:
-        failed = ExecutionFailed(
-            "reset returned None, and must return what the model is shown first: "
-            "text or an Observation."
-        )
-        failed.author_line = f"{function_location(self._reset)}: {failed}"
-        return failed
 
     def _finish_step(self, observation: Observation) -> Observation:
         self._check_reward(observation)
@@ -253,7 +249,7 @@ class EnvironmentRunner:
         return observation
 
     async def _call_derived_tool(self, data: Mapping[str, Any]) -> Observation:
-        """A tool call on a typed environment: the tool that was derived from its action."""
+        """Handle a call of the tool that was derived from a typed environment's action."""
         (tool,) = await self._load_tools()
         name, arguments = data.get("tool_name"), data.get("arguments", {})
         if name != tool.name or not isinstance(arguments, Mapping):
@@ -265,34 +261,37 @@ class EnvironmentRunner:
         except InvalidAction as error:
             fault = ToolFault(error_type="invalid_args", message=str(error))
             return CallToolObservation(tool_name=tool.name, error=fault)
-        seen = await self._run_step(action)
-        content = render_observation(seen.model_dump(mode="json", exclude={"reward", "done"}))
+        observation = await self._run_step(action)
+        fields = observation.model_dump(mode="json", exclude={"reward", "done"})
+        content = render_observation(fields)
         result: Any = content
         if not isinstance(content, str):
             result = {"content": [b.model_dump(mode="json", by_alias=True) for b in content]}
         return CallToolObservation(
             tool_name=tool.name,
             result=result,
-            reward=seen.reward,
-            done=seen.done,
-            metadata=seen.metadata,
+            reward=observation.reward,
+            done=observation.done,
+            metadata=observation.metadata,
         )
 
     def _reset_arguments(self, task: Mapping[str, Any]) -> dict[str, Any]:
         return self.env_spec.parse_task(self._resolve_task(task))
 
     def _resolve_task(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace `split` and `index` by the task they name, unless reset takes them itself."""
+        """Replace `split` and `index` by the task that they select, unless reset takes them."""
         if {"split", "index"} <= task.keys() and "split" not in self.env_spec.task_arguments:
             rest = {key: value for key, value in task.items() if key not in ("split", "index")}
             try:
-                chosen = self._environment.get_task(task["split"], task["index"])
+                selected = self._environment.get_task(task["split"], task["index"])
             except (AttributeError, IndexError, KeyError) as error:
-                message = f"No task {task['index']!r} in split {task['split']!r}: {describe_exception(error)}"
-                raise InvalidAction(message) from None
+                raise InvalidAction(
+                    f"No task {task['index']!r} in split {task['split']!r}: "
+                    f"{describe_exception(error)}"
+                ) from None
             except BaseException as error:
                 raise to_wire_error(error, self.env_spec.cls) from error
-            return {**chosen, **rest}
+            return {**selected, **rest}
         return task
 
     async def _run(self, call: Callable[[], Any]) -> Any:
@@ -311,7 +310,7 @@ class EnvironmentRunner:
         return (self._own_thread or _workers).submit(call)
 
     async def _call_guarded(self, call: Callable[[], Any], what: str) -> Any:
-        """Run it within the time-out, and turn whatever it raises into the wire's errors."""
+        """Run a call within the step time-out, and map its exceptions to wire errors."""
         self._require_open()
         try:
             return await self._call_with_timeout(call, what)
@@ -319,7 +318,7 @@ class EnvironmentRunner:
             raise to_wire_error(error, self.env_spec.cls) from error
 
     def _call_sync(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call it, and turn whatever it raises into the wire's errors."""
+        """Call a method, and map its exceptions to wire errors."""
         self._require_open()
         try:
             return method(*arguments, **named)
@@ -341,14 +340,14 @@ class EnvironmentRunner:
             self._episode_active = False
             raise StepTimeout(
                 f"The {what} took longer than {self.step_timeout:g} s; the session is closed. "
-                "Raise --step-timeout if it needs more."
+                "Raise `step_timeout` if it needs longer."
             ) from None
 
     def _check_reward(self, observation: Observation) -> Observation:
         reward = observation.reward
         if reward is not None and not math.isfinite(reward):
             raise ExecutionFailed(
-                f"{self.env_spec.id} gave the reward {reward!r}: a reward is a finite number."
+                f"{self.env_spec.id} returned the reward {reward!r}, which is not finite."
             )
         return observation
 
@@ -357,6 +356,6 @@ _background_tasks: set[asyncio.Task[None]] = set()
 
 
 def _keep_reference(task: asyncio.Task[None]) -> None:
-    """Hold on to a task that nobody awaits; the loop itself does not."""
+    """Keep a reference to a task that nobody awaits: the event loop has only a weak one."""
     _background_tasks.add(task)
     task.add_done_callback(_background_tasks.discard)

@@ -1,7 +1,7 @@
 """Environments in files: `path/to/my_env.py:Guess`.
 
-The file is imported as Python itself would: by its dotted name where it is part of a package, else
-under its own name, with its folder on the import path so that it finds its neighbours.
+The file is imported by its dotted name where it is part of a package, else under its own name, with
+its folder on the import path, so that it can import its neighbours.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ludus.errors import EnvironmentNotFound, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file and the name of a class in it; the name is "" where none was given."""
+    """A file and the name of a class in it, which is empty where none was given."""
 
     path: Path
     attribute: str
 
     @classmethod
     def parse(cls, spec: str) -> SourceFile | None:
-        """The file that a spec names, or None where it is a spec of another kind."""
+        """Parse a spec; None where it is not that of a file."""
         if spec.endswith(".py") and "://" not in spec:
             return cls(Path(spec).expanduser(), "")
         path, colon, attribute = spec.rpartition(":")
@@ -48,18 +48,20 @@ class SourceFile:
 
     @property
     def name(self) -> str:
-        """What episodes call it: the same for every way of writing the path."""
+        """The recorded name, which does not depend on how the path is written."""
         return f"{self.module}:{self.attribute}"
 
     def load(self) -> Any:
-        """The class. Exceptions of the module itself are left as they are."""
+        """Load the class. Exceptions of the module itself are not wrapped."""
         if not self.path.is_file():
             raise EnvironmentNotFound(
                 f"There is no file {self.path}. {self._similar_file_hint()}".strip()
             )
         module = self._import_module()
         if not self.attribute:
-            raise EnvironmentNotFound(self._missing_class_message(module))
+            raise EnvironmentNotFound(
+                f"{self.path} is a file: name the class in it. {self._classes_hint(module)}".strip()
+            )
         try:
             return getattr(module, self.attribute)
         except AttributeError:
@@ -67,7 +69,7 @@ class SourceFile:
             raise EnvironmentNotFound(f"{self.path} has no {self.attribute!r}. {hint}") from None
 
     def import_name(self) -> str:
-        """The module's name in this process: `module`, unless another module is called that.
+        """The name of the module in this process: `module`, unless that name is taken.
 
         A file may be called `random.py`, and two folders may each have an `env.py`.
         """
@@ -90,9 +92,6 @@ class SourceFile:
         names = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
         return did_you_mean(self.path.name, names)
 
-    def _missing_class_message(self, module: ModuleType) -> str:
-        return f"{self.path} is a file: name the class in it. {self._classes_hint(module)}".strip()
-
     def _classes_hint(self, module: ModuleType) -> str:
         specs = [
             f"{self.path}:{name}"
@@ -106,13 +105,13 @@ class SourceFile:
 
 
 def recorded_name(spec: str) -> str:
-    """What episodes and run folders call an environment: no path of this machine."""
+    """The name of an environment in episodes and run folders, without a path of this machine."""
     source = SourceFile.parse(spec)
     return source.name if source is not None and source.attribute else spec
 
 
 def _is_name_free(name: str, path: Path) -> bool:
-    """Whether no other file than this one is imported by that name."""
+    """Whether no other file would be imported under this name."""
     if (loaded := sys.modules.get(name)) is not None:
         origin = getattr(loaded, "__file__", None)
         return origin is not None and Path(origin).resolve() == path.resolve()
@@ -120,7 +119,7 @@ def _is_name_free(name: str, path: Path) -> bool:
     try:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        # A package above it does not load: the import itself will say why.
+        # A parent package does not load; the import itself will raise the reason.
         return True
     return found is None or Path(found.origin or "").resolve() == path.resolve()
 

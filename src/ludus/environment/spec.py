@@ -1,6 +1,6 @@
-"""What a class promises: its types, its tools, its task arguments, and how it may be run.
+"""`EnvSpec`: the types, tools and task arguments of an environment, and how it may be run.
 
-How that is read off a class is the business of `ludus.environment.introspection`.
+`ludus.environment.introspection` builds it from a class.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ludus.protocol.frames import readable_errors
 from ludus.protocol.types import CallToolAction, EnvironmentMetadata
 
 IMPLICIT_TASK_ARGUMENTS = ("seed", "episode_id")
-"""Task arguments that every reset may be sent, whether its signature names them or not."""
+"""Task arguments that may be sent to every reset, even if its signature does not have them."""
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Everything about an environment that does not need a running one."""
+    """Everything that is known about an environment without an instance of it."""
 
     cls: type
     factory: Callable[[], Any]
@@ -42,15 +42,16 @@ class EnvSpec:
     blocking: bool
     concurrent: bool
     native: bool
-    """Ours: guarded against steps outside an episode. OpenEnv's own: run as it is."""
+    """Whether it derives from Ludus' base classes: then steps outside of an episode are refused,
+    and task arguments are validated. An environment of OpenEnv runs as it is."""
     named_calls: bool
-    """Whether `step` itself takes `call_tool` actions."""
-    later: bool = False
-    """It has `reset_async` and `step_async` of its own: they are used."""
+    """Whether `step` takes `call_tool` actions."""
+    has_async_methods: bool = False
+    """Whether it implements `reset_async` and `step_async`, which are used then."""
     single_thread: bool = False
-    """All instances share one thread (OpenEnv's REQUIRES_SINGLE_THREAD_EXECUTOR)."""
+    """Whether all instances share one thread (OpenEnv's REQUIRES_SINGLE_THREAD_EXECUTOR)."""
     own_thread: bool = False
-    """Each instance keeps to one thread of its own, from construction to close."""
+    """Whether each instance has a thread of its own, from construction to close."""
 
     @property
     def id(self) -> str:
@@ -77,7 +78,7 @@ class EnvSpec:
 
     @cached_property
     def tools(self) -> tuple[ToolSpec, ...] | None:
-        """The tools that a model is offered; None where only a running environment can tell."""
+        """The tools that a model is offered; None where they depend on the instance."""
         if self._has_tools:
             return tuple(tool.spec for tool in collect_tools(self.cls).values())
         if takes_tool_calls(self.action_schema):
@@ -86,21 +87,21 @@ class EnvSpec:
 
     @cached_property
     def is_async(self) -> bool:
-        """Whether any part of it is a coroutine."""
+        """Whether any of its methods is a coroutine function."""
         names = ["reset", "step", "state", *(tool.name for tool in self.tools or ())]
-        return self.later or any(
+        return self.has_async_methods or any(
             inspect.iscoroutinefunction(getattr(self.cls, name, None)) for name in names
         )
 
     def parse_action(self, data: Mapping[str, Any]) -> Any:
-        """The action that the wire carried, or `InvalidAction` with every reason."""
+        """Validate an action; raises `InvalidAction` with all errors."""
         model = self.action
         if data.get("type") == "call_tool" and self._has_tools:
             model = CallToolAction
         try:
             return model.__pydantic_validator__.validate_python(data)
         except ValidationError:
-            # Most actions are right; only those that are not get put right.
+            # Coercion only on failure: most actions are valid, and a step should be fast.
             schema = self.action_schema if model is self.action else {}
             return self._parse_coerced(model, coerce_arguments(data, schema))
 
@@ -120,8 +121,8 @@ class EnvSpec:
 
     @cached_property
     def _reset_parameters(self) -> Mapping[str, inspect.Parameter]:
-        later = self.later and not self.native
-        method = getattr(self.cls, "reset_async" if later else "reset")
+        use_async = self.has_async_methods and not self.native
+        method = getattr(self.cls, "reset_async" if use_async else "reset")
         return dict(list(inspect.signature(method).parameters.items())[1:])
 
     @cached_property
@@ -130,7 +131,7 @@ class EnvSpec:
 
     @cached_property
     def task_arguments(self) -> tuple[str, ...]:
-        """The names that `reset` declares."""
+        """The names of the parameters of `reset`."""
         return tuple(
             name
             for name, p in self._reset_parameters.items()
@@ -161,20 +162,23 @@ class EnvSpec:
         return create_model("task", __config__=config, **fields)
 
     def parse_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments for `reset`; an unknown one is an error, not a shrug."""
-        given = dict(task)
+        """Validate the keyword arguments of `reset`; raises `InvalidAction`.
+
+        For an environment of OpenEnv, unknown arguments are dropped instead.
+        """
+        arguments = dict(task)
         for name in IMPLICIT_TASK_ARGUMENTS:
             if name not in self.task_arguments and not self.accepts_any_task:
-                given.pop(name, None)
+                arguments.pop(name, None)
         if not self.native:
             if self.accepts_any_task:
-                return given
-            return {name: given[name] for name in given if name in self.task_arguments}
+                return arguments
+            return {name: arguments[name] for name in arguments if name in self.task_arguments}
         try:
-            model = self._task_model.model_validate(given)
+            model = self._task_model.model_validate(arguments)
         except ValidationError as error:
+            reason = explain_validation_error(error, list(self.task_arguments))
             raise InvalidAction(
-                f"Cannot reset {self.id}: {explain_validation_error(error, list(self.task_arguments))}",
-                details={"errors": readable_errors(error)},
+                f"Cannot reset {self.id}: {reason}", details={"errors": readable_errors(error)}
             ) from None
-        return {name: getattr(model, name) for name in given}
+        return {name: getattr(model, name) for name in arguments}

@@ -1,6 +1,6 @@
-"""`ToolEnvironment`: an author writes tools, and the step of the wire is derived.
+"""`ToolEnvironment`: an environment whose actions are calls of `@tool` methods.
 
-One tool: its arguments are the action. Several: `call_tool` names one of them.
+With one tool, its arguments are the action. With several, a `call_tool` action names one of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ludus.protocol.types import (
 
 @dataclass(slots=True)
 class _CallOutcome:
-    """What the tool that is running has earned so far."""
+    """Reward and end of the episode, as set by the tool that is running."""
 
     reward: float | None = None
     done: bool = False
@@ -39,28 +39,28 @@ class _CallOutcome:
 class ToolEnvironment(Environment[Action, Observation, State]):
     """An environment whose actions are calls of its `@tool` methods.
 
-    `reset` returns what the model is shown first: text, blocks, or an Observation. A tool returns
-    what the model is shown next; `award` gives it a reward, `finish` ends the episode, and
-    `ToolError` tells the model what it did wrong.
+    `reset` returns the first observation: text, content blocks, or an Observation. A tool returns
+    the next one; it calls `award` to give a reward and `finish` to end the episode, and raises
+    `ToolError` to report a mistake to the model.
     """
 
     _outcome: _CallOutcome | None = None
 
     def award(self, reward: float, **parts: float) -> None:
-        """Add to the reward of the call that is running; `parts` names what it is made of."""
+        """Add to the reward of the running call; `parts` are the named parts of the reward."""
         outcome = self._outcome = self._outcome or _CallOutcome()
         outcome.reward = (outcome.reward or 0.0) + reward
         outcome.parts.update(parts)
 
     def finish(self, reward: float, text: str = "", **parts: float) -> str:
-        """End the episode with this reward; gives the text back, to be returned by the tool."""
+        """End the episode with a reward; returns the text, for the tool to return."""
         self.award(reward, **parts)
         assert self._outcome is not None
         self._outcome.done = True
         return text
 
     def step(self, action: Action) -> Observation | Awaitable[Observation]:
-        """Call the tool that the action names, or the default one with a bare action."""
+        """Call the tool that the action names, or the default tool with its arguments."""
         tools = collect_tools(type(self))
         self._outcome = None
         if isinstance(action, CallToolAction):
@@ -114,7 +114,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
 
 
 def as_observation(value: Any) -> Observation:
-    """What a tool or a reset returned, as an observation."""
+    """Convert the return value of a tool or a reset to an observation."""
     if hasattr(value, "model_dump") and hasattr(value, "done"):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) or _is_blocks(value):
@@ -123,7 +123,7 @@ def as_observation(value: Any) -> Observation:
 
 
 def fault_as_text(fault: ToolFault) -> TextObservation:
-    """A mistake of the model's, where the wire has no place of its own for it."""
+    """An observation for a model's mistake, for environments whose actions are no `call_tool`."""
     return TextObservation(
         text=f"Error: {fault.message}", metadata={"error": fault.model_dump(mode="json")}
     )

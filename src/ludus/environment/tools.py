@@ -1,4 +1,4 @@
-"""`@tool`: a method that a model may call, with its schema from type hints and docstring."""
+"""`@tool`: declares a method as a tool, with a schema from its type hints and docstring."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ def tool(function: F) -> F: ...
 @overload
 def tool(*, default: bool = False) -> Callable[[F], F]: ...
 def tool(function: F | None = None, *, default: bool = False) -> F | Callable[[F], F]:
-    """Offer this method to the model.
+    """Offer a method to the model as a tool.
 
-    Every parameter needs a type hint and a line under `Args:` in the docstring. `default=True`
-    names the tool that a bare action (arguments without a tool name) goes to; the only tool of an
-    environment is its default.
+    Every parameter needs a type hint and a line under `Args:` in the docstring. An action without a
+    tool name calls the tool with `default=True`; the only tool of an environment is its default.
     """
 
     def mark(method: F) -> F:
@@ -51,7 +50,7 @@ def tool(function: F | None = None, *, default: bool = False) -> F | Callable[[F
 
 
 class InvalidArguments(Exception):
-    """Arguments that do not fit; the message is for the model."""
+    """The arguments of a call are invalid; the message is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +62,20 @@ class Tool:
     default: bool
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments of the method, validated and never guessed."""
+        """Validate the arguments of a call; returns the keyword arguments of the method."""
         try:
             model = self.arguments.model_validate(
                 coerce_arguments(arguments, self.spec.input_schema)
             )
         except ValidationError as error:
-            raise InvalidArguments(self._explain(error)) from None
+            known = list(self.arguments.model_fields)
+            message = explain_validation_error(error, known, prefix=f"{self.spec.name}: ")
+            raise InvalidArguments(message) from None
         return {name: getattr(model, name) for name in model.model_fields_set}
-
-    def _explain(self, error: ValidationError) -> str:
-        known = list(self.arguments.model_fields)
-        return explain_validation_error(error, known, prefix=f"{self.spec.name}: ")
 
 
 def explain_validation_error(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
-    """A validation error in one line that a model, or a person, can act on."""
+    """Format a validation error in one line, for a model or a user."""
     parts = []
     for item in error.errors(include_url=False, include_input=False):
         where = ".".join(str(part) for part in item["loc"])
@@ -98,7 +95,7 @@ def invalid_args_fault(error: InvalidArguments) -> ToolFault:
 
 @cache
 def collect_tools(cls: type) -> dict[str, Tool]:
-    """The tools of a class, in the order in which they were written."""
+    """The tools of a class, in the order of their definition."""
     methods = {
         name: method
         for base in reversed(cls.__mro__)
@@ -117,16 +114,16 @@ def _build_tool(cls: type, name: str, default: bool) -> Tool:
     method = getattr(cls, name)
     owner = f"{function_location(method)}: tool {cls.__name__}.{name}"
     if name in RESERVED_NAMES:
-        raise BadEnvironment(f"{owner} has a name that the wire uses itself.", "Rename the tool.")
+        raise BadEnvironment(f"{owner} has a reserved name.", "Rename the tool.")
     documentation = parse_docstring(inspect.getdoc(method) or "", DocstringStyle.GOOGLE)
     if not documentation.short_description:
         raise BadEnvironment(
-            f"{owner} has no docstring, so a model would not know its purpose.",
-            "Write a docstring that says in its first line what the tool does.",
+            f"{owner} has no docstring, which is its description for the model.",
+            "Write a docstring whose first line says what the tool does.",
         )
-    described = {param.arg_name: param.description or "" for param in documentation.params}
+    descriptions = {param.arg_name: param.description or "" for param in documentation.params}
     fields = {
-        parameter: _build_field(owner, parameter, detail, hint, described)
+        parameter: _build_field(owner, parameter, detail, hint, descriptions)
         for parameter, detail, hint in _parameters(method, owner)
     }
     arguments = _arguments_model(name, owner, fields)
@@ -144,7 +141,8 @@ def _arguments_model(name: str, owner: str, fields: dict[str, Any]) -> type[Base
         return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     except PydanticUserError as error:
         raise BadEnvironment(
-            f"{owner} has an argument of a type that JSON cannot carry: {format_exception_line(error)}.",
+            f"{owner} has an argument whose type has no JSON schema: "
+            f"{format_exception_line(error)}.",
             "Use str, int, float, bool, list, dict or a pydantic model.",
         ) from None
 
@@ -157,7 +155,7 @@ def _parameters(method: Any, owner: str) -> list[tuple[str, inspect.Parameter, A
             f"{owner} has a type hint that cannot be resolved: {format_exception_line(error)}.",
             "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
         ) from None
-    found = []
+    parameters = []
     for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise BadEnvironment(f"{owner} takes *{name}.", "Name every argument instead.")
@@ -166,17 +164,17 @@ def _parameters(method: Any, owner: str) -> list[tuple[str, inspect.Parameter, A
                 f"{owner}: parameter {name!r} has no type hint.",
                 f"Write one, such as `{name}: str`.",
             )
-        found.append((name, parameter, hints[name]))
-    return found
+        parameters.append((name, parameter, hints[name]))
+    return parameters
 
 
 def _build_field(
-    owner: str, name: str, parameter: inspect.Parameter, hint: Any, described: Mapping[str, str]
+    owner: str, name: str, parameter: inspect.Parameter, hint: Any, descriptions: Mapping[str, str]
 ) -> Any:
-    if not described.get(name):
+    if not descriptions.get(name):
         raise BadEnvironment(
             f"{owner}: parameter {name!r} is not described in the docstring.",
             f"Add a line `{name}: …` under `Args:`.",
         )
     default = ... if parameter.default is parameter.empty else parameter.default
-    return (hint, Field(default=default, description=described[name]))
+    return (hint, Field(default=default, description=descriptions[name]))

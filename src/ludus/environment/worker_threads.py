@@ -1,7 +1,7 @@
-"""Daemon threads for blocking calls, driven from asyncio.
+"""Daemon threads for blocking calls, awaited from asyncio.
 
-A call that hangs costs its own thread and nothing else: no pool runs dry, and the process can
-still exit. That is what the standard pools do not give.
+Unlike in the standard thread pools, a call that hangs blocks only its own thread: the pool has no
+maximum size, and the threads are daemons, so that the process can exit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any
 
 
 class WorkerThread:
-    """One thread that runs calls in the order in which they come."""
+    """One thread that runs calls in order."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -32,7 +32,7 @@ class WorkerThread:
         return future
 
     def stop(self) -> None:
-        """End the thread once what was submitted is done."""
+        """End the thread after the calls that were submitted."""
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -42,30 +42,30 @@ class WorkerThread:
                 result, error = call(), None
             except BaseException as caught:
                 result, error = None, caught
-            # The loop may be gone when a call that hung comes back at last.
+            # The loop may be closed by the time a call that hung returns.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_resolve_future, future, result, error)
 
 
 class WorkerThreads:
-    """As many threads as there are calls under way; idle ones are used again."""
+    """A pool with one thread per running call; idle threads are reused."""
 
     def __init__(self) -> None:
         self._idle: deque[WorkerThread] = deque()
         if hasattr(os, "register_at_fork"):
-            # Threads do not come along into a forked process.
+            # Threads do not exist in a forked process.
             os.register_at_fork(after_in_child=self._idle.clear)
 
     def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         worker = self._idle.pop() if self._idle else WorkerThread()
 
-        def and_come_back() -> Any:
+        def call_and_release() -> Any:
             try:
                 return call()
             finally:
                 self._idle.append(worker)
 
-        return worker.submit(and_come_back)
+        return worker.submit(call_and_release)
 
 
 def _resolve_future(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

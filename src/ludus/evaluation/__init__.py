@@ -1,6 +1,5 @@
 """Evaluation of candidates on the same held-out tasks, with confidence intervals."""
 
-from ludus.data.stage_module import make_callable
 from ludus.evaluation.candidates import Candidate, parse_candidates
 from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.pipeline import evaluate
@@ -14,5 +13,3 @@ __all__ = [
     "evaluate",
     "parse_candidates",
 ]
-
-make_callable(__name__)

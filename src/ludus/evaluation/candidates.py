@@ -82,6 +82,28 @@ def parse_candidates(
     ]
 
 
+def check_labels(candidates: Sequence[Candidate], *, reserved: Sequence[str] = ()) -> None:
+    """Raise ConfigError without candidates, and for labels that are reserved or not unique.
+
+    The labels become names of folders, so case is ignored.
+    """
+    if not candidates:
+        raise ConfigError("No candidates given. Give at least one as `candidate`, such as oracle.")
+    reserved_labels, labels = {name.casefold() for name in reserved}, set[str]()
+    for candidate in candidates:
+        label = candidate.label.casefold()
+        if label in reserved_labels:
+            raise ConfigError(
+                f"A candidate cannot be called {candidate.label!r}: an output file has that name."
+            )
+        if label in labels:
+            raise ConfigError(
+                f"Two candidates are called {candidate.label!r}. Give each `candidate` a label of "
+                "its own, such as base=… and sft=…"
+            )
+        labels.add(label)
+
+
 def _parse_candidate(text: str) -> tuple[str, str, str | None]:
     """Return label, provider and model."""
     label, equals, spec = text.partition("=")

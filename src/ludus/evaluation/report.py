@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import json
 
+from ludus.data.config_diff import dump_json
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
-from ludus.evaluation.output_dir import CHART_FILE
+from ludus.evaluation.chart import render_chart
+from ludus.evaluation.output_dir import CHART_FILE, REPORT_FILE, SUMMARY_FILE, atomic_output
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.table import build_notes, build_tables, describe_method
+
+
+def write_results(evaluation: Evaluation) -> None:
+    """Write summary, report and chart to the folder of the evaluation."""
+    with atomic_output(evaluation.folder) as draft:
+        summary = dump_json(evaluation.as_json(), indent=2)
+        (draft / SUMMARY_FILE).write_text(f"{summary}\n", encoding="utf-8")
+        (draft / REPORT_FILE).write_text(render_report(evaluation), encoding="utf-8")
+        (draft / CHART_FILE).write_text(render_chart(evaluation), encoding="utf-8")
 
 
 def render_report(evaluation: Evaluation) -> str:

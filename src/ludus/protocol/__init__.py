@@ -1,1 +1,1 @@
-"""The OpenEnv wire as types. Nothing here opens a socket."""
+"""The types and frames of OpenEnv's protocol, and how observations are rendered; no I/O."""

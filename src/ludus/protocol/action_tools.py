@@ -1,4 +1,4 @@
-"""Tools derived from an action schema: how a typed environment is offered to a model."""
+"""Derive tools from an action schema, to offer a typed environment to a model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ludus.data.tool_schema import JsonObject, ToolSpec
 
 
 def takes_tool_calls(action_schema: Mapping[str, Any]) -> bool:
-    """Whether actions on this wire are `call_tool` actions rather than fields of their own."""
+    """Whether actions of this schema are `call_tool` actions."""
     return {"tool_name", "arguments"} <= set(action_schema.get("properties", {}))
 
 
 def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
-    """One tool whose arguments are the action's fields.
+    """Derive a tool whose arguments are the fields of the action.
 
-    An action with one field lends its tool that field's name (`answer(answer)`); with several, the
-    tool is named after the action: `OpenSpielAction` becomes `open_spiel`.
+    It has the name of the only field (`answer(answer)`); with several fields it is named after the
+    action: `OpenSpielAction` becomes `open_spiel`.
     """
     properties = {
         name: strip_titles(schema)
@@ -45,7 +45,7 @@ def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
 
 
 def strip_titles(schema: Any) -> Any:
-    """A schema without the titles that pydantic adds: a model pays for every token."""
+    """Remove the titles that pydantic adds to a schema: they cost tokens in every prompt."""
     if isinstance(schema, Mapping):
         return {
             key: strip_titles(value)
@@ -58,5 +58,5 @@ def strip_titles(schema: Any) -> Any:
 
 
 def calls_by_name(action_schema: Mapping[str, Any], tools: Sequence[ToolSpec]) -> bool:
-    """Whether a tool call is sent as `call_tool`, or its arguments as the action itself."""
+    """Whether a call is sent as a `call_tool` action; otherwise its arguments are the action."""
     return takes_tool_calls(action_schema) or len(tools) > 1

@@ -1,4 +1,4 @@
-"""One field of an observation as text: conversations, boards, records, and what is too large."""
+"""Render a field of an observation as text: conversations, arrays, records, large values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ludus.data.content import Image
 from ludus.protocol.observation_images import dimensions, image_from_array, image_from_text
 
 MAX_ARRAY_NUMBERS = 2000
-"""A larger array says nothing to a model and would fill its context."""
+"""Larger arrays are not shown: they would fill the context of the model."""
 MAX_ENCODED_CHARS = 10_000
-"""Characters of base64 that is no image, from which only the length is told."""
+"""Of longer base64 that is not an image, only the length is shown."""
 CATCH_COLUMNS = 5
 CATCH_SIZE = 50
 """OpenSpiel's catch is a grid of 10 rows and 5 columns, sent as a flat list."""
@@ -26,7 +26,7 @@ _ENCODED = re.compile(r"[A-Za-z0-9+/=_-]+")
 
 
 def render_field(name: str, value: Any, observation: Mapping[str, Any], images: NamedImages) -> str:
-    """The text of a field. Images in it are added to `images`; an image alone leaves no text."""
+    """Render a field. Images in it are added to `images`; a field that is an image has no text."""
     shape = observation.get(f"{name}_shape")
     if (image := _find_image(name, value, shape)) is not None:
         images.append((name, image))
@@ -40,14 +40,14 @@ def render_field(name: str, value: Any, observation: Mapping[str, Any], images: 
         return _elided_array(sizes)
     if sizes and _is_regular(value, sizes):
         return _format_array(name, value, sizes)
-    readable = _to_json_value(name, value, images)
+    json_value = _to_json_value(name, value, images)
     if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
-        return "\n".join(_json(item) for item in readable)
-    return _json(readable)
+        return "\n".join(_json(item) for item in json_value)
+    return _json(json_value)
 
 
 def render_json_field(name: str, value: Any, images: NamedImages) -> str:
-    """Text as it is and any other value as JSON; images in it are added to `images`."""
+    """Render text as it is and any other value as JSON; images are added to `images`."""
     if (image := _find_image(name, value)) is not None:
         images.append((name, image))
         return ""
@@ -55,13 +55,13 @@ def render_json_field(name: str, value: Any, images: NamedImages) -> str:
 
 
 def label_field(name: str, text: str) -> str:
-    """A field under its name."""
+    """Put the name of a field before its text."""
     text = text.strip("\n")
     return f"{name}:\n{text}" if "\n" in text else f"{name}: {text}"
 
 
 def is_chat(value: Any) -> bool:
-    """Whether these are messages, as TextArena and chat APIs have them."""
+    """Whether a value is a list of messages, as in TextArena and chat APIs."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -75,7 +75,7 @@ def is_chat(value: Any) -> bool:
 
 
 def _format_message(message: Mapping[str, Any]) -> str:
-    """One message, after its sender; the game itself (a negative id) needs no name."""
+    """Format a message with its sender; messages of the game itself have a negative id."""
     content = message["content"].strip()
     sender = message.get("sender_id")
     if isinstance(sender, int) and sender >= 0:
@@ -85,7 +85,7 @@ def _format_message(message: Mapping[str, Any]) -> str:
 
 
 def _format_array(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
-    """Numbers: two dimensions as rows, one as a list."""
+    """Format an array of numbers: two dimensions as rows, one as a list."""
     if name == "info_state" and _is_catch(array):
         array = [array[at : at + CATCH_COLUMNS] for at in range(0, CATCH_SIZE, CATCH_COLUMNS)]
         sizes = dimensions(array)
@@ -97,7 +97,7 @@ def _format_array(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
 
 
 def _is_regular(array: list[Any], sizes: tuple[int, ...]) -> bool:
-    """Whether all of the nested lists have these sizes, and only numbers in them."""
+    """Whether all nested lists have these sizes and hold only numbers."""
     if len(array) != sizes[0]:
         return False
     if len(sizes) == 1:
@@ -106,7 +106,10 @@ def _is_regular(array: list[Any], sizes: tuple[int, ...]) -> bool:
 
 
 def _is_catch(values: list[Any]) -> bool:
-    """One ball and one paddle, which is in the last row; they may stand on one cell."""
+    """Whether a flat list is a board of catch: one ball, and one paddle in the last row.
+
+    Both may be in the same cell.
+    """
     return (
         len(values) == CATCH_SIZE
         and not isinstance(values[0], list)
@@ -121,7 +124,7 @@ def _format_number(value: Any) -> str:
 
 
 def _to_json_value(name: str, value: Any, images: NamedImages) -> Any:
-    """A value for JSON, with images taken out of it and without what is too large."""
+    """A JSON value without its images, which are added to `images`, and without large values."""
     if (image := _find_image(name, value)) is not None:
         images.append((name, image))
         return "[image]"

@@ -1,7 +1,7 @@
-"""Frames of the WebSocket: one JSON text in, one out.
+"""The frames of OpenEnv's WebSocket protocol, in JSON.
 
-Parsing never raises anything but `FrameRefused`, whatever the bytes. The envelope forbids extra
-keys in both directions, so nothing of Ludus's own is ever added to a frame.
+Parsing raises only `InvalidFrame`, whatever the bytes. The protocol forbids extra keys in both
+directions, so that Ludus sends its own data in headers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ludus.errors import WireError
 from ludus.protocol.types import ErrorCode, Observation
 
 SESSION_HEADER = "ludus-session"
-"""On the reply to an upgrade: the session's id. A client that comes back names it in the query."""
+"""Response header of an upgrade: the session's id, which a client sends to resume it."""
 REQUESTS_HEADER = "ludus-requests"
-"""On the reply to a resuming upgrade: how many requests of this session have arrived."""
+"""Response header of a resuming upgrade: the number of requests that the session has received."""
 RESUME_HEADER = "ludus-resume"
-"""On an upgrade: this client can come back, so keep its session for a while if the line drops."""
+"""Request header of an upgrade: the client can resume, so that its session is kept for a while."""
 
 
 class _Frame(BaseModel):
@@ -65,7 +65,7 @@ _TOP_LEVEL_FIELDS = {"reward", "done"}
 
 
 class InvalidFrame(WireError):
-    """A frame that is not one; the socket stays open."""
+    """A message is not a valid frame; the connection stays open."""
 
 
 def parse_frame(text: str | bytes) -> Frame:
@@ -80,7 +80,7 @@ def parse_frame(text: str | bytes) -> Frame:
 
 
 def readable_errors(error: ValidationError) -> list[dict[str, Any]]:
-    """pydantic's list, without links and without echoing the input back."""
+    """The errors of a pydantic `ValidationError`, without URLs and without the input."""
     return [
         dict(item)
         for item in error.errors(include_url=False, include_context=False, include_input=False)
@@ -88,7 +88,7 @@ def readable_errors(error: ValidationError) -> list[dict[str, Any]]:
 
 
 def result_payload(observation: Observation) -> dict[str, Any]:
-    """`reward` and `done` stand beside the observation; metadata in both places."""
+    """The payload of an observation: `reward` and `done` are outside of it, metadata is in both."""
     payload: dict[str, Any] = {
         "observation": observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS),
         "reward": observation.reward,
@@ -100,7 +100,7 @@ def result_payload(observation: Observation) -> dict[str, Any]:
 
 
 def action_payload(action: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
-    """An action as the wire has it."""
+    """The payload of an action."""
     if isinstance(action, BaseModel):
         return action.model_dump(mode="json", exclude_defaults=True)
     return dict(action)
@@ -111,10 +111,10 @@ def encode_frame(kind: str, data: Mapping[str, Any]) -> bytes:
 
 
 def encode_observation(observation: Observation) -> bytes:
-    """The frame of `result_payload`, without the detour over dictionaries."""
-    seen = observation.__pydantic_serializer__.to_json(observation, exclude=_TOP_LEVEL_FIELDS)
+    """Encode the frame of `result_payload` without intermediate dictionaries, for speed."""
+    fields = observation.__pydantic_serializer__.to_json(observation, exclude=_TOP_LEVEL_FIELDS)
     frame = b'{"type":"observation","data":{"observation":%b,"reward":%b,"done":%b' % (
-        seen,
+        fields,
         b"null" if observation.reward is None else to_json(observation.reward),
         b"true" if observation.done else b"false",
     )

@@ -20,7 +20,7 @@ class RpcCode(IntEnum):
 
 
 class RpcRequest(BaseModel):
-    """One call; without an id it is a notification and gets no answer."""
+    """A request; without an id it is a notification, which has no response."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class RpcRequest(BaseModel):
 
 
 class RpcError(Exception):
-    """A call that gets an error for an answer."""
+    """An error response to a request."""
 
     def __init__(
         self, code: RpcCode, message: str, *, data: Any = None, id: str | int | None = None
@@ -59,8 +59,8 @@ def success_response(result: Any, id: str | int | None) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": id, "result": result}
 
 
-def error_response(refused: RpcError, id: str | int | None = None) -> dict[str, Any]:
-    error: dict[str, Any] = {"code": int(refused.code), "message": str(refused)}
-    if refused.data is not None:
-        error["data"] = refused.data
-    return {"jsonrpc": "2.0", "id": id, "error": error}
+def error_response(error: RpcError, id: str | int | None = None) -> dict[str, Any]:
+    fields: dict[str, Any] = {"code": int(error.code), "message": str(error)}
+    if error.data is not None:
+        fields["data"] = error.data
+    return {"jsonrpc": "2.0", "id": id, "error": fields}

@@ -1,4 +1,4 @@
-"""Whether a host can only be this machine: no proxy lies between, and nobody else can connect."""
+"""Decide whether a host is the loopback interface of this machine."""
 
 from __future__ import annotations
 

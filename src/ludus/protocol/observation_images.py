@@ -1,4 +1,4 @@
-"""Images in observations: base64 text and arrays of pixels, both as image blocks."""
+"""Find images in observations: base64 text and arrays of pixels."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ludus.data.content import Image
 _IMAGE_NAME = re.compile(r"screenshot|image|picture|camera|frame|screen|pixels|rgb")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _MIN_ENCODED = 64
-"""Characters of base64 from which there can be an image in it."""
+"""Minimum number of base64 characters of an image."""
 _MIN_SIDE = 8
-"""Pixels per side from which an array is an image and not a small board."""
+"""Minimum pixels per side of an image; smaller arrays are boards."""
 _COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 """PNG's color type by number of channels: grey, RGB, RGBA."""
 
 
 def image_from_text(name: str, text: str) -> Image | None:
-    """The image in a data URL or in base64, or None where the text is just text."""
+    """The image in a data URL or in base64, or None."""
     if text.startswith("data:image/"):
         head, _, data = text.partition("base64,")
         return Image(data=data, mime_type=head.removeprefix("data:").rstrip(";"))
@@ -39,7 +39,7 @@ def image_from_text(name: str, text: str) -> Image | None:
 
 
 def _sniff_mime_type(text: str) -> str | None:
-    """The media type that the first bytes tell."""
+    """The media type by the magic number of base64 data, or None."""
     try:
         first = base64.b64decode(text[:16], validate=True)
     except (binascii.Error, ValueError):
@@ -54,10 +54,10 @@ def _sniff_mime_type(text: str) -> str | None:
 
 
 def image_from_array(name: str, array: Any, shape: Any = None) -> Image | None:
-    """The image in nested lists of bytes, height x width x channels, or None.
+    """The image in nested lists of bytes of shape (height, width, channels), or None.
 
-    `shape` is that of a flat list. Two dimensions are an image only where the field's name says so:
-    elsewhere they are a board.
+    `shape` is that of a flat list. An array of two dimensions is an image only if the name of the
+    field says so; otherwise it is a board.
     """
     sizes = dimensions(array)
     if len(sizes) == 1 and isinstance(shape, list):
@@ -69,7 +69,7 @@ def image_from_array(name: str, array: Any, shape: Any = None) -> Image | None:
     try:
         pixels = bytes(_flatten(array))
     except (TypeError, ValueError):
-        return None  # Not whole numbers from 0 to 255.
+        return None  # Not integers from 0 to 255.
     height, width, channels = sizes
     if len(pixels) != prod(sizes):
         return None
@@ -77,7 +77,7 @@ def image_from_array(name: str, array: Any, shape: Any = None) -> Image | None:
 
 
 def dimensions(array: Any) -> tuple[int, ...]:
-    """The sizes of nested lists of numbers, read off the first of each; empty for anything else."""
+    """The shape of nested lists of numbers, by the first element of each; else empty."""
     sizes: list[int] = []
     while isinstance(array, list) and array:
         sizes.append(len(array))
@@ -87,14 +87,14 @@ def dimensions(array: Any) -> tuple[int, ...]:
 
 
 def _flatten(array: list[Any]) -> list[Any]:
-    """What is in nested lists, row by row."""
+    """Flatten nested lists in row-major order."""
     while array and isinstance(array[0], list):
         array = list(chain.from_iterable(array))
     return array
 
 
 def _encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """An uncropped, unfiltered PNG; Pillow is no dependency here."""
+    """Encode pixels as PNG without filters, because Pillow is not a dependency."""
     stride = width * channels
     rows = b"".join(b"\0" + pixels[at : at + stride] for at in range(0, height * stride, stride))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)

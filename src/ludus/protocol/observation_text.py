@@ -1,9 +1,9 @@
-"""How an observation reads to a model: a pure function of what stood on the wire.
+"""Render observations for a model.
 
-Both ends of the wire see the same dictionary, so an episode reads the same in process and over a
-socket, and a foreign server needs no wrapper. Every field that carries information is shown, once:
-the main text first and as it is, then the other fields by name. Not shown are fields that describe
-the task to the infrastructure (metadata, info) or may hold the answer.
+Rendering is a pure function of the observation's JSON, so that an episode reads the same in process
+and over a connection, and any OpenEnv server can be played. Every field with information is shown
+once: the main text first, without its name, then the other fields with their names. Fields for the
+infrastructure (metadata, info) and fields that may hold the answer are not shown.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ludus.protocol.field_text import (
 )
 
 MAIN_FIELDS = ("text", "question", "prompt", "message", "echoed_message", "scene_description")
-"""The first of these that holds text is shown without its name."""
+"""The first of these fields that holds text is the main text."""
 LEADING_FIELDS = ("goal", "instruction", "error")
-"""Shown before the main text, which may be long: a whole web page."""
+"""Shown before the main text, which may be as long as a web page."""
 INTERNAL_FIELDS = ("info", "done", "reward", "rubric_reward", "episode_id")
 """Not shown, like every field whose name ends in `metadata`."""
 _ANSWER_FIELD = re.compile(r"(^|_)(answers?|solution|ground_truth|secret(_\w+)?)$")
-"""Fields that may hold the answer: not shown beside a main text, which may be the question."""
+"""Fields that may hold the answer: not shown where a main text may be the question."""
 _GAME_ID = re.compile(r"\w+-v\d+(-\w+)*")
-"""What TextArena writes into `prompt` once the rules have been told: `Sudoku-v0`."""
+"""What TextArena sends as `prompt` after the rules: `Sudoku-v0`."""
 _MIN_REPEATED = 40
-"""Characters from which a text that is part of another is a repetition and no coincidence."""
+"""Minimum length of a text that counts as a repetition when it is part of another one."""
 REPEATED_REASON, INTERNAL_REASON = "shown in another field", "for the infrastructure"
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
@@ -45,70 +45,69 @@ _blocks: TypeAdapter[list[Text | Image]] = TypeAdapter(list[Block])
 
 @dataclass(slots=True)
 class ObservationView:
-    """What a model sees of one observation, and what it does not see."""
+    """What a model is shown of an observation, and what is hidden."""
 
     blocks: list[Text | Image] = field(default_factory=list)
-    """What the environment laid out itself, in its order."""
+    """Content blocks that the environment sent, in order."""
     lines: list[str] = field(default_factory=list)
     images: NamedImages = field(default_factory=list)
-    """The images of other fields, each with the name of its field."""
+    """Images of other fields, with the names of the fields."""
     shown: list[str] = field(default_factory=list)
-    """The fields that are shown."""
+    """The names of the fields that are shown."""
     hidden: dict[str, str] = field(default_factory=dict)
-    """The fields that hold something and are not shown, and why."""
+    """The names of the fields that are not shown, with the reasons; without empty ones."""
 
     @property
     def content(self) -> Content:
-        words = _join_lines(self.lines)
+        lines = self.lines
         if len(self.images) > 1:
-            words = _join_lines(
-                [*self.lines, "images: " + ", ".join(name for name, _ in self.images)]
-            )
+            lines = [*lines, "images: " + ", ".join(name for name, _ in self.images)]
+        text = _join_lines(lines)
         images = [image for _, image in self.images]
         if not self.blocks and not images:
-            return words
-        return [*self.blocks, *([Text(text=words)] if words else []), *images]
+            return text
+        return [*self.blocks, *([Text(text=text)] if text else []), *images]
 
 
 def render_observation(observation: Mapping[str, Any], *, shown_before: str = "") -> Content:
-    """What the model is shown: text, or blocks where there are images.
+    """Render an observation: text, or content blocks where there are images.
 
-    `shown_before` is the part of the transcript that earlier observations have shown.
+    `shown_before` is the part of the conversation that earlier observations have shown.
     """
     filled = [name for name in observation if observation[name] not in _EMPTY]
     if filled == ["text"] and isinstance(text := observation["text"], str):
-        return text  # Most observations of most environments: a step should cost little.
+        return text  # A fast path for the most common observation.
     return build_view(observation, shown_before=shown_before).content
 
 
 def build_view(observation: Mapping[str, Any], *, shown_before: str = "") -> ObservationView:
-    """What the model sees of each field, and which fields it does not see."""
+    """Decide which fields of an observation are shown, and how."""
     fault = observation.get("error")
     if isinstance(fault, Mapping) and "message" in fault:
         return ObservationView(lines=[f"Error: {fault['message']}"], shown=["error"])
     if "tool_name" in observation and "result" in observation:
         result = render_tool_result(observation["result"])
-        seen = ObservationView(shown=["result"], hidden=_internal_fields(observation))
+        view = ObservationView(shown=["result"], hidden=_internal_fields(observation))
         if isinstance(result, str):
-            seen.lines.append(result)
+            view.lines.append(result)
         else:
-            seen.blocks.extend(result)
-        return seen
+            view.blocks.extend(result)
+        return view
     return _ViewBuilder(observation, shown_before).build()
 
 
 class _ViewBuilder:
-    """Goes through the fields of an observation, and knows what has been shown of it already."""
+    """Goes through the fields of an observation, and leaves out repetitions."""
 
     def __init__(self, observation: Mapping[str, Any], shown_before: str) -> None:
         self._observation = observation
         self._shown_before = shown_before
         self._main = next((name for name in MAIN_FIELDS if _is_text(observation.get(name))), None)
-        # Blocks that the environment has laid out itself; `text` then holds the words of them.
+        # Content blocks of the environment; `text` then holds their text again.
         content = observation.get("content")
         self._view = ObservationView(blocks=_valid_blocks(content) if content else [])
-        words = [block.text for block in self._view.blocks if isinstance(block, Text)]
-        self._texts = [shown_before, *words, "\n".join(words)]
+        texts = [block.text for block in self._view.blocks if isinstance(block, Text)]
+        self._texts = [shown_before, *texts, "\n".join(texts)]
 
     def build(self) -> ObservationView:
         if self._view.blocks:
@@ -123,11 +122,11 @@ class _ViewBuilder:
         return self._view
 
     def _field_order(self) -> list[str]:
-        """The fields in the order in which they are shown; the rest in the order of the wire."""
-        begin = [name for name in LEADING_FIELDS if name in self._observation]
+        """The fields in the order in which they are shown: leading fields, main text, others."""
+        first = [name for name in LEADING_FIELDS if name in self._observation]
         if self._main is not None:
-            begin.append(self._main)
-        return begin + [name for name in self._observation if name not in begin]
+            first.append(self._main)
+        return first + [name for name in self._observation if name not in first]
 
     def _show_field(self, name: str) -> None:
         value = self._observation[name]
@@ -148,13 +147,13 @@ class _ViewBuilder:
         self._texts.append(text)
 
     def _is_repeated(self, text: str) -> bool:
-        """Whether it is the main text again, or a long part of what has been shown."""
+        """Whether a text is the main text, or a long part of a text, that was shown already."""
         if self._main is not None and text == self._observation[self._main].strip():
             return any(text == shown.strip() for shown in self._texts)
         return len(text) >= _MIN_REPEATED and any(text in shown for shown in self._texts)
 
     def _new_messages(self, conversation: str) -> str:
-        """What a conversation has beyond what earlier observations, or the prompt, have shown."""
+        """The part of a conversation that neither earlier observations nor the prompt showed."""
         if self._shown_before and conversation.startswith(self._shown_before):
             rest = conversation.removeprefix(self._shown_before)
             return rest.strip("\n") or "(no new messages)"
@@ -165,25 +164,27 @@ class _ViewBuilder:
 
 
 def conversation_text(observation: Mapping[str, Any]) -> str:
-    """The conversation in `messages`, which some servers (TextArena) send whole with every step."""
+    """The text of `messages`, which some servers (TextArena) send in full with every step."""
     messages = observation.get("messages")
     return render_field("messages", messages, observation, []) if is_chat(messages) else ""
 
 
 def render_tool_result(result: Any) -> Content:
-    """What a tool answered: text and MCP's content blocks as they are, the rest as JSON."""
+    """Render the result of a tool: text and MCP's content blocks as they are, the rest as JSON."""
     if isinstance(result, Mapping) and isinstance(result.get("content"), list):
         blocks = [block for item in result["content"] for block in _mcp_block(item)]
         if all(isinstance(block, Text) for block in blocks):
             return "\n".join(block.text for block in blocks if isinstance(block, Text))
         return blocks
     images: NamedImages = []
-    words = render_json_field("result", result, images)
-    return [*([Text(text=words)] if words else []), *(i for _, i in images)] if images else words
+    text = render_json_field("result", result, images)
+    if not images:
+        return text
+    return [*([Text(text=text)] if text else []), *(image for _, image in images)]
 
 
 def _mcp_block(item: Any) -> list[Text | Image]:
-    """A block of MCP's that a model can be shown; none where it is of another kind (audio)."""
+    """The text or image of an MCP content block; empty for other types, such as audio."""
     if not isinstance(item, Mapping):
         return []
     if item.get("type") == "resource" and isinstance(item.get("resource"), Mapping):
@@ -192,7 +193,7 @@ def _mcp_block(item: Any) -> list[Text | Image]:
 
 
 def _valid_blocks(content: Any) -> list[Text | Image]:
-    """Blocks of text and images, or nothing where this is something else."""
+    """Validate a list of text and image blocks; empty where it is something else."""
     try:
         return _blocks.validate_python(content)
     except ValidationError:
@@ -200,7 +201,7 @@ def _valid_blocks(content: Any) -> list[Text | Image]:
 
 
 def _reason_to_hide(name: str, observation: Mapping[str, Any], main: str | None) -> str:
-    """Why a field is not shown; nothing where it is."""
+    """Why a field is not shown; empty where it is shown."""
     if _is_internal(name):
         return INTERNAL_REASON
     if main is not None and _ANSWER_FIELD.search(name):
@@ -235,12 +236,12 @@ def _is_internal(name: str) -> bool:
 
 
 def _join_lines(lines: Sequence[str]) -> str:
-    """One under the other, with a blank line around what has several lines itself."""
-    words = ""
-    for before, line in zip(("", *lines), lines, strict=False):
-        gap = "\n\n" if "\n" in before or "\n" in line else "\n"
-        words += f"{gap}{line}" if words else line
-    return words
+    """Join texts by newlines, with an empty line around texts of several lines."""
+    text = ""
+    for previous, line in zip(("", *lines), lines, strict=False):
+        separator = "\n\n" if "\n" in previous or "\n" in line else "\n"
+        text += f"{separator}{line}" if text else line
+    return text
 
 
 def _is_text(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What crosses the wire: actions, observations, state, and the tool forms of the first two."""
+"""The types of OpenEnv's protocol: actions, observations, state, and tool calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ludus.data.tool_schema import ToolSpec
 
 
 class Action(BaseModel):
-    """What an agent does in one step. Subclass it with your own fields."""
+    """An action of an agent. Subclass it with your own fields."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
@@ -20,18 +20,18 @@ class Action(BaseModel):
 
 
 class Observation(BaseModel):
-    """What an agent sees after a reset or a step. Subclass it with your own fields."""
+    """An observation after a reset or a step. Subclass it with your own fields."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     done: bool = False
     reward: bool | int | float | None = None
-    """What the last action earned; None where nothing was scored."""
+    """The reward of the last action; None where it is unscored."""
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 class State(BaseModel):
-    """What the environment tells about itself, beside the observations."""
+    """The state of an environment."""
 
     model_config = ConfigDict(extra="allow", validate_assignment=True)
 
@@ -40,22 +40,22 @@ class State(BaseModel):
 
 
 class TextObservation(Observation):
-    """An observation that is text, or blocks of text and pictures."""
+    """An observation that is text, or blocks of text and images."""
 
     text: str = ""
     content: list[Block] = Field(default_factory=list)
-    """Set where there is more than text; then `text` holds the words of it."""
+    """Set where there are images; `text` then holds the text of the blocks."""
 
     @classmethod
     def from_content(cls, content: Content) -> TextObservation:
         if isinstance(content, str):
             return cls(text=content)
-        words = "\n".join(block.text for block in content if not isinstance(block, Image))
-        return cls(text=words, content=list(content))
+        text = "\n".join(block.text for block in content if not isinstance(block, Image))
+        return cls(text=text, content=list(content))
 
 
 class ListToolsAction(Action):
-    """Ask which tools there are. Needs no reset."""
+    """Request the list of tools. Needs no reset."""
 
     type: Literal["list_tools"] = "list_tools"
 
@@ -69,13 +69,13 @@ class CallToolAction(Action):
 
 
 class ListToolsObservation(Observation):
-    """The tools that there are."""
+    """The list of tools."""
 
     tools: list[ToolSpec]
 
 
 class ToolFault(BaseModel):
-    """Why a tool call failed, in words that the model can act on."""
+    """Why a tool call failed; the message is for the model."""
 
     error_type: Literal[
         "execution_error", "invalid_args", "transport_error", "tool_not_found", "timeout"
@@ -84,7 +84,7 @@ class ToolFault(BaseModel):
 
 
 class CallToolObservation(Observation):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     tool_name: str
     result: Any = None
@@ -92,7 +92,7 @@ class CallToolObservation(Observation):
 
 
 class EnvironmentMetadata(BaseModel):
-    """What GET /metadata tells."""
+    """The response of GET /metadata."""
 
     name: str
     description: str
@@ -103,7 +103,7 @@ class EnvironmentMetadata(BaseModel):
 
 
 class ErrorCode(StrEnum):
-    """The codes of error frames; the last three close the socket."""
+    """The codes of error frames; the last three close the connection."""
 
     INVALID_JSON = "INVALID_JSON"
     UNKNOWN_TYPE = "UNKNOWN_TYPE"

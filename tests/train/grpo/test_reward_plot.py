@@ -36,9 +36,9 @@ def colours(image: Any) -> set[tuple[int, ...]]:
 
 
 def test_plot_has_reward_deviation_entropy_and_zero_variance(tmp_path: Path) -> None:
-    found = colours(draw(tmp_path, RUN))
-    assert {RAW, SMOOTH, BAND, EQUAL, ENTROPY} <= found
-    assert HELD_OUT not in found and WORDLE not in found
+    colors = colours(draw(tmp_path, RUN))
+    assert {RAW, SMOOTH, BAND, EQUAL, ENTROPY} <= colors
+    assert HELD_OUT not in colors and WORDLE not in colors
 
 
 def test_held_out_rewards_are_drawn(tmp_path: Path) -> None:

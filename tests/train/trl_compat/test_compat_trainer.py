@@ -77,12 +77,15 @@ def test_legacy_functions_need_three_arguments() -> None:
 
 def test_values_per_prompt_are_repeated_per_completion() -> None:
     given = {"prompt_ids": [[1], [2]], "completion_ids": [[3], [4], [5], [6]], "logprobs": None}
-    made = expand_per_completion({**given, "env_reward": [1, 2, 3, 4], "level": "easy"}, 4, 2)
-    assert made["prompt_ids"] == [[1], [1], [2], [2]]
-    assert (made["completion_ids"], made["env_reward"]) == ([[3], [4], [5], [6]], [1, 2, 3, 4])
+    expanded = expand_per_completion({**given, "env_reward": [1, 2, 3, 4], "level": "easy"}, 4, 2)
+    assert expanded["prompt_ids"] == [[1], [1], [2], [2]]
+    assert (expanded["completion_ids"], expanded["env_reward"]) == (
+        [[3], [4], [5], [6]],
+        [1, 2, 3, 4],
+    )
     whole = {**given, "prompt_ids": [[1], [1], [2], [2]]}
     assert expand_per_completion(whole, 4, 2)["prompt_ids"] == whole["prompt_ids"]
-    assert slice_output(made, 2, 2, 4) == {
+    assert slice_output(expanded, 2, 2, 4) == {
         "prompt_ids": [[2], [2]], "completion_ids": [[5], [6]], "logprobs": None,
         "env_reward": [3, 4], "level": "easy",
     }  # fmt: skip
@@ -149,8 +152,8 @@ def test_policy_is_served_only_during_rollouts(
         asked.append(requests.get(f"{url}/health/", timeout=5).status_code)
         assert not trainer.model.training
         payload: Any = {"prompts": prompts, "n": 1, "max_tokens": 4}
-        made: dict[str, Any] = requests.post(f"{url}/generate/", json=payload, timeout=30).json()
-        return made
+        output: dict[str, Any] = requests.post(f"{url}/generate/", json=payload, timeout=30).json()
+        return output
 
     def reward(completions: Any, **_: Any) -> list[float]:
         payload = {"prompts": ["x"]}
@@ -177,15 +180,15 @@ def test_transformers_generates_without_vllm_and_rollout_func(
 
 def test_completions_have_ids_and_logprobs_and_vary(server: PolicyServer, policy: Policy) -> None:
     wish = {"prompts": ["One", "Two"], "n": 3, "max_tokens": 5, "top_k": -1, "min_p": 0.0}
-    made, again = ask(server, **wish).json(), ask(server, **wish).json()
-    assert made["prompt_ids"] == policy.tokenizer(["One", "Two"])["input_ids"]
-    lengths = [len(ids) for ids in made["completion_ids"]]
+    output, again = ask(server, **wish).json(), ask(server, **wish).json()
+    assert output["prompt_ids"] == policy.tokenizer(["One", "Two"])["input_ids"]
+    lengths = [len(ids) for ids in output["completion_ids"]]
     assert len(lengths) == 6 and all(1 <= length <= 5 for length in lengths)
-    assert [len(row) for row in made["logprobs"]] == lengths
-    assert all(value <= 0 for row in made["logprobs"] for value in row)
-    assert made["completion_ids"] != again["completion_ids"]
-    by_ids = ask(server, prompts=made["prompt_ids"], max_tokens=2, temperature=0).json()
-    assert by_ids["prompt_ids"] == made["prompt_ids"]
+    assert [len(row) for row in output["logprobs"]] == lengths
+    assert all(value <= 0 for row in output["logprobs"] for value in row)
+    assert output["completion_ids"] != again["completion_ids"]
+    by_ids = ask(server, prompts=output["prompt_ids"], max_tokens=2, temperature=0).json()
+    assert by_ids["prompt_ids"] == output["prompt_ids"]
 
 
 @pytest.mark.parametrize(

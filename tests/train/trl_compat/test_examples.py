@@ -40,12 +40,12 @@ def test_environment_class_script_trains_on_a_ludus_server(
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
     with serving("reasoning_gym") as served:
-        made = run(
+        names = run(
             monkeypatch, "grpo_environment_factory", url=served.url, model=model,
             out=tmp_path / "out", steps=2, log_every=1, max_episode_tokens=8,
             cpu=True,
         )  # fmt: skip
-        trainer = made["trainer"]
+        trainer = names["trainer"]
         for env in trainer.environments:
             env.client.close()
     logged = [line for line in trainer.state.log_history if "reward" in line]
@@ -59,12 +59,12 @@ def test_legacy_rollout_func_script_trains_on_a_ludus_server(
     model = saved(tmp_path / "model", of_family("qwen2_5"))
     port = free_port()
     with serving("echo") as served:
-        made = run(
+        names = run(
             monkeypatch, "grpo_rollout_func", url=served.url, port=port, model=model,
             out=tmp_path / "out", tasks=8, max_tokens=8, log_every=1, cpu=True,
         )  # fmt: skip
-        made["client"].close()
-    trainer = made["trainer"]
+        names["client"].close()
+    trainer = names["trainer"]
     assert f"port {port}" in capsys.readouterr().err
     logged = [line for line in trainer.state.log_history if "reward" in line]
     assert [line["step"] for line in logged] == [1, 2]

@@ -33,20 +33,20 @@ def policy() -> Policy:
 
 def ludus_message(message: Message) -> dict[str, Any]:
     """Return a message without call ids, which TRL does not have."""
-    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    comparable: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        made["calls"] = [
+        comparable["calls"] = [
             (each.function.name, json.loads(each.function.arguments)) for each in message.tool_calls
         ]
-    return made
+    return comparable
 
 
 def trl_message(message: dict[str, Any]) -> dict[str, Any]:
-    made = {"role": message["role"], "content": message["content"]}
+    comparable = {"role": message["role"], "content": message["content"]}
     if message.get("tool_calls"):
         functions = [each["function"] for each in message["tool_calls"]]
-        made["calls"] = [(each["name"], each["arguments"]) for each in functions]
-    return made
+        comparable["calls"] = [(each["name"], each["arguments"]) for each in functions]
+    return comparable
 
 
 def split_prompt(episode: Episode, result: TRLResult) -> tuple[list[int], list[int]]:

@@ -32,10 +32,10 @@ COUNTER = "world:Counter"
 def policy(monkeypatch: pytest.MonkeyPatch) -> Policy:
     """A policy that solves Counter up to 6."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    taught = player("chatml")
-    made = replace(taught, model=copy.deepcopy(taught.model))
-    set_chat_format(made.tokenizer, made.chat_format)
-    return made
+    trained = player("chatml")
+    policy_copy = replace(trained, model=copy.deepcopy(trained.model))
+    set_chat_format(policy_copy.tokenizer, policy_copy.chat_format)
+    return policy_copy
 
 
 def build_trainer(
@@ -66,13 +66,15 @@ def test_output_has_sampled_tokens_and_masks_the_environments(
     tmp_path: Path, policy: Policy
 ) -> None:
     trainer = build_trainer(tmp_path, policy, print, ["task 0"])
-    made = rollout_func(COUNTER, task={"goal": 6}, seed=5)(["task 3"] * 2 + ["task 9"] * 2, trainer)
-    episodes: list[Episode] = made["episodes"]
+    output = rollout_func(COUNTER, task={"goal": 6}, seed=5)(
+        ["task 3"] * 2 + ["task 9"] * 2, trainer
+    )
+    episodes: list[Episode] = output["episodes"]
     seeds = [task_seed(5, number) for number in (3, 3, 9, 9)]
     assert [episode.seed for episode in episodes] == seeds
-    assert made["env_reward"] == [1.0] * 4 == [episode.reward for episode in episodes]
+    assert output["env_reward"] == [1.0] * 4 == [episode.reward for episode in episodes]
     columns = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
-    prompt, reply, logprobs, mask = (made[name][0] for name in columns)
+    prompt, reply, logprobs, mask = (output[name][0] for name in columns)
     assert episodes[0].tokens is not None
     assert [*prompt, *reply] == list(episodes[0].tokens.ids)
     assert len(reply) == len(logprobs) == len(mask) and mask[0] == 1 and 0 in mask
@@ -107,9 +109,9 @@ def test_resumed_training_continues_with_the_next_tasks(tmp_path: Path, policy: 
         function = rollout_func(COUNTER, limits=EpisodeLimits(max_turns=1))
 
         def rolled(prompts: Any, trainer: Any) -> Any:
-            made = function(prompts, trainer)
-            seeds.append([episode.seed for episode in made["episodes"]])
-            return made
+            output = function(prompts, trainer)
+            seeds.append([episode.seed for episode in output["episodes"]])
+            return output
 
         return rolled
 

@@ -46,17 +46,17 @@ def read(spec: ToolSpec) -> dict[str, Any]:
     ],
 )
 def test_argument_schema_round_trip(schema: dict[str, Any]) -> None:
-    made = {**schema, "description": "What it is."}
-    assert read(tool({"what": made}, "what"))["parameters"]["properties"]["what"] == made
+    described = {**schema, "description": "What it is."}
+    assert read(tool({"what": described}, "what"))["parameters"]["properties"]["what"] == described
 
 
 def test_description_order_and_defaults_are_kept() -> None:
     spec = tool({"note": {**TEXT, "default": "-"}, "word": TEXT, "more": TEXT}, "word")
-    made = read(spec)
-    assert (made["name"], made["description"]) == ("act", "Do it.\nWith care.")
-    assert list(made["parameters"]["properties"]) == ["note", "word", "more"]
-    assert made["parameters"]["required"] == ["word"]
-    assert "return" not in made
+    schema = read(spec)
+    assert (schema["name"], schema["description"]) == ("act", "Do it.\nWith care.")
+    assert list(schema["parameters"]["properties"]) == ["note", "word", "more"]
+    assert schema["parameters"]["required"] == ["word"]
+    assert "return" not in schema
     defaults = inspect.signature(build_method(spec, print)).parameters
     assert (defaults["note"].default, defaults["more"].default) == ("-", None)
 
@@ -65,8 +65,8 @@ def test_refs_and_nullable_types_are_resolved() -> None:
     defs = {"Side": {"type": "string", "enum": ["north", "south"]}}
     side = {"$ref": "#/$defs/Side", "description": "Where."}
     either = {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "How far."}
-    made = read(tool({"side": side, "far": either}, "side", **{"$defs": defs}))
-    properties = made["parameters"]["properties"]
+    schema = read(tool({"side": side, "far": either}, "side", **{"$defs": defs}))
+    properties = schema["parameters"]["properties"]
     assert properties["side"] == {**defs["Side"], "description": "Where."}
     assert properties["far"] == {"type": "integer", "nullable": True, "description": "How far."}
 
@@ -76,26 +76,26 @@ def test_refs_and_nullable_types_are_resolved() -> None:
 )
 def test_enum_of_lists_or_objects_is_any(choices: list[Any]) -> None:
     described = {"description": "Which."}
-    made = read(tool({"what": {"enum": choices, **described}}, "what"))
-    assert made["parameters"]["properties"]["what"] == described
-    made = read(tool({"what": {"const": choices[-1], **described}}, "what"))
-    assert made["parameters"]["properties"]["what"] == described
+    schema = read(tool({"what": {"enum": choices, **described}}, "what"))
+    assert schema["parameters"]["properties"]["what"] == described
+    schema = read(tool({"what": {"const": choices[-1], **described}}, "what"))
+    assert schema["parameters"]["properties"]["what"] == described
 
 
 def test_single_all_of_is_unwrapped() -> None:
     defs = {"Side": {"type": "string", "enum": ["north", "south"]}}
     side = {"allOf": [{"$ref": "#/$defs/Side"}], "description": "Where."}
     word = {"allOf": [{"pattern": "a+"}], "type": "string", "description": "What."}
-    made = read(tool({"side": side, "word": word}, "side", **{"$defs": defs}))
-    properties = made["parameters"]["properties"]
+    schema = read(tool({"side": side, "word": word}, "side", **{"$defs": defs}))
+    properties = schema["parameters"]["properties"]
     assert properties["side"] == {**defs["Side"], "description": "Where."}
     assert properties["word"] == {"type": "string", "description": "What."}
 
 
 def test_recursive_schema_terminates() -> None:
     tree = {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
-    made = read(tool({"tree": {**tree, "description": "A tree."}}, **{"$defs": {"Tree": tree}}))
-    assert made["parameters"]["properties"]["tree"]["type"] == "array"
+    schema = read(tool({"tree": {**tree, "description": "A tree."}}, **{"$defs": {"Tree": tree}}))
+    assert schema["parameters"]["properties"]["tree"]["type"] == "array"
 
 
 def test_missing_and_overlong_descriptions_are_readable() -> None:
@@ -104,9 +104,9 @@ def test_missing_and_overlong_descriptions_are_readable() -> None:
     assert read(ToolSpec(name="go"))["parameters"] == {"type": "object", "properties": {}}
     wordy = "Go.\n\nArgs:\n    a: old\n\nReturns:\n    Nothing."
     long = {"a": {"type": "string", "description": "First:\nnot last."}}
-    made = read(ToolSpec(name="go", description=wordy, input_schema={"properties": long}))
-    assert made["description"] == "Go."
-    assert made["parameters"]["properties"]["a"]["description"] == "First: not last."
+    schema = read(ToolSpec(name="go", description=wordy, input_schema={"properties": long}))
+    assert schema["description"] == "Go."
+    assert schema["parameters"]["properties"]["a"]["description"] == "First: not last."
 
 
 def test_method_passes_all_arguments_on() -> None:

@@ -30,8 +30,8 @@ FAULT = Fault(kind="SessionLost", where="environment", message="It is gone.")
 def build_rollout(
     completion: list[dict[str, Any]], state: EpisodeState, tokens: int = 3
 ) -> TRLRollout:
-    made = build_tokens([9, 9], [5] * tokens, None)
-    return TRLRollout([], completion, state, "here", (), made)
+    built_tokens = build_tokens([9, 9], [5] * tokens, None)
+    return TRLRollout([], completion, state, "here", (), built_tokens)
 
 
 @pytest.mark.parametrize(

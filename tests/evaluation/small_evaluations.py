@@ -34,19 +34,19 @@ def attempt(place: int, reward: float | None = 1.0, **more: Any) -> Attempt:
     return Attempt(plan_index=place, reward=reward, **{**facts, **more})
 
 
-def adding(number: object) -> ToolCall:
+def add_call(number: object) -> ToolCall:
     return ToolCall(name="add", arguments={"number": number})
 
 
-def scripted(label: str, *script: ScriptedReply) -> Candidate:
+def scripted_candidate(label: str, *script: ScriptedReply) -> Candidate:
     return Candidate(label, lambda: ScriptedAgent(*script))
 
 
-def playing(label: str, agent: Agent) -> Candidate:
+def candidate_with(label: str, agent: Agent) -> Candidate:
     return Candidate(label, lambda: agent)
 
 
-async def evaluated(
+async def evaluate_counter(
     out: Path,
     candidates: Sequence[Candidate],
     *,
