@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.observation_worlds import (
+from conformance.observation_environments import (
     ReasoningGymAction,
     ReasoningGymEnvironment,
     ReasoningGymObservation,
 )
-from conformance.openenv_worlds import GuessAction, GuessEnvironment, GuessObservation
-from conformance.test_our_client_on_their_server import their_server
+from conformance.openenv_environments import GuessAction, GuessEnvironment, GuessObservation
+from conformance.test_ludus_client_on_openenv_server import their_server
 from program import run_ludus
 from world import Counter, serving
 
